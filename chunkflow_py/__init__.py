@@ -1,0 +1,45 @@
+"""Chunked inference for volumes too large for one machine.
+
+Public names are imported on first use, so that ``import chunkflow_py`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk as Chunk
+    from chunkflow_py.geometry import BoundingBox as BoundingBox
+    from chunkflow_py.geometry import BoxGrid as BoxGrid
+    from chunkflow_py.geometry import Region as Region
+    from chunkflow_py.geometry import Zyx as Zyx
+    from chunkflow_py.pipeline import Pipeline as Pipeline
+    from chunkflow_py.task import Task as Task
+    from chunkflow_py.volume import open_volume as open_volume
+
+_HOMES = {
+    "BoundingBox": "chunkflow_py.geometry",
+    "BoxGrid": "chunkflow_py.geometry",
+    "Chunk": "chunkflow_py.chunk",
+    "Pipeline": "chunkflow_py.pipeline",
+    "Region": "chunkflow_py.geometry",
+    "Task": "chunkflow_py.task",
+    "Zyx": "chunkflow_py.geometry",
+    "open_volume": "chunkflow_py.volume",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605  (one list, read twice)
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used."""
+    if name not in _HOMES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return list(__all__)

@@ -1,0 +1,1 @@
+"""The command line: catalog of operators, chain group, what a person sees."""

@@ -1,0 +1,73 @@
+"""Which operators there are, read from the file system without importing any of them.
+
+A file of `chunkflow_py/ops` is a command: its name is the command's name, the first line of its
+docstring is the help text, and the decorator of its function ``command`` says what kind it is.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    import click
+
+OPS = Path(__file__).parent.parent / "ops"
+
+SECTIONS = {
+    "source": "Make tasks (first in a line)",
+    "read": "Load",
+    "compute": "Process",
+    "write": "Save and show",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the list of commands shows of one operator."""
+
+    name: str
+    kind: str
+    summary: str
+
+
+@lru_cache(maxsize=1)
+def names() -> tuple[str, ...]:
+    """Return the command names in alphabetical order; opens no file."""
+    return tuple(sorted(path.stem.replace("_", "-") for path in OPS.glob("[!_]*.py")))
+
+
+def path_of(name: str) -> Path:
+    """Return the file of command *name*."""
+    return OPS / f"{name.replace('-', '_')}.py"
+
+
+@cache
+def describe(name: str) -> Entry:
+    """Return kind and summary of command *name*; imports nothing.
+
+    Raises:
+        ValueError: the file has no function ``command`` under one of the decorators.
+    """
+    tree = ast.parse(path_of(name).read_text(encoding="utf-8"))
+    summary = (ast.get_docstring(tree) or "").partition("\n")[0]
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef) or node.name != "command":
+            continue
+        first = node.decorator_list[0] if node.decorator_list else None
+        if isinstance(first, ast.Call) and first.args:
+            return Entry(name, str(ast.literal_eval(first.args[0])), summary)
+        if isinstance(first, ast.Name):
+            return Entry(name, "source" if first.id == "source" else "compute", summary)
+    msg = f"{path_of(name)} has no function command under @transform, @operator or @source"
+    raise ValueError(msg)
+
+
+def load(name: str) -> click.Command:
+    """Import the operator and return its click command."""
+    module = import_module(f"chunkflow_py.ops.{name.replace('-', '_')}")
+    return cast("click.Command", module.command)

@@ -1,0 +1,204 @@
+"""The command line: a chain of operators, each imported only when its name is typed."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from chunkflow_py.cli import catalog, report
+from chunkflow_py.errors import ChunkflowError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from chunkflow_py.stages import Operator, Source
+
+logger = logging.getLogger(__name__)
+
+HELP = """Run a line of chunk operations over a volume.
+
+Commands are joined to a line and applied to each task in turn:
+
+\b
+  chunkflow load-h5 -f raw.h5 inference ... save-h5 -f out.h5
+  chunkflow generate-tasks -c 64 512 512 -v precomputed://file://em \\
+      load-precomputed -v precomputed://file://em \\
+      inference ... save-precomputed -v precomputed://file://affinity
+
+Sizes and positions are three integers in zyx order, in voxels. `chunkflow COMMAND --help` explains
+a command.
+"""
+
+
+class OperatorGroup(click.Group):
+    """A chain group that finds its commands by file name and imports them one by one.
+
+    Three things of click are overridden because they would import every operator: the list of
+    commands in ``--help``, completion, and the suggestion for a mistyped name.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names of all operators."""
+        return list(catalog.names())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import one operator."""
+        return catalog.load(cmd_name) if cmd_name in catalog.names() else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command a line goes on with, or suggest the nearest name."""
+        word = args[0]
+        if word not in catalog.names():
+            near = get_close_matches(word, catalog.names(), n=3, cutoff=0.6)
+            hint = f" Did you mean {' or '.join(near)}?" if near else " See chunkflow --help."
+            ctx.fail(f"No such command {word!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write one section a kind, from the files' first lines."""
+        entries = [catalog.describe(name) for name in catalog.names()]
+        width = formatter.width - 6 - max(len(entry.name) for entry in entries)
+        for kind, title in catalog.SECTIONS.items():
+            rows = [
+                (entry.name, _shorten(entry.summary, width))
+                for entry in entries
+                if entry.kind == kind
+            ]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete command names without importing the commands."""
+        matches = [
+            CompletionItem(name, help=catalog.describe(name).summary)
+            for name in catalog.names()
+            if name.startswith(incomplete)
+        ]
+        return matches + click.Command.shell_complete(self, ctx, incomplete)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the line; our own errors become one sentence and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except ChunkflowError as error:
+            if ctx.params["debug"]:
+                logger.debug("the error came from here", exc_info=True)
+            if isinstance(error, OptionError):
+                raise click.UsageError(str(error), ctx) from error
+            raise click.ClickException(str(error)) from error
+
+
+def _shorten(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 1)].rstrip() + "…"
+
+
+@click.group(
+    cls=OperatorGroup,
+    chain=True,
+    help=HELP,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+@click.option(
+    "--mip",
+    "-m",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Resolution level of volumes, for commands that are not told theirs.",
+)
+@click.option(
+    "--dry-run/--real-run",
+    default=False,
+    show_default=True,
+    help="Do everything but the commands that save.",
+)
+@click.option(
+    "--verbose/--quiet",
+    default=True,
+    show_default=True,
+    help="Say what is done and show where the time went; or errors only.",
+)
+@click.option(
+    "--progress/--no-progress", default=None, help="Show a progress bar.  [default: on a terminal]"
+)
+@click.option(
+    "--ahead",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Tasks that loading, computing and saving may each work ahead; 0: no threads.",
+)
+@click.option(
+    "--debug/--no-debug",
+    default=False,
+    show_default=True,
+    help="Log details, and print tracebacks of errors.",
+)
+@click.version_option(package_name="chunkflow_py", prog_name="chunkflow")
+@click.pass_context
+def cli(ctx: click.Context, /, verbose: bool, debug: bool, **_: object) -> None:
+    """Set up logging; the line runs in `run_line`."""
+    report.configure_logging(verbose=verbose, debug=debug)
+    ctx.call_on_close(report.restore_logging)
+
+
+@cli.result_callback()
+@click.pass_context
+def run_line(
+    ctx: click.Context,
+    /,
+    stages: Sequence[Operator | Source],
+    *,
+    ahead: int,
+    dry_run: bool,
+    verbose: bool,
+    progress: bool | None,
+    debug: bool,
+    **_: object,
+) -> None:
+    """Check the line as a whole, run it, and exit with 1 if a task failed."""
+    from chunkflow_py.pipeline import Pipeline
+    from chunkflow_py.stages import Source
+
+    for stage in stages[1:]:
+        if isinstance(stage, Source):
+            msg = (
+                f"{stage.name} makes the tasks of a line, so it must come first; after "
+                f"{stages[0].name} it would throw away what came before"
+            )
+            raise OptionError(msg)
+    first = stages[0]
+    source = first if isinstance(first, Source) else None
+    operators = [stage for stage in stages if not isinstance(stage, Source)]
+    listener = report.Report(show_progress=progress, show_table=verbose)
+    pipeline = Pipeline(operators, source, ahead=ahead, dry_run=dry_run, listener=listener)
+    pipeline.check()
+    tasks = pipeline.run()
+    try:
+        for task in tasks:
+            if task.failed:
+                listener.print_failure(task, debug=debug)
+                ctx.exit(1)
+    finally:
+        tasks.close()
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 done, 1 a task failed, 2 usage, 130 interrupted."""
+    try:
+        code = cli.main(args, prog_name="chunkflow", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.Abort:
+        click.echo("Interrupted.", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)

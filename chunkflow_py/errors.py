@@ -1,0 +1,119 @@
+"""Every exception that chunkflow_py raises on purpose.
+
+ChunkflowError
+├── OptionError (ValueError)            an option or argument that cannot work; exit code 2
+├── GeometryError (ValueError)          boxes, sizes or grids that do not fit together
+│   └── AlignmentError                  a write that does not fall on whole write units
+├── ChunkError (ValueError)             arrays whose shape, dtype or kind disagree
+├── MissingChunkError (KeyError)        a name that no earlier operator has made
+├── VolumeError (OSError)               a volume or file that cannot be read or written
+│   └── VolumeNotFoundError (FileNotFoundError)
+├── ModelError (RuntimeError)           a network that cannot be loaded or run
+│   └── NonFiniteError                  a network that returned NaN or infinity
+├── QueueError (OSError)                a queue that cannot be reached or refuses
+├── MissingExtraError (ImportError)     an optional dependency that is not installed
+└── OperatorError (RuntimeError)        what an operator raised, with operator and task
+
+Each message is one sentence that holds what disagrees, with both values, their names, axes and
+units; then what to change and the nearest value that works.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class ChunkflowError(Exception):
+    """Base of all errors that chunkflow_py raises on purpose."""
+
+
+class OptionError(ChunkflowError, ValueError):
+    """An option or argument has a value that cannot work; the command line exits with 2."""
+
+
+class GeometryError(ChunkflowError, ValueError):
+    """Boxes, sizes or grids do not fit together."""
+
+
+class AlignmentError(GeometryError):
+    """A write does not fall on whole write units (blocks or shards)."""
+
+
+class ChunkError(ChunkflowError, ValueError):
+    """Arrays disagree in shape, dtype, box or kind."""
+
+
+class MissingChunkError(ChunkflowError, KeyError):
+    """A task has no item of this name."""
+
+    # KeyError prints the repr of its argument; a sentence should be printed as it is.
+    __str__ = Exception.__str__
+
+
+class VolumeError(ChunkflowError, OSError):
+    """A volume or file cannot be read or written."""
+
+
+class VolumeNotFoundError(VolumeError, FileNotFoundError):
+    """A volume, file or dataset does not exist."""
+
+
+class ModelError(ChunkflowError, RuntimeError):
+    """A network cannot be loaded, or does not return what it should."""
+
+
+class NonFiniteError(ModelError):
+    """A network returned NaN or infinity."""
+
+
+class QueueError(ChunkflowError, OSError):
+    """A queue cannot be reached, does not exist, or refuses a request."""
+
+
+class MissingExtraError(ChunkflowError, ImportError):
+    """An optional dependency is not installed."""
+
+
+class OperatorError(ChunkflowError, RuntimeError):
+    """What an operator raised while it worked on one task.
+
+    Attributes:
+        operator: label of the operator, such as ``inference`` or ``inference#2``.
+        task: box string of the task, or ``None`` for a task without a box.
+        cause: the exception as it was raised.
+    """
+
+    def __init__(self, operator: str, task: str | None, cause: BaseException) -> None:
+        """Join operator, task and cause to one sentence."""
+        self.operator, self.task, self.cause = operator, task, cause
+        where = f" on task {task}" if task else ""
+        # Our own errors are sentences already; a foreign one needs its type to be understood.
+        what = str(cause)
+        if not isinstance(cause, ChunkflowError):
+            what = f"{type(cause).__name__}: {what}" if what else type(cause).__name__
+        super().__init__(f"{operator} failed{where}: {what}")
+
+
+@contextmanager
+def needs_extra(extra: str, purpose: str) -> Iterator[None]:
+    """Translate a failing import into the pip line that mends it.
+
+    Args:
+        extra: name of the extra of this package that holds the library.
+        purpose: what needs it, as the subject of the sentence, such as ``load-png``.
+
+    Raises:
+        MissingExtraError: an import inside the block failed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        msg = (
+            f"{purpose} needs {error.name or error}, which is not installed; "
+            f"pip install 'chunkflow_py[{extra}]'"
+        )
+        raise MissingExtraError(msg) from error

@@ -1,0 +1,324 @@
+"""Points, boxes and grids of boxes in voxels: integers only, zyx order, half-open."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from chunkflow_py.errors import GeometryError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+AXES = ("z", "y", "x")
+
+
+class Zyx(NamedTuple):
+    """Three integers in zyx order: a position, an extent or a step, in voxels.
+
+    Arithmetic is elementwise, with another triple or with one integer for all axes.
+    """
+
+    z: int
+    y: int
+    x: int
+
+    @classmethod
+    def of(cls, values: Iterable[int]) -> Zyx:
+        """Return *values* as a Zyx.
+
+        Raises:
+            GeometryError: there are not exactly three whole numbers.
+        """
+        items = tuple(values)
+        if len(items) != 3 or any(int(v) != v for v in items):
+            msg = f"expected three whole numbers (z, y, x), got {items}"
+            raise GeometryError(msg)
+        return cls(*(int(v) for v in items))
+
+    def _zip(self, other: Iterable[int] | int, op: Callable[[int, int], int]) -> Zyx:
+        others = (other,) * 3 if isinstance(other, int) else tuple(other)
+        return Zyx(op(self.z, others[0]), op(self.y, others[1]), op(self.x, others[2]))
+
+    def __add__(self, other: Iterable[int] | int) -> Zyx:  # type: ignore[override]
+        """Add elementwise; a tuple's concatenation is never wanted here."""
+        return self._zip(other, lambda a, b: a + b)
+
+    def __sub__(self, other: Iterable[int] | int) -> Zyx:
+        """Subtract elementwise."""
+        return self._zip(other, lambda a, b: a - b)
+
+    def __mul__(self, other: Iterable[int] | int) -> Zyx:  # type: ignore[override]
+        """Multiply elementwise; a tuple's repetition is never wanted here."""
+        return self._zip(other, lambda a, b: a * b)
+
+    def __floordiv__(self, other: Iterable[int] | int) -> Zyx:
+        """Divide elementwise, rounding towards minus infinity."""
+        return self._zip(other, lambda a, b: a // b)
+
+    def __mod__(self, other: Iterable[int] | int) -> Zyx:
+        """Return the elementwise remainder, in [0, other)."""
+        return self._zip(other, lambda a, b: a % b)
+
+    def __neg__(self) -> Zyx:
+        """Negate elementwise."""
+        return Zyx(-self.z, -self.y, -self.x)
+
+    def low(self, other: Iterable[int]) -> Zyx:
+        """Return the elementwise minimum."""
+        return self._zip(other, min)
+
+    def high(self, other: Iterable[int]) -> Zyx:
+        """Return the elementwise maximum."""
+        return self._zip(other, max)
+
+    def product(self) -> int:
+        """Return z·y·x, the number of voxels of an extent."""
+        return self.z * self.y * self.x
+
+    def __str__(self) -> str:
+        """Return ``(z, y, x)``."""
+        return f"({self.z}, {self.y}, {self.x})"
+
+
+_BOX = re.compile(r"(-?\d+)-(-?\d+)_(-?\d+)-(-?\d+)_(-?\d+)-(-?\d+)")
+_REGION = re.compile(r"(?:t(\d+)_)?(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BoundingBox:
+    """A half-open box of voxels: *start* is inside, *stop* is not.
+
+    Printed and parsed as ``z0-z1_y0-y1_x0-x1``; negative numbers keep their sign, as in
+    ``-8-8_0-64_0-64``.
+    """
+
+    start: Zyx
+    stop: Zyx
+
+    def __post_init__(self) -> None:
+        """Refuse a box whose stop lies before its start."""
+        object.__setattr__(self, "start", Zyx.of(self.start))
+        object.__setattr__(self, "stop", Zyx.of(self.stop))
+        if any(b < a for a, b in zip(self.start, self.stop, strict=True)):
+            msg = (
+                f"box stop {self.stop} lies before its start {self.start} (zyx, voxels); "
+                "swap them or give a positive size"
+            )
+            raise GeometryError(msg)
+
+    @classmethod
+    def from_size(cls, start: Iterable[int], size: Iterable[int]) -> BoundingBox:
+        """Return the box of extent *size* that begins at *start*."""
+        first = Zyx.of(start)
+        return cls(first, first + Zyx.of(size))
+
+    @classmethod
+    def parse(cls, text: str) -> BoundingBox:
+        """Return the box written as *text*, such as ``0-64_0-512_0-512``.
+
+        Raises:
+            GeometryError: *text* is not a box string, or its stop lies before its start.
+        """
+        match = _BOX.fullmatch(text.strip())
+        if match is None:
+            msg = (
+                f"{text!r} is not a box; write z0-z1_y0-y1_x0-x1 in voxels, "
+                "such as 0-64_0-512_0-512 or -8-8_0-64_0-64"
+            )
+            raise GeometryError(msg)
+        z0, z1, y0, y1, x0, x1 = (int(group) for group in match.groups())
+        return cls(Zyx(z0, y0, x0), Zyx(z1, y1, x1))
+
+    def __str__(self) -> str:
+        """Return ``z0-z1_y0-y1_x0-x1``."""
+        return "_".join(f"{a}-{b}" for a, b in zip(self.start, self.stop, strict=True))
+
+    @property
+    def size(self) -> Zyx:
+        """The extent in voxels."""
+        return self.stop - self.start
+
+    @property
+    def voxels(self) -> int:
+        """The number of voxels inside."""
+        return self.size.product()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no voxel lies inside."""
+        return self.voxels == 0
+
+    def slices(self, origin: Iterable[int] = (0, 0, 0)) -> tuple[slice, slice, slice]:
+        """Return the slices of this box in an array whose first voxel is *origin*."""
+        start, stop = self.start - origin, self.stop - origin
+        return slice(start.z, stop.z), slice(start.y, stop.y), slice(start.x, stop.x)
+
+    def translate(self, shift: Iterable[int]) -> BoundingBox:
+        """Return the box moved by *shift*."""
+        return BoundingBox(self.start + shift, self.stop + shift)
+
+    def grow(self, low: Iterable[int], high: Iterable[int] | None = None) -> BoundingBox:
+        """Return the box with *low* voxels more before and *high* (default *low*) after it."""
+        before = Zyx.of(low)
+        after = before if high is None else Zyx.of(high)
+        return BoundingBox(self.start - before, self.stop + after)
+
+    def contains(self, other: BoundingBox) -> bool:
+        """Tell whether every voxel of *other* is inside; an empty box is inside of all."""
+        return other.is_empty or self.intersection(other) == other
+
+    def intersection(self, other: BoundingBox) -> BoundingBox:
+        """Return the common box; where there is none it is empty, with stop = start."""
+        start = self.start.high(other.start)
+        return BoundingBox(start, self.stop.low(other.stop).high(start))
+
+    def hull(self, other: BoundingBox) -> BoundingBox:
+        """Return the smallest box around both."""
+        return BoundingBox(self.start.low(other.start), self.stop.high(other.stop))
+
+    def aligned_outward(
+        self, unit: Iterable[int], origin: Iterable[int] = (0, 0, 0)
+    ) -> BoundingBox:
+        """Return the smallest box around this one whose faces lie on multiples of *unit*."""
+        step = Zyx.of(unit)
+        start = (self.start - origin) // step * step + origin
+        stop = -(-(self.stop - origin) // step) * step + origin
+        return BoundingBox(start, stop)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Region:
+    """What one task covers: a box and, for time series, one time index.
+
+    Printed and parsed as a box string, with ``t3_`` before it for time index 3.
+    """
+
+    bbox: BoundingBox
+    time: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Region:
+        """Return the region written as *text*, such as ``t3_0-64_0-512_0-512``.
+
+        Raises:
+            GeometryError: *text* is not a box string.
+        """
+        match = _REGION.fullmatch(text.strip())
+        time, box = match.groups() if match else (None, text)
+        return cls(BoundingBox.parse(box), None if time is None else int(time))
+
+    def with_box(self, bbox: BoundingBox) -> Region:
+        """Return the same time index with another box."""
+        return replace(self, bbox=bbox)
+
+    def __str__(self) -> str:
+        """Return the box string, with the time index before it if there is one."""
+        return str(self.bbox) if self.time is None else f"t{self.time}_{self.bbox}"
+
+
+@dataclass(frozen=True, slots=True)
+class BoxGrid:
+    """Boxes of one size at start + k·stride, in raster order (z slowest, x fastest).
+
+    ```
+    region  |---------------------------|        stride = size here
+    boxes   |--------|--------|--------|--------|     respect the size (clip_stop None)
+            |--------|--------|--------|-|            respect the stop (clip_stop = its stop)
+    ```
+
+    Nothing is stored but the description: ten million boxes take no more memory than ten.
+
+    Attributes:
+        start: first voxel of the first box.
+        size: extent of a box.
+        stride: step between boxes.
+        count: number of boxes along each axis.
+        clip_stop: where boxes are cut off, or ``None`` to keep all of one size.
+    """
+
+    start: Zyx
+    size: Zyx
+    stride: Zyx
+    count: Zyx
+    clip_stop: Zyx | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse sizes, strides and counts that are not positive."""
+        for name in ("size", "stride", "count"):
+            value = getattr(self, name)
+            if min(value) < 1:
+                msg = f"grid {name} must be at least 1 in every axis, got {value} (zyx)"
+                raise GeometryError(msg)
+
+    @classmethod
+    def covering(
+        cls,
+        region: BoundingBox,
+        size: Zyx,
+        stride: Zyx | None = None,
+        *,
+        respect_stop: bool = False,
+    ) -> BoxGrid:
+        """Return the boxes that cover *region*.
+
+        Args:
+            region: what is to be covered; must not be empty.
+            size: extent of a box, voxels.
+            stride: step between boxes (default: *size*, so that they tile).
+            respect_stop: cut the last boxes off at the region's end instead of keeping their size.
+
+        Raises:
+            GeometryError: the region is empty, or a size or stride is below 1.
+        """
+        if region.is_empty:
+            msg = f"region {region} holds no voxel; give it a positive size"
+            raise GeometryError(msg)
+        step = size if stride is None else stride
+        if min(step) < 1 or min(size) < 1:
+            msg = f"box size {size} and stride {step} must be at least 1 in every axis (zyx)"
+            raise GeometryError(msg)
+        span = region.size - size
+        count = Zyx(*(1 + max(0, math.ceil(a / b)) for a, b in zip(span, step, strict=True)))
+        return cls(region.start, size, step, count, region.stop if respect_stop else None)
+
+    def __len__(self) -> int:
+        """Return the number of boxes."""
+        return self.count.product()
+
+    def intervals(self, axis: int) -> list[tuple[int, int]]:
+        """Return (start, stop) of the boxes along one axis (0 = z)."""
+        result = []
+        for k in range(self.count[axis]):
+            low = self.start[axis] + k * self.stride[axis]
+            high = low + self.size[axis]
+            if self.clip_stop is not None:
+                high = min(high, self.clip_stop[axis])
+            result.append((low, high))
+        return result
+
+    def __getitem__(self, index: int) -> BoundingBox:
+        """Return box number *index* in raster order.
+
+        Raises:
+            IndexError: there is no such box.
+        """
+        if not 0 <= index < len(self):
+            msg = f"box {index} is not one of the {len(self)} boxes of this grid"
+            raise IndexError(msg)
+        rest, x = divmod(index, self.count.x)
+        z, y = divmod(rest, self.count.y)
+        start = self.start + self.stride * (z, y, x)
+        stop = start + self.size
+        return BoundingBox(start, stop if self.clip_stop is None else stop.low(self.clip_stop))
+
+    def __iter__(self) -> Iterator[BoundingBox]:
+        """Yield the boxes in raster order."""
+        return (self[index] for index in range(len(self)))
+
+    @property
+    def bounds(self) -> BoundingBox:
+        """The smallest box around all boxes."""
+        return self[0].hull(self[len(self) - 1])

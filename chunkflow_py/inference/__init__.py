@@ -1,0 +1,1 @@
+"""How a network covers a chunk."""

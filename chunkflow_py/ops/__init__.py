@@ -1,0 +1,1 @@
+"""One file an operator; the file name is the command name."""

@@ -1,0 +1,140 @@
+"""Make a synthetic chunk: a sine pattern, zeros or random voxels.
+
+Example: chunkflow create-chunk --size 36 448 448 --pattern random save-h5 -f random.h5
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.params import floats_option, output_option, zyx_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.task import Task
+
+DTYPES = ("uint8", "uint32", "uint16", "uint64", "float32", "float64")
+Pattern = Literal["sin", "zero", "random"]
+
+
+def create_chunk(
+    size: Zyx = Zyx(64, 64, 64),
+    dtype: str = "uint8",
+    pattern: Pattern = "sin",
+    voxel_offset: Zyx = Zyx(0, 0, 0),
+    voxel_size_nm: tuple[float, float, float] = (1.0, 1.0, 1.0),
+) -> Chunk:
+    """Return a synthetic chunk, the same at every call.
+
+    Args:
+        size: extent, voxels, zyx.
+        dtype: of the voxels.
+        pattern: ``sin`` (a product of three sine waves, period 32 voxels of global position,
+            scaled to [0, 1] or to the whole range of an integer type), ``zero`` or ``random``
+            (uniform over the same range, seeded).
+        voxel_offset: of the first voxel.
+        voxel_size_nm: nanometres, zyx.
+    """
+    import numpy as np
+
+    from chunkflow_py.chunk import Chunk
+
+    kind = np.dtype(dtype)
+    peak = 1.0 if kind.kind == "f" else float(min(np.iinfo(kind).max, 2**53 - 1))
+    if pattern == "zero":
+        array = np.zeros(size, kind)
+    elif pattern == "random":
+        rng = np.random.default_rng(0)
+        array = (
+            rng.random(size, dtype=np.float32).astype(kind)
+            if kind.kind == "f"
+            else rng.integers(0, np.iinfo(kind).max, size, dtype=kind, endpoint=True)
+        )
+    else:
+        waves = [
+            np.sin(2 * np.pi / 32 * (np.arange(start, start + length) + 0.5))
+            for start, length in zip(voxel_offset, size, strict=True)
+        ]
+        product = waves[0][:, None, None] * waves[1][:, None] * waves[2]
+        array = ((product + 1) / 2 * peak).astype(kind)
+    return Chunk(array, voxel_offset, voxel_size_nm, "image")
+
+
+@dataclass
+class ChunkMaker:
+    """Puts the same synthetic chunk into every task."""
+
+    size: Zyx
+    dtype: str
+    pattern: Pattern
+    voxel_offset: Zyx
+    voxel_size_nm: tuple[float, float, float]
+    output_name: str
+
+    def bounds(self) -> BoundingBox:
+        """Return the chunk's box, which is its own domain."""
+        return BoundingBox.from_size(self.voxel_offset, self.size)
+
+    def __call__(self, task: Task) -> Task:
+        """Add the chunk."""
+        task[self.output_name] = create_chunk(
+            self.size, self.dtype, self.pattern, self.voxel_offset, self.voxel_size_nm
+        )
+        return task
+
+
+@operator("read")
+@zyx_option(
+    "--size",
+    "-s",
+    default=(64, 64, 64),
+    show_default=True,
+    minimum=1,
+    help="Extent of the chunk, voxels, zyx.",
+)
+@click.option(
+    "--dtype",
+    "-d",
+    type=click.Choice(DTYPES),
+    default="uint8",
+    show_default=True,
+    help="Type of the voxels.",
+)
+@click.option(
+    "--pattern",
+    "-p",
+    type=click.Choice(["sin", "zero", "random"]),
+    default="sin",
+    show_default=True,
+    help="What the voxels show.",
+)
+@zyx_option(
+    "--voxel-offset",
+    "-t",
+    default=(0, 0, 0),
+    show_default=True,
+    help="Global position of the first voxel, voxels, zyx.",
+)
+@floats_option(
+    "--voxel-size",
+    "-e",
+    default=(1, 1, 1),
+    show_default=True,
+    help="Edge lengths of a voxel, nm, zyx.",
+)
+@output_option()
+def command(
+    size: Zyx,
+    dtype: str,
+    pattern: Pattern,
+    voxel_offset: Zyx,
+    voxel_size: tuple[float, float, float],
+    output_name: str,
+) -> ChunkMaker:
+    """Take the description of the chunk."""
+    return ChunkMaker(size, dtype, pattern, voxel_offset, voxel_size, output_name)

@@ -1,0 +1,200 @@
+"""Option types of the command line, each with one spelling of its errors.
+
+Imports neither numpy nor a volume library: parsing a line must stay instant.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.geometry import BoundingBox, Zyx
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Decorator = "Callable[[Callable[..., Any]], Callable[..., Any]]"
+
+
+class BoxType(click.ParamType[BoundingBox]):
+    """A box string."""
+
+    name = "box"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> BoundingBox:
+        """Parse a box string."""
+        if isinstance(value, BoundingBox):
+            return value
+        try:
+            return BoundingBox.parse(value)
+        except ChunkflowError as error:
+            self.fail(str(error), param, ctx)
+
+
+class NamesType(click.ParamType[tuple[str, ...]]):
+    """Names of items, separated by commas."""
+
+    name = "names"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[str, ...]:
+        """Split at commas; spaces around a name do not count."""
+        if isinstance(value, tuple):
+            return value
+        names = tuple(part.strip() for part in value.split(","))
+        if not all(names):
+            self.fail(f"{value!r} holds an empty name; write a,b,c", param, ctx)
+        return names
+
+
+class ItemName(click.ParamType[str]):
+    """The name of one item of the task, and which way it goes.
+
+    The pipeline reads the direction to know, before it runs, which operator needs what.
+    """
+
+    name = "name"
+
+    def __init__(self, direction: Literal["in", "out"]) -> None:
+        """Remember whether the item is read or made."""
+        self.direction = direction
+
+
+class ItemNames(NamesType):
+    """Several names of items, and which way they go."""
+
+    def __init__(self, direction: Literal["in", "out"]) -> None:
+        """Remember whether the items are read or made."""
+        self.direction = direction
+
+
+class MarginType(click.ParamType[Any]):
+    """One of three numbers of voxels, or ``auto`` in the place of all three."""
+
+    name = "int"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> int | str:
+        """Return ``auto`` or a number that is not negative."""
+        if value == "auto" or (isinstance(value, int) and value >= 0):
+            return value  # type: ignore[no-any-return]
+        try:
+            number = int(value)
+        except ValueError:
+            number = -1
+        if number < 0:
+            self.fail(f"{value!r} is neither auto nor a number of voxels", param, ctx)
+        return number
+
+
+BBOX = BoxType()
+NAMES = NamesType()
+
+
+def zyx_option(
+    *declarations: str,
+    minimum: int | None = None,
+    **settings: Any,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare an option of three whole numbers in zyx order, given to the command as a Zyx.
+
+    Args:
+        declarations: names, as for `click.option`.
+        minimum: the smallest legal number (1 for sizes, 0 for margins; default: any).
+        settings: further settings of `click.option`.
+    """
+
+    def convert(ctx: click.Context, param: click.Parameter, value: Any) -> Zyx | None:  # noqa: ARG001
+        return None if value is None else Zyx.of(value)
+
+    kind = click.INT if minimum is None else click.IntRange(min=minimum)
+    return click.option(*declarations, nargs=3, type=kind, callback=convert, **settings)
+
+
+def floats_option(
+    *declarations: str,
+    **settings: Any,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare an option of three positive numbers in zyx order, such as a voxel size in nm."""
+    kind = click.FloatRange(min=0, min_open=True)
+    return click.option(*declarations, nargs=3, type=kind, **settings)
+
+
+class MarginOption(click.Option):
+    """An option of three margins that may also be given as the one word ``auto``."""
+
+    def spread(self, args: list[str]) -> list[str]:
+        """Return *args* with ``--option auto`` written out for all three axes."""
+        result: list[str] = []
+        for index, word in enumerate(args):
+            if word.endswith("=auto") and word.removesuffix("=auto") in self.opts:
+                result += [word.removesuffix("=auto"), "auto", "auto", "auto"]
+                continue
+            result.append(word)
+            before = args[index - 1] if index else ""
+            alone = args[index + 1 : index + 2] != ["auto"]
+            if word == "auto" and before in self.opts and alone:
+                result += ["auto", "auto"]
+        return result
+
+
+def margin_option(
+    *declarations: str,
+    **settings: Any,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare an option of three margins (zyx, voxels), given as a Zyx, or as ``"auto"``."""
+
+    def convert(
+        ctx: click.Context,
+        param: click.Parameter,
+        value: Any,
+    ) -> Zyx | Literal["auto"] | None:
+        if value is None:
+            return None
+        if "auto" in value:
+            if set(value) != {"auto"}:
+                msg = "give three numbers of voxels, or the one word auto"
+                raise click.BadParameter(msg, ctx, param)
+            return "auto"
+        return Zyx.of(value)
+
+    return click.option(
+        *declarations, cls=MarginOption, nargs=3, type=MarginType(), callback=convert, **settings
+    )
+
+
+def input_option(
+    *more: str, default: str = "chunk", help: str = "Name of the chunk to read."
+) -> Any:
+    """Declare ``--input-name/-i``, with the older spelling ``--input-chunk-name``."""
+    names = more or ("--input-name", "--input-chunk-name", "-i")
+    dest = names[0].removeprefix("--").replace("-", "_")
+    return click.option(
+        *names, dest, type=ItemName("in"), default=default, show_default=True, help=help
+    )
+
+
+def output_option(
+    *more: str, default: str = "chunk", help: str = "Name of the chunk to make."
+) -> Any:
+    """Declare ``--output-name/-o``, with the older spelling ``--output-chunk-name``."""
+    names = more or ("--output-name", "--output-chunk-name", "-o")
+    dest = names[0].removeprefix("--").replace("-", "_")
+    return click.option(
+        *names, dest, type=ItemName("out"), default=default, show_default=True, help=help
+    )

@@ -1,0 +1,233 @@
+"""The only loop over tasks: names, margins, timing, skips, failures, lanes and dry runs.
+
+```
+source -> read, read | compute, compute | write          one thread a lane, --ahead tasks between
+              <- required input, asked from the last operator back to the loaders
+```
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from itertools import groupby
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import ChunkflowError, OperatorError, OptionError
+from chunkflow_py.geometry import BoundingBox, BoxGrid
+from chunkflow_py.stages import (
+    HasBounds,
+    HasHalo,
+    HasMargin,
+    HasPrepare,
+    MovesFaces,
+    Operator,
+    Outline,
+    ReportsProgress,
+    Source,
+)
+from chunkflow_py.stream import prefetch
+from chunkflow_py.task import Skip, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator, Sequence
+
+    from chunkflow_py.stages import Boxes
+
+logger = logging.getLogger(__name__)
+
+
+class Listener:
+    """Hears what a pipeline does; every method may be left out."""
+
+    def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:
+        """The line is checked; *tasks* is their number, if known."""
+
+    def operator_started(self, label: str, task: Task) -> None:
+        """An operator was handed a task."""
+
+    def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:
+        """An operator has done part of its work on a task."""
+
+    def operator_finished(self, label: str, task: Task, seconds: float) -> None:
+        """An operator is done with a task."""
+
+    def task_finished(self, task: Task) -> None:
+        """A task has reached the end of the line, whatever its outcome."""
+
+    def run_finished(self) -> None:
+        """The last task is done, or the run stopped."""
+
+
+class Pipeline:
+    """A line of operators, checked as a whole and run over tasks.
+
+    Args:
+        operators: in the order in which they are applied.
+        source: what makes the tasks; without one the line runs once, on an empty task.
+        ahead: how many tasks each lane may work ahead; 0 runs everything in this thread.
+        dry_run: leave out the operators of the write lane.
+        listener: hears of progress.
+    """
+
+    def __init__(
+        self,
+        operators: Sequence[Operator],
+        source: Source | None = None,
+        *,
+        ahead: int = 0,
+        dry_run: bool = False,
+        listener: Listener | None = None,
+    ) -> None:
+        """Label repeated operators and remember the settings."""
+        self.operators = list(operators)
+        self.source = source
+        self.ahead = ahead
+        self.dry_run = dry_run
+        self.listener = listener or Listener()
+        seen: dict[str, int] = {}
+        for stage in self.operators:
+            seen[stage.name] = seen.get(stage.name, 0) + 1
+            if seen[stage.name] > 1:
+                stage.name = f"{stage.name}#{seen[stage.name]}"
+
+    # --- before the first task -----------------------------------------------------------------
+
+    def check(self) -> None:
+        """Check the whole line before any work: names, outputs, margins.
+
+        Raises:
+            OptionError: an operator reads an item that nothing before it makes.
+            ChunkflowError: whatever an operator finds wrong with the plan.
+        """
+        self._check_names()
+        boxes: Boxes | None = getattr(self.source.body, "boxes", None) if self.source else None
+        domains: dict[str, BoundingBox | None] = {}
+        for stage in self.operators:
+            body = stage.body
+            domain = domains.get(stage.inputs[0]) if stage.inputs else None
+            if isinstance(body, HasBounds):
+                domain = body.bounds()
+            if isinstance(body, HasPrepare) and not (self.dry_run and stage.lane == "write"):
+                body.prepare(Outline(boxes, domain))
+            domains.update(dict.fromkeys(stage.outputs, domain))
+            if isinstance(body, MovesFaces) and boxes is not None:
+                boxes = _moved(boxes, body)
+        for index, stage in enumerate(self.operators):
+            if isinstance(stage.body, HasMargin):
+                stage.body.negotiate(partial(self.required_input, index))
+
+    def _check_names(self) -> None:
+        made: set[str] = set()
+        for stage in self.operators:
+            for name in stage.inputs:
+                if name not in made:
+                    known = ", ".join(sorted(made)) or "none"
+                    msg = (
+                        f"{stage.name} reads {name!r}, which no operator before it makes "
+                        f"(made so far: {known}); change --input-name or add a loader"
+                    )
+                    raise OptionError(msg)
+            made.update(stage.outputs)
+
+    def required_input(self, index: int, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
+        """Return what loader number *index* must read so that the line can return *box*.
+
+        Asked from the last operator back: a result that nothing later changes is needed on the
+        task's box; before each operator its inputs are needed on its `required_input`.
+
+        Args:
+            index: position of the loader among the operators.
+            box: the task's box.
+            domain: bounds of the volume that is read.
+        """
+        need: dict[str, BoundingBox] = {}
+        for stage in reversed(self.operators[index + 1 :]):
+            wanted = box
+            for name in stage.outputs:
+                wanted = wanted.hull(need.pop(name, box))
+            if isinstance(stage.body, HasHalo):
+                wanted = stage.body.required_input(wanted, domain)
+            for name in stage.inputs:
+                need[name] = need.get(name, wanted).hull(wanted)
+        result = box
+        for name in self.operators[index].outputs:
+            result = result.hull(need.get(name, box))
+        return result.intersection(domain) if not result.intersection(domain).is_empty else result
+
+    # --- the run -------------------------------------------------------------------------------
+
+    def run(self) -> Generator[Task]:
+        """Yield every task at the end of the line, failed and skipped ones included.
+
+        The consumer decides what a failure means. `check` must have been called.
+        """
+        with ExitStack() as stack:
+            stages = [s for s in self.operators if not (self.dry_run and s.lane == "write")]
+            for stage in stages:
+                if isinstance(stage.body, AbstractContextManager):
+                    stack.enter_context(stage.body)
+            total: int | None = 1
+            if self.source:
+                sized: Any = self.source.body
+                total = len(sized) if hasattr(sized, "__len__") else None
+            self.listener.run_started(stages, total)
+            stack.callback(self.listener.run_finished)
+            stream: Iterable[Task] = iter(self.source.body) if self.source else [Task()]
+            lanes = [list(group) for _, group in groupby(stages, key=lambda s: s.lane)]
+            for number, lane in enumerate(lanes):
+                last = number == len(lanes) - 1
+                depth = 0 if last else self.ahead
+                stream = prefetch(self._lane(stream, lane), depth, name=f"{lane[0].lane}-{number}")
+            if close := getattr(stream, "close", None):
+                stack.callback(close)
+            for task in stream:
+                self.listener.task_finished(task)
+                yield task
+
+    def _lane(self, stream: Iterable[Task], lane: Sequence[Operator]) -> Iterator[Task]:
+        """Apply the operators of one lane to every task; never raises for a task's sake."""
+        try:
+            for task in stream:
+                for stage in lane:
+                    if task.outcome is None:
+                        self._apply(stage, task)
+                yield task
+        finally:
+            if close := getattr(stream, "close", None):
+                close()
+
+    def _apply(self, stage: Operator, task: Task) -> None:
+        if isinstance(stage.body, ReportsProgress):
+            stage.body.on_progress = partial(self.listener.operator_progressed, stage.name, task)
+        self.listener.operator_started(stage.name, task)
+        start = perf_counter()
+        try:
+            result: object = stage.call(task)
+            if result is not task:
+                got = "None" if result is None else f"a {type(result).__name__}"
+                msg = f"operator returned {got}, not its task; raise Skip to drop a task"
+                raise ChunkflowError(msg)  # noqa: TRY301  (the same handling as any failure)
+        except Skip as skip:
+            task.outcome = skip
+            task.items.clear()
+            logger.info("%s: skipped by %s: %s", task, stage.name, skip)
+        except Exception as error:  # noqa: BLE001  (the runner is the one place that catches all)
+            box = None if task.region is None else str(task.region)
+            task.outcome = OperatorError(stage.name, box, error)
+            task.outcome.__cause__ = error
+            task.items.clear()
+        finally:
+            seconds = perf_counter() - start
+            task.seconds[stage.name] = task.seconds.get(stage.name, 0.0) + seconds
+            self.listener.operator_finished(stage.name, task, seconds)
+
+
+def _moved(boxes: Boxes, body: MovesFaces) -> Boxes:
+    low, high = body.face_offsets
+    if isinstance(boxes, BoxGrid):
+        clip = None if boxes.clip_stop is None else boxes.clip_stop + high
+        return BoxGrid(boxes.start + low, boxes.size + high - low, boxes.stride, boxes.count, clip)
+    return [BoundingBox(box.start + low, box.stop + high) for box in boxes]

@@ -1,0 +1,1 @@
+"""Where tasks wait for workers."""

@@ -1,0 +1,1 @@
+"""What turns maps into objects, and measures them."""

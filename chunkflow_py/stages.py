@@ -1,0 +1,281 @@
+"""What a command of a line is: a Source of tasks, or an Operator called for every task.
+
+An operator is one file of `chunkflow_py.ops` that holds a function ``command`` under one of three
+decorators. ``command`` receives the options once, checks them, and returns the *body*: what is
+called for every task. Heavy set-up (loading a network) belongs in the body's ``__enter__``, which
+the pipeline calls after every command of the line has accepted its options.
+
+| decorator                        | body                                  |
+|----------------------------------|---------------------------------------|
+| ``@transform``                   | chunk -> chunk (bbox= if it wants it) |
+| ``@operator("read")`` and others | task -> task                          |
+| ``@source``                      | iterable of tasks, see `TaskSource`   |
+
+A body may have any of the hooks below; the pipeline looks for them by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import click
+
+from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
+from chunkflow_py.params import ItemName, ItemNames, MarginOption, input_option, output_option
+from chunkflow_py.task import Skip, Task
+
+__all__ = ["Operator", "Outline", "Skip", "Source", "TaskSource", "operator", "source", "transform"]
+
+Lane = Literal["read", "compute", "write"]
+Boxes = BoxGrid | Sequence[BoundingBox]
+
+
+# --- hooks of a body, all optional --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What is known about a line before its first task runs.
+
+    Attributes:
+        boxes: the boxes of all tasks as they reach the operator, or ``None`` if unknown (a line
+            without a source, or one fed by a queue).
+        domain: bounds of the volume that the operator's first input comes from, if known.
+    """
+
+    boxes: Boxes | None = None
+    domain: BoundingBox | None = None
+
+    @property
+    def region(self) -> BoundingBox | None:
+        """The smallest box around all tasks."""
+        if not self.boxes:
+            return None
+        if isinstance(self.boxes, BoxGrid):
+            return self.boxes.bounds
+        hull = self.boxes[0]
+        for box in self.boxes[1:]:
+            hull = hull.hull(box)
+        return hull
+
+    @property
+    def bounds(self) -> BoundingBox | None:
+        """The smallest box around domain and tasks: what a new output volume has to hold."""
+        if self.domain is None or self.region is None:
+            return self.domain or self.region
+        return self.domain.hull(self.region)
+
+
+@runtime_checkable
+class HasPrepare(Protocol):
+    """A body that checks something about the whole line before the first task, in line order."""
+
+    def prepare(self, outline: Outline) -> None:
+        """Check, or raise one of our errors; must do no work of a task."""
+
+
+@runtime_checkable
+class HasBounds(Protocol):
+    """A loader that knows the bounds of its volume before the first task."""
+
+    def bounds(self) -> BoundingBox | None:
+        """Return the bounds, or ``None`` where they depend on the task."""
+
+
+@runtime_checkable
+class HasMargin(Protocol):
+    """A loader whose margin the rest of the line may decide (``--expand-margin-size auto``)."""
+
+    def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
+        """Take the function (task box, domain) -> box that the rest of the line needs."""
+
+
+@runtime_checkable
+class HasHalo(Protocol):
+    """A body that needs more input than the box it returns."""
+
+    def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
+        """Return the input box needed for output *box* of a volume with bounds *domain*."""
+
+
+@runtime_checkable
+class MovesFaces(Protocol):
+    """A body that changes the box of the task."""
+
+    face_offsets: tuple[Zyx, Zyx]
+
+
+@runtime_checkable
+class ReportsProgress(Protocol):
+    """A body with news from inside one call: it calls on_progress(done, total)."""
+
+    on_progress: Callable[[int, int], None] | None
+
+
+# --- stages -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Operator:
+    """One command of a line, set up and ready to be called for every task.
+
+    Attributes:
+        name: label for timings and messages.
+        lane: which of the three lanes it runs in; neighbours of one lane share a thread.
+        call: task -> task.
+        body: what the command returned; may have hooks.
+        inputs: names of the items it reads.
+        outputs: names of the items it makes.
+    """
+
+    name: str
+    lane: Lane
+    call: Callable[[Task], Task]
+    body: Any
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+
+@dataclass
+class Source:
+    """The first command of a line: it makes the tasks."""
+
+    name: str
+    body: Iterable[Task]
+
+
+@dataclass
+class TaskSource:
+    """Tasks for boxes that are known before the first one runs.
+
+    Attributes:
+        boxes: a grid or a list.
+        regions: the regions of the tasks in order, when they are more than all of *boxes*.
+    """
+
+    boxes: Boxes
+    regions: Callable[[], Iterable[Region]] | None = None
+
+    def __iter__(self) -> Iterator[Task]:
+        """Yield one task a region."""
+        regions = (Region(box) for box in self.boxes) if self.regions is None else self.regions()
+        return (Task(region) for region in regions)
+
+    def __len__(self) -> int:
+        """Return the number of boxes."""
+        return len(self.boxes)
+
+
+class StageCommand(click.Command):
+    """A click command that returns a stage instead of doing work."""
+
+    def __init__(self, *args: Any, make: Callable[..., Operator | Source], **kwargs: Any) -> None:
+        """Add the options that every command has."""
+        super().__init__(*args, **kwargs)
+        self._make = make
+        self.params.append(
+            click.Option(
+                ["--name", "label"], help="Label for timings and messages.", metavar="TEXT"
+            )
+        )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Write out ``auto`` for margins, then parse as click does."""
+        for param in self.params:
+            if isinstance(param, MarginOption):
+                args = param.spread(args)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Operator | Source:
+        """Call the command with its options and wrap what it returns."""
+        label = ctx.params.pop("label") or ctx.info_name
+        body = super().invoke(ctx)
+        if body is None:
+            msg = f"command of {ctx.info_name} returned None; it must return what runs on a task"
+            raise ChunkflowError(msg)
+        named: dict[str, list[str]] = {"in": [], "out": []}
+        for param in self.params:
+            value = ctx.params.get(param.name or "")
+            if isinstance(param.type, ItemName) and value:
+                named[param.type.direction].append(value)
+            elif isinstance(param.type, ItemNames) and value:
+                named[param.type.direction].extend(value)
+        return self._make(label, body, tuple(named["in"]), tuple(named["out"]), ctx.params)
+
+
+def _decorate(
+    function: Callable[..., Any], make: Callable[..., Operator | Source], extra: Iterable[Any] = ()
+) -> StageCommand:
+    for option in extra:
+        function = option(function)
+    params = list(reversed(getattr(function, "__click_params__", [])))
+    module = inspect.getmodule(function)
+    return StageCommand(
+        name=function.__module__.rpartition(".")[2].replace("_", "-"),
+        callback=function,
+        params=params,
+        help=inspect.getdoc(module) if module else None,
+        context_settings={"help_option_names": ["--help", "-h"]},
+        make=make,
+    )
+
+
+def operator(lane: Lane) -> Callable[[Callable[..., Any]], StageCommand]:
+    """Make a command whose body is task -> task, run in *lane*."""
+
+    def make(
+        name: str,
+        body: Any,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        _: object,
+    ) -> Operator:
+        return Operator(name, lane, body, body, inputs, outputs)
+
+    return lambda function: _decorate(function, make)
+
+
+def transform(function: Callable[..., Any]) -> StageCommand:
+    """Make a command whose body is chunk -> chunk; adds --input-name and --output-name.
+
+    A body with a parameter ``bbox`` is given the task's box as well.
+    """
+
+    def make(
+        name: str,
+        body: Callable[..., Any],
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        params: dict[str, Any],
+    ) -> Operator:
+        wants_box = "bbox" in inspect.signature(body).parameters
+        source, target = params["input_name"], params["output_name"]
+
+        def call(task: Task) -> Task:
+            chunk = task.chunk(source)
+            task[target] = body(chunk, bbox=task.bbox) if wants_box else body(chunk)
+            return task
+
+        return Operator(name, "compute", call, body, inputs, outputs)
+
+    def without_names(*args: Any, **options: Any) -> Any:
+        options.pop("input_name")
+        options.pop("output_name")
+        return function(*args, **options)
+
+    without_names.__module__ = function.__module__
+    without_names.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+    return _decorate(without_names, make, (output_option(), input_option()))
+
+
+def source(function: Callable[..., Any]) -> StageCommand:
+    """Make a command whose body is an iterable of tasks; it can only begin a line."""
+
+    def make(name: str, body: Iterable[Task], *_: object) -> Source:
+        return Source(name, body)
+
+    return _decorate(function, make)

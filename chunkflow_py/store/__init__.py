@@ -1,0 +1,1 @@
+"""Objects under a URL: whole, atomic, durable."""

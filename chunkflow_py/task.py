@@ -1,0 +1,93 @@
+"""A task: one region of the volume, what is known about it so far, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from chunkflow_py.errors import MissingChunkError, OperatorError
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.geometry import BoundingBox, Region
+
+
+class Skip(Exception):  # noqa: N818  (a normal way to end a task, not an error)
+    """Raised by an operator to end its task early: skipped is done, with a reason."""
+
+
+class Lease(Protocol):
+    """The right to work on a message of a queue, kept until it is acknowledged or released."""
+
+    def acknowledge(self) -> None:
+        """Tell the queue that the task is finished."""
+
+    def release(self) -> None:
+        """Give the task back so that another worker may take it at once."""
+
+
+@dataclass(slots=True)
+class Task:
+    """What flows through a pipeline.
+
+    Attributes:
+        region: the box (and time index) this task is about, or ``None`` if it has none.
+        items: named chunks and other results of operators; nothing else lives here.
+        seconds: time spent, by operator label.
+        outcome: why the task ended early (a `Skip` or an `OperatorError`), else ``None``.
+        lease: set when the task came from a queue.
+    """
+
+    region: Region | None = None
+    items: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    outcome: Skip | OperatorError | None = None
+    lease: Lease | None = None
+
+    @property
+    def bbox(self) -> BoundingBox | None:
+        """The box of the region, if there is one."""
+        return None if self.region is None else self.region.bbox
+
+    @property
+    def failed(self) -> bool:
+        """Whether an operator failed on this task."""
+        return isinstance(self.outcome, OperatorError)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the item called *name*.
+
+        Raises:
+            MissingChunkError: no earlier operator made it.
+        """
+        try:
+            return self.items[name]
+        except KeyError:
+            known = ", ".join(sorted(self.items)) or "none"
+            msg = (
+                f"no chunk named {name!r} (chunks so far: {known}); add an operator that makes it "
+                "earlier in the line or change --input-name"
+            )
+            raise MissingChunkError(msg) from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Keep *value* under *name*."""
+        self.items[name] = value
+
+    def chunk(self, name: str) -> Chunk:
+        """Return the item called *name*, which must be a chunk.
+
+        Raises:
+            MissingChunkError: no earlier operator made it, or it is not a chunk.
+        """
+        from chunkflow_py.chunk import Chunk
+
+        value = self[name]
+        if not isinstance(value, Chunk):
+            msg = f"item {name!r} is a {type(value).__name__}, not a chunk; change --input-name"
+            raise MissingChunkError(msg)
+        return value
+
+    def __str__(self) -> str:
+        """Return the box string, or ``task`` for a task without a box."""
+        return "task" if self.region is None else str(self.region)

@@ -1,0 +1,1 @@
+"""Where chunks rest: volumes on disk and in the cloud."""

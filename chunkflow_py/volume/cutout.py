@@ -1,0 +1,120 @@
+"""Which box a loader reads: an explicit cut, the task's box with a margin, or everything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from chunkflow_py.errors import GeometryError, OptionError
+from chunkflow_py.geometry import BoundingBox, Zyx
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass
+class Cutout:
+    """The cut that one loader was asked for by its options.
+
+    ```
+    bounds   |------------------------------------------|
+    task             |-------------|
+    read         |mmm|-------------|mmm|                    m: margin, clipped to the bounds
+    ```
+
+    Attributes:
+        start: first voxel of an explicit cut.
+        stop: end of an explicit cut (exclusive).
+        size: extent of an explicit cut.
+        margin: voxels to read beyond the task's box on each side, or ``"auto"`` for what the rest
+            of the line needs.
+        spelling: names of the three options and of the margin, for messages.
+    """
+
+    start: Zyx | None = None
+    stop: Zyx | None = None
+    size: Zyx | None = None
+    margin: Zyx | Literal["auto"] = Zyx(0, 0, 0)
+    spelling: tuple[str, str, str, str] = (
+        "--cutout-start", "--cutout-stop", "--cutout-size", "--expand-margin-size",
+    )  # fmt: skip
+    _required: Callable[[BoundingBox, BoundingBox], BoundingBox] | None = field(
+        default=None, repr=False
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse a cut that is said twice and differently.
+
+        Raises:
+            OptionError: start, stop and size disagree, or stop is not behind start.
+        """
+        start, stop, size, _ = self.spelling
+        if self.start and self.stop and self.size and self.start + self.size != self.stop:
+            msg = (
+                f"{start} {self.start} plus {size} {self.size} is {self.start + self.size}, but "
+                f"{stop} is {self.stop} (zyx, voxels); leave {size} or {stop} out"
+            )
+            raise OptionError(msg)
+        if (
+            self.start
+            and self.stop
+            and any(a >= b for a, b in zip(self.start, self.stop, strict=True))
+        ):
+            msg = f"{stop} {self.stop} must lie behind {start} {self.start} in every axis (zyx)"
+            raise OptionError(msg)
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether the options name a cut of their own."""
+        return not (self.start is None and self.stop is None and self.size is None)
+
+    def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
+        """Take what the rest of the line needs for a task's box, for the margin ``auto``."""
+        self._required = required
+
+    def box(
+        self, bounds: BoundingBox, task: BoundingBox | None, what: str
+    ) -> tuple[BoundingBox, BoundingBox]:
+        """Return the box to read, clipped to *bounds*, and the domain of the chunk.
+
+        A cut asked for by option, on a task without a box, is itself the domain.
+
+        Args:
+            bounds: of the volume or file.
+            task: the task's box, if it has one.
+            what: the volume or file, for messages.
+
+        Raises:
+            GeometryError: an explicit cut reaches outside of the bounds, or the task lies
+                outside of them altogether.
+        """
+        if self.is_explicit:
+            cut = self._explicit(bounds)
+            if not bounds.contains(cut):
+                inside = cut.intersection(bounds)
+                part = "nothing lies inside" if inside.is_empty else f"the part inside is {inside}"
+                msg = f"cutout {cut} reaches outside of {what}, whose bounds are {bounds}; {part}"
+                raise GeometryError(msg)
+            return cut, (cut if task is None else bounds)
+        if task is None:
+            return bounds, bounds
+        if task.intersection(bounds).is_empty:
+            msg = f"task {task} lies outside of {what}, whose bounds are {bounds}"
+            raise GeometryError(msg)
+        if self.margin == "auto":
+            clipped = task.intersection(bounds)
+            needed = self._required(clipped, bounds) if self._required else clipped
+        else:
+            needed = task.grow(self.margin)
+        return needed.intersection(bounds), bounds
+
+    def known_domain(self, bounds: BoundingBox, *, has_task: bool) -> BoundingBox:
+        """Return the domain that `box` will give, before any task is known."""
+        return self._explicit(bounds) if self.is_explicit and not has_task else bounds
+
+    def _explicit(self, bounds: BoundingBox) -> BoundingBox:
+        if self.size is not None:
+            if self.start is None and self.stop is not None:
+                return BoundingBox(self.stop - self.size, self.stop)
+            return BoundingBox.from_size(self.start or bounds.start, self.size)
+        return BoundingBox(self.start or bounds.start, self.stop or bounds.stop)

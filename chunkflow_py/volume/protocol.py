@@ -1,0 +1,155 @@
+"""What every volume can do, what a new one needs to be told, and the write-unit check."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from chunkflow_py.errors import AlignmentError, GeometryError
+from chunkflow_py.geometry import AXES, BoxGrid, Zyx
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy as np
+
+    from chunkflow_py.chunk import Chunk, Kind
+    from chunkflow_py.geometry import BoundingBox
+
+
+@dataclass(frozen=True)
+class VolumeSpec:
+    """What a new volume is told; a format that has no place for a value leaves it out.
+
+    Attributes:
+        bounds: box of all its voxels; the block grid begins at ``bounds.start``.
+        voxel_size_nm: nanometres, zyx.
+        dtype: of the voxels.
+        channels: number of channels, or ``None`` for an array without a channel axis.
+        kind: what the voxels mean.
+        block_size: extent of one stored block, voxels, zyx.
+        encoding: compression by its name in the format, or ``None`` for the format's default.
+    """
+
+    bounds: BoundingBox
+    voxel_size_nm: tuple[float, float, float]
+    dtype: np.dtype[Any]
+    channels: int | None
+    kind: Kind | None
+    block_size: Zyx
+    encoding: str | None = None
+
+
+class Volume(Protocol):
+    """A volume at one resolution level, wherever it is stored.
+
+    Attributes:
+        url: what a person would write to open it again.
+        bounds: box of all voxels, in voxels of this level.
+        voxel_size_nm: nanometres, zyx.
+        dtype: of the voxels.
+        channels: number of channels, or ``None`` without a channel axis.
+        kind: what the voxels mean, if known.
+        block_size: extent of one stored block, voxels, zyx.
+        write_unit: what one writer must write whole (a block, or a shard of blocks), zyx.
+    """
+
+    url: str
+    bounds: BoundingBox
+    voxel_size_nm: tuple[float, float, float]
+    dtype: np.dtype[Any]
+    channels: int | None
+    kind: Kind | None
+    block_size: Zyx
+    write_unit: Zyx
+
+    def read(self, bbox: BoundingBox, channels: Sequence[int] | None = None) -> Chunk:
+        """Return the voxels inside *bbox*, with `bounds` as the chunk's domain.
+
+        Raises:
+            GeometryError: *bbox* reaches outside of the bounds.
+            VolumeError: a block cannot be read.
+        """
+
+    def write(self, chunk: Chunk) -> None:
+        """Write *chunk*; every write unit that it touches must be covered whole.
+
+        Raises:
+            AlignmentError: a face of the chunk cuts a write unit.
+            GeometryError: the chunk reaches outside of the bounds.
+            ChunkError: dtype or number of channels differ.
+            VolumeError: a block cannot be written.
+        """
+
+
+def check_alignment(
+    boxes: BoxGrid | Iterable[BoundingBox], unit: Zyx, bounds: BoundingBox, url: str
+) -> None:
+    """Refuse boxes whose faces cut a write unit of a volume.
+
+    Two tasks that share a write unit would overwrite each other's voxels. A face is in order on
+    a multiple of *unit* from the start of *bounds*, or on or beyond a face of *bounds*.
+
+    Args:
+        boxes: of all tasks; a grid is checked axis by axis, however many boxes it has.
+        unit: block or shard of the volume, voxels, zyx.
+        bounds: of the volume.
+        url: of the volume, for the message.
+
+    Raises:
+        AlignmentError: a box cuts a write unit; names the nearest sizes that work.
+    """
+    if isinstance(boxes, BoxGrid):
+        for axis, name in enumerate(AXES):
+            for low, high in boxes.intervals(axis):
+                if _cuts(low, high, axis, unit, bounds):
+                    msg = (
+                        f"tasks of size {boxes.size} at stride {boxes.stride} from {boxes.start} "
+                        f"cut the write units {unit} of {url}, which begin at {bounds.start}: "
+                        f"{low}-{high} along {name} (zyx, voxels); {_remedy(boxes, unit, bounds)}"
+                    )
+                    raise AlignmentError(msg)
+        return
+    for box in boxes:
+        if any(_cuts(box.start[a], box.stop[a], a, unit, bounds) for a in range(3)):
+            nearest = box.aligned_outward(unit, bounds.start).intersection(bounds)
+            msg = (
+                f"write {box} is not aligned to blocks {unit} of {url}, which begin at "
+                f"{bounds.start} (zyx, voxels); nearest aligned is {nearest}"
+            )
+            raise AlignmentError(msg)
+
+
+def check_inside(bbox: BoundingBox, bounds: BoundingBox, url: str) -> None:
+    """Refuse a box that reaches outside of a volume.
+
+    Raises:
+        GeometryError: names the part that lies inside.
+    """
+    if not bounds.contains(bbox):
+        inside = bbox.intersection(bounds)
+        remedy = "nothing of it lies inside" if inside.is_empty else f"the part inside is {inside}"
+        msg = f"box {bbox} reaches outside of {url}, whose bounds are {bounds}; {remedy}"
+        raise GeometryError(msg)
+
+
+def _cuts(low: int, high: int, axis: int, unit: Zyx, bounds: BoundingBox) -> bool:
+    first, last, step = bounds.start[axis], bounds.stop[axis], unit[axis]
+    cut_low = low > first and (low - first) % step != 0
+    cut_high = high < last and (high - first) % step != 0
+    return cut_low or cut_high
+
+
+def _remedy(grid: BoxGrid, unit: Zyx, bounds: BoundingBox) -> str:
+    shift = grid.start - bounds.start
+    sizes = []
+    for options in (math.floor, math.ceil):
+        size = Zyx(*(max(1, options(s / u)) * u for s, u in zip(grid.size, unit, strict=True)))
+        if size not in sizes:
+            sizes.append(size)
+    words = f"task sizes that work: {' or '.join(str(size) for size in sizes)}"
+    if any(s % u for s, u in zip(shift, unit, strict=True)):
+        near = bounds.start + shift // unit * unit
+        words += f", from {near}"
+    return words
