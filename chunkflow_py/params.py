@@ -5,17 +5,15 @@ Imports neither numpy nor a volume library: parsing a line must stay instant.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import click
 
 from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.geometry import BoundingBox, Zyx
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-Decorator = "Callable[[Callable[..., Any]], Callable[..., Any]]"
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class BoxType(click.ParamType[BoundingBox]):
@@ -110,7 +108,7 @@ def zyx_option(
     *declarations: str,
     minimum: int | None = None,
     **settings: Any,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Decorator:
     """Declare an option of three whole numbers in zyx order, given to the command as a Zyx.
 
     Args:
@@ -129,7 +127,7 @@ def zyx_option(
 def floats_option(
     *declarations: str,
     **settings: Any,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Decorator:
     """Declare an option of three positive numbers in zyx order, such as a voxel size in nm."""
     kind = click.FloatRange(min=0, min_open=True)
     return click.option(*declarations, nargs=3, type=kind, **settings)
@@ -156,7 +154,7 @@ class MarginOption(click.Option):
 def margin_option(
     *declarations: str,
     **settings: Any,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Decorator:
     """Declare an option of three margins (zyx, voxels), given as a Zyx, or as ``"auto"``."""
 
     def convert(
@@ -180,7 +178,7 @@ def margin_option(
 
 def input_option(
     *more: str, default: str = "chunk", help: str = "Name of the chunk to read."
-) -> Any:
+) -> Decorator:
     """Declare ``--input-name/-i``, with the older spelling ``--input-chunk-name``."""
     names = more or ("--input-name", "--input-chunk-name", "-i")
     dest = names[0].removeprefix("--").replace("-", "_")
@@ -191,7 +189,7 @@ def input_option(
 
 def output_option(
     *more: str, default: str = "chunk", help: str = "Name of the chunk to make."
-) -> Any:
+) -> Decorator:
     """Declare ``--output-name/-o``, with the older spelling ``--output-chunk-name``."""
     names = more or ("--output-name", "--output-chunk-name", "-o")
     dest = names[0].removeprefix("--").replace("-", "_")
