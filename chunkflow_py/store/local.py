@@ -1,0 +1,148 @@
+"""Local files written whole: under their final name there is the old content or the new.
+
+```
+write  -> .tmp-1f2e3d4c-out.h5 -> fsync -> rename to out.h5 -> fsync of the folder
+fails  -> .tmp-1f2e3d4c-out.h5 removed, out.h5 as it was
+```
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chunkflow_py.errors import ChunkflowError, VolumeError, VolumeNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TEMPORARY_PREFIX = ".tmp-"
+
+_LONGEST_NAME = 255  # bytes, on every file system in common use
+_NO_SPACE = "free some space or write to another disk"
+_NOT_ALLOWED = "change its permissions or write to another folder"
+_REMEDIES = {
+    errno.ENOSPC: _NO_SPACE,
+    errno.EDQUOT: _NO_SPACE,
+    errno.EFBIG: "raise the limit on file sizes (ulimit -f) or write to another disk",
+    errno.EACCES: _NOT_ALLOWED,
+    errno.EPERM: _NOT_ALLOWED,
+    errno.EROFS: "write to another folder",
+    errno.ENOTDIR: "a part of the path is a file; choose another name",
+    errno.EEXIST: "a part of the path is a file; choose another name",
+    errno.EISDIR: "there is a folder of this name; choose another name",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ENOENT: "check the path",
+}
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes, *, fsync: bool = True) -> None:
+    """Write *data* as the whole content of a file, atomically and durably.
+
+    Missing folders are made.
+
+    Args:
+        path: of the file; what it held before is replaced, or kept if writing fails.
+        data: the new content.
+        fsync: wait until the disk has it; without, a power cut may lose it (never tear it).
+
+    Raises:
+        VolumeError: the file cannot be written, such as on a full disk.
+    """
+    with replacing(path, fsync=fsync) as temporary, temporary.open("wb") as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], *, fsync: bool = True) -> Iterator[Path]:
+    """Give a temporary path in the same folder, which takes the place of *path* on success.
+
+    The temporary name ends like the final one, so that libraries that look at the extension see
+    the right one. It does not exist yet. Missing folders are made.
+
+    Args:
+        path: of the file in the end.
+        fsync: wait until the disk has it.
+
+    Yields:
+        Where the caller is to write the file, which must be closed when the block ends.
+
+    Raises:
+        VolumeError: the file cannot be written; the temporary file is gone, the old one is kept.
+    """
+    final = Path(path)
+    # A long name is cut at its front: the extension stays.
+    room = _LONGEST_NAME - len(TEMPORARY_PREFIX) - 9
+    tail = os.fsdecode(os.fsencode(final.name)[-room:])
+    temporary = final.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}-{tail}")
+    with os_errors("write", final):
+        try:
+            make_folder(final.parent)
+            yield temporary
+            if fsync:
+                _sync(temporary)
+            temporary.replace(final)
+            if fsync:
+                _sync(final.parent)
+        except BaseException:
+            # The failure to report is the first one, not that of cleaning up.
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+
+
+def make_folder(path: str | os.PathLike[str]) -> None:
+    """Make a folder and the missing ones above it, durably.
+
+    Raises:
+        VolumeError: it cannot be made.
+    """
+    folder = Path(path)
+    with os_errors("make folder", folder):
+        missing = []
+        while not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for each in reversed(missing):
+            each.mkdir(exist_ok=True)
+            _sync(each.parent)
+
+
+@contextmanager
+def os_errors(verb: str, path: str | os.PathLike[str]) -> Iterator[None]:
+    """Translate an OSError inside the block to one sentence that names *path*.
+
+    Args:
+        verb: what was tried, such as ``read`` or ``write``.
+        path: what it was tried on.
+
+    Raises:
+        VolumeNotFoundError: reading, and it does not exist.
+        VolumeError: any other OSError.
+    """
+    try:
+        yield
+    except ChunkflowError:
+        raise
+    except OSError as error:
+        if error.errno is None:  # as h5py raises, with all it knows in the text
+            msg = f"cannot {verb} {os.fspath(path)}: {error}"
+            raise VolumeError(msg) from error
+        remedy = _REMEDIES.get(error.errno)
+        reason = (error.strerror or os.strerror(error.errno)).lower()
+        msg = f"cannot {verb} {os.fspath(path)}: {reason}" + (f"; {remedy}" if remedy else "")
+        if verb == "read" and error.errno == errno.ENOENT:
+            raise VolumeNotFoundError(msg) from error
+        raise VolumeError(msg) from error
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,121 @@
+"""Tests of chunkflow_py.store.local."""
+
+import subprocess
+import sys
+
+import pytest
+
+from chunkflow_py.errors import VolumeError, VolumeNotFoundError
+from chunkflow_py.store.local import os_errors, replacing, write_whole
+
+
+def names(folder):
+    """Return the names of all files below *folder*."""
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_write_whole(tmp_path):
+    """The content arrives, missing folders are made, and no temporary file stays."""
+    path = tmp_path / "a" / "b" / "block"
+    write_whole(path, b"old")
+    write_whole(path, b"newer", fsync=False)
+    assert path.read_bytes() == b"newer"
+    assert names(tmp_path) == ["block"]
+
+
+def test_permissions_follow_the_umask(tmp_path):
+    """A file is as readable to others as any other new file."""
+    write_whole(tmp_path / "ours", b"")
+    (tmp_path / "theirs").touch()
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "theirs").stat().st_mode
+
+
+def test_replacing_keeps_the_extension(tmp_path):
+    """The temporary name lies in the same folder and ends like the final one."""
+    with replacing(tmp_path / "out.h5") as temporary:
+        assert temporary.parent == tmp_path
+        assert temporary.suffix == ".h5"
+        assert not temporary.exists()
+        temporary.write_bytes(b"x")
+    assert names(tmp_path) == ["out.h5"]
+
+
+def test_long_names(tmp_path):
+    """A name of the greatest legal length can be written."""
+    name = "n" * 251 + ".png"
+    write_whole(tmp_path / name, b"x")
+    assert names(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("error", [ValueError("wrong"), KeyboardInterrupt()])
+def test_replacing_fails_cleanly(tmp_path, error):
+    """Whatever ends the block early, the old file stays and the temporary one goes."""
+    path = tmp_path / "out.h5"
+    path.write_bytes(b"old")
+
+    def save():
+        with replacing(path) as temporary:
+            temporary.write_bytes(b"half")
+            raise error
+
+    with pytest.raises(type(error)):
+        save()
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["out.h5"]
+
+
+def test_replacing_when_nothing_was_written(tmp_path):
+    """A block that writes nothing is an error, not an empty file."""
+    path = tmp_path / "out.h5"
+    with pytest.raises(VolumeError, match=r"cannot write .*out\.h5"), replacing(path):
+        pass
+    assert names(tmp_path) == []
+
+
+def test_folder_of_that_name(tmp_path):
+    """A folder where the file should go is one sentence with the path and what to do."""
+    (tmp_path / "out").mkdir()
+    with pytest.raises(VolumeError, match=r"cannot write .*out: is a directory; there is a folder"):
+        write_whole(tmp_path / "out", b"x")
+    assert names(tmp_path) == []
+
+
+def test_file_in_the_path(tmp_path):
+    """A file where a folder should be is one sentence with the path and what to do."""
+    (tmp_path / "out").touch()
+    with pytest.raises(VolumeError, match=r"make folder .*out: .*; a part of the path is a file"):
+        write_whole(tmp_path / "out" / "block", b"x")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (FileNotFoundError(2, "No such"), VolumeNotFoundError, "cannot read x: no such; check"),
+        (PermissionError(13, "No"), VolumeError, "cannot read x: no; change its permissions"),
+        (OSError("broken"), VolumeError, "cannot read x: broken"),
+        (VolumeError("said already"), VolumeError, "said already"),
+    ],
+)
+def test_os_errors(error, kind, text):
+    """Ours pass, a missing file is told apart, and an error without a number keeps its text."""
+    with pytest.raises(kind) as caught, os_errors("read", "x"):
+        raise error
+    assert str(caught.value).startswith(text)
+
+
+def test_no_space(tmp_path):
+    """A file that does not fit leaves the old content, no torn file, and one clear sentence."""
+    path = tmp_path / "block"
+    path.write_bytes(b"old")
+    code = (
+        "import resource, sys\n"
+        "from chunkflow_py.store.local import write_whole\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try:\n    write_whole(sys.argv[1], b'x' * 100_000)\n"
+        "except Exception as error:\n    print(type(error).__name__, error)\n"
+    )
+    run = [sys.executable, "-c", code, path]
+    done = subprocess.run(run, check=False, capture_output=True, text=True)
+    assert done.stdout.startswith(f"VolumeError cannot write {path}: file too large; ")
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["block"]
