@@ -1,0 +1,60 @@
+# `make demo` and `make test` do everything on a fresh Debian or Ubuntu that has make and
+# Python 3.11 to 3.13 with venv. `make help` lists the rest.
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint docs-test bench clean
+
+BIN := .venv/bin
+READY := .venv/.ready
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# pytest runs one process a core, so each process gets one thread.
+test docs-test: export OMP_NUM_THREADS := 1
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+demo: $(READY) ## segment neurons in the shipped electron microscopy volume; results in demo-output/
+	@$(BIN)/python examples/fib25/demo.py
+
+test: $(READY) lint ## lint, then every test, with coverage; the last line is pytest's summary
+	@$(BIN)/pytest -n auto -rs --cov=chunkflow_py --cov-report=term:skip-covered --cov-fail-under=90
+
+lint: $(READY) ## ruff, mypy --strict, and the rules on who may import whom
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+docs-test: $(READY) ## run every command of README.md and docs/ only
+	@$(BIN)/pytest -n auto -rs tests/docs
+
+bench: $(READY) ## run the benchmarks; each prints a ratio to its limit
+	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+clean: ## remove the virtual environment and everything that was generated
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+	  .coverage .coverage.* build demo-output *.egg-info
+
+# The environment is made anew when it is broken, and brought up to date when a pin changes.
+# torch comes first and alone, so that pip takes the build that suits the machine; atomicwrites
+# exists as source only, and without it pip would silently take an old neuroglancer.
+$(READY): pyproject.toml constraints.txt
+	@$(BIN)/python -c 'import pip' 2>/dev/null || { \
+	  for python in $(PYTHON) python3 python3.13 python3.12 python3.11 none; do \
+	    $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' \
+	      2>/dev/null && break; done; \
+	  if [ $$python = none ]; then \
+	    echo "Error: no Python 3.11, 3.12 or 3.13 found (python3 is" \
+	      "$$(python3 --version 2>/dev/null || echo missing));" \
+	      "install one, or name it: make PYTHON=/path/to/python" >&2; exit 1; fi; \
+	  version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	  if ! $$python -c 'import venv, ensurepip' 2>/dev/null; then \
+	    echo "Error: $$python cannot make virtual environments;" \
+	      "apt-get install python$$version-venv" >&2; exit 1; fi; \
+	  echo "Making .venv with Python $$version"; \
+	  $$python -m venv --clear .venv; }
+	@echo "Installing into .venv (minutes, the first time)"
+	@$(BIN)/python -m pip install --quiet torch==2.13.0
+	@$(BIN)/python -m pip install --quiet -c constraints.txt --no-binary atomicwrites -e '.[all,dev]'
+	@touch $@
