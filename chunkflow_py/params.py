@@ -100,7 +100,28 @@ class MarginType(click.ParamType[Any]):
         return number
 
 
+class ChannelsType(click.ParamType[tuple[int, ...]]):
+    """Indices of channels, separated by commas."""
+
+    name = "channels"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[int, ...]:
+        """Split at commas; the order is that of the channels in the chunk."""
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in value.split(",")]
+        if not all(part.isdecimal() for part in parts):
+            self.fail(f"{value!r} is not a list of channels; write 0,2", param, ctx)
+        return tuple(int(part) for part in parts)
+
+
 BBOX = BoxType()
+CHANNELS = ChannelsType()
 NAMES = NamesType()
 
 
