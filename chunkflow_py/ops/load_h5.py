@@ -1,0 +1,159 @@
+"""Load a dataset of an HDF5 file, whole or the part a task needs.
+
+Example: chunkflow load-h5 -f raw.h5 -s 64 256 256 save-h5 -f corner.h5
+
+A name without an extension is a prefix: with the task 0-64_0-256_0-256 in front, `-f raw_` reads
+raw_0-64_0-256_0-256.h5. An empty file, as save-h5 leaves for a task without a result, gives None.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from chunkflow_py.params import (
+    CHANNELS,
+    floats_option,
+    margin_option,
+    output_option,
+    zyx_option,
+)
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk, Kind
+    from chunkflow_py.geometry import BoundingBox, Zyx
+    from chunkflow_py.volume.single_file import FileArray, FileLoader
+
+DTYPES = ("float32", "float64", "uint16", "uint32", "uint64", "uint8")
+
+
+def load_h5(
+    path: str | Path,
+    dataset_path: str | None = None,
+    bbox: BoundingBox | None = None,
+    channels: tuple[int, ...] | None = None,
+    dtype: str | None = None,
+) -> Chunk | None:
+    """Return a dataset of an HDF5 file as a chunk, or ``None`` for a file of no bytes.
+
+    Args:
+        path: of the file.
+        dataset_path: which dataset (default: ``main``, else the first that is 3D or 4D).
+        bbox: the part to read, in global voxels (default: all).
+        channels: which channels of a (c, z, y, x) dataset, in this order (default: all).
+        dtype: type of the voxels (default: that of the file).
+
+    Raises:
+        VolumeError: the file or the dataset cannot be read.
+        ChunkError: the dataset is neither 3D nor 4D, has not these channels, or does not fit
+            into *dtype*.
+    """
+    found = _open(Path(path), dataset_path)
+    return None if found is None else found.read(bbox, channels, dtype)
+
+
+def _open(
+    path: Path,
+    dataset_path: str | None,
+    voxel_offset: Zyx | None = None,
+    voxel_size_nm: tuple[float, float, float] | None = None,
+    kind: Kind | None = None,
+) -> FileArray | None:
+    from chunkflow_py.volume.hdf5 import open_hdf5
+
+    found = open_hdf5(path, dataset_path)
+    return None if found is None else found.placed(voxel_offset, voxel_size_nm, kind)
+
+
+@operator("read")
+@click.option("--file-name", "-f", required=True, help="HDF5 file, or prefix of one file a task.")
+@click.option(
+    "--dataset-path",
+    "-d",
+    help="Dataset inside the file.  [default: main, else the first that is 3D or 4D]",
+)
+@click.option(
+    "--dtype",
+    "-e",
+    type=click.Choice(DTYPES),
+    help="Convert the voxels; what cannot be is an error.",
+)
+@click.option(
+    "--layer-type",
+    "-l",
+    type=click.Choice(["image", "segmentation"]),
+    help="What the voxels mean.  [default: as in the file]",
+)
+@zyx_option(
+    "--voxel-offset", "-v", help="Global position of the first voxel, instead of the file's."
+)
+@floats_option(
+    "--voxel-size", "-x", help="Edge lengths of a voxel, nm, zyx, instead of the file's."
+)
+@click.option(
+    "--channels", "-c", type=CHANNELS, help="Channels to read, such as 0,2.  [default: all]"
+)
+@zyx_option("--cutout-start", "-t", help="First voxel of the part to read, global, zyx.")
+@zyx_option("--cutout-stop", "-p", help="End of the part to read, exclusive, global, zyx.")
+@zyx_option("--cutout-size", "-s", minimum=1, help="Extent of the part to read, voxels, zyx.")
+@margin_option(
+    "--expand-margin-size",
+    default=(0, 0, 0),
+    show_default=True,
+    help="Voxels to read around the task's box, zyx; or auto: what the rest of the line needs.",
+)
+@click.option(
+    "--set-bbox/--no-set-bbox",
+    default=False,
+    show_default=True,
+    help="Make the chunk's box that of the task.",
+)
+@click.option(
+    "--remove-empty/--do-not-remove",
+    default=False,
+    show_default=True,
+    help="Delete the file if it was read whole and holds nothing but zeros, or nothing.",
+)
+@output_option()
+def command(
+    file_name: str,
+    dataset_path: str | None,
+    dtype: str | None,
+    layer_type: Literal["image", "segmentation"] | None,
+    voxel_offset: Zyx | None,
+    voxel_size: tuple[float, float, float] | None,
+    channels: tuple[int, ...] | None,
+    cutout_start: Zyx | None,
+    cutout_stop: Zyx | None,
+    cutout_size: Zyx | None,
+    expand_margin_size: Zyx | Literal["auto"],
+    set_bbox: bool,
+    remove_empty: bool,
+    output_name: str,
+) -> FileLoader:
+    """Take the file and the part of it."""
+    from chunkflow_py.volume.cutout import Cutout
+    from chunkflow_py.volume.file_name import FileName
+    from chunkflow_py.volume.single_file import FileLoader
+
+    dry_run = click.get_current_context().find_root().params.get("dry_run", False)
+    return FileLoader(
+        FileName(file_name, (".h5", ".hdf5", ".hdf"), reads=True),
+        partial(
+            _open,
+            dataset_path=dataset_path,
+            voxel_offset=voxel_offset,
+            voxel_size_nm=voxel_size,
+            kind=layer_type,
+        ),
+        Cutout(cutout_start, cutout_stop, cutout_size, expand_margin_size),
+        output_name,
+        channels,
+        dtype,
+        set_bbox,
+        remove_empty and not dry_run,
+    )

@@ -1,0 +1,132 @@
+"""Save a chunk to an HDF5 file.
+
+Example: chunkflow create-chunk save-h5 -f chunk.h5
+
+A name without an extension is a prefix: the task 0-64_0-256_0-256 writes `-f out_` to
+out_0-64_0-256_0-256.h5. The file has its name only when it is complete.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.params import floats_option, input_option, zyx_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.volume.single_file import FileSaver
+
+
+def save_h5(
+    chunk: Chunk,
+    path: str | Path,
+    dtype: str | None = None,
+    **options: Any,
+) -> None:
+    """Write *chunk* to an HDF5 file, which has its name only when it is complete.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), numbers of any dtype.
+        path: of the file; replaced if it exists.
+        dtype: type to convert to (default: that of the chunk); maps become uint8 by 255·p.
+        options: block_size, compression, with_offset, voxel_size_nm of
+            `chunkflow_py.volume.hdf5.write_hdf5`.
+
+    Raises:
+        ChunkError: a voxel does not fit into *dtype*.
+        VolumeError: the file cannot be written; what was there is kept.
+    """
+    from chunkflow_py.volume.conversion import converted
+    from chunkflow_py.volume.hdf5 import write_hdf5
+
+    write_hdf5(Path(path), converted(chunk, dtype), **options)
+
+
+def _dtype(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None
+    import numpy as np
+
+    try:
+        kind = np.dtype(value)
+    except TypeError:
+        kind = np.dtype(object)
+    if kind.kind not in "buif":
+        msg = f"{value!r} is not a type of numbers; write uint8, uint16, uint32, uint64 or float32"
+        raise click.BadParameter(msg, ctx, param)
+    return str(kind)
+
+
+@operator("write")
+@input_option("--input-name", "--input-chunk-name", "-i", help="Name of the chunk to save.")
+@click.option("--file-name", "-f", required=True, help="HDF5 file, or prefix of one file a task.")
+@zyx_option(
+    "--chunk-size",
+    "-s",
+    minimum=1,
+    help="Extent of a stored block, voxels, zyx.  [default: 64 64 64 or the chunk's]",
+)
+@click.option(
+    "--compression",
+    "-c",
+    type=click.Choice(["gzip", "lzf", "szip"]),
+    default="gzip",
+    show_default=True,
+    help="How blocks are compressed.",
+)
+@click.option(
+    "--with-offset/--without-offset",
+    default=True,
+    show_default=True,
+    help="Save the global position of the first voxel.",
+)
+@floats_option(
+    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx, instead of the chunk's."
+)
+@click.option(
+    "--dtype",
+    "-d",
+    callback=_dtype,
+    help="Convert the voxels; maps become uint8 by 255·p, what does not fit is an error.",
+)
+@click.option(
+    "--touch/--no-touch",
+    default=True,
+    show_default=True,
+    help="Make an empty file for a task whose result is None.",
+)
+def command(
+    input_name: str,
+    file_name: str,
+    chunk_size: Zyx | None,
+    compression: str,
+    with_offset: bool,
+    voxel_size: tuple[float, float, float] | None,
+    dtype: str | None,
+    touch: bool,
+) -> FileSaver:
+    """Take the name and the layout of the file."""
+    from chunkflow_py.volume.file_name import FileName
+    from chunkflow_py.volume.hdf5 import EXTENSIONS, check_compression
+    from chunkflow_py.volume.single_file import FileSaver
+
+    check_compression(compression)
+    write = partial(
+        _write,
+        dtype=dtype,
+        block_size=chunk_size,
+        compression=compression,
+        with_offset=with_offset,
+        voxel_size_nm=voxel_size,
+    )
+    return FileSaver(FileName(file_name, EXTENSIONS), write, input_name, touch)
+
+
+def _write(path: Path, chunk: Chunk, **options: Any) -> None:
+    save_h5(chunk, path, **options)

@@ -1,0 +1,137 @@
+"""Change the type of voxels by fixed rules: nothing is rescaled by what a chunk happens to hold.
+
+| from      | to               | rule                                                            |
+|-----------|------------------|-----------------------------------------------------------------|
+| map       | uint8, uint16    | clamp to [0, 1], count what was clamped, round half to even of  |
+|           |                  | 255·p (65535·p)                                                 |
+| float     | integer          | round half to even; what does not fit is an error               |
+| integer   | integer or float | the same number; what does not fit is an error                  |
+| float     | float            | the nearest; an overflow is an error                            |
+
+A map is a float chunk of kind ``probability`` or ``affinity``, or of unknown kind with all values
+in [0, 1].
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.errors import ChunkError
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+    from chunkflow_py.chunk import Chunk, Kind
+
+logger = logging.getLogger(__name__)
+
+
+def converted(chunk: Chunk, dtype: DTypeLike | None) -> Chunk:
+    """Return *chunk* with voxels of type *dtype*, by the rules above.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), any real dtype.
+        dtype: the type wanted, or ``None`` for what it is.
+
+    Raises:
+        ChunkError: a value does not fit into *dtype*.
+    """
+    target = chunk.dtype if dtype is None else np.dtype(dtype)
+    if target == chunk.dtype:
+        return chunk
+    return chunk.with_array(convert(chunk.array, target, chunk.kind))
+
+
+def convert(array: NDArray[Any], dtype: DTypeLike, kind: Kind | None) -> NDArray[Any]:
+    """Return *array* as *dtype*, by the rules above.
+
+    Args:
+        array: any shape, real; not modified.
+        dtype: bool, integer or float.
+        kind: what the voxels mean, which says whether a float array is a map.
+
+    Raises:
+        ChunkError: a value does not fit into *dtype*.
+    """
+    target = np.dtype(dtype)
+    if array.size == 0 or target == array.dtype:
+        return array.astype(target)
+    low, high = array.min(), array.max()
+    if target.kind == "f":
+        return _to_float(array, target, low, high)
+    if not (np.isfinite(low) and np.isfinite(high)):
+        msg = (
+            f"{array.dtype} voxels from {low} to {high} cannot become {target}: NaN and infinity "
+            "are no integers; keep a float type"
+        )
+        raise ChunkError(msg)
+    if array.dtype.kind == "f" and target.kind == "u" and target.itemsize <= 2:
+        if kind in ("probability", "affinity") or (kind is None and low >= 0 and high <= 1):
+            return _map_to_integer(array, target)
+        if kind is None:
+            msg = (
+                f"float voxels of unknown kind, from {low:g} to {high:g}, cannot become {target}: "
+                "a map lies in [0, 1]; say that it is an image (--layer-type image of the loader) "
+                "to round the values, or keep a float type"
+            )
+            raise ChunkError(msg)
+    info: Any = (0, 1) if target.kind == "b" else np.iinfo(target)
+    lowest, highest = info if target.kind == "b" else (int(info.min), int(info.max))
+    if round(low.item()) < lowest or round(high.item()) > highest:
+        msg = (
+            f"{array.dtype} voxels from {low} to {high} do not fit into {target}, which holds "
+            f"{lowest} to {highest}; choose a wider --dtype"
+        )
+        raise ChunkError(msg)
+    if array.dtype.kind != "f":
+        return array.astype(target)
+    result = np.empty(array.shape, target)
+    for index in np.ndindex(array.shape[:-2]):
+        result[index] = np.rint(array[index])
+    return result
+
+
+def _to_float(array: NDArray[Any], target: np.dtype[Any], low: Any, high: Any) -> NDArray[Any]:
+    info = np.finfo(target)
+    if array.dtype.kind == "f":
+        finite = np.isfinite(low) and np.isfinite(high)
+        if finite and max(-float(low), float(high)) > float(info.max):
+            msg = (
+                f"{array.dtype} voxels from {low} to {high} do not fit into {target}, whose "
+                f"largest is {info.max}; choose a wider --dtype"
+            )
+            raise ChunkError(msg)
+        return array.astype(target)
+    exact = 2 ** (info.nmant + 1)
+    if max(-int(low), int(high)) > exact:
+        msg = (
+            f"{array.dtype} voxels from {low} to {high} are not exact in {target}, which holds "
+            f"every integer up to {exact} only; choose a wider --dtype"
+        )
+        raise ChunkError(msg)
+    return array.astype(target)
+
+
+def _map_to_integer(array: NDArray[Any], target: np.dtype[Any]) -> NDArray[Any]:
+    # half precision cannot hold 65535; single and double are used as they come, as on a device
+    working: np.dtype[Any] = np.dtype(np.float32) if array.dtype.itemsize < 4 else array.dtype
+    scale = working.type(np.iinfo(target).max)
+    result = np.empty(array.shape, target)
+    clamped = 0
+    # section by section, so that no second float array of the whole chunk is made
+    for index in np.ndindex(array.shape[:-2]):
+        section = array[index].astype(working)
+        clamped += int(np.count_nonzero((section < 0) | (section > 1)))
+        np.clip(section, 0, 1, out=section)
+        section *= scale
+        np.rint(section, out=section)
+        result[index] = section
+    if clamped:
+        logger.warning(
+            "%d of %d voxels lay outside of [0, 1] and were clamped for %s",
+            clamped, array.size, target,
+        )  # fmt: skip
+    return result

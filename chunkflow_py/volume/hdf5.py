@@ -1,0 +1,340 @@
+"""HDF5 files: one array with its voxel offset, voxel size and kind.
+
+| what          | written as               | read from, the first that exists                      |
+|---------------|--------------------------|-------------------------------------------------------|
+| voxels        | dataset ``main``         | ``main``, else first 3D or 4D dataset of numbers      |
+| voxel offset  | dataset ``voxel_offset`` | the same, attribute ``voxel_offset`` or ``origin``    |
+| voxel size nm | dataset ``voxel_size``   | the same, attribute ``voxel_size_nm``, ``voxel_size`` |
+| kind          | attribute ``layer_type`` | the same                                              |
+
+All triples are zyx, voxels or nanometres. Attributes may sit at the dataset or at the file.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+
+from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError
+from chunkflow_py.geometry import Zyx
+from chunkflow_py.store.local import os_errors, replacing
+from chunkflow_py.volume.single_file import ORIGIN, UNIT_NM, FileArray, three_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.chunk import Chunk, Kind
+
+EXTENSIONS = (".h5", ".hdf5", ".hdf")
+BLOCK_SIZE = Zyx(64, 64, 64)
+
+# How the kinds are spelled in files, so that other tools of the field read them.
+_LAYER_TYPES: dict[Kind, str] = {
+    "image": "image",
+    "segmentation": "segmentation",
+    "probability": "probability_map",
+    "affinity": "affinity_map",
+}
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def open_hdf5(path: Path, dataset_path: str | None = None) -> FileArray | None:
+    """Return the array of an HDF5 file by its header, or ``None`` for a file of no bytes.
+
+    Args:
+        path: of the file.
+        dataset_path: which dataset, such as ``/volumes/raw`` (default: see the module).
+
+    Raises:
+        VolumeNotFoundError: there is no such file or dataset; names those that exist.
+        VolumeError: it is not an HDF5 file, or is damaged.
+        ChunkError: the dataset is neither 3D nor 4D.
+    """
+    with os_errors("read", path):
+        if path.stat().st_size == 0:
+            return None
+    with _opened(path) as file:
+        dataset = _dataset(file, path, dataset_path)
+        what = f"dataset {dataset.name} of {path}"
+        return FileArray(
+            what=what,
+            shape=dataset.shape,
+            read_part=partial(_read_part, path, dataset.name),
+            voxel_offset=_voxel_offset(file, dataset, what),
+            voxel_size_nm=_voxel_size_nm(file, dataset, what),
+            kind=_kind(file, dataset),
+        )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[h5py.File]:
+    with os_errors("read", path):
+        if path.is_dir():
+            msg = f"{path} is a folder, not an HDF5 file; check --file-name"
+            raise VolumeError(msg)
+        if not h5py.is_hdf5(path):
+            with path.open("rb"):  # a missing or forbidden file is told as such
+                pass
+            msg = f"{path} is not an HDF5 file; check --file-name"
+            raise VolumeError(msg)
+    try:
+        with h5py.File(path, "r") as file:
+            yield file
+    except (OSError, RuntimeError, KeyError) as error:
+        if isinstance(error, VolumeError):
+            raise
+        reason = str(error).strip("'\"").splitlines()[0]
+        msg = f"cannot read {path}, which seems damaged: {reason}; write it again"
+        raise VolumeError(msg) from error
+
+
+def _is_array(item: object) -> bool:
+    return isinstance(item, h5py.Dataset) and item.ndim in (3, 4) and item.dtype.kind in "buif"
+
+
+def _datasets(file: h5py.File) -> list[h5py.Dataset]:
+    found: list[h5py.Dataset] = []
+    file.visititems(lambda _, item: found.append(item) if isinstance(item, h5py.Dataset) else None)
+    return found
+
+
+def _dataset(file: h5py.File, path: Path, dataset_path: str | None) -> h5py.Dataset:
+    if dataset_path is None:
+        if _is_array(file.get("main")):
+            return file["main"]
+        for item in _datasets(file):
+            if _is_array(item):
+                return item
+        listing = _listing(file)
+        msg = f"{path} holds no 3D or 4D dataset of numbers, only {listing}"
+        raise VolumeNotFoundError(msg)
+    item = file.get(dataset_path)
+    if not isinstance(item, h5py.Dataset):
+        msg = (
+            f"{path} has no dataset {dataset_path!r}, only {_listing(file)}; change --dataset-path"
+        )
+        raise VolumeNotFoundError(msg)
+    if item.dtype.kind not in "buif":
+        msg = (
+            f"dataset {item.name} of {path} holds {item.dtype}, not numbers; its datasets are "
+            f"{_listing(file)}; change --dataset-path"
+        )
+        raise VolumeError(msg)
+    return item
+
+
+def _listing(file: h5py.File) -> str:
+    return ", ".join(f"{item.name} {item.shape}" for item in _datasets(file)) or "nothing"
+
+
+def _triple(
+    file: h5py.File, dataset: h5py.Dataset, name: str, *attributes: str
+) -> tuple[str, Any] | None:
+    if isinstance(file.get(name), h5py.Dataset):
+        return name, file[name][()]
+    for attribute in attributes:
+        for owner in (dataset, file):
+            if attribute in owner.attrs:
+                return attribute, owner.attrs[attribute]
+    return None
+
+
+def _voxel_offset(file: h5py.File, dataset: h5py.Dataset, what: str) -> Zyx:
+    found = _triple(file, dataset, "voxel_offset", "voxel_offset", "origin")
+    if found is None:
+        return ORIGIN
+    name, values = found
+    numbers = three_numbers(values, f"{name} of {what}")
+    if any(v != int(v) for v in numbers):
+        msg = f"{name} of {what} must be whole voxels (zyx), got {numbers}; give --voxel-offset"
+        raise VolumeError(msg)
+    return Zyx.of(int(v) for v in numbers)
+
+
+def _voxel_size_nm(file: h5py.File, dataset: h5py.Dataset, what: str) -> tuple[float, float, float]:
+    found = _triple(file, dataset, "voxel_size", "voxel_size_nm", "voxel_size")
+    if found is None:
+        return UNIT_NM
+    name, values = found
+    numbers = three_numbers(values, f"{name} of {what}")
+    if min(numbers) <= 0:
+        msg = f"{name} of {what} must be positive (nm, zyx), got {numbers}; give --voxel-size"
+        raise VolumeError(msg)
+    return numbers
+
+
+def _kind(file: h5py.File, dataset: h5py.Dataset) -> Kind | None:
+    for owner in (dataset, file):
+        value = owner.attrs.get("layer_type")
+        text = value.decode() if isinstance(value, bytes) else str(value)
+        for kind, spelling in _LAYER_TYPES.items():
+            if text.lower() in (kind, spelling):
+                return kind
+    return None
+
+
+def _read_part(
+    path: Path, name: str, slices: tuple[slice, slice, slice], channels: Sequence[int] | None
+) -> NDArray[Any]:
+    with _opened(path) as file:
+        dataset = file[name]
+        if channels is None:
+            part: NDArray[Any] = dataset[(..., *slices)]
+            return part
+        size = tuple(s.stop - s.start for s in slices)
+        result = np.empty((len(channels), *size), dataset.dtype)
+        if result.size:
+            for index, channel in enumerate(channels):
+                dataset.read_direct(result, np.s_[(channel, *slices)], np.s_[index])
+        return result
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def check_compression(compression: str) -> None:
+    """Refuse a compression that this build of HDF5 cannot write.
+
+    Raises:
+        OptionError: names those that it can.
+    """
+    available = [name for name in ("gzip", "lzf", "szip") if name in h5py.filters.encode]
+    if compression not in available:
+        msg = (
+            f"this build of HDF5 cannot write --compression {compression}; "
+            f"choose one of {', '.join(available)}"
+        )
+        raise OptionError(msg)
+
+
+def write_hdf5(
+    path: Path,
+    chunk: Chunk,
+    *,
+    block_size: Zyx | None = None,
+    compression: str = "gzip",
+    with_offset: bool = True,
+    voxel_size_nm: tuple[float, float, float] | None = None,
+) -> None:
+    """Write *chunk* to a new HDF5 file, which has its final name only when it is complete.
+
+    Args:
+        path: of the file; replaced if it exists.
+        chunk: (z, y, x) or (c, z, y, x), numbers of any dtype.
+        block_size: extent of a stored block, voxels, zyx (default: 64 64 64, or less where the
+            chunk is smaller).
+        compression: ``gzip``, ``lzf`` or ``szip``.
+        with_offset: write ``voxel_offset``.
+        voxel_size_nm: to write instead of the chunk's, nanometres, zyx.
+
+    Raises:
+        OptionError: the compression is not available.
+        VolumeError: the file cannot be written, such as on a full disk; what was there is kept.
+    """
+    check_compression(compression)
+    size = chunk.size.low(block_size or BLOCK_SIZE)
+    with (
+        replacing(path) as temporary,
+        _Sink(temporary) as sink,
+        h5py.File(sink, "w") as file,
+    ):
+        stored: dict[str, Any] = {}
+        if chunk.array.size:
+            stored = {
+                "chunks": (1,) * (chunk.ndim - 3) + size,
+                "compression": compression,
+                "compression_opts": 1 if compression == "gzip" else None,
+                "shuffle": compression != "szip" and chunk.dtype.itemsize > 1,
+            }
+        dataset = file.create_dataset("main", chunk.shape, chunk.dtype, **stored)
+        # One layer of blocks after the other: after a failure nothing more is compressed.
+        for index in np.ndindex(chunk.shape[:-3]):
+            for start in range(0, chunk.size.z, max(1, size.z)):
+                part = (*index, slice(start, start + size.z))
+                dataset[part] = chunk.array[part]
+                sink.check()
+        if with_offset:
+            file.create_dataset("voxel_offset", data=np.array(chunk.voxel_offset, np.int64))
+        file.create_dataset("voxel_size", data=np.array(voxel_size_nm or chunk.voxel_size_nm))
+        if chunk.kind is not None:
+            file.attrs["layer_type"] = _LAYER_TYPES[chunk.kind]
+
+
+class _Sink(io.RawIOBase):
+    """A file whose failures HDF5 does not see, raised at `check` and when it is closed.
+
+    HDF5 keeps parts of a file in memory and writes them when it closes; a write that fails there
+    crashes the process at its end. So after the first failure (a full disk) nothing more is
+    written, HDF5 closes in peace, and the failure is raised afterwards.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Make the file."""
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        self._position = 0
+        self._length = 0
+        self._failure: OSError | None = None
+
+    def check(self) -> None:
+        """Raise the first failure, if there was one."""
+        if self._failure is not None:
+            raise self._failure
+
+    def __exit__(self, *exception: object) -> None:
+        """Close the file, then raise the first failure."""
+        os.close(self._handle)
+        super().__exit__(*exception)  # type: ignore[arg-type]
+        self.check()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to a position; the end is where it would be had every write worked."""
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._length}
+        self._position = origin[whence] + offset
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill *buffer*, with zeros behind the end."""
+        view = memoryview(buffer).cast("B")
+        data = os.pread(self._handle, len(view), self._position)
+        view[: len(data)] = data
+        view[len(data) :] = bytes(len(view) - len(data))
+        self._position += len(view)
+        return len(view)
+
+    def write(self, data: Any) -> int:
+        """Write *data*, unless a write has failed before."""
+        view = memoryview(data).cast("B")
+        done = 0
+        while self._failure is None and done < len(view):
+            try:
+                done += os.pwrite(self._handle, view[done:], self._position + done)
+            except OSError as error:
+                self._failure = error
+        self._position += len(view)
+        self._length = max(self._length, self._position)
+        return len(view)
+
+    def truncate(self, size: int | None = None) -> int:
+        """Set the length."""
+        self._length = self._position if size is None else size
+        if self._failure is None:
+            try:
+                os.ftruncate(self._handle, self._length)
+            except OSError as error:
+                self._failure = error
+        return self._length

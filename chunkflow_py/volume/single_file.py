@@ -1,0 +1,309 @@
+"""Load and save chunks in files that hold one array each, whatever their format.
+
+A format offers a function path -> `FileArray` (or ``None`` for an empty file) and a function that
+writes a chunk; which file, which cut, which type and which errors are decided here, once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.chunk import Chunk
+from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
+from chunkflow_py.geometry import BoundingBox, Region, Zyx
+from chunkflow_py.store.local import os_errors, replacing
+from chunkflow_py.volume.conversion import converted
+from chunkflow_py.volume.cutout import Cutout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from numpy.typing import DTypeLike, NDArray
+
+    from chunkflow_py.chunk import Kind
+    from chunkflow_py.task import Task
+    from chunkflow_py.volume.file_name import FileName
+
+logger = logging.getLogger(__name__)
+
+ReadPart = Callable[[tuple[slice, slice, slice], "Sequence[int] | None"], "NDArray[Any]"]
+
+ORIGIN = Zyx(0, 0, 0)
+UNIT_NM = (1.0, 1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class FileArray:
+    """An array in a file, known by its header; voxels are read on demand.
+
+    Attributes:
+        what: file and array, for messages.
+        shape: (z, y, x) or (c, z, y, x).
+        read_part: (slices zyx, channels or ``None``) -> voxels.
+        voxel_offset: global position of the first voxel, voxels, zyx.
+        voxel_size_nm: nanometres, zyx.
+        kind: what the voxels mean, if known.
+    """
+
+    what: str
+    shape: tuple[int, ...]
+    read_part: ReadPart
+    voxel_offset: Zyx = ORIGIN
+    voxel_size_nm: tuple[float, float, float] = UNIT_NM
+    kind: Kind | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an array that is not a chunk's."""
+        if len(self.shape) not in (3, 4):
+            msg = (
+                f"{self.what} has {len(self.shape)} dimensions, shape {self.shape}; a chunk is "
+                "(z, y, x) or (c, z, y, x)"
+            )
+            raise ChunkError(msg)
+
+    @property
+    def bounds(self) -> BoundingBox:
+        """The box of all voxels."""
+        return BoundingBox.from_size(self.voxel_offset, self.shape[-3:])
+
+    def placed(
+        self,
+        voxel_offset: Zyx | None = None,
+        voxel_size_nm: tuple[float, float, float] | None = None,
+        kind: Kind | None = None,
+    ) -> FileArray:
+        """Return the same array where the caller says that it lies, instead of the file."""
+        return replace(
+            self,
+            voxel_offset=self.voxel_offset if voxel_offset is None else voxel_offset,
+            voxel_size_nm=self.voxel_size_nm if voxel_size_nm is None else voxel_size_nm,
+            kind=self.kind if kind is None else kind,
+        )
+
+    def check_channels(self, channels: Sequence[int] | None) -> None:
+        """Refuse channels that the array does not have.
+
+        Raises:
+            ChunkError: names those that exist.
+        """
+        if channels is None:
+            return
+        if len(self.shape) == 3:
+            msg = (
+                f"{self.what} of shape {self.shape} (z, y, x) has no channel axis to take channels "
+                f"{', '.join(map(str, channels))} from; leave --channels out"
+            )
+            raise ChunkError(msg)
+        if wrong := [c for c in channels if not 0 <= c < self.shape[0]]:
+            msg = (
+                f"{self.what} has {self.shape[0]} channels, 0 to {self.shape[0] - 1}, but channel "
+                f"{wrong[0]} was asked for; change --channels"
+            )
+            raise ChunkError(msg)
+
+    def read(
+        self,
+        bbox: BoundingBox | None = None,
+        channels: Sequence[int] | None = None,
+        dtype: DTypeLike | None = None,
+        domain: BoundingBox | None = None,
+    ) -> Chunk:
+        """Return the voxels inside *bbox* (default: all), read from the file now.
+
+        Args:
+            bbox: inside the bounds.
+            channels: which, in this order (default: all).
+            dtype: type of the result (default: that of the file).
+            domain: of the chunk (default: the bounds).
+
+        Raises:
+            ChunkError: a channel does not exist, or a voxel does not fit into *dtype*.
+            VolumeError: the file cannot be read.
+        """
+        self.check_channels(channels)
+        box = self.bounds if bbox is None else bbox
+        array = self.read_part(box.slices(self.voxel_offset), channels)
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
+        chunk = Chunk(
+            array,
+            box.start,
+            self.voxel_size_nm,
+            self.kind,
+            self.bounds if domain is None else domain,
+        )
+        return converted(chunk, dtype)
+
+
+@dataclass
+class FileLoader:
+    """Puts a file, or the part of it that a task needs, into every task.
+
+    Attributes:
+        files: name of the file, or prefix of one file a task.
+        open_file: path -> its array, or ``None`` for a file without content.
+        cutout: which part.
+        output_name: name of the chunk in the task.
+        channels: which, in this order (default: all).
+        dtype: type of the voxels (default: that of the file).
+        set_bbox: give the task the box of the chunk.
+        remove_empty: delete a file that holds nothing, or nothing but zeros, after reading it.
+    """
+
+    files: FileName
+    open_file: Callable[[Path], FileArray | None]
+    cutout: Cutout = field(default_factory=Cutout)
+    output_name: str = "chunk"
+    channels: tuple[int, ...] | None = None
+    dtype: str | None = None
+    set_bbox: bool = False
+    remove_empty: bool = False
+
+    def bounds(self) -> BoundingBox | None:
+        """Return the domain of the chunks, if one file serves all tasks; checks its header.
+
+        Raises:
+            VolumeError: the file is missing, or is not what it should be.
+            ChunkError: it has other dimensions or channels.
+            GeometryError: an explicit cut reaches outside of it.
+        """
+        path = self.files.fixed_path
+        if path is None:
+            return None
+        found = self._open(path)
+        if found is None:
+            return None
+        found.check_channels(self.channels)
+        if self.cutout.is_explicit:
+            return self.cutout.box(found.bounds, None, found.what)[1]
+        return found.bounds
+
+    def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
+        """Take what the rest of the line needs for a task's box."""
+        self.cutout.negotiate(required)
+
+    def __call__(self, task: Task) -> Task:
+        """Read the part of the file that the task needs.
+
+        An empty file (as a saver leaves for a task without a result) becomes ``None``.
+        """
+        path = self.files.path(task.region or self._cut_box())
+        found = self._open(path)
+        if found is None:
+            logger.info("%s is empty, so %s is None", path, self.output_name)
+            task[self.output_name] = None
+            self._remove(path)
+            return task
+        box, domain = self.cutout.box(found.bounds, task.bbox, found.what)
+        chunk = found.read(box, self.channels, self.dtype, domain)
+        task[self.output_name] = chunk
+        if self.set_bbox:
+            time = task.region.time if task.region else None
+            task.region = Region(chunk.bbox, time)
+        whole = box == found.bounds and (self.channels is None or chunk.shape == found.shape)
+        if self.remove_empty and whole and not chunk.array.any():
+            self._remove(path)
+        return task
+
+    def _open(self, path: Path) -> FileArray | None:
+        if not path.exists():
+            msg = f"{path} does not exist; check {self.files.option}"
+            raise VolumeNotFoundError(msg)
+        return self.open_file(path)
+
+    def _cut_box(self) -> BoundingBox | None:
+        """Return the box of an explicit cut, where a line without tasks reads one file of many."""
+        start, stop, size = self.cutout.start, self.cutout.stop, self.cutout.size
+        if start is not None and (stop or size):
+            return BoundingBox(start, stop or start + (size or 0))
+        return None
+
+    def _remove(self, path: Path) -> None:
+        if self.remove_empty:
+            with os_errors("remove", path):
+                path.unlink()
+            logger.info("removed %s, which held nothing but zeros", path)
+
+
+@dataclass
+class FileSaver:
+    """Writes a chunk of every task to a file.
+
+    Attributes:
+        files: name of the file, or prefix of one file a task.
+        write: (path, chunk) -> the whole file, under its final name only when complete.
+        input_name: name of the chunk in the task.
+        touch: make an empty file where the item is ``None`` (a task without a result).
+    """
+
+    files: FileName
+    write: Callable[[Path, Chunk], None]
+    input_name: str = "chunk"
+    touch: bool | None = None
+    _written: tuple[Path, Region | None] | None = field(default=None, repr=False)
+
+    def prepare(self, outline: Any) -> None:
+        """Check the name against the tasks of the line (an `Outline`).
+
+        Raises:
+            OptionError: several tasks would write one file.
+            VolumeError: no file can be made there.
+        """
+        self.files.check_written_once(outline.boxes)
+        self.files.check_writable()
+
+    def __call__(self, task: Task) -> Task:
+        """Write the chunk.
+
+        Raises:
+            VolumeError: the file cannot be written, or an earlier task has written it.
+        """
+        item = task[self.input_name] if self.touch is not None else None
+        if self.touch is not None and item is None:
+            if self.touch:
+                with replacing(self._path(task, task.region)) as temporary:
+                    temporary.touch()
+            return task
+        chunk = task.chunk(self.input_name)
+        path = self._path(task, task.region or Region(chunk.bbox))
+        self.write(path, chunk)
+        logger.info("wrote %s", path)
+        return task
+
+    def _path(self, task: Task, region: Region | None) -> Path:
+        path = self.files.path(region)
+        # The tasks of a queue are not known in advance, so `prepare` could not see this.
+        if (
+            self._written is not None
+            and self._written[0] == path
+            and self._written[1] != task.region
+        ):
+            msg = (
+                f"task {task} would replace {path}, which task {self._written[1]} has written; "
+                f"give {self.files.option} a prefix without {self.files.extensions[0]}"
+            )
+            raise VolumeError(msg)
+        self._written = (path, task.region)
+        return path
+
+
+def three_numbers(values: Iterable[Any], what: str) -> tuple[float, float, float]:
+    """Return the three numbers that a header holds for z, y and x.
+
+    Raises:
+        VolumeError: there are not three finite numbers.
+    """
+    try:
+        numbers = [float(v) for v in np.asarray(values).ravel()]
+    except (TypeError, ValueError):
+        numbers = []
+    if len(numbers) != 3 or not np.isfinite(numbers).all():
+        msg = f"{what} must be three numbers (zyx), got {values}; override it by an option"
+        raise VolumeError(msg)
+    return numbers[0], numbers[1], numbers[2]
