@@ -144,10 +144,15 @@ class Pipeline:
             domain: bounds of the volume that is read.
         """
         need: dict[str, BoundingBox] = {}
-        for stage in reversed(self.operators[index + 1 :]):
-            wanted = box
+        later = self.operators[index + 1 :]
+        boxes = [box]
+        for stage in later:
+            body = stage.body
+            boxes += _moved(boxes[-1:], body) if isinstance(body, MovesFaces) else boxes[-1:]
+        for stage, own in zip(reversed(later), reversed(boxes), strict=False):
+            wanted = own
             for name in stage.outputs:
-                wanted = wanted.hull(need.pop(name, box))
+                wanted = wanted.hull(need.pop(name, own))
             if isinstance(stage.body, HasHalo):
                 wanted = stage.body.required_input(wanted, domain)
             for name in stage.inputs:

@@ -1,0 +1,67 @@
+"""Move the six faces of the task's box.
+
+Example: chunkflow create-bbox -s 0 0 0 -z 20 64 64 adjust-bbox --corner-offset -2 0 0 2 0 0
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.errors import GeometryError
+from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.task import Task
+
+
+def adjust_bbox(bbox: BoundingBox, low: Zyx, high: Zyx) -> BoundingBox:
+    """Return *bbox* with *low* added to its start and *high* to its stop (voxels, zyx).
+
+    Raises:
+        GeometryError: no voxel would be left.
+    """
+    start, stop = bbox.start + low, bbox.stop + high
+    if not all(a < b for a, b in zip(start, stop, strict=True)):
+        msg = (
+            f"--corner-offset {low} {high} leaves nothing of box {bbox}: it would begin at "
+            f"{start} and end at {stop} (zyx, voxels); move its faces by less"
+        )
+        raise GeometryError(msg)
+    return BoundingBox(start, stop)
+
+
+@dataclass
+class BoxAdjuster:
+    """Moves the faces of every task's box."""
+
+    face_offsets: tuple[Zyx, Zyx]
+
+    def __call__(self, task: Task) -> Task:
+        """Move the faces.
+
+        Raises:
+            GeometryError: the task has no box, or nothing of it is left.
+        """
+        if task.region is None:
+            msg = "the task has no box to adjust; begin the line with create-bbox or generate-tasks"
+            raise GeometryError(msg)
+        task.region = task.region.with_box(adjust_bbox(task.region.bbox, *self.face_offsets))
+        return task
+
+
+@operator("compute")
+@click.option(
+    "--corner-offset",
+    "-c",
+    nargs=6,
+    type=int,
+    help="Voxels to add: z y x to the start, then z y x to the stop.  [default: none]",
+)
+def command(corner_offset: tuple[int, ...] | None) -> BoxAdjuster:
+    """Take the offsets."""
+    values = corner_offset or (0,) * 6
+    return BoxAdjuster((Zyx.of(values[:3]), Zyx.of(values[3:])))

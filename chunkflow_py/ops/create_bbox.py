@@ -1,0 +1,34 @@
+"""Make one task with the box that is given.
+
+Example: chunkflow create-bbox --start 0 0 0 --size 20 256 256 load-h5 -f raw.h5 save-h5 -f cut.h5
+"""
+
+from __future__ import annotations
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.params import zyx_option
+from chunkflow_py.stages import TaskSource, source
+from chunkflow_py.task_grid import region_of
+
+
+def create_bbox(start: Zyx, stop: Zyx | None = None, size: Zyx | None = None) -> BoundingBox:
+    """Return the box from *start* to *stop*, or of extent *size* (voxels, zyx).
+
+    Raises:
+        OptionError: neither stop nor size is given, they disagree, or no voxel lies inside.
+    """
+    start, end = region_of(start, stop, size, names=("--start", "--stop", "--size"))
+    if end is None:
+        msg = f"a box from --start {start} needs its --stop or its --size as well"
+        raise OptionError(msg)
+    return BoundingBox(start, end)
+
+
+@source
+@zyx_option("--start", "-s", required=True, help="First voxel of the box, zyx.")
+@zyx_option("--stop", "-p", help="End of the box (exclusive), voxels, zyx.")
+@zyx_option("--size", "-z", minimum=1, help="Extent of the box, voxels, zyx.")
+def command(start: Zyx, stop: Zyx | None, size: Zyx | None) -> TaskSource:
+    """Take the box."""
+    return TaskSource([create_bbox(start, stop, size)])

@@ -1,0 +1,121 @@
+"""Crop a chunk to the task's box, or by a margin.
+
+Example: chunkflow create-chunk --size 20 64 64 crop-margin --margin-size 2 8 8 2 8 8
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.errors import GeometryError
+from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.params import input_option, output_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.task import Task
+
+
+def crop_margin(chunk: Chunk, low: Zyx, high: Zyx) -> Chunk:
+    """Return *chunk* without its margins, as a view.
+
+    ```
+    chunk   |lll|----------------|hhh|
+    result      |----------------|
+    ```
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), any dtype.
+        low: voxels to cut off before, zyx.
+        high: voxels to cut off after, zyx.
+
+    Raises:
+        GeometryError: nothing would be left.
+    """
+    if any(a + b >= size for a, b, size in zip(low, high, chunk.size, strict=True)):
+        msg = (
+            f"margins of {low} before and {high} after leave nothing of chunk {chunk.bbox} of "
+            f"extent {chunk.size} (zyx, voxels); together they must stay below the extent"
+        )
+        raise GeometryError(msg)
+    return chunk.cut(BoundingBox(chunk.bbox.start + low, chunk.bbox.stop - high))
+
+
+def crop_to_box(chunk: Chunk, bbox: BoundingBox | None) -> Chunk:
+    """Return the part of *chunk* inside *bbox*, as a view.
+
+    A box that reaches beyond the volume's end is cropped to what of it lies in the volume.
+
+    Raises:
+        GeometryError: there is no box, or the chunk does not hold all of it.
+    """
+    if bbox is None:
+        msg = (
+            f"the task has no box to crop chunk {chunk.bbox} to; "
+            "give --margin-size, or begin the line with create-bbox or generate-tasks"
+        )
+        raise GeometryError(msg)
+    inside = bbox.intersection(chunk.domain)
+    return chunk.cut(bbox if inside.is_empty else inside)
+
+
+@dataclass
+class MarginCropper:
+    """Crops one chunk of a task, and the task's box with it where that is asked for."""
+
+    margins: tuple[Zyx, Zyx] | None
+    crop_bbox: bool
+    input_name: str
+    output_name: str
+
+    @property
+    def face_offsets(self) -> tuple[Zyx, Zyx]:
+        """How the low and the high faces of the task's box move."""
+        if self.margins is None or not self.crop_bbox:
+            return Zyx(0, 0, 0), Zyx(0, 0, 0)
+        return self.margins[0], -self.margins[1]
+
+    def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
+        """Return *box* with the margins that will be cut off."""
+        return box if self.margins is None else box.grow(*self.margins)
+
+    def __call__(self, task: Task) -> Task:
+        """Crop the chunk."""
+        chunk = task.chunk(self.input_name)
+        if self.margins is None:
+            task[self.output_name] = crop_to_box(chunk, task.bbox)
+            return task
+        task[self.output_name] = crop_margin(chunk, *self.margins)
+        if self.crop_bbox and task.region is not None:
+            low, high = self.face_offsets
+            box = task.region.bbox
+            task.region = task.region.with_box(BoundingBox(box.start + low, box.stop + high))
+        return task
+
+
+@operator("compute")
+@click.option(
+    "--margin-size",
+    "-m",
+    nargs=6,
+    type=click.IntRange(min=0),
+    help="Voxels to cut off: z y x before, then z y x after.  [default: crop to the task's box]",
+)
+@click.option(
+    "--crop-bbox/--no-crop-bbox",
+    default=False,
+    show_default=True,
+    help="Move the faces of the task's box by the margins, too.",
+)
+@input_option()
+@output_option()
+def command(
+    margin_size: tuple[int, ...] | None, crop_bbox: bool, input_name: str, output_name: str
+) -> MarginCropper:
+    """Take the margins."""
+    margins = margin_size and (Zyx.of(margin_size[:3]), Zyx.of(margin_size[3:]))
+    return MarginCropper(margins or None, crop_bbox, input_name, output_name)

@@ -1,0 +1,70 @@
+"""adjust-bbox."""
+
+import pytest
+from click.testing import CliRunner
+
+from chunkflow_py.cli.main import cli
+from chunkflow_py.errors import GeometryError
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
+from chunkflow_py.ops.adjust_bbox import BoxAdjuster, adjust_bbox, command
+from chunkflow_py.pipeline import Pipeline
+from chunkflow_py.stages import Operator, Source, TaskSource
+from chunkflow_py.task import Task
+
+BOX = BoundingBox.parse("0-10_0-20_0-30")
+
+
+def test_faces_move_by_the_offsets():
+    """The first three numbers are added to the start, the last three to the stop."""
+    body = command.main(["-c", "-1", "2", "3", "4", "-5", "6"], standalone_mode=False).body
+    task = body(Task(Region(BOX, time=3)))
+    assert str(task.region) == "t3_-1-14_2-15_3-36"
+
+
+def test_no_offsets_change_nothing():
+    """Without offsets the box stays."""
+    body = command.main([], standalone_mode=False).body
+    assert body(Task(Region(BOX))).bbox == BOX
+
+
+def test_a_box_that_vanishes_is_refused():
+    """Faces that meet are refused with both numbers."""
+    with pytest.raises(GeometryError, match=r"begin at \(6, 0, 0\) and end at \(6, 20, 30\)"):
+        adjust_bbox(BOX, Zyx(6, 0, 0), Zyx(-4, 0, 0))
+
+
+def test_a_task_without_box_is_refused():
+    """There must be a box to adjust."""
+    result = CliRunner().invoke(cli, ["adjust-bbox", "-c", "0", "0", "0", "1", "1", "1"])
+    assert result.exit_code == 1
+    assert "no box to adjust" in result.output
+
+
+def test_margins_are_negotiated_on_the_adjusted_box():
+    """A loader before the adjustment is asked for what the later operators need of the new box."""
+    offsets = (Zyx(-2, 0, 0), Zyx(2, 0, 0))
+    line = [
+        Operator("load", "read", lambda task: task, None, (), ("chunk",)),
+        Operator("adjust", "compute", lambda task: task, BoxAdjuster(offsets)),
+        Operator("copy", "compute", lambda task: task, None, ("chunk",), ("chunk",)),
+    ]
+    domain = BoundingBox.parse("-50-50_-50-50_-50-50")
+    assert str(Pipeline(line).required_input(0, BOX, domain)) == "-2-12_0-20_0-30"
+
+
+def test_later_operators_are_checked_on_the_adjusted_boxes():
+    """What comes after is told of the moved boxes before the first task."""
+    seen = []
+
+    class Checker:
+        def prepare(self, outline):
+            seen.append(outline.region)
+
+    body = BoxAdjuster((Zyx(1, 0, 0), Zyx(-1, 0, 0)))
+    grid = BoxGrid(Zyx(0, 0, 0), Zyx(4, 4, 4), Zyx(4, 4, 4), Zyx(2, 1, 1))
+    stages = [
+        Operator("adjust", "compute", body, body),
+        Operator("check", "compute", lambda task: task, Checker()),
+    ]
+    Pipeline(stages, Source("tasks", TaskSource(grid))).check()
+    assert str(seen[0]) == "1-7_0-4_0-4"
