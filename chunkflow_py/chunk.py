@@ -144,7 +144,8 @@ class Chunk(NDArrayOperatorsMixin):
         Raises:
             GeometryError: the box reaches outside of the chunk.
         """
-        if not self.bbox.contains(bbox):
+        # An empty box elsewhere is contained but would index from the wrong end.
+        if self.bbox.intersection(bbox) != bbox:
             msg = (
                 f"box {bbox} reaches outside of chunk {self.bbox}; "
                 f"the part inside is {bbox.intersection(self.bbox)}"
@@ -188,13 +189,19 @@ class Chunk(NDArrayOperatorsMixin):
             kwargs["out"] = tuple(v.array if isinstance(v, Chunk) else v for v in outs)
         arrays = [v.array if isinstance(v, Chunk) else v for v in inputs]
         result = getattr(ufunc, method)(*arrays, **kwargs)
-        if outs and len(outs) == 1 and isinstance(outs[0], Chunk):
-            return outs[0]
-        if method != "__call__" or not isinstance(result, np.ndarray):
-            return result
-        if result.ndim not in (3, 4) or tuple(result.shape[-3:]) != first.size:
-            return result
-        return first.with_array(result)
+
+        def as_chunk(value: Any, out: Any) -> Any:
+            if out is not None:
+                return out
+            if method != "__call__" or not isinstance(value, np.ndarray):
+                return value
+            if value.ndim not in (3, 4) or tuple(value.shape[-3:]) != first.size:
+                return value
+            return first.with_array(value)
+
+        if isinstance(result, tuple):  # a ufunc of two results, such as divmod
+            return tuple(map(as_chunk, result, outs or (None,) * len(result)))
+        return as_chunk(result, outs[0] if outs else None)
 
     def __len__(self) -> int:
         """Return the length of the first axis, as NumPy does."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple
 
 from chunkflow_py.errors import GeometryError
@@ -33,13 +34,21 @@ class Zyx(NamedTuple):
             GeometryError: there are not exactly three whole numbers.
         """
         items = tuple(values)
-        if len(items) != 3 or any(int(v) != v for v in items):
+        try:
+            whole = tuple(int(v) for v in items)
+        except (OverflowError, TypeError, ValueError):  # infinity, None, text
+            whole = ()
+        if len(items) != 3 or whole != items:
             msg = f"expected three whole numbers (z, y, x), got {items}"
             raise GeometryError(msg)
-        return cls(*(int(v) for v in items))
+        return cls(*whole)
 
     def _zip(self, other: Iterable[int] | int, op: Callable[[int, int], int]) -> Zyx:
-        others = (other,) * 3 if isinstance(other, int) else tuple(other)
+        if isinstance(other, Zyx):
+            others: tuple[int, ...] = other
+        else:
+            # int() for NumPy's integers, which are Integral but no int.
+            others = (int(other),) * 3 if isinstance(other, Integral) else Zyx.of(other)  # type: ignore[arg-type]
         return Zyx(op(self.z, others[0]), op(self.y, others[1]), op(self.x, others[2]))
 
     def __add__(self, other: Iterable[int] | int) -> Zyx:  # type: ignore[override]
@@ -182,8 +191,19 @@ class BoundingBox:
     def aligned_outward(
         self, unit: Iterable[int], origin: Iterable[int] = (0, 0, 0)
     ) -> BoundingBox:
-        """Return the smallest box around this one whose faces lie on multiples of *unit*."""
+        """Return the smallest box around this one whose faces lie on multiples of *unit*.
+
+        Args:
+            unit: distances between the allowed faces, voxels.
+            origin: a corner that lies on the allowed faces.
+
+        Raises:
+            GeometryError: a unit is below 1.
+        """
         step = Zyx.of(unit)
+        if min(step) < 1:
+            msg = f"unit {step} must be at least 1 in every axis (zyx, voxels)"
+            raise GeometryError(msg)
         start = (self.start - origin) // step * step + origin
         stop = -(-(self.stop - origin) // step) * step + origin
         return BoundingBox(start, stop)

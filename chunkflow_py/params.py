@@ -5,7 +5,7 @@ Imports neither numpy nor a volume library: parsing a line must stay instant.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import click
@@ -157,19 +157,32 @@ def floats_option(
 class MarginOption(click.Option):
     """An option of three margins that may also be given as the one word ``auto``."""
 
-    def spread(self, args: list[str]) -> list[str]:
-        """Return *args* with ``--option auto`` written out for all three axes."""
-        result: list[str] = []
-        for index, word in enumerate(args):
-            if word.endswith("=auto") and word.removesuffix("=auto") in self.opts:
-                result += [word.removesuffix("=auto"), "auto", "auto", "auto"]
-                continue
-            result.append(word)
-            before = args[index - 1] if index else ""
-            alone = args[index + 1 : index + 2] != ["auto"]
-            if word == "auto" and before in self.opts and alone:
-                result += ["auto", "auto"]
-        return result
+
+def spread_auto(params: Sequence[click.Parameter], args: list[str]) -> list[str]:
+    """Return *args* with ``--margin auto`` written out for all three axes.
+
+    Args:
+        params: the parameters of one command.
+        args: the rest of the line: its options, then the commands that follow, which are left
+            alone: there the same letters may mean another option.
+    """
+    options = {name: p for p in params if isinstance(p, click.Option) for name in p.opts}
+    result: list[str] = []
+    rest = list(args)
+    while rest and rest[0].startswith("-"):
+        name, _, value = rest[0].partition("=")
+        option = options.get(name)
+        words = 1 if option is None or option.is_flag or value else 1 + option.nargs
+        if isinstance(option, MarginOption):
+            given = [value, *rest[1:3]] if value else rest[1:4]
+            more = any(word == "auto" or word.lstrip("-").isdigit() for word in given[1:2])
+            alone = given[:1] == ["auto"] and not more
+            words = (1 if value else 2) if alone else (3 if value else 4)
+            result += [name, *(["auto"] * 3 if alone else given)]
+        else:
+            result += rest[:words]
+        del rest[:words]
+    return result + rest
 
 
 def margin_option(

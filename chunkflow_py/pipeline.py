@@ -9,7 +9,7 @@ source -> read, read | compute, compute | write          one thread a lane, --ah
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from itertools import groupby
 from time import perf_counter
@@ -108,10 +108,11 @@ class Pipeline:
         for stage in self.operators:
             body = stage.body
             domain = domains.get(stage.inputs[0]) if stage.inputs else None
-            if isinstance(body, HasBounds):
-                domain = body.bounds()
-            if isinstance(body, HasPrepare) and not (self.dry_run and stage.lane == "write"):
-                body.prepare(Outline(boxes, domain))
+            with _named(stage):
+                if isinstance(body, HasBounds):
+                    domain = body.bounds()
+                if isinstance(body, HasPrepare) and not (self.dry_run and stage.lane == "write"):
+                    body.prepare(Outline(boxes, domain))
             domains.update(dict.fromkeys(stage.outputs, domain))
             if isinstance(body, MovesFaces) and boxes is not None:
                 boxes = _moved(boxes, body)
@@ -173,7 +174,8 @@ class Pipeline:
             stages = [s for s in self.operators if not (self.dry_run and s.lane == "write")]
             for stage in stages:
                 if isinstance(stage.body, AbstractContextManager):
-                    stack.enter_context(stage.body)
+                    with _named(stage):
+                        stack.enter_context(stage.body)
             total: int | None = 1
             if self.source:
                 sized: Any = self.source.body
@@ -228,6 +230,17 @@ class Pipeline:
             seconds = perf_counter() - start
             task.seconds[stage.name] = task.seconds.get(stage.name, 0.0) + seconds
             self.listener.operator_finished(stage.name, task, seconds)
+
+
+@contextmanager
+def _named(stage: Operator) -> Iterator[None]:
+    """Say which operator a foreign error came from; our own say what is wrong by themselves."""
+    try:
+        yield
+    except ChunkflowError:
+        raise
+    except Exception as error:
+        raise OperatorError(stage.name, None, error) from error
 
 
 def _moved(boxes: Boxes, body: MovesFaces) -> Boxes:

@@ -25,7 +25,7 @@ import click
 
 from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
-from chunkflow_py.params import ItemName, ItemNames, MarginOption, input_option, output_option
+from chunkflow_py.params import ItemName, ItemNames, input_option, output_option, spread_auto
 from chunkflow_py.task import Skip, Task
 
 __all__ = ["Operator", "Outline", "Skip", "Source", "TaskSource", "operator", "source", "transform"]
@@ -185,10 +185,7 @@ class StageCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Write out ``auto`` for margins, then parse as click does."""
-        for param in self.params:
-            if isinstance(param, MarginOption):
-                args = param.spread(args)
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, spread_auto(self.params, args))
 
     def invoke(self, ctx: click.Context) -> Operator | Source:
         """Call the command with its options and wrap what it returns."""
@@ -252,12 +249,19 @@ def transform(function: Callable[..., Any]) -> StageCommand:
         outputs: tuple[str, ...],
         params: dict[str, Any],
     ) -> Operator:
-        wants_box = "bbox" in inspect.signature(body).parameters
+        try:
+            wants_box = "bbox" in inspect.signature(body).parameters
+        except ValueError:  # compiled functions, such as NumPy's, do not tell
+            wants_box = False
         source, target = params["input_name"], params["output_name"]
 
         def call(task: Task) -> Task:
             chunk = task.chunk(source)
-            task[target] = body(chunk, bbox=task.bbox) if wants_box else body(chunk)
+            result = body(chunk, bbox=task.bbox) if wants_box else body(chunk)
+            if result is None:
+                msg = "operator returned None, not a chunk; raise Skip to drop a task"
+                raise ChunkflowError(msg)
+            task[target] = result
             return task
 
         return Operator(name, "compute", call, body, inputs, outputs)

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import sys
+import threading
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.exceptions import Exit
 from click.shell_completion import CompletionItem
 
 from chunkflow_py.cli import catalog, report
 from chunkflow_py.errors import ChunkflowError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from chunkflow_py.stages import Operator, Source
 
 logger = logging.getLogger(__name__)
+
+GRACE_S = 3.0  # from ctrl-C to the end: time for what is being written to be finished
 
 HELP = """Run a line of chunk operations over a volume.
 
@@ -85,15 +92,21 @@ class OperatorGroup(click.Group):
         return matches + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the line; our own errors become one sentence and an exit code."""
+        """Run the line; an error becomes one sentence and an exit code."""
         try:
             return super().invoke(ctx)
-        except ChunkflowError as error:
-            if ctx.params["debug"]:
-                logger.debug("the error came from here", exc_info=True)
+        except (click.ClickException, click.Abort, Exit):
+            raise
+        except Exception as error:
+            logger.debug("the error came from here", exc_info=True)
             if isinstance(error, OptionError):
                 raise click.UsageError(str(error), ctx) from error
-            raise click.ClickException(str(error)) from error
+            text = str(error)
+            if not isinstance(error, ChunkflowError):
+                text = f"{type(error).__name__}: {text}".removesuffix(": ")
+                if not ctx.params["debug"]:
+                    text += "; run it with --debug to see where this comes from"
+            raise click.ClickException(text) from error
 
 
 def _shorten(text: str, width: int) -> str:
@@ -178,7 +191,8 @@ def run_line(
     first = stages[0]
     source = first if isinstance(first, Source) else None
     operators = [stage for stage in stages if not isinstance(stage, Source)]
-    listener = report.Report(show_progress=progress, show_table=verbose)
+    show_progress = False if progress is None and not verbose else progress
+    listener = report.Report(show_progress=show_progress, show_table=verbose)
     pipeline = Pipeline(operators, source, ahead=ahead, dry_run=dry_run, listener=listener)
     pipeline.check()
     tasks = pipeline.run()
@@ -191,11 +205,45 @@ def run_line(
         tasks.close()
 
 
+@contextmanager
+def _ending_soon() -> Iterator[None]:
+    """Make the first ctrl-C end the process within `GRACE_S`, and the second at once.
+
+    An interrupted line waits for the threads of its lanes, and so does Python at its exit; a
+    forward pass or a slow download there must not keep anybody from leaving.
+    """
+    interrupted = False
+
+    def leave() -> None:
+        os.write(2, b"Interrupted.\n")
+        os._exit(130)
+
+    def interrupt(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.signal(signal.SIGINT, lambda *_: leave())
+        timer = threading.Timer(GRACE_S, leave)
+        timer.daemon = True
+        timer.start()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may handle signals
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        if not interrupted:
+            signal.signal(signal.SIGINT, before)
+
+
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 a task failed, 2 usage, 130 interrupted."""
     try:
-        code = cli.main(args, prog_name="chunkflow", standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
+        with _ending_soon():
+            code = cli.main(args, prog_name="chunkflow", standalone_mode=False)
+            sys.exit(code if isinstance(code, int) else 0)
     except click.Abort:
         click.echo("Interrupted.", err=True)
         sys.exit(130)

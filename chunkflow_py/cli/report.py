@@ -25,6 +25,8 @@ _ROOT = logging.getLogger("chunkflow_py")
 class _StderrHandler(logging.Handler):
     """Writes to whatever stderr is now, so that a captured stream is honoured."""
 
+    level_before = logging.NOTSET
+
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
         click.echo(self.format(record), err=True)
@@ -35,6 +37,7 @@ def configure_logging(*, verbose: bool, debug: bool) -> None:
     restore_logging()
     handler = _StderrHandler()
     handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    handler.level_before = _ROOT.level
     _ROOT.addHandler(handler)
     level = logging.INFO if verbose else logging.WARNING
     _ROOT.setLevel(logging.DEBUG if debug else level)
@@ -44,7 +47,7 @@ def restore_logging() -> None:
     """Undo `configure_logging`, so that a program that calls us keeps its own logging."""
     for handler in [h for h in _ROOT.handlers if isinstance(h, _StderrHandler)]:
         _ROOT.removeHandler(handler)
-    _ROOT.setLevel(logging.NOTSET)
+        _ROOT.setLevel(handler.level_before)
 
 
 class Report(Listener):
@@ -78,7 +81,8 @@ class Report(Listener):
             from tqdm import tqdm
 
             units = None if tasks is None else tasks * self._step
-            form = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}" if units else None
+            share = "{percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+            form = "{desc} " + (share if units else "{elapsed}")
             self._bar = tqdm(
                 total=units, bar_format=form, file=sys.stderr, desc="starting", mininterval=0.2
             )
@@ -93,7 +97,7 @@ class Report(Listener):
 
     def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:  # noqa: ARG002
         """Move the bar within one operator."""
-        self._advance(task, done / total)
+        self._advance(task, done / max(total, 1))
 
     def operator_finished(self, label: str, task: Task, seconds: float) -> None:
         """Add to the table."""
@@ -111,20 +115,25 @@ class Report(Listener):
 
     def task_finished(self, task: Task) -> None:
         """Count the task."""
-        self._shares.pop(id(task), None)
-        if task.failed:
-            return
-        self.done += 1
-        self.skipped += task.outcome is not None
-        if self._bar is not None:
-            self._bar.update(max(0, self._step - len(task.seconds)))
+        with self._lock:
+            self._shares.pop(id(task), None)
+            if not task.failed:
+                self.done += 1
+                self.skipped += task.outcome is not None
+            if self._bar is not None:
+                self._bar.update(max(0, self._step - len(task.seconds)))
 
     def run_finished(self) -> None:
         """Close the bar and print the table."""
-        if self._bar is not None:
-            self._bar.close()
+        self._close_bar()
         if self.show_table:
             click.echo(self.table(), err=True)
+
+    def _close_bar(self) -> None:
+        with self._lock:
+            if self._bar is not None:
+                self._bar.close()
+                self._bar = None
 
     def table(self) -> str:
         """Return where the time went: seconds of each operator, all tasks together.
@@ -144,6 +153,9 @@ class Report(Listener):
 
     def print_failure(self, task: Task, *, debug: bool) -> None:
         """Print why a task failed and what was left undone."""
+        # The sentence stands alone: no bar before it on the line, no table after it.
+        self._close_bar()
+        self.show_table = False
         if debug and task.outcome is not None:
             logger.error("traceback", exc_info=task.outcome)
         click.echo(f"Error: {task.outcome}", err=True)
