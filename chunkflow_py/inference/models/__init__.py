@@ -1,1 +1,78 @@
-"""Built-in networks: one file each."""
+"""Built-in networks: one file each, found by its name.
+
+A name is that of the file, or the file's and a variant's: ``rsunet``, ``rsunet-isotropic``. The
+file defines
+
+- ``VARIANTS``: variants by name, ``""`` for the plain one;
+- ``create(variant, num_input_channels, num_output_channels, state, config)``: the network.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from chunkflow_py.inference.models.rsunet import RSUNet as RSUNet
+
+
+def names() -> list[str]:
+    """Return the names of the built-in networks, without their variants; opens no file."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
+
+
+def is_built_in(model: str) -> bool:
+    """Tell whether *model* names a built-in network, in whatever variant."""
+    return model.partition("-")[0] in names() and not Path(model).suffix
+
+
+def create_model(
+    name: str,
+    num_input_channels: int,
+    num_output_channels: int,
+    *,
+    state: Mapping[str, torch.Tensor] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> torch.nn.Module:
+    """Return a built-in network whose layers have the shapes of *state*.
+
+    Args:
+        name: such as ``rsunet`` or ``rsunet-isotropic``.
+        num_input_channels: of a batch.
+        num_output_channels: to be returned.
+        state: weights it shall be able to load; they are not loaded. Without them the network has
+            its default widths and random weights, the same ones each time.
+        config: constructor arguments that stand beside the weights and win over what is inferred.
+
+    Raises:
+        OptionError: there is no such network or variant.
+        ModelError: *state* or *config* is not of such a network.
+    """
+    stem, _, variant = name.partition("-")
+    if stem not in names():
+        msg = f"no built-in network is called {name!r}; there are {', '.join(names())}"
+        raise OptionError(msg)
+    module = import_module(f"chunkflow_py.inference.models.{stem}")
+    if variant not in module.VARIANTS:
+        known = [f"{stem}-{key}" if key else stem for key in module.VARIANTS]
+        msg = f"no built-in network is called {name!r}; there are {', '.join(known)}"
+        raise OptionError(msg)
+    network: torch.nn.Module = module.create(
+        variant, num_input_channels, num_output_channels, state, config or {}
+    )
+    return network
+
+
+def __getattr__(name: str) -> object:
+    """Import a network's class when it is first used."""
+    if name != "RSUNet":
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return import_module("chunkflow_py.inference.models.rsunet").RSUNet

@@ -1,0 +1,151 @@
+"""Test-time augmentation: the mean over flips and transposes of a patch, mapped back.
+
+A probability belongs to a voxel and goes back with it. An affinity belongs to two: channel d at
+voxel v links v with its lower neighbour v-1 on axis d. In a patch flipped along d the lower
+neighbour is the former upper one, so that the value comes back one voxel too low:
+
+```
+links of the patch        0 - 1 - 2 - 3          affinity   .  a  b  c     at 0 1 2 3
+links of the flipped one  3 - 2 - 1 - 0          affinity   .  c  b  a
+flipped back                                                a  b  c  .
+moved to the next voxel                                     .  a  b  c
+```
+
+What moves in on the lowest face (.) is no value: the mean there is over the other runs. A
+transpose of y and x swaps the channels y and x.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from chunkflow_py.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+AFFINITY = "affinity"
+# Channel of the affinity along each axis (z, y, x), for the channel order x, y, z.
+_CHANNEL = (2, 1, 0)
+
+
+class Symmetry(NamedTuple):
+    """One way to turn a patch: flip the axes (z, y, x), then swap y and x.
+
+    Attributes:
+        flips: which of the axes z, y, x to flip.
+        transpose: whether to swap y and x afterwards.
+    """
+
+    flips: tuple[bool, bool, bool]
+    transpose: bool
+
+    def apply(self, batch: torch.Tensor) -> torch.Tensor:
+        """Return (n, c, z, y, x) *batch* turned."""
+        axes = [axis - 3 for axis in range(3) if self.flips[axis]]
+        turned = batch.flip(axes) if axes else batch
+        return turned.transpose(-1, -2) if self.transpose else turned
+
+    def undo(self, output: torch.Tensor, *, affinity: bool) -> torch.Tensor:
+        """Return the network's (n, c, z, y, x) *output* for a turned patch, turned back.
+
+        With *affinity* the channels of y and x are swapped where the axes were. Affinities along
+        a flipped axis are still one voxel too low: see `augmented`.
+        """
+        if self.transpose:
+            output = output.transpose(-1, -2)
+            if affinity:
+                order = [1, 0, *range(2, output.shape[1])]
+                output = output[:, order]
+        axes = [axis - 3 for axis in range(3) if self.flips[axis]]
+        return output.flip(axes) if axes else output
+
+
+def symmetries(*, in_plane: bool = False) -> list[Symmetry]:
+    """Return the 16 symmetries, or the 8 that leave z alone."""
+    flips = product((False,) if in_plane else (False, True), (False, True), (False, True))
+    return [Symmetry(flip, transpose) for flip in flips for transpose in (False, True)]
+
+
+def augmented(
+    network: Callable[[torch.Tensor], torch.Tensor],
+    batch: torch.Tensor,
+    kind: str | None = None,
+    *,
+    in_plane: bool = False,
+) -> torch.Tensor:
+    """Return the mean output of *network* over the symmetries of a patch.
+
+    Args:
+        network: (n, c, z, y, x) -> (n, c, z, y, x), of the same extent or cropped by the same
+            margin on both sides; must return values for voxels, not products with a window.
+        batch: (n, c, z, y, x) with y equal to x; not changed.
+        kind: ``affinity`` if the first three channels are affinities x, y, z with the lower
+            neighbour (channels beyond are taken voxel by voxel); anything else: all channels are.
+        in_plane: use the 8 symmetries that leave z alone instead of all 16.
+
+    Returns:
+        (n, c, z, y, x) float32. Affinities on the lowest face of their axis are the mean of the
+        runs that have a value there.
+
+    Raises:
+        OptionError: patches are not square in plane, or there are fewer than three affinities.
+    """
+    height, width = batch.shape[-2:]
+    if height != width:
+        msg = (
+            f"augmentation transposes y and x, but the input patch is {height} x {width} (y, x, "
+            f"voxels); make it {height} x {height} or {width} x {width}, or leave --augment out"
+        )
+        raise OptionError(msg)
+    affinity = kind == AFFINITY
+    runs = symmetries(in_plane=in_plane)
+    total: torch.Tensor | None = None
+    for symmetry in runs:
+        output = network(symmetry.apply(batch).contiguous())
+        if total is None:
+            _check(output, affinity=affinity)
+            total = torch.zeros(output.shape, dtype=torch.float32, device=output.device)
+        output = symmetry.undo(output, affinity=affinity)
+        if not affinity:
+            total += output
+            continue
+        for axis, channel in enumerate(_CHANNEL):
+            _add(total[:, channel], output[:, channel], axis, moved=symmetry.flips[axis])
+        total[:, 3:] += output[:, 3:]
+    if total is None:  # pragma: no cover  (there is always the identity)
+        return batch
+    total /= len(runs)
+    if affinity:
+        for axis, channel in enumerate(_CHANNEL):
+            have = sum(not symmetry.flips[axis] for symmetry in runs)
+            total[:, channel].narrow(axis - 3, 0, 1).mul_(len(runs) / have)
+    return total
+
+
+def _add(total: torch.Tensor, values: torch.Tensor, axis: int, *, moved: bool) -> None:
+    """Add (n, z, y, x) *values*, one voxel further along *axis* if they come from a flip."""
+    if not moved:
+        total += values
+        return
+    size = total.shape[axis - 3]
+    total.narrow(axis - 3, 1, size - 1).add_(values.narrow(axis - 3, 0, size - 1))
+
+
+def _check(output: torch.Tensor, *, affinity: bool) -> None:
+    height, width = output.shape[-2:]
+    if height != width:
+        msg = (
+            f"augmentation transposes y and x, but the output patch is {height} x {width} (y, x, "
+            "voxels); make --output-patch-size square in plane, or leave --augment out"
+        )
+        raise OptionError(msg)
+    if affinity and output.shape[1] < 3:
+        msg = (
+            f"--output-kind affinity needs channels x, y and z to augment, the network returned "
+            f"{output.shape[1]}; give another --output-kind"
+        )
+        raise OptionError(msg)

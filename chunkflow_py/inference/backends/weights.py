@@ -1,0 +1,154 @@
+"""Read a weight file without running code, and load it into a network."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from chunkflow_py.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+logger = logging.getLogger(__name__)
+
+_DAMAGED = "weight file {} is damaged, or was not made by torch.save; copy or save it again"
+_TORCHSCRIPT = "{} is a TorchScript program, not weights; give it as --convnet-model"
+
+
+def read_weights(
+    path: str, *, trust_weights: bool = False
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read the state dict of a weight file.
+
+    A weight file is a pickle, and a pickle can run any code. Only tensors and plain containers
+    are read, unless the file is trusted.
+
+    Args:
+        path: what ``torch.save`` made of a state dict, or of a dict with one under ``state_dict``.
+            A prefix ``module.`` that all keys share (from ``DataParallel``) is dropped.
+        trust_weights: unpickle whatever the file holds, running the code in it.
+
+    Returns:
+        The state dict on the CPU, and what stands beside it under ``config`` (or nothing).
+
+    Raises:
+        ModelError: the file is missing, unreadable, would run code, or holds no weights.
+    """
+    if not Path(path).is_file():
+        msg = f"weight file {path} does not exist; check --convnet-weight-path"
+        raise ModelError(msg)
+    if trust_weights:
+        logger.warning("--trust-weights: code inside of %s is run if there is any", path)
+    try:
+        with warnings.catch_warnings():
+            # It warns of TorchScript, and then reads it: refused below in words of ours.
+            warnings.filterwarnings("ignore", "'torch.load' received a zip file")
+            warnings.filterwarnings("ignore", category=DeprecationWarning)
+            found = torch.load(path, map_location="cpu", weights_only=not trust_weights)
+    except pickle.UnpicklingError as error:
+        raise ModelError(_refusal(path, str(error))) from error
+    except Exception as error:  # bytes that are no pickle raise anything
+        msg = _DAMAGED.format(path)
+        if "TorchScript" in str(error):
+            msg = _TORCHSCRIPT.format(path)
+        raise ModelError(msg) from error
+    if isinstance(found, torch.jit.ScriptModule):
+        raise ModelError(_TORCHSCRIPT.format(path))
+    if isinstance(found, torch.nn.Module):
+        found = found.state_dict()
+    config: Any = {}
+    if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):
+        config = found.get("config", {})
+        found = found["state_dict"]
+    return _state_dict(found, path), dict(config) if isinstance(config, Mapping) else {}
+
+
+def load_weights(
+    network: torch.nn.Module, state: Mapping[str, torch.Tensor], *, path: str, model: str
+) -> None:
+    """Put *state* into *network*; every weight must be there, and nothing else.
+
+    Args:
+        network: changed in place.
+        state: weights by their key.
+        path: of the weight file, for the message.
+        model: name or file of the network, for the message.
+
+    Raises:
+        ModelError: keys or shapes differ; lists the first of each.
+    """
+    own = network.state_dict()
+    # BatchNorm counts batches since PyTorch 0.4.1; nothing in evaluation mode depends on it.
+    missing = [k for k in own if k not in state and not k.endswith("num_batches_tracked")]
+    unexpected = [key for key in state if key not in own]
+    shapes = [
+        f"{key} is {tuple(state[key].shape)} in the weights and {tuple(own[key].shape)} here"
+        for key in own
+        if key in state and state[key].shape != own[key].shape
+    ]
+    parts = [
+        f"{title} {_first(items)}"
+        for title, items in (
+            ("the weights lack", missing),
+            ("the model has no", unexpected),
+            ("shapes differ:", shapes),
+        )
+        if items
+    ]
+    if parts:
+        msg = (
+            f"weights {path} do not match model {model}: {'; '.join(parts)}; "
+            "check that --convnet-weight-path belongs to --convnet-model"
+        )
+        raise ModelError(msg)
+    try:
+        network.load_state_dict(dict(state), strict=False)
+    except RuntimeError as error:
+        msg = f"weights {path} cannot be loaded into model {model}: {error}"
+        raise ModelError(msg) from error
+
+
+def _state_dict(found: Any, path: str) -> dict[str, torch.Tensor]:
+    if not isinstance(found, Mapping):
+        msg = (
+            f"weight file {path} holds a {type(found).__name__}, not a state dict; "
+            "save it with torch.save(net.state_dict())"
+        )
+        raise ModelError(msg)
+    state = {k: v for k, v in found.items() if isinstance(k, str) and isinstance(v, torch.Tensor)}
+    if len(state) < len(found) or not state:
+        others = [str(key) for key in found if key not in state]
+        msg = (
+            f"weight file {path} is neither a state dict nor a dict with one under 'state_dict'; "
+            f"not weights are {_first(others) if others else 'all of it, it is empty'}"
+        )
+        raise ModelError(msg)
+    if all(key.startswith("module.") for key in state):
+        state = {key.removeprefix("module."): value for key, value in state.items()}
+    return state
+
+
+def _refusal(path: str, reason: str) -> str:
+    # PyTorch names what it refused as "GLOBAL module.name", or as an unsupported operand or class.
+    named = re.search(r"GLOBAL ([\w.]+)", reason)
+    if named is None and "nsupported" not in reason:
+        return _DAMAGED.format(path)
+    what = f" ({named[1]})" if named else ""
+    return (
+        f"weight file {path} holds more than weights{what} and was not read; if you trust its "
+        "author, --trust-weights reads it, which runs the code inside of it"
+    )
+
+
+def _first(items: Iterable[str], number: int = 3) -> str:
+    listed = list(items)
+    more = f" and {len(listed) - number} more" if len(listed) > number else ""
+    return ", ".join(listed[:number]) + more

@@ -1,0 +1,248 @@
+"""RSUNet: the residual symmetric 3D U-Net of Lee et al. 2017.
+
+K. Lee, J. Zung, P. Li, V. Jain, H. S. Seung: Superhuman accuracy on the SNEMI3D connectomics
+challenge. arXiv:1706.00120. It predicts nearest-neighbour affinities (channels x, y, z) from
+serial-section electron microscopy, whose sections are much thicker than a pixel is wide.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from chunkflow_py.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Triple = tuple[int, int, int]
+Norm = Literal["batch", "instance", "none"]
+
+WIDTHS = (28, 36, 48, 64, 80)
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "": {"pooling": (1, 2, 2), "embedding": (1, 5, 5)},
+    "isotropic": {"pooling": (2, 2, 2), "embedding": (5, 5, 5)},
+}
+
+
+class RSUNet(nn.Module):
+    """The residual symmetric U-Net.
+
+    ```
+    image                                                                      affinities
+      | embedding 1x5x5, 28                          embedding 1x5x5, 28; 1x1x1; sigmoid |
+      R 28 ------------------------------- + ------------------------------------> R 28
+        | pool 1x2x2                                                up 1x2x2 |
+        R 36 ----------------------------- + ------------------------> R 36
+          | pool 1x2x2                                    up 1x2x2 |
+          R 48 --------------------------- + ------------> R 48
+            | pool 1x2x2                        up 1x2x2 |
+            R 64 ------------------------- + --> R 64
+              | pool 1x2x2            up 1x2x2 |
+              +-------------> R 80 ------------+
+
+    R:  x = act(norm(conv x));  y = conv(act(norm(conv x)));  act(norm(x + y))     conv: 3x3x3
+    ```
+
+    - The skips across are summed, not concatenated, so both halves are of equal width.
+    - Thick sections (the default) are pooled and embedded in plane only; ``isotropic`` data have
+      pooling (2, 2, 2) and embedding (5, 5, 5).
+    - Maps are enlarged linearly, then projected by a 1x1x1 convolution; a transposed convolution
+      would leave a checkerboard that a later threshold makes visible.
+    - BatchNorm uses stored statistics in evaluation mode: a voxel's value depends on its
+      neighbourhood only. InstanceNorm depends on the whole patch, so that patches do not agree.
+
+    All convolutions are zero-padded: the output has the size of the input.
+
+    Attributes:
+        divisor: patch sizes (zyx) must be multiples of it, and shifts by it move the output along.
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 1,
+        out_channels: int = 3,
+        widths: Sequence[int] = WIDTHS,
+        *,
+        pooling: Triple = (1, 2, 2),
+        embedding: Triple = (1, 5, 5),
+        norm: Norm = "batch",
+        sigmoid: bool = True,
+    ) -> None:
+        """Make the network with random weights.
+
+        Args:
+            in_channels: of the image.
+            out_channels: of the output; 3 for affinities x, y, z.
+            widths: feature maps at each resolution, finest first.
+            pooling: factor between two resolutions, zyx.
+            embedding: kernel of the first and last convolution, zyx, odd.
+            norm: ``batch``, ``instance`` or ``none``.
+            sigmoid: end in a sigmoid; without it the output is logits.
+        """
+        super().__init__()
+        self.pooling: Triple = (pooling[0], pooling[1], pooling[2])
+        depth = len(widths) - 1
+        self.divisor: Triple = (pooling[0] ** depth, pooling[1] ** depth, pooling[2] ** depth)
+        self.sigmoid = sigmoid
+        self.embed_in = _Conv(in_channels, widths[0], embedding, norm)
+        self.down = nn.ModuleList(
+            _Residual(a, b, norm) for a, b in zip((widths[0], *widths[:-1]), widths, strict=True)
+        )
+        self.project = nn.ModuleList(nn.Conv3d(b, a, 1) for a, b in pairwise(widths))
+        self.up = nn.ModuleList(_Residual(width, width, norm) for width in widths[:-1])
+        self.embed_out = _Conv(widths[0], widths[0], embedding, norm)
+        self.head = nn.Conv3d(widths[0], out_channels, 1)
+        for module in self.modules():
+            if isinstance(module, nn.Conv3d):
+                nn.init.kaiming_normal_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """Return (n, out_channels, z, y, x) of (n, in_channels, z, y, x), of equal size.
+
+        Raises:
+            ValueError: a size is not a multiple of `divisor`.
+        """
+        if any(s % d for s, d in zip(image.shape[-3:], self.divisor, strict=True)):
+            msg = (
+                f"patch size {tuple(image.shape[-3:])} is not a multiple of {self.divisor} (zyx); "
+                f"nearest is {self._nearest(image.shape[-3:])}"
+            )
+            raise ValueError(msg)
+        maps = self.embed_in(image)
+        skips = []
+        for level, module in enumerate(self.down):
+            if level:
+                skips.append(maps)
+                maps = functional.max_pool3d(maps, self.pooling)
+            maps = module(maps)
+        factor = [float(f) for f in self.pooling]
+        for level in reversed(range(len(self.up))):
+            # A 1x1x1 convolution and linear enlargement commute; the small map is cheaper.
+            maps = self.project[level](maps)
+            maps = functional.interpolate(
+                maps, scale_factor=factor, mode="trilinear", align_corners=False
+            )
+            maps = self.up[level](maps + skips.pop())
+        maps = self.head(self.embed_out(maps))
+        return torch.sigmoid(maps) if self.sigmoid else maps
+
+    def _nearest(self, size: Sequence[int]) -> Triple:
+        z, y, x = (max(1, round(s / d)) * d for s, d in zip(size, self.divisor, strict=True))
+        return z, y, x
+
+
+class _Conv(nn.Module):
+    """Convolution, normalisation, ELU."""
+
+    def __init__(self, cin: int, cout: int, kernel: Triple, norm: Norm) -> None:
+        super().__init__()
+        padding = (kernel[0] // 2, kernel[1] // 2, kernel[2] // 2)
+        self.conv = nn.Conv3d(cin, cout, kernel, padding=padding, bias=norm == "none")
+        self.norm = _norm(norm, cout)
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        return functional.elu(self.norm(self.conv(maps)), inplace=True)
+
+
+class _Residual(nn.Module):
+    """One module R of the drawing."""
+
+    def __init__(self, cin: int, cout: int, norm: Norm) -> None:
+        super().__init__()
+        self.conv1 = _Conv(cin, cout, (3, 3, 3), norm)
+        self.conv2 = _Conv(cout, cout, (3, 3, 3), norm)
+        self.conv3 = nn.Conv3d(cout, cout, 3, padding=1, bias=norm == "none")
+        self.norm = _norm(norm, cout)
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        maps = self.conv1(maps)
+        more = self.conv3(self.conv2(maps))
+        return functional.elu(self.norm(more.add_(maps)), inplace=True)
+
+
+def _norm(norm: Norm, width: int) -> nn.Module:
+    if norm == "batch":
+        return nn.BatchNorm3d(width)
+    return nn.InstanceNorm3d(width, affine=True) if norm == "instance" else nn.Identity()
+
+
+# --- by name, for --convnet-model rsunet --------------------------------------------------------
+
+
+def create(
+    variant: str,
+    num_input_channels: int,
+    num_output_channels: int,
+    state: Mapping[str, torch.Tensor] | None,
+    config: Mapping[str, Any],
+) -> RSUNet:
+    """Return a variant in evaluation mode; see `chunkflow_py.inference.models.create_model`.
+
+    Raises:
+        ModelError: the channels of *state* are not those asked for, or *config* has a wrong key.
+    """
+    settings: dict[str, Any] = {
+        "in_channels": num_input_channels,
+        "out_channels": num_output_channels,
+    }
+    settings |= VARIANTS[variant]
+    if state is not None:
+        settings |= inferred(state)
+    settings |= config
+    for key, option, asked in (
+        ("in_channels", "--num-input-channels", num_input_channels),
+        ("out_channels", "--num-output-channels", num_output_channels),
+    ):
+        if settings[key] != asked:
+            msg = (
+                f"the weights are of an RSUNet with {key} {settings[key]}, {option} is {asked}; "
+                f"give {option} {settings[key]}"
+            )
+            raise ModelError(msg)
+    # The same weights each time, without touching anybody else's random numbers.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        try:
+            return RSUNet(**settings).eval()
+        except (TypeError, ValueError, RuntimeError) as error:
+            msg = f"no RSUNet can be made of {settings}: {error}; check config in the weight file"
+            raise ModelError(msg) from error
+
+
+def inferred(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Return the constructor arguments that the shapes of *state* tell.
+
+    The pooling leaves no trace in the weights: it comes from the variant or from ``config``.
+
+    Raises:
+        ModelError: *state* is not of an RSUNet.
+    """
+    levels = sorted(
+        (int(match[1]), value.shape[0])
+        for key, value in state.items()
+        if (match := re.fullmatch(r"down\.(\d+)\.conv3\.weight", key))
+    )
+    first, last = state.get("embed_in.conv.weight"), state.get("head.weight")
+    if not levels or first is None or last is None or first.ndim != 5:
+        keys = ", ".join(list(state)[:3])
+        msg = (
+            f"the weights are not of an RSUNet, their keys begin with {keys}; give the "
+            "Python file of their network as --convnet-model"
+        )
+        raise ModelError(msg)
+    norm = "batch" if "embed_in.norm.running_mean" in state else "instance"
+    return {
+        "in_channels": first.shape[1],
+        "out_channels": last.shape[0],
+        "widths": tuple(width for _, width in levels),
+        "norm": norm if "embed_in.norm.weight" in state else "none",
+    }
