@@ -59,7 +59,7 @@ class TaskGenerator:
         if self.volume_path is not None and None in (self.region[0], self.region[1]):
             from chunkflow_py.volume import open_volume
 
-            bounds = open_volume(self.volume_path, mip=self.mip).bounds
+            bounds = open_volume(self.volume_path, mip=self.mip, use_https=self.use_https).bounds
         start, stop = region_of(*self.region, bounds)
         return task_grid(
             self.chunk_size, start, stop, grid_size=self.grid_size,

@@ -52,7 +52,8 @@ class SqsQueue:
             from botocore.config import Config
         with _translated(f"queue {name!r} cannot be opened"):
             config = Config(retries={"mode": "standard", "total_max_attempts": 5})
-            self._client: Any = boto3.client("sqs", config=config)
+            # A session of its own: the default one keeps the first credentials it has seen.
+            self._client: Any = boto3.session.Session().client("sqs", config=config)
             try:
                 self._address = self._client.get_queue_url(QueueName=name)["QueueUrl"]
             except self._client.exceptions.QueueDoesNotExist as error:
