@@ -14,19 +14,13 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from chunkflow_py.params import (
-    CHANNELS,
-    floats_option,
-    margin_option,
-    output_option,
-    zyx_option,
-)
+from chunkflow_py.params import CHANNELS, floats_option, margin_option, output_option, zyx_option
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk, Kind
+    from chunkflow_py.chunk import Chunk
     from chunkflow_py.geometry import BoundingBox, Zyx
-    from chunkflow_py.volume.single_file import FileArray, FileLoader
+    from chunkflow_py.volume.single_file import FileLoader
 
 DTYPES = ("float32", "float64", "uint16", "uint32", "uint64", "uint8")
 
@@ -52,21 +46,10 @@ def load_h5(
         ChunkError: the dataset is neither 3D nor 4D, has not these channels, or does not fit
             into *dtype*.
     """
-    found = _open(Path(path), dataset_path)
-    return None if found is None else found.read(bbox, channels, dtype)
-
-
-def _open(
-    path: Path,
-    dataset_path: str | None,
-    voxel_offset: Zyx | None = None,
-    voxel_size_nm: tuple[float, float, float] | None = None,
-    kind: Kind | None = None,
-) -> FileArray | None:
     from chunkflow_py.volume.hdf5 import open_hdf5
 
-    found = open_hdf5(path, dataset_path)
-    return None if found is None else found.placed(voxel_offset, voxel_size_nm, kind)
+    found = open_hdf5(Path(path), dataset_path)
+    return None if found is None else found.read(bbox, channels, dtype)
 
 
 @operator("read")
@@ -138,13 +121,14 @@ def command(
     """Take the file and the part of it."""
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.file_name import FileName
+    from chunkflow_py.volume.hdf5 import EXTENSIONS, open_hdf5
     from chunkflow_py.volume.single_file import FileLoader
 
     dry_run = click.get_current_context().find_root().params.get("dry_run", False)
     return FileLoader(
-        FileName(file_name, (".h5", ".hdf5", ".hdf"), reads=True),
+        FileName(file_name, EXTENSIONS, reads=True),
         partial(
-            _open,
+            open_hdf5,
             dataset_path=dataset_path,
             voxel_offset=voxel_offset,
             voxel_size_nm=voxel_size,

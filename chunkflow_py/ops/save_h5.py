@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.single_file import FileSaver
 
 
+DTYPES = (
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
+    "float16", "float32", "float64",
+)  # fmt: skip
+
+
 def save_h5(
     chunk: Chunk,
     path: str | Path,
@@ -46,21 +52,6 @@ def save_h5(
     from chunkflow_py.volume.hdf5 import write_hdf5
 
     write_hdf5(Path(path), converted(chunk, dtype), **options)
-
-
-def _dtype(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    if value is None:
-        return None
-    import numpy as np
-
-    try:
-        kind = np.dtype(value)
-    except TypeError:
-        kind = np.dtype(object)
-    if kind.kind not in "buif":
-        msg = f"{value!r} is not a type of numbers; write uint8, uint16, uint32, uint64 or float32"
-        raise click.BadParameter(msg, ctx, param)
-    return str(kind)
 
 
 @operator("write")
@@ -92,7 +83,7 @@ def _dtype(ctx: click.Context, param: click.Parameter, value: str | None) -> str
 @click.option(
     "--dtype",
     "-d",
-    callback=_dtype,
+    type=click.Choice(DTYPES),
     help="Convert the voxels; maps become uint8 by 255·p, what does not fit is an error.",
 )
 @click.option(

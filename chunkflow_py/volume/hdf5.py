@@ -49,12 +49,21 @@ _LAYER_TYPES: dict[Kind, str] = {
 # --- reading ------------------------------------------------------------------------------------
 
 
-def open_hdf5(path: Path, dataset_path: str | None = None) -> FileArray | None:
+def open_hdf5(
+    path: Path,
+    dataset_path: str | None = None,
+    voxel_offset: Zyx | None = None,
+    voxel_size_nm: tuple[float, float, float] | None = None,
+    kind: Kind | None = None,
+) -> FileArray | None:
     """Return the array of an HDF5 file by its header, or ``None`` for a file of no bytes.
 
     Args:
         path: of the file.
         dataset_path: which dataset, such as ``/volumes/raw`` (default: see the module).
+        voxel_offset: global position of the first voxel, instead of the file's.
+        voxel_size_nm: instead of the file's, nanometres, zyx.
+        kind: instead of the file's.
 
     Raises:
         VolumeNotFoundError: there is no such file or dataset; names those that exist.
@@ -71,9 +80,9 @@ def open_hdf5(path: Path, dataset_path: str | None = None) -> FileArray | None:
             what=what,
             shape=dataset.shape,
             read_part=partial(_read_part, path, dataset.name),
-            voxel_offset=_voxel_offset(file, dataset, what),
-            voxel_size_nm=_voxel_size_nm(file, dataset, what),
-            kind=_kind(file, dataset),
+            voxel_offset=voxel_offset or _voxel_offset(file, dataset, what),
+            voxel_size_nm=voxel_size_nm or _voxel_size_nm(file, dataset, what),
+            kind=kind or _kind(file, dataset),
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,20 +71,6 @@ class FileArray:
     def bounds(self) -> BoundingBox:
         """The box of all voxels."""
         return BoundingBox.from_size(self.voxel_offset, self.shape[-3:])
-
-    def placed(
-        self,
-        voxel_offset: Zyx | None = None,
-        voxel_size_nm: tuple[float, float, float] | None = None,
-        kind: Kind | None = None,
-    ) -> FileArray:
-        """Return the same array where the caller says that it lies, instead of the file."""
-        return replace(
-            self,
-            voxel_offset=self.voxel_offset if voxel_offset is None else voxel_offset,
-            voxel_size_nm=self.voxel_size_nm if voxel_size_nm is None else voxel_size_nm,
-            kind=self.kind if kind is None else kind,
-        )
 
     def check_channels(self, channels: Sequence[int] | None) -> None:
         """Refuse channels that the array does not have.

@@ -1,0 +1,65 @@
+"""One file for all tasks, or one a task."""
+
+import pytest
+
+from chunkflow_py.errors import OptionError, VolumeError
+from chunkflow_py.geometry import BoundingBox, Region
+from chunkflow_py.volume.file_name import FileName
+
+BOX = BoundingBox((0, 0, 0), (1, 2, 3))
+H5 = (".h5", ".hdf5")
+
+
+def test_a_name_with_an_extension_is_the_file():
+    """The box of a task is not added to a name that has an extension of the format."""
+    assert FileName("a/out.H5", H5).path(Region(BOX)).as_posix() == "a/out.H5"
+    assert FileName("out.hdf5", H5).path(None).name == "out.hdf5"
+    assert FileName("file:///a/out.h5", H5).fixed_path.as_posix() == "/a/out.h5"
+
+
+def test_a_name_without_an_extension_is_a_prefix():
+    """The region of a task, time included, comes between the prefix and the extension."""
+    assert FileName("a/", H5).path(Region(BOX)).as_posix() == "a/0-1_0-2_0-3.h5"
+    assert FileName("out_", H5).path(Region(BOX, 7)).name == "out_t7_0-1_0-2_0-3.h5"
+    assert FileName("", H5).path(BOX).name == "0-1_0-2_0-3.h5"
+
+
+def test_a_file_that_exists_is_read_under_its_own_name(tmp_path):
+    """Only when reading, an existing file without an extension is no prefix."""
+    path = tmp_path / "raw.mat"
+    path.touch()
+    assert FileName(str(path), H5, reads=True).path(Region(BOX)) == path
+    assert FileName(str(path), H5).is_prefix
+
+
+def test_a_prefix_needs_a_box():
+    """A prefix without a task is told what to write instead."""
+    with pytest.raises(VolumeError, match=r"out_ has no extension \.h5.*write out_\.h5"):
+        FileName("out_", H5).path(None)
+
+
+def test_another_machine_is_refused():
+    """A URL of an object store is no file name."""
+    with pytest.raises(OptionError, match=r"s3://b/a\.h5 is not on this machine"):
+        FileName("s3://b/a.h5", H5)
+
+
+def test_several_tasks_need_a_prefix():
+    """One name for several tasks is refused with the prefix that works."""
+    with pytest.raises(OptionError, match=r"each of the 2 tasks.*--file-name out_ makes out_0-64"):
+        FileName("out.h5", H5).check_written_once([BOX, BOX])
+    FileName("out_", H5).check_written_once([BOX, BOX])
+    FileName("out.h5", H5).check_written_once([BOX])
+    FileName("out.h5", H5).check_written_once(None)
+
+
+def test_an_impossible_place_is_refused(tmp_path):
+    """A folder of that name, or a file in the place of a folder, is told before any work."""
+    (tmp_path / "taken.h5").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(VolumeError, match="there is a folder of this name"):
+        FileName(str(tmp_path / "taken.h5"), H5).check_writable()
+    for name in ("file/out.h5", "file/new/prefix_"):
+        with pytest.raises(VolumeError, match="file is a file, not a folder"):
+            FileName(str(tmp_path / name), H5).check_writable()
+    FileName(str(tmp_path / "new/folder/out.h5"), H5).check_writable()
