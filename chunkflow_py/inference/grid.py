@@ -1,0 +1,252 @@
+"""Where patches lie: positions that depend on the domain alone, and the input they need.
+
+```
+domain       |----------------------------------------|
+output patch |oooooooooo|                                 size P, at start + k·(P − overlap)
+                     |oooooooooo|
+                                      |oooooooooo|        the last is moved back to the end
+input patch mmm|------------|mmm                          grown by m = (I − P)/2, padded outside
+```
+
+Because no position depends on how the domain is cut into tasks, neither does any voxel of the
+output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from chunkflow_py.errors import GeometryError, OptionError
+from chunkflow_py.geometry import AXES, BoundingBox, Zyx
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+Pad = Literal["reflect", "edge", "zero", "none"]
+PADS: tuple[Pad, ...] = get_args(Pad)
+
+
+@dataclass(frozen=True)
+class PatchGeometry:
+    """Sizes of patches, checked to fit together.
+
+    Attributes:
+        input_patch_size: what the network sees, voxels, zyx.
+        output_patch_size: what is kept of its output, centred in the input patch.
+        output_patch_overlap: voxels that neighbouring output patches share.
+    """
+
+    input_patch_size: Zyx
+    output_patch_size: Zyx
+    output_patch_overlap: Zyx
+
+    def __post_init__(self) -> None:
+        """Check each axis.
+
+        Raises:
+            OptionError: a size is below 1, the output patch is larger than the input patch or
+                cannot be centred in it, or the overlap is not smaller than the output patch.
+        """
+        sizes = zip(
+            AXES,
+            self.input_patch_size,
+            self.output_patch_size,
+            self.output_patch_overlap,
+            strict=True,
+        )
+        for axis, size_in, size_out, overlap in sizes:
+            if size_out < 1 or size_in < 1:
+                msg = (
+                    f"patch sizes must be positive: input patch {self.input_patch_size}, output "
+                    f"patch {self.output_patch_size} (zyx, voxels)"
+                )
+                raise OptionError(msg)
+            if size_out > size_in:
+                msg = (
+                    f"output patch {self.output_patch_size} must not be larger than input patch "
+                    f"{self.input_patch_size} along {axis} (zyx, voxels); lower "
+                    f"--output-patch-size to {self.output_patch_size.low(self.input_patch_size)}"
+                )
+                raise OptionError(msg)
+            if (size_in - size_out) % 2:
+                near = Zyx(*(o - (i - o) % 2 for i, o in zip(
+                    self.input_patch_size, self.output_patch_size, strict=True)))  # fmt: skip
+                msg = (
+                    f"output patch {self.output_patch_size} cannot lie in the middle of input "
+                    f"patch {self.input_patch_size}: they differ by {size_in - size_out}, an odd "
+                    f"number, along {axis} (zyx, voxels); use --output-patch-size {_words(near)}"
+                )
+                raise OptionError(msg)
+            if not 0 <= overlap < size_out:
+                near = self.output_patch_overlap.high((0, 0, 0)).low(self.output_patch_size - 1)
+                msg = (
+                    f"output overlap {self.output_patch_overlap} must be smaller than output patch "
+                    f"{self.output_patch_size} along {axis} (zyx, voxels); set "
+                    f"--output-patch-overlap to at most {_words(near)}"
+                )
+                raise OptionError(msg)
+
+    @property
+    def stride(self) -> Zyx:
+        """Step between patches."""
+        return self.output_patch_size - self.output_patch_overlap
+
+    @property
+    def margin(self) -> Zyx:
+        """Voxels by which the input patch exceeds the output patch on each side."""
+        return (self.input_patch_size - self.output_patch_size) // 2
+
+
+@dataclass(frozen=True)
+class PatchGrid:
+    """The patches that cover a domain.
+
+    Attributes:
+        geometry: sizes of patches.
+        domain: bounds of the volume: where input voxels come from.
+        pad: what input patches see outside of the domain: ``reflect`` (repeated index map),
+            ``edge``, ``zero``; with ``none`` the output is limited to what lies deep enough.
+        keep_stride: let the last patch reach into the padding instead of moving it back, so that
+            all origins stay congruent modulo the network's pooling (``--grid padded``).
+    """
+
+    geometry: PatchGeometry
+    domain: BoundingBox
+    pad: Pad = "reflect"
+    keep_stride: bool = False
+
+    def __post_init__(self) -> None:
+        """Check that there is something to cover.
+
+        Raises:
+            GeometryError: the domain is empty, or ``pad="none"`` leaves less than one patch.
+        """
+        if self.domain.is_empty:
+            msg = f"domain {self.domain} holds no voxel; nothing can be computed on it"
+            raise GeometryError(msg)
+        size, need = self.domain.size, self.geometry.input_patch_size
+        if self.pad == "none" and (
+            any(a < b for a, b in zip(size, need, strict=True)) or self.keep_stride
+        ):
+            fits = "may reach beyond the domain" if self.keep_stride else f"needs at least {need}"
+            msg = (
+                f"domain {self.domain} of size {size} cannot be covered without padding by input "
+                f"patches of {need} (zyx, voxels): the grid {fits}; use --pad reflect"
+            )
+            raise GeometryError(msg)
+
+    @property
+    def cover(self) -> BoundingBox:
+        """The box of all voxels that have an output."""
+        if self.pad != "none":
+            return self.domain
+        return self.domain.grow(-self.geometry.margin)
+
+    @cached_property
+    def starts(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """First voxels of the output patches along z, y and x."""
+        result = []
+        for axis in range(3):
+            first, last = self.cover.start[axis], self.cover.stop[axis]
+            size, stride = self.geometry.output_patch_size[axis], self.geometry.stride[axis]
+            span = max(0, last - first - size)
+            starts = [first + k * stride for k in range(-(-span // stride) + 1)]
+            if len(starts) > 1 and not self.keep_stride:
+                starts[-1] = last - size
+            result.append(tuple(starts))
+        return result[0], result[1], result[2]
+
+    def touching(self, box: BoundingBox) -> tuple[range, range, range]:
+        """Return which patches (indices along each axis) have a voxel of *box*."""
+        result = []
+        for axis, starts in enumerate(self.starts):
+            size = self.geometry.output_patch_size[axis]
+            low, high = box.start[axis], box.stop[axis]
+            hit = [k for k, start in enumerate(starts) if start < high and start + size > low]
+            result.append(range(hit[0], hit[-1] + 1) if hit and low < high else range(0))
+        return result[0], result[1], result[2]
+
+    def patches(self, box: BoundingBox) -> Iterator[BoundingBox]:
+        """Yield the output boxes of the patches that touch *box*, in grid order (z slowest)."""
+        for index in product(*self.touching(box)):
+            start = Zyx(*(starts[k] for starts, k in zip(self.starts, index, strict=True)))
+            yield BoundingBox.from_size(start, self.geometry.output_patch_size)
+
+    def count(self, box: BoundingBox) -> Zyx:
+        """Return the number of patches along each axis that touch *box*."""
+        z, y, x = self.touching(box)
+        return Zyx(len(z), len(y), len(x))
+
+    def input_box(self, patch: BoundingBox) -> BoundingBox:
+        """Return the input patch of an output patch; it may reach beyond the domain."""
+        return patch.grow(self.geometry.margin)
+
+    def required_input(self, box: BoundingBox) -> BoundingBox:
+        """Return the input box that decides the output on *box*.
+
+        It is the smallest box around the input patches of all output patches that touch *box*,
+        with the sources of their padding, inside the domain.
+
+        Raises:
+            GeometryError: *box* has no voxel in common with the grid.
+        """
+        touched = self.touching(box)
+        if not all(touched):
+            msg = f"box {box} has no voxel in common with {self.cover}, which the patches cover"
+            raise GeometryError(msg)
+        low, high = [], []
+        for axis, hit in enumerate(touched):
+            margin = self.geometry.margin[axis]
+            first = self.starts[axis][hit[0]] - margin
+            size = self.geometry.output_patch_size[axis]
+            last = self.starts[axis][hit[-1]] + size + margin
+            sources = self.source_indices(first, last, axis)
+            inside = sources[sources >= self.domain.start[axis]]
+            low.append(int(inside.min()))
+            high.append(int(inside.max()) + 1)
+        return BoundingBox(Zyx.of(low), Zyx.of(high))
+
+    def source_indices(self, first: int, last: int, axis: int) -> NDArray[np.int64]:
+        """Return where the voxels [first, last) of one axis come from.
+
+        Returns:
+            Global indices inside the domain; with ``pad="zero"`` one less than the domain's start
+            for voxels outside of it.
+        """
+        low, high = self.domain.start[axis], self.domain.stop[axis]
+        index = np.arange(first, last) - low
+        length = high - low
+        if self.pad == "zero":
+            return np.where((index < 0) | (index >= length), -1, index) + low
+        if self.pad == "reflect" and length > 1:
+            period = 2 * (length - 1)
+            index = np.abs((index + length - 1) % period - (length - 1))
+            return index + low
+        return np.clip(index, 0, length - 1) + low
+
+    def breaks_congruence(self, divisor: Zyx) -> bool:
+        """Tell whether some patch is shifted against another by no multiple of *divisor*.
+
+        A network with pooling gives the same values only for shifts by multiples of its divisor.
+        """
+        return any(
+            (start - starts[0]) % step
+            for starts, step in zip(self.starts, divisor, strict=True)
+            for start in starts
+        )
+
+    def amplification(self, box: BoundingBox) -> float:
+        """Return network voxels computed per voxel of *box* (1 would be no overlap at all)."""
+        patch = self.geometry.output_patch_size.product()
+        return self.count(box).product() * patch / max(1, box.voxels)
+
+
+def _words(size: Zyx) -> str:
+    return " ".join(str(v) for v in size)
