@@ -19,6 +19,7 @@ import torch
 
 from chunkflow_py.errors import ChunkError, GeometryError, ModelError, NonFiniteError, OptionError
 from chunkflow_py.geometry import BoundingBox
+from chunkflow_py.inference.augment import augmented
 from chunkflow_py.inference.blend import SlabBlender
 from chunkflow_py.inference.grid import Pad, PatchGeometry, PatchGrid
 from chunkflow_py.inference.window import Bump, create_window
@@ -107,6 +108,13 @@ class EngineSettings:
     def affinity_channels(self) -> int:
         """Channels of the output, without the myelin map."""
         return self.num_output_channels - (self.mask_myelin_threshold is not None)
+
+    @property
+    def meaning(self) -> OutputKind:
+        """What the output means: as said, else affinities if it has three channels."""
+        if self.output_kind is not None:
+            return self.output_kind
+        return "affinity" if self.affinity_channels == 3 else "probability"
 
     @property
     def window(self) -> NDArray[np.float32]:
@@ -261,9 +269,7 @@ class Engine:
         start = perf_counter()
         batch = batch.to(self.backend.device)
         if settings.augment:
-            from chunkflow_py.inference.augment import augmented
-
-            output = augmented(self.backend, batch, settings.output_kind)
+            output = augmented(self.backend, batch, settings.meaning)
         else:
             output = self.backend(batch)
         output = output[:used]

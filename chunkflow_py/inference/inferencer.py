@@ -23,8 +23,6 @@ from chunkflow_py.inference.models import is_built_in
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.chunk import Kind
-
 logger = logging.getLogger(__name__)
 
 
@@ -260,14 +258,8 @@ class Inferencer:
         output = engine.run(
             chunk.array, chunk.bbox, output_box=target, grid=grid, on_progress=self.on_progress
         )
-        return Chunk(output, target.start, chunk.voxel_size_nm, self.output_kind, chunk.domain)
-
-    @property
-    def output_kind(self) -> Kind:
-        """What the output means: as asked for, else by the number of channels."""
-        if self.settings.output_kind is not None:
-            return self.settings.output_kind
-        return "affinity" if self.settings.affinity_channels == 3 else "probability"
+        kind = self.settings.meaning
+        return Chunk(output, target.start, chunk.voxel_size_nm, kind, chunk.domain)
 
     def _explain(self, engine: Engine, grid: PatchGrid, target: BoundingBox, chunk: Chunk) -> None:
         need = self.settings.geometry.output_patch_size
@@ -290,6 +282,12 @@ class Inferencer:
                 "dtype",
                 f"{chunk.dtype} voxels are divided by the maximum of their type; images that use "
                 "fewer bits come out dark, so scale them or use --normalize none",
+            )
+        if self.settings.augment and self.settings.output_kind is None:
+            self._warn_once(
+                "kind",
+                f"--augment takes the {self.settings.affinity_channels} output channels for "
+                f"{self.settings.meaning}; say --output-kind affinity or probability",
             )
         if "amplification" not in self._said:
             self._said.add("amplification")

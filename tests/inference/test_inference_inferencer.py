@@ -1,0 +1,219 @@
+"""The engine on chunks: which patches are used, what is returned, and what is said about it."""
+
+import numpy as np
+import pytest
+
+from chunkflow_py.chunk import Chunk
+from chunkflow_py.errors import GeometryError, OptionError
+from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.inference.engine import EngineSettings
+from chunkflow_py.inference.grid import PatchGeometry
+from chunkflow_py.inference.inferencer import Inferencer, check_network
+
+DOMAIN = BoundingBox.from_size((10, 20, 30), (17, 30, 31))
+GEOMETRY = PatchGeometry(Zyx(6, 12, 12), Zyx(4, 8, 8), Zyx(1, 2, 2))
+
+
+def create(geometry=GEOMETRY, grid="auto", *, settings=None, **more):
+    """Return an inferencer around the identity network, one channel."""
+    setting = EngineSettings(
+        geometry, num_output_channels=1, keep_stride=grid == "padded", **(settings or {})
+    )
+    return Inferencer(setting, {"framework": "identity", "device": "cpu"}, grid=grid, **more)
+
+
+def image(box=DOMAIN, domain=DOMAIN, seed=0):
+    """Return a uint8 chunk on *box*, the same voxels whatever the box."""
+    whole = np.random.default_rng(seed).integers(0, 256, domain.size, dtype=np.uint8)
+    return Chunk(whole[box.slices(domain.start)], box.start, (40, 4, 4), "image", domain)
+
+
+@pytest.mark.parametrize("grid", ["auto", "anchored", "padded"])
+def test_without_a_task_the_domain_is_returned(grid):
+    """A chunk without a task box gives its whole domain, with voxel size and domain kept."""
+    output = create(grid=grid)(image())
+    assert output.bbox == DOMAIN
+    assert output.domain == DOMAIN
+    assert output.voxel_size_nm == (40, 4, 4)
+    assert output.kind == "probability"
+    np.testing.assert_allclose(output.array[0], image().array / 255, atol=1e-6)
+
+
+@pytest.mark.parametrize("grid", ["auto", "anchored", "padded"])
+def test_exactly_the_task_box_is_returned_from_exactly_the_required_input(grid):
+    """Cut to what `required_input` says, the result is the task's box and nothing else."""
+    task = BoundingBox.from_size((13, 27, 33), (5, 11, 20))
+    inferencer = create(grid=grid)
+    need = inferencer.required_input(task, DOMAIN)
+    output = inferencer(image(need), task)
+    assert output.bbox == task
+    np.testing.assert_allclose(output.array[0], image().cut(task).array / 255, atol=1e-6)
+
+
+def test_the_output_margin_grows_the_result_inside_the_domain():
+    """--output-margin adds voxels around the task's box, but none outside of the volume."""
+    task = BoundingBox.from_size((10, 27, 33), (5, 11, 20))
+    inferencer = create(output_margin=Zyx(2, 3, 4))
+    assert inferencer(image(), task).bbox == BoundingBox(Zyx(10, 24, 29 + 1), Zyx(17, 41, 57))
+
+
+def test_too_small_a_margin_falls_back_with_one_warning_that_names_the_margin(caplog):
+    """Auto uses the legacy patches, says so once, and names both ways out."""
+    task = BoundingBox.from_size((13, 26, 36), (5, 13, 13))
+    chunk = image(task.grow((1, 2, 2)))
+    inferencer = create()
+    for _ in range(2):
+        assert inferencer(chunk, task).bbox == task
+    warnings = [r.message for r in caplog.records if "counted from the chunk" in r.message]
+    assert len(warnings) == 1
+    assert "--expand-margin-size auto" in warnings[0]
+    margin = warnings[0].rpartition("--expand-margin-size ")[2].split(" (")[0]
+    enough = Zyx.of(int(v) for v in margin.split())
+    caplog.clear()
+    create()(image(task.grow(enough).intersection(DOMAIN)), task)
+    assert "counted from the chunk" not in caplog.text
+
+
+@pytest.mark.parametrize("grid", ["anchored", "padded"])
+def test_too_small_a_margin_is_an_error_where_the_grid_is_asked_for_by_name(grid):
+    """--grid anchored never computes something else."""
+    task = BoundingBox.from_size((13, 26, 36), (5, 13, 13))
+    with pytest.raises(GeometryError, match=rf"--grid {grid}: chunk .*--expand-margin-size auto"):
+        create(grid=grid)(image(task), task)
+
+
+def test_the_legacy_grid_drops_margin_and_overlap():
+    """--grid chunk: result = chunk - 2 x (patch margin + crop), crop defaults to the overlap."""
+    chunk = image()
+    margin = GEOMETRY.margin
+    assert create(grid="chunk")(chunk).bbox == DOMAIN.grow(-(margin + (1, 2, 2)))
+    masked = create(grid="chunk", mask_output_chunk=True)
+    assert masked(chunk).bbox == DOMAIN.grow(-margin)
+    cropped = create(grid="chunk", output_crop_margin=Zyx(2, 3, 4))
+    assert cropped(chunk).bbox == DOMAIN.grow(-(margin + (2, 3, 4)))
+    task = BoundingBox.from_size((15, 30, 40), (2, 4, 4))
+    assert cropped.required_input(task, DOMAIN) == task.grow(margin + (2, 3, 4)).intersection(
+        DOMAIN
+    )
+
+
+def test_published_lines_with_margin_and_crop_return_the_task():
+    """Margin 1 2 2 loaded, crop 1 2 2: what chunkflow 1.x users type gives the task's box."""
+    geometry = PatchGeometry(Zyx(4, 8, 8), Zyx(4, 8, 8), Zyx(1, 2, 2))
+    task = BoundingBox.from_size((13, 26, 36), (8, 16, 16))
+    chunk = image(task.grow((1, 2, 2)))
+    output = create(geometry, output_crop_margin=Zyx(1, 2, 2), patch_num=Zyx(3, 3, 3))(chunk, task)
+    assert output.bbox == task
+    np.testing.assert_allclose(output.array[0], image().cut(task).array / 255, atol=1e-6)
+
+
+def test_a_crop_margin_without_a_task_crops_the_domain():
+    """--output-crop-margin on a chunk without a task box returns the domain less the margin."""
+    output = create(output_crop_margin=Zyx(2, 3, 4))(image())
+    assert output.bbox == DOMAIN.grow((-2, -3, -4))
+
+
+def test_a_wrong_patch_number_names_the_size_that_fits():
+    """--patch-num is checked against the chunk, and the error says which chunk would hold it."""
+    geometry = PatchGeometry(Zyx(20, 256, 256), Zyx(20, 256, 256), Zyx(4, 64, 64))
+    chunk = Chunk(np.zeros((36, 448, 449), np.uint8))
+    with pytest.raises(OptionError, match=r"holds \(2, 2, 3\) patches .* \(36, 448, 448\) voxels"):
+        create(geometry, patch_num=Zyx(2, 2, 2))(chunk)
+    create(geometry, patch_num=Zyx(2, 2, 3))(chunk)
+
+
+def test_a_domain_smaller_than_the_patch_is_padded_with_a_warning(caplog):
+    """One patch covers it, and the result is still the identity."""
+    domain = BoundingBox.from_size((0, 0, 0), (3, 5, 9))
+    output = create()(image(domain, domain))
+    np.testing.assert_allclose(output.array[0], image(domain, domain).array / 255, atol=1e-6)
+    assert "smaller than the patch (4, 8, 8)" in caplog.text
+
+
+def test_no_padding_limits_the_output_to_what_lies_deep_enough():
+    """--pad none: tasks at the border return less, never padded voxels."""
+    inferencer = create(settings={"pad": "none"})
+    assert inferencer(image()).bbox == DOMAIN.grow((-1, -2, -2))
+    task = BoundingBox.from_size(DOMAIN.start, (6, 9, 9))
+    assert inferencer(image(), task).bbox == BoundingBox(DOMAIN.start + (1, 2, 2), task.stop)
+    corner = BoundingBox.from_size(DOMAIN.start, (1, 2, 2))
+    with pytest.raises(GeometryError, match="no voxel in common"):
+        inferencer(image(), corner)
+
+
+def test_broken_congruence_is_said_with_the_alternative(caplog):
+    """A divisor that stride or last patch break is warned of once; the padded grid keeps it."""
+    geometry = PatchGeometry(Zyx(8, 16, 16), Zyx(8, 16, 16), Zyx(4, 8, 8))
+    create(geometry, patch_divisor=Zyx(4, 8, 8))(image())
+    assert "--grid padded keeps them congruent" in caplog.text
+    caplog.clear()
+    create(geometry, grid="padded", patch_divisor=Zyx(4, 8, 8))(image())
+    assert "congruent" not in caplog.text
+    odd = PatchGeometry(Zyx(8, 16, 16), Zyx(8, 16, 16), Zyx(3, 7, 8))
+    create(odd, grid="padded", patch_divisor=Zyx(4, 8, 8))(image())
+    assert "--output-patch-overlap 4 8 8 keeps" in caplog.text
+
+
+def test_wide_integers_are_warned_of(caplog):
+    """uint16 images are divided by 65535, which darkens 12-bit data: said once."""
+    chunk = Chunk(image().array.astype(np.uint16), DOMAIN.start)
+    inferencer = create()
+    inferencer(chunk)
+    inferencer(chunk)
+    assert caplog.text.count("divided by the maximum of their type") == 1
+
+
+def test_augmentation_says_what_it_takes_the_channels_for(caplog):
+    """Without --output-kind three channels are taken for affinities, and that is said."""
+    geometry = PatchGeometry(Zyx(4, 8, 8), Zyx(4, 8, 8), Zyx(1, 2, 2))
+    setting = EngineSettings(geometry, num_output_channels=3, augment=True)
+    output = Inferencer(setting, {"framework": "identity", "device": "cpu"})(image())
+    assert output.kind == "affinity"
+    assert "takes the 3 output channels for affinity" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("case", "error", "words"),
+    [
+        (lambda: create(grid="padded", settings={"pad": "none"}), OptionError, "--pad reflect"),
+        (lambda: create(output_crop_margin=Zyx(9, 9, 9))(image()), GeometryError, "leaves nothing"),
+        (
+            lambda: create(grid="chunk", output_crop_margin=Zyx(9, 9, 9))(image()),
+            GeometryError,
+            "leaves nothing of",
+        ),
+        (
+            lambda: create()(image(), BoundingBox.from_size((99, 0, 0), (1, 1, 1))),
+            GeometryError,
+            "no voxel in common",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused(case, error, words):
+    """Each contradiction is one sentence with a remedy."""
+    with pytest.raises(error, match=words):
+        case()
+
+
+def test_the_network_is_let_go_at_the_end_and_clamping_is_summed_up(caplog):
+    """As a context the inferencer loads first, and says at the end what uint8 clamped."""
+    chunk = Chunk(np.full((4, 8, 8), 2, np.float32))
+    geometry = PatchGeometry(Zyx(4, 8, 8), Zyx(4, 8, 8), Zyx(1, 2, 2))
+    with create(geometry, settings={"output_dtype": "uint8"}) as inferencer:
+        assert inferencer.engine is not None
+        assert inferencer(chunk).array.min() == 255
+    assert inferencer.engine is None
+    assert "in all, 256 output values" in caplog.text
+
+
+def test_missing_files_are_found_before_any_work(tmp_path):
+    """A model or weight file that does not exist, or no model at all, is an option error."""
+    check_network({"framework": "identity", "model": None, "weights": None})
+    check_network({"framework": "universal", "model": "rsunet", "weights": None})
+    with pytest.raises(OptionError, match="--convnet-model .*gone.py does not exist"):
+        check_network({"framework": "pytorch", "model": "gone.py", "weights": None})
+    weights = str(tmp_path / "w.pt")
+    with pytest.raises(OptionError, match="--convnet-weight-path .*w.pt does not exist"):
+        check_network({"framework": "pytorch", "model": "rsunet", "weights": weights})
+    with pytest.raises(OptionError, match="needs a network"):
+        check_network({"framework": "pytorch", "model": None, "weights": None})
