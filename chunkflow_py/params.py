@@ -100,6 +100,27 @@ class MarginType(click.ParamType[Any]):
         return number
 
 
+class LengthType(click.ParamType[float]):
+    """A length: a number above 0 that is neither infinite nor NaN."""
+
+    name = "float"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        """Return the number."""
+        try:
+            length = float(value)
+        except ValueError:
+            length = 0.0
+        if not 0 < length < float("inf"):
+            self.fail(f"{value!r} is not a number above 0", param, ctx)
+        return length
+
+
 class ChannelsType(click.ParamType[tuple[int, ...]]):
     """Indices of channels, separated by commas."""
 
@@ -141,6 +162,7 @@ def zyx_option(
     def convert(ctx: click.Context, param: click.Parameter, value: Any) -> Zyx | None:  # noqa: ARG001
         return None if value is None else Zyx.of(value)
 
+    settings.setdefault("metavar", "Z Y X")
     kind = click.INT if minimum is None else click.IntRange(min=minimum)
     return click.option(*declarations, nargs=3, type=kind, callback=convert, **settings)
 
@@ -150,8 +172,8 @@ def floats_option(
     **settings: Any,
 ) -> Decorator:
     """Declare an option of three positive numbers in zyx order, such as a voxel size in nm."""
-    kind = click.FloatRange(min=0, min_open=True)
-    return click.option(*declarations, nargs=3, type=kind, **settings)
+    settings.setdefault("metavar", "Z Y X")
+    return click.option(*declarations, nargs=3, type=LengthType(), **settings)
 
 
 class MarginOption(click.Option):
@@ -205,6 +227,7 @@ def margin_option(
             return "auto"
         return Zyx.of(value)
 
+    settings.setdefault("metavar", "Z Y X|auto")
     return click.option(
         *declarations, cls=MarginOption, nargs=3, type=MarginType(), callback=convert, **settings
     )

@@ -211,11 +211,13 @@ def _decorate(
         function = option(function)
     params = list(reversed(getattr(function, "__click_params__", [])))
     module = inspect.getmodule(function)
+    text = inspect.getdoc(module) if module else None
     return StageCommand(
         name=function.__module__.rpartition(".")[2].replace("_", "-"),
         callback=function,
         params=params,
-        help=inspect.getdoc(module) if module else None,
+        # After \b click leaves lines as they are: an example can be pasted.
+        help=text and text.replace("\nExample:", "\n\b\nExample:"),
         context_settings={"help_option_names": ["--help", "-h"]},
         make=make,
     )

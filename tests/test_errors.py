@@ -1,0 +1,76 @@
+"""Every exception that the package raises on purpose, and the public names."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import chunkflow_py
+from chunkflow_py import errors
+from chunkflow_py.errors import ChunkflowError, MissingExtraError, OperatorError, needs_extra
+
+ALL = [value for value in vars(errors).values() if inspect.isclass(value)]
+
+
+@pytest.mark.parametrize("error", ALL)
+def test_errors_are_ours_and_a_builtin(error: type[Exception]) -> None:
+    """`except ChunkflowError` and `except` the nearest builtin both catch; the tree shows it."""
+    assert issubclass(error, ChunkflowError)
+    if error is not ChunkflowError:
+        assert any(base.__module__ == "builtins" for base in error.__mro__[:-3])
+    assert error.__name__ in (errors.__doc__ or "")
+
+
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [
+        (errors.ChunkError("shapes differ"), "inference failed on task 0-1: shapes differ"),
+        (ValueError("bad"), "inference failed on task 0-1: ValueError: bad"),
+        (MemoryError(), "inference failed on task 0-1: MemoryError"),
+        (errors.MissingChunkError("no 'a'"), "inference failed on task 0-1: no 'a'"),
+    ],
+)
+def test_operator_error_is_one_sentence(cause: Exception, text: str) -> None:
+    """Operator, task and cause are joined; a foreign cause shows its type, ours do not."""
+    error = OperatorError("inference", "0-1", cause)
+    assert str(error) == text
+    assert (error.operator, error.task, error.cause) == ("inference", "0-1", cause)
+
+
+def test_operator_error_without_a_task() -> None:
+    """A task without a box is not mentioned."""
+    assert str(OperatorError("a", None, ValueError("b"))) == "a failed: ValueError: b"
+
+
+def test_missing_library_says_what_to_install() -> None:
+    """A failing import becomes the pip line that mends it, and keeps its cause."""
+    with (
+        pytest.raises(MissingExtraError) as caught,
+        needs_extra("image", "load-png"),
+    ):
+        import no_such_library  # type: ignore[import-not-found]  # noqa: F401
+    assert str(caught.value) == (
+        "load-png needs no_such_library, which is not installed; pip install 'chunkflow_py[image]'"
+    )
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+
+
+def test_import_error_without_a_name() -> None:
+    """A library that fails to load in its own way is quoted."""
+    error = ImportError("libGL is broken")
+    with pytest.raises(MissingExtraError, match="needs libGL is broken"), needs_extra("view", "x"):
+        raise error
+
+
+@pytest.mark.parametrize("name", chunkflow_py.__all__)
+def test_public_names(name: str) -> None:
+    """Each public name can be imported from the package and is listed by dir()."""
+    assert getattr(chunkflow_py, name).__name__ == name
+    assert name in dir(chunkflow_py)
+
+
+def test_unknown_public_name() -> None:
+    """A wrong name is an AttributeError, as with any module."""
+    with pytest.raises(AttributeError, match="has no attribute 'Chunky'"):
+        chunkflow_py.Chunky  # noqa: B018
