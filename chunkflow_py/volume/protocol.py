@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from chunkflow_py.errors import AlignmentError, GeometryError
+from chunkflow_py.errors import AlignmentError, ChunkError, GeometryError, VolumeError
 from chunkflow_py.geometry import AXES, BoxGrid, Zyx
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Volume(Protocol):
         kind: what the voxels mean, if known.
         block_size: extent of one stored block, voxels, zyx.
         write_unit: what one writer must write whole (a block, or a shard of blocks), zyx.
+        times: length of the time axis, or ``None`` without one.
     """
 
     url: str
@@ -63,23 +64,40 @@ class Volume(Protocol):
     kind: Kind | None
     block_size: Zyx
     write_unit: Zyx
+    times: int | None
 
-    def read(self, bbox: BoundingBox, channels: Sequence[int] | None = None) -> Chunk:
+    def read(
+        self,
+        bbox: BoundingBox,
+        channels: Sequence[int] | None = None,
+        *,
+        time: int | None = None,
+    ) -> Chunk:
         """Return the voxels inside *bbox*, with `bounds` as the chunk's domain.
+
+        Args:
+            bbox: what to read, in voxels of this level.
+            channels: which ones, in this order, kept as a channel axis (default: all).
+            time: time index; a volume without a time axis is the same at all times.
 
         Raises:
             GeometryError: *bbox* reaches outside of the bounds.
-            VolumeError: a block cannot be read.
+            ChunkError: there is no such channel.
+            VolumeError: a block cannot be read, or there is no such time index.
         """
 
-    def write(self, chunk: Chunk) -> None:
+    def write(self, chunk: Chunk, *, time: int | None = None) -> None:
         """Write *chunk*; every write unit that it touches must be covered whole.
+
+        Args:
+            chunk: with this volume's dtype and number of channels.
+            time: time index, for a volume with a time axis.
 
         Raises:
             AlignmentError: a face of the chunk cuts a write unit.
             GeometryError: the chunk reaches outside of the bounds.
             ChunkError: dtype or number of channels differ.
-            VolumeError: a block cannot be written.
+            VolumeError: a block cannot be written, or there is no such time index.
         """
 
 
@@ -132,6 +150,47 @@ def check_inside(bbox: BoundingBox, bounds: BoundingBox, url: str) -> None:
         remedy = "nothing of it lies inside" if inside.is_empty else f"the part inside is {inside}"
         msg = f"box {bbox} reaches outside of {url}, whose bounds are {bounds}; {remedy}"
         raise GeometryError(msg)
+
+
+def check_chunk(chunk: Chunk, volume: Volume, time: int | None = None) -> None:
+    """Refuse a chunk that *volume* cannot take as it is.
+
+    Raises:
+        GeometryError, AlignmentError, ChunkError, VolumeError: as `Volume.write` says.
+    """
+    if chunk.dtype != volume.dtype:
+        msg = (
+            f"chunk {chunk.bbox} is {chunk.dtype}, but {volume.url} holds {volume.dtype}; "
+            "convert the chunk, or write to another volume"
+        )
+        raise ChunkError(msg)
+    if chunk.channels != (volume.channels or 1):
+        msg = (
+            f"chunk {chunk.bbox} has {chunk.channels} channels, but {volume.url} has "
+            f"{volume.channels or 1}; write to another volume, or choose channels"
+        )
+        raise ChunkError(msg)
+    check_inside(chunk.bbox, volume.bounds, volume.url)
+    check_alignment([chunk.bbox], volume.write_unit, volume.bounds, volume.url)
+    if time is not None and volume.times is None:
+        msg = f"cannot write time index {time} to {volume.url}, which has no time axis"
+        raise VolumeError(msg)
+
+
+def check_channels(channels: Sequence[int] | None, volume: Volume) -> None:
+    """Refuse channels that *volume* does not have.
+
+    Raises:
+        ChunkError: names those that exist.
+    """
+    count = volume.channels or 1
+    wrong = [c for c in channels or () if not 0 <= c < count]
+    if wrong:
+        msg = (
+            f"channel {wrong[0]} is not one of the {count} channels of {volume.url}; "
+            f"choose from 0 to {count - 1}"
+        )
+        raise ChunkError(msg)
 
 
 def _cuts(low: int, high: int, axis: int, unit: Zyx, bounds: BoundingBox) -> bool:
