@@ -1,0 +1,147 @@
+"""Segment an affinity map: watershed, then merging by mean affinity.
+
+Example: chunkflow load-h5 -f affinity.h5 agglomerate --threshold 0.7 save-h5 -f seg.h5
+
+Two segments are merged while 1 - the mean affinity of their shared face is below --threshold:
+0.7 merges above a mean affinity of 0.3, and a higher threshold merges more. The affinities are
+(3, z, y, x) in [0, 1] with channels x, y, z, each to the lower neighbour; integer types are
+divided by their maximum. Labels are unique within a chunk only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.errors import OptionError, needs_extra
+from chunkflow_py.params import Decorator, ItemName, input_option, output_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.task import Task
+
+MEAN_AFFINITY = "OneMinus<MeanAffinity<RegionGraphType, ScoreValue>>"
+
+
+def agglomerate(
+    chunk: Chunk, fragments: Any = "waterz", threshold: float = 0.7, **settings: Any
+) -> Chunk:
+    """Return the segments of an affinity map.
+
+    Args:
+        chunk: (3, z, y, x) affinities in [0, 1], see `segmentation.agglomerate.agglomerate`.
+        fragments: what is merged: a chunk or array (z, y, x) of labels, or how to make them,
+            ``waterz`` or ``seeded``; ``None`` is ``waterz``.
+        threshold: segments are merged while 1 - mean affinity is below it.
+        settings: aff_threshold_low (0.001), aff_threshold_high (0.9999), interior_threshold (0.7),
+            scoring_function, flip_channel (True: the channels are x, y, z).
+
+    Returns:
+        A chunk (z, y, x) of kind segmentation: labels 1 to N, 0 for background; uint32 or uint64.
+
+    Raises:
+        ChunkError: the chunk does not hold affinities, or the fragments cover another box.
+    """
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.errors import ChunkError
+    from chunkflow_py.segmentation import agglomerate as engine
+
+    if isinstance(fragments, Chunk):
+        if fragments.bbox != chunk.bbox:
+            msg = (
+                f"fragments cover {fragments.bbox}, the affinities {chunk.bbox}; "
+                f"cut both to {fragments.bbox.intersection(chunk.bbox)}"
+            )
+            raise ChunkError(msg)
+        fragments = fragments.array
+    result = engine.agglomerate(
+        chunk.array,
+        [threshold],
+        "waterz" if fragments is None else fragments,
+        voxel_size_nm=chunk.voxel_size_nm,
+        **settings,
+    )
+    return chunk.with_array(next(result), kind="segmentation")
+
+
+@dataclass
+class Agglomerator:
+    """Segments the affinities of every task."""
+
+    input_name: str
+    output_name: str
+    fragments_name: str | None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __enter__(self) -> Agglomerator:
+        """Find out that the libraries are there before a network has run for hours."""
+        with needs_extra("segmentation", "agglomerate"):
+            import waterz  # noqa: F401
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held."""
+
+    def __call__(self, task: Task) -> Task:
+        """Make the segmentation."""
+        settings = dict(self.settings)
+        if self.fragments_name is not None:
+            settings["fragments"] = task.chunk(self.fragments_name)
+        task[self.output_name] = agglomerate(task.chunk(self.input_name), **settings)
+        return task
+
+
+def _number(name: str, default: float, text: str) -> Decorator:
+    return click.option(name, type=float, default=default, show_default=True, help=text)
+
+
+@operator("compute")
+@_number("--threshold", 0.7, "Merge while 1 - mean affinity is below; higher merges more.")
+@_number("--aff-threshold-low", 0.001, "A voxel with no affinity above this is background.")
+@_number("--aff-threshold-high", 0.9999, "Voxels joined by this or more share a fragment.")
+@_number("--interior-threshold", 0.7, "Mean affinity of a seed (--fragments seeded).")
+@click.option(
+    "--flip-channel/--no-flip-channel",
+    default=True,
+    show_default=True,
+    help="The channels are x, y, z (flip), or z, y, x already.",
+)
+@click.option(
+    "--scoring-function", default=MEAN_AFFINITY, show_default=True, help="C++ type of the score."
+)
+@click.option(
+    "--fragments",
+    type=click.Choice(["waterz", "seeded"]),
+    default="waterz",
+    show_default=True,
+    help="Watershed on the affinities, or from seeds in the middle of the cells.",
+)
+@click.option("--fragments-name", type=ItemName("in"), help="Merge the labels of this chunk.")
+@input_option()
+@output_option()
+def command(
+    input_name: str, output_name: str, fragments: str, fragments_name: str | None, **settings: Any
+) -> Agglomerator:
+    """Check the thresholds."""
+    low, high = settings["aff_threshold_low"], settings["aff_threshold_high"]
+    if not low < high:
+        msg = (
+            f"--aff-threshold-low {low} must be below --aff-threshold-high {high} (affinities); "
+            "the usual pair is 0.001 and 0.9999"
+        )
+        raise OptionError(msg)
+    threshold = settings["threshold"]
+    if settings["scoring_function"] == MEAN_AFFINITY and not 0 <= threshold <= 1:
+        msg = (
+            f"--threshold {threshold} is compared with 1 - mean affinity, which lies in [0, 1]; "
+            f"the nearest value that works is {min(max(threshold, 0.0), 1.0):g}"
+        )
+        raise OptionError(msg)
+    if fragments_name and fragments == "seeded":
+        msg = f"--fragments-name {fragments_name} leaves nothing for --fragments seeded; drop one"
+        raise OptionError(msg)
+    settings["fragments"] = fragments
+    return Agglomerator(input_name, output_name, fragments_name, settings)

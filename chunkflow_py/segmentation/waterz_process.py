@@ -1,0 +1,59 @@
+"""The program that runs waterz in a process of its own; nothing of the package imports it.
+
+waterz holds the interpreter lock while it works, which would stop the threads that read, write
+and keep a queue's lease alive, and it prints to the standard output, which belongs to results.
+
+Input: one line of JSON (shape, thresholds, has_fragments, settings), the three channels as
+float32, the fragments as uint64 if there are any. Output: the labels of each threshold, uint64.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def read_array(stream: IO[bytes], shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    """Return an array of *shape* from the next bytes of *stream*.
+
+    Raises:
+        EOFError: the stream ends before.
+    """
+    array = np.empty(shape, dtype)
+    view = memoryview(array.data).cast("B")
+    while view:
+        count = stream.readinto(view)  # type: ignore[attr-defined]
+        if not count:
+            msg = f"the stream ended {len(view)} bytes before the array {shape} was complete"
+            raise EOFError(msg)
+        view = view[count:]
+    return array
+
+
+def serve(source: IO[bytes], sink: IO[bytes]) -> None:
+    """Answer one request."""
+    import waterz
+
+    request = json.loads(source.readline())
+    shape = tuple(request["shape"])
+    affinity = read_array(source, (3, *shape), "float32")
+    fragments = read_array(source, shape, "uint64") if request["has_fragments"] else None
+    for labels in waterz.agglomerate(
+        affinity, request["thresholds"], fragments=fragments, **request["settings"]
+    ):
+        sink.write(memoryview(np.ascontiguousarray(labels).data).cast("B"))
+        sink.flush()
+
+
+if __name__ == "__main__":
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # from here on, whatever anybody prints goes to stderr
+    with results:
+        serve(sys.stdin.buffer, results)
