@@ -28,12 +28,14 @@ class FileName:
         extensions: those of the format, with their dots; the first is put after a prefix.
         option: for messages.
         reads: whether the file is read; then one that exists under this very name is no prefix.
+        folders: whether that may also be a folder (of sections).
     """
 
     name: str
     extensions: tuple[str, ...]
     option: str = "--file-name"
     reads: bool = False
+    folders: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a URL of a store that is not this machine's.
@@ -55,7 +57,8 @@ class FileName:
         """Whether the box of a task is part of its file's name."""
         if self.name.lower().endswith(self.extensions):
             return False
-        return not (self.reads and Path(self.name).expanduser().is_file())
+        path = Path(self.name).expanduser()
+        return not (self.reads and (path.is_file() or (self.folders and path.is_dir())))
 
     @property
     def fixed_path(self) -> Path | None:

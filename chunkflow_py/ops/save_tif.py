@@ -1,0 +1,79 @@
+"""Save a chunk to a TIFF file, a page a section.
+
+Example: chunkflow create-chunk save-tif -f chunk.tif
+
+A name without an extension is a prefix: the task 0-64_0-256_0-256 writes `-f out_` to
+out_0-64_0-256_0-256.tif; without any name the box is the name.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.params import input_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.volume.single_file import FileSaver
+
+DTYPES = ("uint8", "uint16", "uint32", "uint64", "float32", "float64")
+
+
+def save_tif(
+    chunk: Chunk, path: str | Path, dtype: str | None = None, compression: str = "zlib"
+) -> None:
+    """Write *chunk* to a TIFF file, which has its name only when it is complete.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), numbers.
+        path: of the file; replaced if it exists.
+        dtype: type to convert to (default: that of the chunk); maps become uint8 by 255·p.
+        compression: ``zlib``, ``lzw``, ``lzma``, ``delta`` (zlib of differences), ``packints``
+            (packbits), ``jpeg`` (loses detail) or an empty string for none.
+
+    Raises:
+        ChunkError: a voxel does not fit into *dtype*, or the file cannot hold the chunk.
+        VolumeError: the file cannot be written; what was there is kept.
+    """
+    from chunkflow_py.volume.conversion import converted
+    from chunkflow_py.volume.tiff import write_tiff
+
+    write_tiff(Path(path), converted(chunk, dtype), compression)
+
+
+@operator("write")
+@input_option(help="Name of the chunk to save.")
+@click.option("--file-name", "-f", help="TIFF file, or prefix of one file a task.")
+@click.option(
+    "--dtype",
+    "-t",
+    type=click.Choice(DTYPES),
+    help="Convert the voxels; maps become uint8 by 255·p, what does not fit is an error.",
+)
+@click.option(
+    "--compression",
+    "-c",
+    type=click.Choice(["", "zlib", "lzw", "lzma", "delta", "packints", "jpeg"]),
+    default="zlib",
+    show_default=True,
+    help="How pages are compressed; jpeg loses detail.",
+)
+def command(
+    input_name: str, file_name: str | None, dtype: str | None, compression: str
+) -> FileSaver:
+    """Take the name and the compression of the file."""
+    from chunkflow_py.volume.file_name import FileName
+    from chunkflow_py.volume.single_file import FileSaver
+    from chunkflow_py.volume.tiff import EXTENSIONS
+
+    write = partial(_write, dtype=dtype, compression=compression)
+    return FileSaver(FileName(file_name or "", EXTENSIONS), write, input_name)
+
+
+def _write(path: Path, chunk: Chunk, dtype: str | None, compression: str) -> None:
+    save_tif(chunk, path, dtype, compression)

@@ -1,0 +1,274 @@
+"""TIFF files and folders of TIFF sections.
+
+What is written is a plain stack, a page a section (and channel), that any viewer opens. Place and
+meaning go into the description of the first page, as JSON: ``axes`` (ZYX or CZYX), ``shape``,
+``voxel_offset``, ``voxel_size_nm``, ``layer_type``; the xy voxel size into the resolution tags too.
+
+Reading, the axes named in the file count; of ``ZCYX`` (ImageJ) or ``ZYXS`` (samples) the channel
+comes first in the chunk. Only the pages that a cut needs are read.
+"""
+
+from __future__ import annotations
+
+import struct
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.chunk import KINDS
+from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
+from chunkflow_py.geometry import Zyx
+from chunkflow_py.store.local import os_errors, replacing
+from chunkflow_py.volume.sections import SectionStack, natural_order
+from chunkflow_py.volume.single_file import ORIGIN, UNIT_NM, FileArray, three_numbers
+
+with needs_extra("image", "reading and writing TIFF"):
+    import imagecodecs  # noqa: F401  (tifffile finds its codecs there)
+    import tifffile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.chunk import Chunk, Kind
+
+EXTENSIONS = (".tif", ".tiff")
+
+# The spellings of the option; packints and delta are none of TIFF's own, so their nearest is used.
+COMPRESSIONS: dict[str, dict[str, Any]] = {
+    "": {},
+    "zlib": {"compression": "zlib"},
+    "lzw": {"compression": "lzw"},
+    "lzma": {"compression": "lzma"},
+    "delta": {"compression": "zlib", "predictor": True},
+    "packints": {"compression": "packbits"},
+    "jpeg": {"compression": "jpeg"},
+}
+
+_CLASSIC_LIMIT = 2**32 - 2**25  # bytes; beyond, offsets need 64 bits
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def open_tiff(
+    path: Path,
+    voxel_offset: Zyx | None = None,
+    voxel_size_nm: tuple[float, float, float] | None = None,
+    kind: Kind | None = None,
+) -> FileArray | None:
+    """Return the array of a TIFF file or of a folder of sections, by its header.
+
+    Args:
+        path: of the file or folder; sections are taken in the order of their names.
+        voxel_offset: global position of the first voxel, instead of the file's.
+        voxel_size_nm: instead of the file's, nanometres, zyx.
+        kind: instead of the file's.
+
+    Returns:
+        The array, or ``None`` for a file of no bytes.
+
+    Raises:
+        VolumeError: it is not a TIFF file, is damaged, or the folder holds none.
+        ChunkError: it has other axes than a chunk.
+    """
+    if path.is_dir():
+        return _open_folder(path, voxel_offset, voxel_size_nm, kind)
+    with os_errors("read", path):
+        if path.stat().st_size == 0:
+            return None
+    with _opened(path) as file:
+        layout = _Layout(file, path)
+        shape = layout.shape
+        saved = (file.shaped_metadata or [{}])[0] if file.is_shaped else {}
+    what = f"{path}"
+    if voxel_offset is None and "voxel_offset" in saved:
+        numbers = three_numbers(saved["voxel_offset"], f"voxel_offset of {what}")
+        voxel_offset = Zyx.of(int(v) for v in numbers)
+    if voxel_size_nm is None and "voxel_size_nm" in saved:
+        voxel_size_nm = three_numbers(saved["voxel_size_nm"], f"voxel_size_nm of {what}")
+    if kind is None and saved.get("layer_type") in KINDS:
+        kind = saved["layer_type"]
+    return FileArray(
+        what,
+        shape,
+        partial(_read_part, path),
+        voxel_offset or ORIGIN,
+        voxel_size_nm or UNIT_NM,
+        kind,
+    )
+
+
+def _open_folder(
+    path: Path,
+    voxel_offset: Zyx | None,
+    voxel_size_nm: tuple[float, float, float] | None,
+    kind: Kind | None,
+) -> FileArray:
+    files = sorted(
+        (p for p in path.iterdir() if p.suffix.lower() in EXTENSIONS and p.name[0] != "."),
+        key=natural_order,
+    )
+    stack = SectionStack(dict(enumerate(files)), _read_section, f"folder {path}", EXTENSIONS)
+    return stack.as_file_array(voxel_offset or ORIGIN, voxel_size_nm or UNIT_NM, kind)
+
+
+def _read_section(path: Path) -> NDArray[Any]:
+    """Return one section, (y, x) or (c, y, x)."""
+    with _opened(path) as file:
+        shape = _Layout(file, path).shape
+    if shape[-3] != 1:
+        msg = f"section {path} holds {shape[-3]} sections; a folder has one a file"
+        raise ChunkError(msg)
+    part = _read_part(path, (slice(0, 1), slice(None), slice(None)), None)
+    return part[..., 0, :, :]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tifffile.TiffFile]:
+    with os_errors("read", path):
+        path.open("rb").close()
+    try:
+        with tifffile.TiffFile(path) as file:
+            yield file
+    except tifffile.TiffFileError as error:
+        msg = f"{path} is not a TIFF file or is damaged: {error}; check --file-name"
+        raise VolumeError(msg) from error
+    except (ChunkError, VolumeError):
+        raise
+    except (OSError, ValueError, RuntimeError, IndexError, struct.error) as error:
+        msg = f"cannot read {path}, which seems damaged: {error}; write it again"
+        raise VolumeError(msg) from error
+
+
+class _Layout:
+    """How the axes of a file become (z, y, x) or (c, z, y, x).
+
+    Attributes:
+        shape: of the chunk.
+        stored: extents of the axes as they are in the file, with those of length 1.
+        order: position of c (if any), z, y and x among the stored axes.
+        pages: the page of each (leading axes), or ``None`` where pages are no whole sections.
+    """
+
+    def __init__(self, file: tifffile.TiffFile, path: Path) -> None:
+        """Read the axes of the first series."""
+        if not file.series:
+            msg = f"{path} holds no image; check --file-name"
+            raise VolumeError(msg)
+        self.series = file.series[0]
+        axes = self.series.get_axes(squeeze=False)
+        self.stored = tuple(int(n) for n in self.series.get_shape(squeeze=False))
+        ours = file.is_shaped and "voxel_size_nm" in (file.shaped_metadata or [{}])[0]
+        kept = [i for i, n in enumerate(self.stored) if n > 1 or axes[i] in "YX" or ours]
+        places = {axis: i for i, axis in enumerate(axes) if i in kept and axis in "YX"}
+        rest = [i for i in kept if i not in places.values()]
+        channel = next((i for i in rest if axes[i] in "CS"), None)
+        if channel is None and len(rest) == 2 and axes[rest[0]] in "QI":  # axes without a name
+            channel = rest[0]
+        deep = [i for i in rest if i != channel]
+        if len(places) != 2 or len(deep) > 1:
+            msg = (
+                f"{path} has axes {axes} of extent {self.stored}; a chunk is ZYX or CZYX, so "
+                "leave one time or one channel in a file"
+            )
+            raise ChunkError(msg)
+        # A single section has no z axis; any dropped axis of length 1 can stand in for it.
+        self.order = ([] if channel is None else [channel]) + [
+            deep[0] if deep else -1, places["Y"], places["X"],
+        ]  # fmt: skip
+        self.shape = tuple(1 if i < 0 else self.stored[i] for i in self.order)
+        plane = [i for i in (places["Y"], places["X"]) if i >= 0]
+        self.leading = min(plane)
+        count = int(np.prod(self.stored[: self.leading], dtype=np.int64))
+        self.by_page = len(self.series.pages) == count and sorted(plane) == plane
+
+
+def _read_part(
+    path: Path, slices: tuple[slice, slice, slice], channels: Sequence[int] | None
+) -> NDArray[Any]:
+    with _opened(path) as file:
+        layout = _Layout(file, path)
+        if not layout.by_page:
+            # Pages are no sections (planes of samples, volumes in one page): read, then cut.
+            whole = layout.series.asarray().reshape(layout.stored)
+            others = [i for i in range(whole.ndim) if i not in layout.order]
+            ordered = [i for i in layout.order if i >= 0]
+            array = np.transpose(whole, [*others, *ordered]).reshape(layout.shape)
+            part = array[(..., *slices)] if channels is None else array[(list(channels), *slices)]
+            return np.ascontiguousarray(part)
+        has_channels = len(layout.order) == 4
+        count = layout.shape[0] if has_channels else 1
+        wanted = range(count) if channels is None else channels
+        size = [s.stop - s.start for s in slices]
+        result = np.empty((len(wanted), *size), layout.series.dtype)
+        for index, channel in enumerate(wanted):
+            for row, section in enumerate(range(slices[0].start, slices[0].stop)):
+                result[index, row] = _section(layout, channel, section)[slices[1:]]
+        return result if has_channels else result[0]
+
+
+def _section(layout: _Layout, channel: int, section: int) -> NDArray[Any]:
+    """Return section number *section* of one channel, (y, x), from its page alone."""
+    index = [0] * len(layout.stored)
+    for place, value in zip(layout.order[-3::-1], (section, channel), strict=False):
+        if place >= 0:
+            index[place] = value
+    leading = layout.stored[: layout.leading]
+    number = int(np.ravel_multi_index(index[: layout.leading], leading)) if leading else 0
+    page = layout.series.pages[number]
+    if page is None:  # a page that was left out stands for zeros
+        return np.zeros([layout.stored[i] for i in layout.order[-2:]], layout.series.dtype)
+    image = page.asarray().reshape(layout.stored[layout.leading :])
+    samples = tuple(index[layout.leading + 2 :])
+    plane: NDArray[Any] = image[(..., *samples)]
+    return plane
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def write_tiff(path: Path, chunk: Chunk, compression: str = "zlib") -> None:
+    """Write *chunk* to a new TIFF file, which has its final name only when it is complete.
+
+    Args:
+        path: of the file; replaced if it exists.
+        chunk: (z, y, x) or (c, z, y, x), numbers; bool is written as uint8.
+        compression: one of `COMPRESSIONS`; ``jpeg`` loses detail and takes uint8 images only.
+
+    Raises:
+        ChunkError: the chunk is empty, or jpeg cannot hold it.
+        VolumeError: the file cannot be written, such as on a full disk; what was there is kept.
+    """
+    array = chunk.array.astype(np.uint8) if chunk.dtype == bool else chunk.array
+    if array.size == 0:
+        msg = f"chunk {chunk.bbox} holds no voxel, and TIFF has no empty images; save it as HDF5"
+        raise ChunkError(msg)
+    if compression == "jpeg" and (array.dtype != np.uint8 or chunk.kind == "segmentation"):
+        msg = (
+            f"jpeg holds uint8 images, not a {chunk.kind or 'chunk'} of {array.dtype}; "
+            "use --compression zlib, or --dtype uint8 for an image"
+        )
+        raise ChunkError(msg)
+    _, y_nm, x_nm = chunk.voxel_size_nm
+    metadata = {
+        "axes": "ZYX" if chunk.ndim == 3 else "CZYX",
+        "voxel_offset": list(chunk.voxel_offset),
+        "voxel_size_nm": list(chunk.voxel_size_nm),
+        "layer_type": chunk.kind,
+    }
+    with replacing(path) as temporary:
+        tifffile.imwrite(
+            temporary,
+            np.ascontiguousarray(array),
+            bigtiff=array.nbytes > _CLASSIC_LIMIT,
+            photometric="minisblack",
+            resolution=(1e7 / x_nm, 1e7 / y_nm),
+            resolutionunit="CENTIMETER",
+            metadata=metadata,
+            **COMPRESSIONS[compression],
+        )
