@@ -1,0 +1,47 @@
+"""Keep an item under a second name.
+
+Example: chunkflow create-chunk copy-var --from-name chunk --to-name raw threshold --threshold 128
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.params import input_option, output_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.task import Task
+
+
+@dataclass
+class Copier:
+    """Puts a copy of one item, or the same item, under another name."""
+
+    from_name: str
+    to_name: str
+    deep_copy: bool = True
+
+    def __call__(self, task: Task) -> Task:
+        """Copy the item."""
+        item = task[self.from_name]
+        task[self.to_name] = deepcopy(item) if self.deep_copy else item
+        return task
+
+
+@operator("compute")
+@input_option("--from-name", "-f", help="Name of the item to copy.")
+@output_option("--to-name", "-t", help="Name of the copy.")
+@click.option(
+    "--deep-copy/--shallow-copy",
+    default=True,
+    show_default=True,
+    help="Copy the voxels, or give the same ones a second name.",
+)
+def command(from_name: str, to_name: str, deep_copy: bool) -> Copier:
+    """Take the names."""
+    return Copier(from_name, to_name, deep_copy)

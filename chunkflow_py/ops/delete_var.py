@@ -1,0 +1,48 @@
+"""Forget items, so that their memory is free.
+
+Example: chunkflow create-chunk copy-var -t raw delete-var --var-names raw
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.params import ItemNames
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.task import Task
+
+
+@dataclass
+class Deleter:
+    """Takes items out of every task."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, task: Task) -> Task:
+        """Delete the items.
+
+        Raises:
+            MissingChunkError: there is no item of one of the names.
+        """
+        for name in self.names:
+            task[name]  # says which names there are, if this one is not among them
+            del task.items[name]
+        return task
+
+
+@operator("compute")
+@click.option(
+    "--var-names",
+    "-v",
+    type=ItemNames("in"),
+    required=True,
+    help="Names of the items, separated by commas.",
+)
+def command(var_names: tuple[str, ...]) -> Deleter:
+    """Take the names."""
+    return Deleter(tuple(dict.fromkeys(var_names)))

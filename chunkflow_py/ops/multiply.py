@@ -1,0 +1,118 @@
+"""Multiply chunks by another chunk.
+
+Example: chunkflow load-h5 -f raw.h5 load-h5 -f mask.h5 -o mask multiply -m mask save-h5 -f out.h5
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.errors import ChunkError, OptionError
+from chunkflow_py.params import ItemName, ItemNames
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.task import Task
+
+
+def multiply(chunk: Chunk, multiplier: Chunk) -> Chunk:
+    """Return the product, voxel by voxel.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), any real dtype.
+        multiplier: (z, y, x), for all channels, or of as many channels as *chunk*; it may cover
+            more than *chunk*.
+
+    Returns:
+        A chunk like *chunk*; of its dtype if both hold integers, else of NumPy's common dtype.
+
+    Raises:
+        ChunkError: boxes or channels do not fit, or an integer product could overflow.
+    """
+    import numpy as np
+
+    if multiplier.bbox.intersection(chunk.bbox) != chunk.bbox:
+        msg = (
+            f"multiplier {multiplier.bbox} does not cover chunk {chunk.bbox}; "
+            f"both have {multiplier.bbox.intersection(chunk.bbox)}"
+        )
+        raise ChunkError(msg)
+    if multiplier.channels not in (1, chunk.channels):
+        msg = (
+            f"a multiplier of {multiplier.channels} channels does not fit a chunk of "
+            f"{chunk.channels}; it must have 1 or {chunk.channels}"
+        )
+        raise ChunkError(msg)
+    other = multiplier.cut(chunk.bbox).array
+    if other.ndim > chunk.ndim:
+        other = other[0]
+    if chunk.dtype.kind not in "iu" or other.dtype.kind not in "biu":
+        return chunk.with_array(chunk.array * other)
+    limits = np.iinfo(chunk.dtype)
+    extremes = [int(f(array)) for array in (chunk.array, other) for f in (np.min, np.max)]
+    products = [a * b for a in extremes[:2] for b in extremes[2:]]
+    if min(products) < limits.min or max(products) > limits.max:
+        msg = (
+            f"products from {min(products)} to {max(products)} do not fit into the chunk's "
+            f"{chunk.dtype}; scale the multiplier to [0, 1] or load the chunk as float32"
+        )
+        raise ChunkError(msg)
+    return chunk.with_array(np.multiply(chunk.array, other, dtype=chunk.dtype, casting="unsafe"))
+
+
+@dataclass
+class Multiplier:
+    """Multiplies several chunks of a task by one other."""
+
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    multiplier_name: str
+
+    def __call__(self, task: Task) -> Task:
+        """Multiply the chunks."""
+        multiplier = task.chunk(self.multiplier_name)
+        for source, target in zip(self.input_names, self.output_names, strict=True):
+            task[target] = multiply(task.chunk(source), multiplier)
+        return task
+
+
+@operator("compute")
+@click.option(
+    "--input-names",
+    "-i",
+    type=ItemNames("in"),
+    default="chunk",
+    show_default=True,
+    help="Names of the chunks to read, separated by commas.",
+)
+@click.option(
+    "--output-names",
+    "-o",
+    type=ItemNames("out"),
+    help="Names of the chunks to make.  [default: the same]",
+)
+@click.option(
+    "--multiplier-name", "-m", type=ItemName("in"), required=True, help="Chunk to multiply by."
+)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    input_names: tuple[str, ...],
+    output_names: tuple[str, ...] | None,
+    multiplier_name: str,
+) -> Multiplier:
+    """Check that every input has an output."""
+    outputs = output_names or input_names
+    if len(outputs) != len(input_names):
+        msg = (
+            f"--output-names has {len(outputs)} names and --input-names {len(input_names)}; "
+            "give one for each"
+        )
+        raise OptionError(msg)
+    ctx.params["output_names"] = outputs  # so that the line knows what is made
+    return Multiplier(input_names, outputs, multiplier_name)

@@ -1,0 +1,48 @@
+"""Map an integer image linearly to [-1, 1].
+
+Example: chunkflow load-h5 -f raw.h5 normalize-intensity save-h5 -f normalized.h5
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chunkflow_py.errors import ChunkError
+from chunkflow_py.stages import transform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chunkflow_py.chunk import Chunk
+
+
+def normalize_intensity(chunk: Chunk) -> Chunk:
+    """Return 2·v/max - 1 of every voxel v, where max is the largest value of the dtype.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), uint8 or another unsigned integer type.
+
+    Returns:
+        A chunk of the same shape, float32 in [-1, 1]; for uint8 it is v/127.5 - 1.
+
+    Raises:
+        ChunkError: the voxels are not unsigned integers.
+    """
+    import numpy as np
+
+    if chunk.dtype.kind != "u":
+        msg = (
+            f"normalize-intensity maps unsigned integers, but chunk {chunk.bbox} is "
+            f"{chunk.dtype}; load it as uint8"
+        )
+        raise ChunkError(msg)
+    array = chunk.array.astype(np.float32)
+    array /= np.iinfo(chunk.dtype).max / 2
+    array -= 1
+    return chunk.with_array(array)
+
+
+@transform
+def command() -> Callable[[Chunk], Chunk]:
+    """There is nothing to set up."""
+    return normalize_intensity

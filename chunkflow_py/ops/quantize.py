@@ -1,0 +1,83 @@
+"""Turn an affinity or probability map into a uint8 image.
+
+Example: chunkflow load-h5 -f affinity.h5 quantize --mode z save-h5 -f thumbnail.h5
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from chunkflow_py.errors import ChunkError
+from chunkflow_py.stages import transform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.chunk import Chunk
+
+logger = logging.getLogger(__name__)
+
+
+def quantize(chunk: Chunk, mode: Literal["xy", "z"] = "xy") -> Chunk:
+    """Return 255·p rounded half to even, p clamped to [0, 1]; the rule is the same for all data.
+
+    Args:
+        chunk: an affinity map (3, z, y, x) with channels x, y, z, or a probability map (z, y, x)
+            or (1, z, y, x); floats in [0, 1], or unsigned integers, divided by their maximum.
+        mode: of an affinity map the mean of x and y (``xy``), or z alone (``z``).
+
+    Returns:
+        A chunk (z, y, x), uint8, of kind image.
+
+    Raises:
+        ChunkError: the shape is another one, or a voxel is not a number.
+    """
+    import numpy as np
+
+    if chunk.channels not in (1, 3) or chunk.dtype.kind not in "fu":
+        msg = (
+            "quantize takes an affinity map (3, z, y, x) or a probability map of one channel, in "
+            f"floats or unsigned integers; got {chunk.dtype} of shape {chunk.shape}"
+        )
+        raise ChunkError(msg)
+    planes = chunk.array.reshape(-1, *chunk.size)
+    if len(planes) == 3:
+        planes = planes[:2] if mode == "xy" else planes[2:]
+    top = 1.0 if chunk.dtype.kind == "f" else float(np.iinfo(chunk.dtype).max)
+    result = np.empty(chunk.size, np.uint8)
+    # Section by section, so that no second map of floats is needed.
+    clamped = sum(_quantize(planes[:, z], top, result[z]) for z in range(chunk.size.z))
+    if clamped:
+        logger.warning("quantize: %d voxels of %s were outside of [0, 1]", clamped, chunk.bbox)
+    return chunk.with_array(result, kind="image")
+
+
+def _quantize(planes: NDArray[Any], top: float, out: NDArray[Any]) -> int:
+    import numpy as np
+
+    values = planes.mean(axis=0, dtype=np.float64) / top
+    if np.isnan(values).any():
+        msg = "a voxel to quantize is NaN; find the operator that made it"
+        raise ChunkError(msg)
+    outside = int(np.count_nonzero((values < 0) | (values > 1)))
+    out[...] = np.rint(255 * np.clip(values, 0, 1))
+    return outside
+
+
+@transform
+@click.option(
+    "--mode",
+    type=click.Choice(["xy", "z"]),
+    default="xy",
+    show_default=True,
+    help="Of an affinity map: the mean of x and y, or z alone.",
+)
+def command(**options: Any) -> Callable[[Chunk], Chunk]:
+    """Take the mode."""
+    return partial(quantize, **options)

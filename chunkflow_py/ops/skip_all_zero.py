@@ -1,0 +1,100 @@
+"""Skip a task whose chunk holds nothing but zeros.
+
+Example: chunkflow load-h5 -f raw.h5 skip-all-zero --prefix flags/ save-h5 -f copy.h5
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.errors import GeometryError, OptionError
+from chunkflow_py.params import input_option
+from chunkflow_py.stages import operator
+from chunkflow_py.task import Skip
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.task import Task
+
+
+def is_all_zero(chunk: Chunk) -> bool:
+    """Tell whether no voxel of *chunk* differs from zero."""
+    return not chunk.array.any()
+
+
+@dataclass
+class ZeroSkipper:
+    """Ends a task early when its chunk is all zero, and may leave an empty file to say so.
+
+    Attributes:
+        input_name: of the chunk.
+        prefix: of the file's path, or ``None`` for no file.
+        suffix: of the file's path.
+        adjust_size: voxels by which the box in the file's name is larger on every side.
+        chunk_bbox: name the file after the chunk's box; if not, the task's.
+    """
+
+    input_name: str = "chunk"
+    prefix: str | None = None
+    suffix: str = ""
+    adjust_size: int = 0
+    chunk_bbox: bool = True
+
+    def __call__(self, task: Task) -> Task:
+        """Raise `Skip` if the chunk is all zero."""
+        chunk = task.chunk(self.input_name)
+        if not is_all_zero(chunk):
+            return task
+        if self.prefix is not None:
+            self._touch(chunk.bbox if self.chunk_bbox else task.bbox)
+        msg = f"{self.input_name!r} is all zero"
+        raise Skip(msg)
+
+    def _touch(self, bbox: BoundingBox | None) -> None:
+        if bbox is None:
+            msg = "the task has no box to name the flag file after; use --chunk-bbox"
+            raise GeometryError(msg)
+        from chunkflow_py.store.local import write_whole
+
+        path = Path(f"{self.prefix}{bbox.grow((self.adjust_size,) * 3)}{self.suffix}")
+        if not path.exists():
+            write_whole(path, b"")
+
+
+@operator("compute")
+@input_option()
+@click.option("--prefix", "-p", help="Touch a file when skipping: this, the box, the suffix.")
+@click.option("--suffix", "-s", default="", show_default="empty", help="End of the file's name.")
+@click.option(
+    "--adjust-size", "-a", type=int, help="Voxels by which to grow the box in the file's name."
+)
+@click.option(
+    "--chunk-bbox/--task-bbox",
+    default=True,
+    show_default=True,
+    help="Name the file after the chunk's box, or the task's.",
+)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    input_name: str,
+    prefix: str | None,
+    suffix: str,
+    adjust_size: int | None,
+    chunk_bbox: bool,
+) -> ZeroSkipper:
+    """Check that the prefix is a path; a dry run leaves no files."""
+    if prefix is not None:
+        prefix = prefix.removeprefix("file://")
+        if "://" in prefix:
+            msg = f"--prefix {prefix} is not on this machine's disk; give a path"
+            raise OptionError(msg)
+    if ctx.find_root().params.get("dry_run"):
+        prefix = None
+    return ZeroSkipper(input_name, prefix, suffix, adjust_size or 0, chunk_bbox)

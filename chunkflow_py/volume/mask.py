@@ -1,0 +1,63 @@
+"""A mask that is coarser than the chunk it belongs to, at the chunk's resolution."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.errors import ChunkError, GeometryError
+from chunkflow_py.geometry import BoundingBox, Zyx
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.volume.protocol import Volume
+
+
+def mask_of(chunk: Chunk, volume: Volume, *, fill_missing: bool = True) -> NDArray[Any]:
+    """Return where *volume* is not zero, at the chunk's resolution.
+
+    Args:
+        chunk: whose box and voxel size count.
+        volume: of the mask, any dtype; of several channels any may be non-zero.
+        fill_missing: what lies outside of the volume is zero; if not, it is an error.
+
+    Returns:
+        (z, y, x) bool of the chunk's extent.
+
+    Raises:
+        ChunkError: the mask's voxel size is not a multiple of the chunk's.
+        GeometryError: the chunk reaches outside of the mask, and may not.
+    """
+    ratio = _ratio(volume, chunk)
+    box = BoundingBox(chunk.bbox.start // ratio, -(-chunk.bbox.stop // ratio))
+    inside = box.intersection(volume.bounds)
+    if inside != box and not fill_missing:
+        msg = (
+            f"chunk {chunk.bbox} needs {box} of mask {volume.url}, whose bounds are "
+            f"{volume.bounds}; use --fill-missing to count the rest as zero"
+        )
+        raise GeometryError(msg)
+    coarse = np.zeros(box.size, bool)
+    if not inside.is_empty:
+        values = volume.read(inside).array.astype(bool)
+        coarse[inside.slices(box.start)] = values if values.ndim == 3 else values.any(axis=0)
+    indexes = [
+        np.arange(chunk.bbox.start[axis], chunk.bbox.stop[axis]) // ratio[axis] - box.start[axis]
+        for axis in range(3)
+    ]
+    return coarse[np.ix_(*indexes)]
+
+
+def _ratio(volume: Volume, chunk: Chunk) -> Zyx:
+    ratios = [m / c for m, c in zip(volume.voxel_size_nm, chunk.voxel_size_nm, strict=True)]
+    if any(r < 1 - 1e-6 or abs(r - round(r)) > 1e-6 * r for r in ratios):
+        msg = (
+            f"voxels of mask {volume.url} are {volume.voxel_size_nm} nm, those of the chunk "
+            f"{chunk.voxel_size_nm} nm (zyx); the first must be a multiple of the second, "
+            "so choose another --mip, or load the chunk with its --voxel-size"
+        )
+        raise ChunkError(msg)
+    return Zyx.of(round(r) for r in ratios)
