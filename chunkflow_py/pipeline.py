@@ -193,6 +193,7 @@ class Pipeline:
             for task in stream:
                 self.listener.task_finished(task)
                 yield task
+                del task
 
     def _lane(self, stream: Iterable[Task], lane: Sequence[Operator]) -> Iterator[Task]:
         """Apply the operators of one lane to every task; never raises for a task's sake."""
@@ -202,6 +203,7 @@ class Pipeline:
                     if task.outcome is None:
                         self._apply(stage, task)
                 yield task
+                del task  # free its chunks before the next task loads its own
         finally:
             if close := getattr(stream, "close", None):
                 close()

@@ -34,6 +34,7 @@ def prefetch(stream: Iterable[T], depth: int, name: str = "prefetch") -> Iterato
         while (item := waiting.popleft().result()) is not _END:
             waiting.append(pool.submit(next, items, _END))
             yield item  # type: ignore[misc]  # _END was sorted out above
+            del item  # an item may be large: do not keep it while waiting for the next
     finally:
         pool.shutdown(cancel_futures=True)
         if close := getattr(items, "close", None):

@@ -201,6 +201,7 @@ def run_line(
             if task.failed:
                 listener.print_failure(task, debug=debug)
                 ctx.exit(1)
+            del task  # or its chunks would live on beside those of the next
     finally:
         tasks.close()
 

@@ -1,0 +1,628 @@
+"""The only loop over tasks."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from chunkflow_py import BoundingBox, BoxGrid, Pipeline, Region, Task, Zyx
+from chunkflow_py.errors import ChunkError, ChunkflowError, OperatorError, OptionError
+from chunkflow_py.pipeline import Listener
+from chunkflow_py.stages import Operator, Outline, Source, TaskSource
+from chunkflow_py.task import Skip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+GRID = BoxGrid.covering(BoundingBox.parse("0-6_0-1_0-1"), Zyx(1, 1, 1))
+AHEAD = pytest.mark.parametrize("ahead", [0, 1, 3])
+
+
+def box(text: str) -> BoundingBox:
+    """Return a box whose x range is *text*, one voxel thick."""
+    return BoundingBox.parse(f"0-1_0-1_{text}")
+
+
+def make(
+    name: str,
+    body: Any = lambda task: task,
+    lane: Any = "compute",
+    *,
+    reads: str = "",
+    to: str = "",
+) -> Operator:
+    """Return an operator as a command would."""
+    call = body if callable(body) else lambda task: task
+    return Operator(name, lane, call, body, tuple(reads.split()), tuple(to.split()))
+
+
+def run(operators: Sequence[Operator], boxes: Any = GRID, **settings: Any) -> list[Task]:
+    """Check and run a line over tasks of *boxes*."""
+    source = None if boxes is None else Source("boxes", TaskSource(boxes))
+    pipeline = Pipeline(operators, source, **settings)
+    pipeline.check()
+    return list(pipeline.run())
+
+
+def number(task: Task) -> int:
+    """Return which of the tasks of `GRID` this is."""
+    assert task.bbox is not None
+    return task.bbox.start.z
+
+
+# --- the loop ------------------------------------------------------------------------------------
+
+
+@AHEAD
+def test_operators_are_applied_in_order_to_every_task(ahead: int) -> None:
+    """Each task passes every operator in the order of the line, and tasks keep their order."""
+
+    def step(name: str) -> Callable[[Task], Task]:
+        def body(task: Task) -> Task:
+            task["trace"] = [*task.items.get("trace", []), name]
+            return task
+
+        return body
+
+    lanes = ("read", "read", "compute", "write", "write")
+    line = [make(n, step(n), lane) for n, lane in zip("abcde", lanes, strict=True)]
+    tasks = run(line, ahead=ahead)
+    assert [number(task) for task in tasks] == list(range(6))
+    assert all(task["trace"] == list("abcde") for task in tasks)
+    assert all(list(task.seconds) == list("abcde") for task in tasks)
+
+
+def test_without_a_source_the_line_runs_once() -> None:
+    """A line that no source begins gets one empty task."""
+    (task,) = run([make("a")], boxes=None)
+    assert (task.region, task.items, task.outcome) == (None, {}, None)
+
+
+def test_a_source_alone_passes_its_tasks() -> None:
+    """A line may consist of a source only."""
+    assert len(run([])) == 6
+
+
+def test_repeated_operators_are_numbered() -> None:
+    """The second operator of a name is name#2, in timings too."""
+    line = [make(name) for name in ("inference", "mask", "inference", "inference")]
+    (task,) = run(line, boxes=None)
+    assert list(task.seconds) == ["inference", "mask", "inference#2", "inference#3"]
+
+
+@AHEAD
+def test_failed_task_flows_to_the_end_and_the_rest_arrive(ahead: int) -> None:
+    """Every third task fails; it arrives with its error, without chunks, and no other suffers."""
+    later: list[int] = []
+
+    def fail(task: Task) -> Task:
+        task["chunk"] = "large"
+        if number(task) % 3 == 0:
+            msg = "shapes (1, 2) and (2, 1) differ"
+            raise ChunkError(msg)
+        return task
+
+    def note(task: Task) -> Task:
+        later.append(number(task))
+        return task
+
+    tasks = run([make("load", lane="read"), make("fail", fail), make("note", note)], ahead=ahead)
+    assert [number(task) for task in tasks] == list(range(6))
+    assert [task.failed for task in tasks] == [True, False, False] * 2
+    assert later == [1, 2, 4, 5]
+    failed = tasks[3]
+    assert isinstance(failed.outcome, OperatorError)
+    assert str(failed.outcome) == (
+        "fail failed on task 3-4_0-1_0-1: shapes (1, 2) and (2, 1) differ"
+    )
+    assert isinstance(failed.outcome.__cause__, ChunkError)
+    assert failed.outcome.__cause__.__traceback__ is not None
+    assert not failed.items
+    assert "note" not in failed.seconds
+
+
+@AHEAD
+def test_skipped_task_is_done_with_a_reason(ahead: int) -> None:
+    """Skip ends a task early: it arrives, has not failed, carries its reason and no chunks."""
+
+    def skip(task: Task) -> Task:
+        task["chunk"] = "large"
+        if number(task) == 2:
+            reason = "all voxels are zero"
+            raise Skip(reason)
+        return task
+
+    tasks = run([make("skip", skip), make("save", lane="write")], ahead=ahead)
+    assert len(tasks) == 6
+    skipped = tasks[2]
+    assert not skipped.failed
+    assert str(skipped.outcome) == "all voxels are zero"
+    assert not skipped.items
+    assert "save" not in skipped.seconds
+    assert all(task.outcome is None for task in tasks if task is not skipped)
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"), [(None, "returned None"), (3, "returned a int"), (Task(), "a Task")]
+)
+def test_operator_that_loses_its_task_is_caught(returned: object, said: str) -> None:
+    """Forgetting to return the task is an error that names the operator and the remedy."""
+    (task,) = run([make("plugin", lambda _: returned)], boxes=None)
+    assert task.failed
+    assert said in str(task.outcome)
+    assert "plugin failed" in str(task.outcome)
+    assert "raise Skip to drop a task" in str(task.outcome)
+
+
+def test_error_of_the_source_reaches_the_consumer() -> None:
+    """A source that breaks is no task's failure: tasks before it arrive, then its error."""
+
+    def broken() -> Iterator[Task]:
+        yield Task()
+        msg = "queue is gone"
+        raise OSError(msg)
+
+    pipeline = Pipeline([make("a", lane="read"), make("b")], Source("s", broken()), ahead=1)
+    pipeline.check()
+    tasks = pipeline.run()
+    assert not next(tasks).failed
+    with pytest.raises(OSError, match="queue is gone"):
+        next(tasks)
+
+
+# --- lanes ---------------------------------------------------------------------------------------
+
+
+def test_lanes_overlap() -> None:
+    """One task is read, another computed and a third written at the same time."""
+    together = threading.Barrier(3, timeout=20)
+
+    def meet(which: int) -> Callable[[Task], Task]:
+        def body(task: Task) -> Task:
+            if number(task) == which:
+                together.wait()
+            return task
+
+        return body
+
+    line = [make("r", meet(2), "read"), make("c", meet(1)), make("w", meet(0), "write")]
+    tasks = run(line, ahead=1)
+    assert [task.outcome for task in tasks] == [None] * 6
+
+
+def test_neighbours_of_one_lane_share_a_thread() -> None:
+    """Threads belong to lanes, not to operators; the last lane runs in the caller's thread."""
+    threads: dict[str, set[str]] = {}
+
+    def note(name: str) -> Callable[[Task], Task]:
+        def body(task: Task) -> Task:
+            threads.setdefault(name, set()).add(threading.current_thread().name)
+            return task
+
+        return body
+
+    lanes = {"a": "read", "b": "read", "c": "compute", "d": "write"}
+    run([make(name, note(name), lane) for name, lane in lanes.items()], ahead=2)
+    assert threads["a"] == threads["b"]
+    assert [len(names) for names in threads.values()] == [1] * 4
+    assert threads["d"] == {threading.current_thread().name}
+    assert len(set.union(*threads.values())) == 3
+    run([make(name, note(f"{name}0"), lane) for name, lane in lanes.items()], ahead=0)
+    assert threads["a0"] == threads["c0"] == threads["d0"] == threads["d"]
+
+
+@AHEAD
+def test_number_of_tasks_alive_is_bounded(ahead: int) -> None:
+    """At most 1 + lanes · ahead tasks hold memory at any time, however fast the reader is."""
+    alive = most = 0
+    lock = threading.Lock()
+
+    class Large:
+        def __init__(self) -> None:
+            nonlocal alive, most
+            with lock:
+                alive += 1
+                most = max(most, alive)
+
+        def __del__(self) -> None:
+            nonlocal alive
+            with lock:
+                alive -= 1
+
+    def load(task: Task) -> Task:
+        task["chunk"] = Large()
+        return task
+
+    grid = BoxGrid.covering(BoundingBox.parse("0-40_0-1_0-1"), Zyx(1, 1, 1))
+    line = [make("load", load, "read"), make("c"), make("save", lane="write")]
+    pipeline = Pipeline(line, Source("boxes", TaskSource(grid)), ahead=ahead)
+    pipeline.check()
+    for task in pipeline.run():
+        del task
+    assert most <= 1 + 3 * ahead
+    assert alive == 0
+
+
+@AHEAD
+def test_leaving_early_ends_threads_and_contexts(ahead: int) -> None:
+    """A consumer that stops leaves no thread and no open operator behind."""
+    before = threading.active_count()
+    opened = Opened()
+    line = [make("load", opened, "read"), make("c"), make("w", lane="write")]
+    pipeline = Pipeline(line, Source("boxes", TaskSource(GRID)), ahead=ahead)
+    pipeline.check()
+    tasks = pipeline.run()
+    next(tasks)
+    tasks.close()
+    assert threading.active_count() == before
+    assert opened.events[0] == "enter"
+    assert opened.events[-1] == "exit with GeneratorExit"
+
+
+# --- set-up and tear-down ------------------------------------------------------------------------
+
+
+@dataclass
+class Opened:
+    """A body that must be entered, and writes down what happens to it."""
+
+    events: list[str] = field(default_factory=list)
+    broken: Exception | None = None
+
+    def __enter__(self) -> Opened:
+        self.events.append("enter")
+        if self.broken:
+            raise self.broken
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.events.append(f"exit with {kind.__name__}" if kind else "exit")
+
+    def __call__(self, task: Task) -> Task:
+        self.events.append("call")
+        return task
+
+
+@dataclass
+class Refuses:
+    """A body that finds something wrong with the line before it runs."""
+
+    error: Exception
+
+    def prepare(self, outline: Outline) -> None:
+        raise self.error
+
+
+def test_bodies_are_entered_after_all_checks() -> None:
+    """Heavy set-up of the first operator waits until the last one has agreed."""
+    opened = Opened()
+    error = ChunkflowError("not aligned")
+    with pytest.raises(ChunkflowError, match="not aligned"):
+        run([make("load", opened, "read"), make("save", Refuses(error), "write")])
+    assert not opened.events
+    run([make("load", opened, "read")], boxes=None)
+    assert opened.events == ["enter", "call", "exit"]
+
+
+def test_bodies_are_exited_when_a_later_one_fails_to_enter() -> None:
+    """What was opened is closed when the next cannot be opened; the message names that one."""
+    opened, broken = Opened(), Opened(broken=RuntimeError("no such device"))
+    with pytest.raises(OperatorError, match="inference failed: RuntimeError: no such device"):
+        run([make("load", opened, "read"), make("inference", broken)])
+    assert opened.events == ["enter", "exit with OperatorError"]
+    assert broken.events == ["enter"]
+
+
+def test_own_errors_of_set_up_are_left_alone() -> None:
+    """Our own errors are sentences already and are not wrapped."""
+    with pytest.raises(ChunkError, match="^bad$"):
+        run([make("a", Opened(broken=ChunkError("bad")))])
+    with pytest.raises(OperatorError, match="a failed: ZeroDivisionError: oh"):
+        run([make("a", Refuses(ZeroDivisionError("oh")))])
+
+
+@AHEAD
+def test_bodies_are_exited_when_a_task_fails(ahead: int) -> None:
+    """A failed task does not keep the operators from being closed properly."""
+    opened = Opened()
+
+    def fail(task: Task) -> Task:
+        raise ValueError
+
+    run([make("load", opened, "read"), make("fail", fail)], ahead=ahead)
+    assert opened.events == ["enter", *["call"] * 6, "exit"]
+
+
+def test_dry_run_leaves_out_what_saves() -> None:
+    """In a dry run operators of the write lane are not checked, entered or called."""
+    load, save = Opened(), Opened()
+    refuses = make("create", Refuses(ChunkflowError("x")), "write")
+    tasks = run([make("load", load, "read"), make("save", save, "write"), refuses], dry_run=True)
+    assert not save.events
+    assert len(load.events) == 8
+    assert [list(task.seconds) for task in tasks] == [["load"]] * 6
+
+
+# --- checks before the first task ----------------------------------------------------------------
+
+
+def test_names_are_checked_before_work() -> None:
+    """An item that nothing makes is a usage error, before anything is opened."""
+    opened = Opened()
+    line = [
+        make("load", opened, "read", to="chunk"),
+        make("inference", reads="chunk", to="affinity"),
+        make("mask", reads="image"),
+    ]
+    with pytest.raises(
+        OptionError,
+        match=r"mask reads 'image', which no operator before it makes \(made so far: affinity, "
+        r"chunk\); change --input-name or add a loader",
+    ):
+        run(line)
+    assert not opened.events
+    with pytest.raises(OptionError, match="made so far: none"):
+        run([make("mask", reads="image"), make("load", to="image")])
+
+
+@dataclass
+class Loader:
+    """A loader that knows its bounds and takes the margin that the line asks for."""
+
+    volume: BoundingBox | None = None
+    required: Any = None
+
+    def bounds(self) -> BoundingBox | None:
+        return self.volume
+
+    def negotiate(self, required: Any) -> None:
+        self.required = required
+
+    def __call__(self, task: Task) -> Task:
+        return task
+
+
+@dataclass
+class Halo:
+    """A body that needs *low* and *high* more voxels in x than it returns."""
+
+    low: int
+    high: int
+
+    def required_input(self, wanted: BoundingBox, domain: BoundingBox) -> BoundingBox:
+        return wanted.grow(Zyx(0, 0, self.low), Zyx(0, 0, self.high))
+
+    def __call__(self, task: Task) -> Task:
+        return task
+
+
+@dataclass
+class Moves:
+    """A body that moves the faces of the task's box."""
+
+    face_offsets: tuple[Zyx, Zyx]
+
+    def __call__(self, task: Task) -> Task:
+        return task
+
+
+@dataclass
+class Looks:
+    """A body that keeps the outline it was shown."""
+
+    seen: list[Outline] = field(default_factory=list)
+
+    def prepare(self, outline: Outline) -> None:
+        self.seen.append(outline)
+
+    def __call__(self, task: Task) -> Task:
+        return task
+
+
+def required(*later: Operator, wanted: str = "10-20", domain: str = "0-100") -> str:
+    """Return the x range that a loader of `chunk` must read for the rest of the line."""
+    loader = Loader()
+    pipeline = Pipeline([make("load", loader, "read", to="chunk"), *later])
+    pipeline.check()
+    answer = loader.required(box(wanted), box(domain))
+    assert (answer.start[:2], answer.stop[:2]) == ((0, 0), (1, 1))
+    return f"{answer.start.x}-{answer.stop.x}"
+
+
+def halo(low: int, high: int, reads: str = "chunk", to: str = "chunk") -> Operator:
+    """Return an operator with a halo."""
+    return make("filter", Halo(low, high), reads=reads, to=to)
+
+
+def moves(low: int, high: int) -> Operator:
+    """Return an operator that moves the two faces in x."""
+    return make("adjust-bbox", Moves((Zyx(0, 0, low), Zyx(0, 0, high))))
+
+
+@pytest.mark.parametrize(
+    ("later", "expected"),
+    [
+        ([], "10-20"),
+        ([make("save", reads="chunk", lane="write")], "10-20"),
+        ([halo(1, 2)], "9-22"),
+        ([halo(1, 2), halo(3, 4)], "6-26"),
+        ([make("threshold", reads="chunk", to="chunk"), halo(3, 4)], "7-24"),
+        ([halo(1, 2), make("save", reads="chunk", lane="write")], "9-22"),
+        # Two consumers of one name: what each needs, together.
+        ([halo(5, 0, to="a"), halo(0, 7, to="b")], "5-27"),
+        ([halo(5, 0, to="a"), halo(1, 1, reads="a", to="b"), halo(0, 7, to="c")], "4-27"),
+        # What is made of something else does not count.
+        ([make("create", to="other"), halo(9, 9, reads="other", to="other")], "10-20"),
+        # A second loader of the same name ends the need for the first.
+        ([make("load-again", to="chunk", lane="read"), halo(9, 9)], "10-20"),
+        # The task's box is another one after adjust-bbox.
+        ([moves(-2, 3), halo(1, 1)], "7-24"),
+        ([halo(1, 1), moves(-2, 3)], "9-21"),
+        ([halo(1, 1), moves(-2, 3), make("save", reads="chunk", lane="write")], "7-24"),
+        ([moves(4, -4), halo(5, 5)], "9-21"),
+        ([moves(-1, 1), moves(-2, 2), halo(1, 1)], "6-24"),
+        # Never more than there is.
+        ([halo(50, 200)], "0-100"),
+    ],
+)
+def test_required_input_is_composed_from_the_last_operator_back(
+    later: list[Operator], expected: str
+) -> None:
+    """A loader reads what all later operators together need, and no more."""
+    assert required(*later) == expected
+
+
+def test_required_input_outside_of_the_volume() -> None:
+    """Where the volume holds nothing of the box, the loader is told the box it should have had."""
+    assert required(halo(1, 1), domain="50-60") == "9-21"
+
+
+def test_margins_of_two_loaders() -> None:
+    """Each loader is asked for what is made of its own chunk."""
+    image, mask = Loader(), Loader()
+    line = [
+        make("load", image, "read", to="image"),
+        make("load", mask, "read", to="mask"),
+        halo(3, 3, reads="image", to="image"),
+        make("multiply", reads="image mask", to="image"),
+    ]
+    Pipeline(line).check()
+    assert image.required(box("10-20"), box("0-100")) == box("7-23")
+    assert mask.required(box("10-20"), box("0-100")) == box("10-20")
+
+
+def test_outline_follows_the_line() -> None:
+    """Each operator is shown the boxes as they reach it and the bounds of what it reads."""
+    first, second, third = Looks(), Looks(), Looks()
+    volume = BoundingBox.parse("-5-50_0-1_0-1")
+    line = [
+        make("a", first),
+        make("load", Loader(volume), "read", to="image"),
+        make("create", to="other"),
+        make("b", second, reads="image", to="map"),
+        make("adjust-bbox", Moves((Zyx(-1, 0, 0), Zyx(2, 0, 0)))),
+        make("c", third, "write", reads="map"),
+        make("d", first, "write", reads="other"),
+    ]
+    run(line)
+    assert (first.seen[0].boxes, first.seen[0].domain) == (GRID, None)
+    assert (second.seen[0].region, second.seen[0].domain) == (GRID.bounds, volume)
+    assert third.seen[0].region == BoundingBox.parse("-1-8_0-1_0-1")
+    assert third.seen[0].domain == volume
+    assert first.seen[1].domain is None
+
+
+@pytest.mark.parametrize("respect_stop", [True, False])
+def test_moved_grid_is_the_grid_of_moved_boxes(respect_stop: bool) -> None:
+    """Moving the faces of a grid gives what moving the faces of each box gives."""
+    grid = BoxGrid.covering(
+        BoundingBox.parse("0-10_0-10_0-10"), Zyx(4, 4, 4), respect_stop=respect_stop
+    )
+    seen = []
+    for boxes in (grid, list(grid)):
+        looks = Looks()
+        low, high = Zyx(-1, 0, 1), Zyx(1, 2, 3)
+        run([make("adjust-bbox", Moves((low, high))), make("look", looks)], boxes=boxes)
+        assert looks.seen[0].boxes is not None
+        seen.append(list(looks.seen[0].boxes))
+    assert seen[0] == seen[1]
+
+
+def test_without_known_boxes_the_outline_is_empty() -> None:
+    """A line without a source, or fed by a queue, is checked without boxes."""
+    looks = Looks()
+    run([make("adjust-bbox", Moves((Zyx(0, 0, 0), Zyx(0, 0, 0)))), make("a", looks)], boxes=None)
+    Pipeline([make("a", looks)], Source("queue", iter([Task()]))).check()
+    assert looks.seen == [Outline(), Outline()]
+
+
+# --- listener ------------------------------------------------------------------------------------
+
+
+class Notes(Listener):
+    """A listener that writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+
+    def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:
+        self.heard.append(("run", [stage.name for stage in operators], tasks))
+
+    def operator_started(self, label: str, task: Task) -> None:
+        self.heard.append(("start", label))
+
+    def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:
+        self.heard.append(("progress", label, done, total))
+
+    def operator_finished(self, label: str, task: Task, seconds: float) -> None:
+        self.heard.append(("finish", label))
+        assert seconds == task.seconds[label] >= 0
+
+    def task_finished(self, task: Task) -> None:
+        self.heard.append(("task", task.failed))
+
+    def run_finished(self) -> None:
+        self.heard.append(("end",))
+
+
+class Works:
+    """A body with news from inside one call."""
+
+    on_progress: Any = None
+
+    def __call__(self, task: Task) -> Task:
+        self.on_progress(1, 2)
+        return task
+
+
+def test_listener_hears_everything_in_order() -> None:
+    """Start, progress and end of operators, tasks and the run are told, failures too."""
+
+    def fail(task: Task) -> Task:
+        raise ValueError
+
+    notes = Notes()
+    run([make("a", Works()), make("b", fail), make("c")], boxes=None, listener=notes)
+    assert notes.heard == [
+        ("run", ["a", "b", "c"], 1),
+        ("start", "a"),
+        ("progress", "a", 1, 2),
+        ("finish", "a"),
+        ("start", "b"),
+        ("finish", "b"),
+        ("task", True),
+        ("end",),
+    ]
+
+
+def test_listener_is_told_how_many_tasks() -> None:
+    """The number of tasks is that of the source, or unknown."""
+    notes = Notes()
+    run([make("a")], listener=notes)
+    list(Pipeline([], Source("queue", iter([Task()])), listener=notes).run())
+    assert [heard for heard in notes.heard if heard[0] == "run"] == [
+        ("run", ["a"], 6),
+        ("run", [], None),
+    ]
+
+
+def test_end_of_the_run_is_told_when_it_breaks() -> None:
+    """A progress bar is closed even when the source fails."""
+
+    def broken() -> Iterator[Task]:
+        raise OSError
+        yield
+
+    notes = Notes()
+    with pytest.raises(OSError, match=r"^$"):
+        list(Pipeline([make("a")], Source("s", broken()), listener=notes).run())
+    assert notes.heard[-1] == ("end",)
+
+
+def test_a_pipeline_needs_no_listener() -> None:
+    """The listener of a pipeline that was given none hears everything and does nothing."""
+    (task,) = run([make("a", Works())], boxes=[Region.parse("0-1_0-1_0-1").bbox])
+    assert task.outcome is None
