@@ -39,6 +39,8 @@ class PyTorch:
     may return either; which one they take is found out on the first batch. ``pre_process`` is
     given (n, c, z, y, x) float32, ``post_process`` whatever the network returned.
 
+    On the CPU the maps lie channels last, which is faster; the result is contiguous.
+
     float32 is float32: TF32 is off, and cuDNN keeps to deterministic algorithms, so that a batch
     has one result. float16 is autocast, on CUDA only.
 
@@ -91,19 +93,17 @@ class PyTorch:
         self._pre: _Hook | None = None
         self._post: _Hook | None = None
         self._module: ModuleType | None = None
-        network = self._load(weights, trust_weights, module)
-        self._network = self._placed(network)
+        self._layout = torch.contiguous_format
+        self._network = self._placed(self._load(weights, trust_weights, module))
         self.divisor = self._find_divisor()
         self.profile = numerical_profile(
-            device, framework="pytorch", dtype=dtype, memory_layout="contiguous"
+            device, framework="pytorch", dtype=dtype, memory_layout=str(self._layout)
         )
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
         """Run the network on (n, c, z, y, x) float32; see `Backend`."""
         with torch.inference_mode(), self._arithmetic():
-            # A network may work in place on what it is given, and the batch is the caller's.
-            found = self._run(batch.clone())
-        found = self._only_tensor(found)
+            found = self._only_tensor(self._run(batch))
         self._check(tuple(found.shape), tuple(batch.shape))
         # One pass makes it float32, contiguous, the caller's own and no inference tensor.
         return torch.empty(found.shape, dtype=torch.float32, device=self.device).copy_(found)
@@ -111,9 +111,12 @@ class PyTorch:
     def _run(self, batch: torch.Tensor) -> Any:
         shape = tuple(batch.shape)
         try:
-            ready = self._pre(batch) if self._pre else batch
+            # A network may work in place on what it is given, and the batch is the caller's.
+            ready = batch.clone()
+            ready = self._pre(ready) if self._pre else ready
             if isinstance(ready, torch.Tensor):
-                ready = ready.to(self.device)
+                layout = self._layout if ready.ndim == 5 else torch.contiguous_format
+                ready = ready.to(self.device, memory_format=layout)
             result = self._network(ready)
             return self._post(result) if self._post else result
         except torch.OutOfMemoryError as error:
@@ -124,6 +127,9 @@ class PyTorch:
             raise ModelError(msg) from error
         except Exception as error:
             reason = str(error).strip().partition("\n")[0]
+            if self._layout is torch.channels_last_3d and "view size is not" in reason:
+                self._use_contiguous()
+                return self._run(batch)
             remedy = "check --input-patch-size and --num-input-channels"
             if self.divisor and any(Zyx.of(shape[-3:]) % self.divisor):
                 remedy = f"--input-patch-size must be a multiple of {self.divisor}"
@@ -268,7 +274,18 @@ class PyTorch:
         # An exported program has no training mode to leave; it keeps the one it was exported in.
         with contextlib.suppress(NotImplementedError):
             network.eval()
-        return network.to(self.device)
+        if self.device.type == "cpu" and Path(self.model).suffix not in PROGRAM_SUFFIXES:
+            # Measured, 2 threads with AVX-512: the FIB-25 network takes 2.0 s instead of 2.8 s for
+            # 24x256x256 voxels, RSUNet 5.4 s instead of 7.8 s for 20x256x256.
+            self._layout = torch.channels_last_3d
+        return _laid_out(network.to(self.device), self._layout)
+
+    def _use_contiguous(self) -> None:
+        """Give up the faster layout, for a network that calls ``view`` on its maps."""
+        logger.info("%s needs contiguous tensors; it runs slower for that", self.model)
+        self._layout = torch.contiguous_format
+        self._network = _laid_out(self._network, self._layout)
+        self.profile["memory_layout"] = str(self._layout)
 
     def _find_divisor(self) -> Zyx | None:
         found = getattr(self._network, "divisor", None)
@@ -328,6 +345,12 @@ def _as_numpy(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().numpy()
     return value
+
+
+def _laid_out(network: torch.nn.Module, layout: torch.memory_format) -> torch.nn.Module:
+    # The type stubs of Module.to leave memory_format out.
+    place: Callable[..., torch.nn.Module] = network.to
+    return place(memory_format=layout)
 
 
 def _torchscript(path: str) -> torch.nn.Module:

@@ -1,0 +1,621 @@
+"""Backends: the contract of each, and what they say about bad models and weights."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from contracts.backend_contract import BackendContract
+
+from chunkflow_py.errors import ModelError, OptionError
+from chunkflow_py.geometry import Zyx
+from chunkflow_py.inference.backends import create_backend, device_of
+
+NETWORK = """
+    import torch
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = torch.nn.Conv3d(1, 3, 3, padding=1)
+            self.norm = torch.nn.BatchNorm3d(3)
+            self.dropout = torch.nn.Dropout(0.5)
+
+        def forward(self, x):
+            return torch.sigmoid(self.dropout(self.norm(self.conv(x))))
+
+    torch.manual_seed(0)
+    InstantiatedModel = Network()
+"""
+
+IN_PLACE = """
+    import torch
+
+    class Network(torch.nn.Module):
+        divisor = (1, 2, 4)
+        last = None
+
+        def forward(self, x):
+            x.mul_(2)
+            self.last = x.expand(-1, 3, -1, -1, -1) if self.last is None else self.last
+            return x.expand(-1, 3, -1, -1, -1)
+
+    InstantiatedModel = Network()
+"""
+
+INFERENCER = """
+    import numpy
+
+    class PatchInferencer:
+        def __init__(self, weight_path, output_patch_mask):
+            self.mask = output_patch_mask
+
+        def __call__(self, patch):
+            assert isinstance(patch, numpy.ndarray) and patch.dtype == numpy.float32
+            patch *= 2
+            return numpy.repeat(patch[:, :1, 2:-2, 2:-2, 2:-2], 3, axis=1) * self.mask
+"""
+
+PATCH = Zyx(8, 16, 16)
+SIZES = {"input_patch_size": PATCH, "output_patch_size": PATCH, "device": "cpu"}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Return a function that writes a model file and returns its path."""
+
+    def write(text: str, name: str = "model.py") -> str:
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text))
+        return str(path)
+
+    return write
+
+
+def torchscript(path):
+    """Save a small TorchScript program at *path*."""
+    network = torch.nn.Sequential(torch.nn.Conv3d(1, 3, 3, padding=1), torch.nn.BatchNorm3d(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.save(torch.jit.script(network), str(path))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """Return the path of a small exported program for batches of any number."""
+    path = str(tmp_path_factory.mktemp("export") / "net.pt2")
+    network = torch.nn.Sequential(torch.nn.Conv3d(1, 3, 3, padding=1), torch.nn.BatchNorm3d(3))
+    number = torch.export.Dim("n", min=1, max=8)
+    example = torch.zeros(2, 1, *BackendContract.input_patch_size)
+    exported = torch.export.export(network.eval(), (example,), dynamic_shapes=({0: number},))
+    torch.export.save(exported, path)
+    return path
+
+
+# --- the contract -------------------------------------------------------------------------------
+
+
+class TestIdentity(BackendContract):
+    """framework identity."""
+
+    @pytest.fixture
+    def backend(self):
+        return create_backend("identity", **self.settings)
+
+    def test_returns_the_middle_of_its_input(self, backend):
+        """Every channel is the input without the margin."""
+        batch = self.batch(2)
+        inside = batch[:, :, 2:6, 2:14, 2:14]
+        assert torch.equal(backend(batch), inside.expand(-1, 3, -1, -1, -1))
+
+
+class TestIdentityOfManyChannels(TestIdentity):
+    """framework identity, two channels in and five out."""
+
+    num_input_channels = 2
+    num_output_channels = 5
+
+    def test_returns_the_middle_of_its_input(self, backend):
+        """Every channel is the first of the input."""
+        batch = self.batch(2)
+        inside = batch[:, :1, 2:6, 2:14, 2:14]
+        assert torch.equal(backend(batch), inside.expand(-1, 5, -1, -1, -1))
+
+
+class TestModelFile(BackendContract):
+    """framework pytorch, Python code."""
+
+    @pytest.fixture
+    def backend(self, write):
+        return create_backend("pytorch", model=write(NETWORK), **self.settings)
+
+
+class TestNetworkInPlace(BackendContract):
+    """framework pytorch, a network that changes and keeps what it is given."""
+
+    @pytest.fixture
+    def backend(self, write):
+        return create_backend("pytorch", model=write(IN_PLACE), **self.settings)
+
+    def test_knows_its_divisor(self, backend):
+        """The attribute divisor of the network is the backend's."""
+        assert backend.divisor == Zyx(1, 2, 4)
+
+
+class TestTorchScript(BackendContract):
+    """framework pytorch, a TorchScript program."""
+
+    @pytest.fixture
+    def backend(self, tmp_path):
+        return create_backend("universal", model=torchscript(tmp_path / "net.pt"), **self.settings)
+
+
+class TestExportedProgram(BackendContract):
+    """framework pytorch, a torch.export program with batches of any number."""
+
+    @pytest.fixture
+    def backend(self, program):
+        return create_backend("universal", model=program, **self.settings)
+
+    def test_other_shape_is_an_error(self, backend):
+        """A patch size other than the exported one is told with the shape."""
+        with pytest.raises(ModelError, match=r"failed on a batch of shape \(1, 1, 8, 8, 8\)"):
+            backend(torch.zeros(1, 1, 8, 8, 8))
+
+
+class TestBuiltIn(BackendContract):
+    """framework universal, a built-in network."""
+
+    @pytest.fixture
+    def backend(self):
+        return create_backend("universal", model="rsunet", **self.settings)
+
+
+class TestUniversal(BackendContract):
+    """framework universal, a PatchInferencer."""
+
+    @pytest.fixture
+    def window(self):
+        return np.random.default_rng(0).random(self.output_patch_size, np.float32)
+
+    @pytest.fixture
+    def backend(self, write, window):
+        return create_backend("universal", model=write(INFERENCER), window=window, **self.settings)
+
+    def test_result_is_weighted(self, backend, window):
+        """The class gets the window, and its products come out."""
+        batch = self.batch(1)
+        expected = 2 * batch[:, :, 2:6, 2:14, 2:14] * torch.from_numpy(window)
+        assert backend.weighted
+        assert torch.equal(backend(batch), expected.expand(-1, 3, -1, -1, -1))
+
+
+# --- choosing -----------------------------------------------------------------------------------
+
+
+def test_universal_runs_pytorch_models(write, caplog):
+    """A file with InstantiatedModel and no PatchInferencer is run by pytorch, which is logged."""
+    with caplog.at_level(logging.INFO):
+        backend = create_backend("universal", model=write(NETWORK), **SIZES)
+    assert backend.profile["framework"] == "pytorch"
+    assert "is run by pytorch" in caplog.text
+
+
+def test_unknown_framework_names_the_nearest():
+    """A misspelt framework is answered with the one that was meant."""
+    with pytest.raises(OptionError, match="nearest is 'pytorch'"):
+        create_backend("pytroch", **SIZES)
+
+
+def test_missing_model_option():
+    """A framework that needs a network says which option gives it."""
+    with pytest.raises(OptionError, match="--convnet-model"):
+        create_backend("pytorch", **SIZES)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
+def test_cuda_is_cuda_or_an_error():
+    """A device that is not there is refused with the reason, never replaced."""
+    with pytest.raises(OptionError, match=r"--device cuda cannot be used: PyTorch .*; choose"):
+        device_of("cuda")
+
+
+def test_auto_logs_its_choice(caplog):
+    """The device that auto chose is named."""
+    with caplog.at_level(logging.INFO):
+        device = device_of("auto")
+    assert f"auto chose {device.type}" in caplog.text
+
+
+def test_unknown_device():
+    """A device that PyTorch knows and we do not is refused too."""
+    for name in ("tpu", "meta"):
+        with pytest.raises(OptionError, match="not one of auto, cpu, cuda"):
+            device_of(name)
+
+
+def test_half_precision_needs_cuda(write):
+    """float16 on the CPU is refused with what works."""
+    with pytest.raises(OptionError, match="float32 works there"):
+        create_backend("pytorch", model=write(NETWORK), dtype="float16", **SIZES)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float16", 1e-2)])
+def test_cuda_agrees_with_the_cpu(write, dtype, tolerance):
+    """A GPU gives what the CPU gives, to the tolerance of the type."""
+    path = write(NETWORK)
+    batch = torch.rand(2, 1, *PATCH)
+    there = create_backend(model=path, dtype=dtype, **(SIZES | {"device": "cuda"}))
+    here = create_backend(model=path, **SIZES)
+    result = there(batch.cuda())
+    assert result.dtype == torch.float32
+    assert float((result.cpu() - here(batch)).abs().max()) < tolerance
+
+
+# --- evaluation mode, hooks ---------------------------------------------------------------------
+
+
+def test_networks_run_in_evaluation_mode(write):
+    """Dropout does nothing and batches leave no trace in the statistics of BatchNorm."""
+    backend = create_backend("pytorch", model=write(NETWORK), **SIZES)
+    first = backend(torch.rand(2, 1, *PATCH, generator=torch.Generator().manual_seed(1)))
+    again = backend(torch.rand(2, 1, *PATCH, generator=torch.Generator().manual_seed(1)))
+    assert torch.equal(first, again)
+    # Dropout would make half of the voxels 0.5.
+    assert int((first == 0.5).sum()) < first.numel() // 100
+
+
+HOOKS = """
+    import numpy, torch
+    InstantiatedModel = torch.nn.Identity()
+
+    def pre_process(patch{pre_type}):
+        {pre}
+
+    def post_process(patch):
+        {post}
+"""
+
+
+PRE = {
+    "tensor": ("", "return patch.mul(2)"),
+    "annotated": (": torch.Tensor", "return patch * 2"),
+    "array": ("", "return numpy.multiply(patch, numpy.float32(2), out=patch)"),
+    "both": ("", "return torch.from_numpy(patch) * 2"),
+}
+POST = {
+    "tensor": "return patch.repeat(1, 3, 1, 1, 1) + 1",
+    "array": "return numpy.repeat(patch.astype('float64'), 3, axis=1) + 1",
+}
+
+
+@pytest.mark.parametrize("post", POST)
+@pytest.mark.parametrize("pre", PRE)
+def test_hooks_take_arrays_or_tensors(write, pre, post):
+    """pre_process and post_process may be written for NumPy or for PyTorch."""
+    pre_type, pre = PRE[pre]
+    post = POST[post]
+    path = write(HOOKS.format(pre=pre, post=post, pre_type=pre_type))
+    backend = create_backend("pytorch", model=path, **SIZES)
+    batch = torch.rand(2, 1, *PATCH)
+    expected = (2 * batch + 1).expand(-1, 3, -1, -1, -1)
+    for _ in range(2):
+        assert torch.equal(backend(batch), expected)
+
+
+def test_network_that_needs_contiguous_maps(write):
+    """A network that calls view on its maps runs, in the layout it needs, and says so."""
+    backend = create_backend(
+        "pytorch",
+        model=write("""
+            import torch
+
+            class Network(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.conv = torch.nn.Conv3d(1, 3, 3, padding=1)
+
+                def forward(self, x):
+                    return self.conv(x).view(len(x), -1).view(len(x), 3, *x.shape[2:])
+
+            InstantiatedModel = Network()
+        """),
+        **SIZES,
+    )
+    assert backend(torch.rand(2, 1, *PATCH)).shape == (2, 3, *PATCH)
+    assert backend.profile["memory_layout"] == "torch.contiguous_format"
+
+
+def test_load_model_of_the_file_is_called(write, tmp_path):
+    """A model file that loads its weights itself does so."""
+    weights = tmp_path / "factor.txt"
+    weights.write_text("3")
+    path = write("""
+        def load_model(weight_path):
+            factor = float(open(weight_path).read())
+            return lambda x: (factor * x).repeat(1, 3, 1, 1, 1)
+    """)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        backend = create_backend("pytorch", model=path, weights=str(weights), **SIZES)
+    batch = torch.rand(1, 1, *PATCH)
+    assert torch.equal(backend(batch), (3 * batch).repeat(1, 3, 1, 1, 1))
+
+
+def test_module_constant_is_a_divisor(write):
+    """DIVISOR of the model file is the divisor of a network that has none."""
+    backend = create_backend("pytorch", model=write(NETWORK + "\n    DIVISOR = 8\n"), **SIZES)
+    assert backend.divisor == Zyx(8, 8, 8)
+
+
+def test_two_networks_of_one_file_share_nothing(write, tmp_path):
+    """Each backend has weights of its own, also if they are made of one file."""
+    path = write(NETWORK)
+    first = create_backend("pytorch", model=path, **SIZES)
+    batch = torch.rand(1, 1, *PATCH)
+    before = first(batch)
+    state = {k: torch.zeros_like(v) for k, v in first._network.state_dict().items()}
+    torch.save(state, tmp_path / "zero.pt")
+    create_backend("pytorch", model=path, weights=str(tmp_path / "zero.pt"), **SIZES)
+    assert torch.equal(first(batch), before)
+
+
+# --- bad models ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import torch\nx = (", r"is not valid Python: '\(' was never closed in line 2"),
+        ("1 / 0", "cannot be run: ZeroDivisionError: division by zero"),
+        ("x = 1", "defines neither PatchInferencer .* nor InstantiatedModel"),
+        ("import torch\nInstantiatedModel = torch.nn.Conv3d", "is a type, not a network"),
+        ("InstantiatedModel = 5", "is a int, not a network"),
+        ("class PatchInferencer:\n    pass", "PatchInferencer of .* cannot be made: TypeError"),
+        ("InstantiatedModel = abs\nDIVISOR = 0", "must be one or three positive integers"),
+        ("def load_model(path):\n    1 / 0\nInstantiatedModel = None", "InstantiatedModel"),
+    ],
+)
+def test_bad_model_file_is_one_sentence(write, text, message):
+    """Whatever is wrong with a model file is said in one sentence that names the file."""
+    with pytest.raises(ModelError, match=message) as caught:
+        create_backend("universal", model=write(text), **SIZES)
+    assert "model.py" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("framework", ["universal", "pytorch"])
+@pytest.mark.parametrize("name", ["no.py", "no.pt", "no.pt2", "nothing"])
+def test_missing_model_file(framework, name):
+    """A model file that is not there is named, with its option."""
+    with pytest.raises(ModelError, match=rf"model file {name} does not exist.*--convnet-model"):
+        create_backend(framework, model=name, **SIZES)
+
+
+@pytest.mark.parametrize("name", ["net.pt", "net.pt2"])
+def test_damaged_program(write, name):
+    """Bytes that are no program are refused in one sentence."""
+    with pytest.raises(ModelError, match=r"net\.pt2? is no (TorchScript|exported) program"):
+        create_backend("universal", model=write("nonsense", name), **SIZES)
+
+
+def test_weights_given_as_the_model(tmp_path):
+    """A state dict given as the model is recognised."""
+    torch.save(torch.nn.Conv3d(1, 3, 3).state_dict(), tmp_path / "w.pt")
+    with pytest.raises(ModelError, match="it holds weights: give it as --convnet-weight-path"):
+        create_backend("universal", model=str(tmp_path / "w.pt"), **SIZES)
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        ("x", r"returned 1 channels, --num-output-channels is 3; give --num-output-channels 1"),
+        ("x[..., 1:].repeat(1, 3, 1, 1, 1)", r"size \(8, 16, 15\), neither .*-size 8 16 15"),
+        ("x[0]", r"returned shape \(1, 8, 16, 16\) for a batch of shape \(2, 1, 8, 16, 16\)"),
+        ("[x, x]", "returned a list of 2 items, not one tensor; define post_process"),
+        ("None", "returned a NoneType, not one tensor"),
+        ("x.nothing", r"failed on a batch of shape \(2, 1, 8, 16, 16\).*'nothing'"),
+    ],
+)
+def test_bad_output_is_one_sentence(write, forward, message):
+    """A network that returns something else than the options say is told with both values."""
+    path = write(f"""
+        import torch
+
+        class Network(torch.nn.Module):
+            def forward(self, x):
+                return {forward}
+
+        InstantiatedModel = Network()
+    """)
+    backend = create_backend("pytorch", model=path, **SIZES)
+    with pytest.raises(ModelError, match=message):
+        backend(torch.rand(2, 1, *PATCH))
+
+
+@pytest.mark.parametrize("forward", ["{'affinity': repeated(x)}", "(repeated(x),)"])
+def test_output_wrapped_alone_is_unwrapped(write, forward):
+    """A dict, list or tuple of one tensor is as good as the tensor."""
+    path = write(f"""
+        def repeated(x):
+            return x.repeat(1, 3, 1, 1, 1)
+
+        InstantiatedModel = lambda x: {forward}
+    """)
+    batch = torch.rand(2, 1, *PATCH)
+    result = create_backend("pytorch", model=path, **SIZES)(batch)
+    assert torch.equal(result, batch.repeat(1, 3, 1, 1, 1))
+
+
+def test_bad_output_of_a_patch_inferencer(write):
+    """A PatchInferencer that does not crop to the output patch is told with both shapes."""
+    path = write("""
+        class PatchInferencer:
+            def __init__(self, weight_path, output_patch_mask):
+                pass
+
+            def __call__(self, patch):
+                return patch
+    """)
+    backend = create_backend("universal", model=path, **SIZES)
+    with pytest.raises(ModelError, match=r"shape \(1, 1, 8, 16, 16\) .* \(1, 3, 8, 16, 16\)"):
+        backend(torch.rand(1, 1, *PATCH))
+
+
+def test_failing_patch_inferencer(write):
+    """What a PatchInferencer raises is told with the shape of the batch."""
+    backend = create_backend("universal", model=write(INFERENCER), **SIZES)
+    with pytest.raises(
+        ModelError, match=r"failed on a batch of shape \(1, 1, 8, 16, 16\).*ValueError"
+    ):
+        backend(torch.rand(1, 1, *PATCH))
+
+
+# --- weights ------------------------------------------------------------------------------------
+
+
+def state_of(path):
+    """Return the state dict of the network in a model file."""
+    from chunkflow_py.inference.backends.model_file import run_model_file
+
+    torch.manual_seed(5)
+    state = run_model_file(path).InstantiatedModel.state_dict()
+    return {key: torch.rand_like(v) if v.is_floating_point() else v for key, v in state.items()}
+
+
+@pytest.mark.parametrize("form", ["plain", "nested", "prefix", "no_counter"])
+def test_forms_of_weight_files(write, tmp_path, form):
+    """State dicts are read bare, under state_dict, from DataParallel, and from old PyTorch."""
+    path = write(NETWORK)
+    state = state_of(path)
+    wrapped = {
+        "plain": state,
+        "nested": {"state_dict": state, "epoch": 3, "optimizer": {"lr": [0.1]}},
+        "prefix": {f"module.{key}": value for key, value in state.items()},
+        "no_counter": {k: v for k, v in state.items() if "num_batches" not in k},
+    }
+    torch.save(wrapped[form], tmp_path / "w.pt")
+    backend = create_backend("pytorch", model=path, weights=str(tmp_path / "w.pt"), **SIZES)
+    loaded = backend._network.state_dict()
+    assert all(torch.equal(loaded[k], v) for k, v in state.items())
+
+
+def test_weights_that_do_not_match(write, tmp_path):
+    """The first missing and unexpected keys and shapes are listed, three of each."""
+    path = write(NETWORK)
+    state = state_of(path)
+    del state["conv.bias"]
+    state |= {f"extra{k}": torch.zeros(1) for k in range(5)}
+    state["conv.weight"] = torch.zeros(3, 2, 3, 3, 3)
+    torch.save(state, tmp_path / "w.pt")
+    with pytest.raises(ModelError) as caught:
+        create_backend("pytorch", model=path, weights=str(tmp_path / "w.pt"), **SIZES)
+    message = str(caught.value)
+    assert "the weights lack conv.bias;" in message
+    assert "the model has no extra0, extra1, extra2 and 2 more;" in message
+    assert "conv.weight is (3, 2, 3, 3, 3) in the weights and (3, 1, 3, 3, 3) here" in message
+
+
+class Payload:
+    """Unpickling this touches a file: what a malicious weight file does."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        import pathlib
+
+        return pathlib.Path.touch, (pathlib.Path(self.path),)
+
+
+def test_code_in_a_weight_file_is_not_run(write, tmp_path):
+    """A pickle with code is refused, its code does not run, and --trust-weights is named."""
+    flag = tmp_path / "owned"
+    torch.save({"state_dict": Payload(flag)}, tmp_path / "w.pt")
+    with pytest.raises(ModelError, match="--trust-weights reads it, which runs the code"):
+        create_backend("pytorch", model=write(NETWORK), weights=str(tmp_path / "w.pt"), **SIZES)
+    assert not flag.exists()
+
+
+def test_trusted_weights_are_unpickled(write, tmp_path, caplog):
+    """With trust a whole pickled network serves as weights, with a warning."""
+    path = write(NETWORK)
+    network = torch.nn.Sequential(torch.nn.Conv3d(1, 3, 3, padding=1))
+    torch.save(network, tmp_path / "w.pt")
+    settings = {"model": path, "weights": str(tmp_path / "w.pt"), **SIZES}
+    with pytest.raises(ModelError, match=r"more than weights \(torch\.nn\.\w+"):
+        create_backend("pytorch", **settings)
+    with pytest.raises(ModelError, match=r"the model has no 0\.weight, 0\.bias"):
+        create_backend("pytorch", trust_weights=True, **settings)
+    assert "is run if there is any" in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"", b"this is not a pickle", b"PK\x03\x04 broken"])
+def test_damaged_weight_file(write, tmp_path, content):
+    """Bytes that are no weights are refused in one sentence."""
+    (tmp_path / "w.pt").write_bytes(content)
+    with pytest.raises(ModelError, match=r"w\.pt is damaged, or was not made by torch\.save"):
+        create_backend("pytorch", model=write(NETWORK), weights=str(tmp_path / "w.pt"), **SIZES)
+
+
+def test_cut_off_weight_file(write, tmp_path):
+    """A file whose end is missing is refused in one sentence."""
+    path = write(NETWORK)
+    torch.save(state_of(path), tmp_path / "w.pt")
+    data = (tmp_path / "w.pt").read_bytes()
+    (tmp_path / "w.pt").write_bytes(data[: len(data) // 2])
+    with pytest.raises(ModelError, match="is damaged"):
+        create_backend("pytorch", model=path, weights=str(tmp_path / "w.pt"), **SIZES)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([1, 2], "holds a list, not a state dict"),
+        ({"model": {"a": torch.zeros(1)}, "epoch": 1}, "not weights are model, epoch"),
+        ({}, "it is empty"),
+    ],
+)
+def test_weight_file_without_weights(write, tmp_path, content, message):
+    """A file that holds something else is refused with what it holds."""
+    torch.save(content, tmp_path / "w.pt")
+    with pytest.raises(ModelError, match=message):
+        create_backend("pytorch", model=write(NETWORK), weights=str(tmp_path / "w.pt"), **SIZES)
+
+
+def test_torchscript_given_as_weights(write, tmp_path):
+    """A TorchScript program given as weights is recognised, trusted or not."""
+    weights = torchscript(tmp_path / "net.pt")
+    for trust in (False, True):
+        with pytest.raises(ModelError, match="is a TorchScript program, not weights"):
+            create_backend(
+                "pytorch", model=write(NETWORK), weights=weights, trust_weights=trust, **SIZES
+            )
+
+
+def test_missing_weight_file(write):
+    """A weight file that is not there is named, with its option."""
+    with pytest.raises(ModelError, match=r"none\.pt does not exist; check --convnet-weight-path"):
+        create_backend("pytorch", model=write(NETWORK), weights="none.pt", **SIZES)
+
+
+# --- weight of the package ----------------------------------------------------------------------
+
+
+def test_import_is_light():
+    """The packages of inference import neither torch nor numpy by themselves."""
+    code = (
+        "import sys, chunkflow_py.inference, chunkflow_py.inference.backends, "
+        "chunkflow_py.inference.models as m; assert m.names() == ['rsunet'];"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'h5py', 'zarr')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
