@@ -15,6 +15,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class OnePath:
+    """The value of an option that names the same file, folder or prefix for all tasks.
+
+    Attributes:
+        fixed_path: that path.
+        option: for messages.
+    """
+
+    fixed_path: Path
+    option: str = "--path"
+
+    def path(self, region: Region | BoundingBox | None) -> Path:  # noqa: ARG002
+        """Return the path."""
+        return self.fixed_path
+
+
+@dataclass(frozen=True)
 class FileName:
     """The value of a ``--file-name`` option.
 

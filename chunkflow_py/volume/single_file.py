@@ -19,6 +19,7 @@ from chunkflow_py.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.store.local import os_errors, replacing
 from chunkflow_py.volume.conversion import converted
 from chunkflow_py.volume.cutout import Cutout
+from chunkflow_py.volume.file_name import FileName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.chunk import Kind
     from chunkflow_py.task import Task
-    from chunkflow_py.volume.file_name import FileName
+    from chunkflow_py.volume.file_name import OnePath
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +143,7 @@ class FileLoader:
         remove_empty: delete a file that holds nothing, or nothing but zeros, after reading it.
     """
 
-    files: FileName
+    files: FileName | OnePath
     open_file: Callable[[Path], FileArray | None]
     cutout: Cutout = field(default_factory=Cutout)
     output_name: str = "chunk"
@@ -198,7 +199,7 @@ class FileLoader:
         return task
 
     def _open(self, path: Path) -> FileArray | None:
-        if not path.exists():
+        if isinstance(self.files, FileName) and not path.exists():
             msg = f"{path} does not exist; check {self.files.option}"
             raise VolumeNotFoundError(msg)
         return self.open_file(path)

@@ -223,7 +223,7 @@ def _section(layout: _Layout, channel: int, section: int) -> NDArray[Any]:
     page = layout.series.pages[number]
     if page is None:  # a page that was left out stands for zeros
         return np.zeros([layout.stored[i] for i in layout.order[-2:]], layout.series.dtype)
-    image = page.asarray().reshape(layout.stored[layout.leading :])
+    image: NDArray[Any] = page.asarray().reshape(layout.stored[layout.leading :])
     samples = tuple(index[layout.leading + 2 :])
     plane: NDArray[Any] = image[(..., *samples)]
     return plane

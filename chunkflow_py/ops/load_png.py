@@ -1,0 +1,130 @@
+"""Load PNG sections, all or the part a task needs.
+
+Example: chunkflow load-png -p pngs/ -x 40 4 4 save-h5 -f raw.h5
+
+The path is a folder, one file, or a prefix: `-p pngs/raw_` reads pngs/raw_00000.png and so on. The
+number in a name is its z; the first section lies at --voxel-offset if that is given.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+from click.core import ParameterSource
+
+from chunkflow_py.params import CHANNELS, floats_option, margin_option, output_option, zyx_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.geometry import BoundingBox, Zyx
+    from chunkflow_py.volume.single_file import FileLoader
+
+DTYPES = ("uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
+
+
+def load_png(
+    path: str | Path,
+    bbox: BoundingBox | None = None,
+    voxel_offset: Zyx | None = None,
+    channels: tuple[int, ...] | None = None,
+    dtype: str | None = None,
+) -> Chunk:
+    """Return PNG sections as a chunk.
+
+    Args:
+        path: a folder, one file, or a prefix.
+        bbox: the part to read, in global voxels (default: all).
+        voxel_offset: where the first section begins (default: 0, z as it is numbered).
+        channels: which channels of colour images, in this order (default: all).
+        dtype: type of the voxels (default: that of the files).
+
+    Raises:
+        VolumeError: a section is missing or cannot be read.
+        ChunkError: sections differ in size or type, or do not fit into *dtype*.
+    """
+    from chunkflow_py.volume.png import open_png
+
+    return open_png(Path(path), voxel_offset).read(bbox, channels, dtype)
+
+
+@operator("read")
+@click.option("--path", "-p", required=True, help="Folder, PNG file, or prefix of PNG files.")
+@zyx_option(
+    "--cutout-offset",
+    "-c",
+    default=(0, 0, 0),
+    show_default=True,
+    help="First voxel of the part that --chunk-size asks for, global, zyx.",
+)
+@zyx_option(
+    "--voxel-offset",
+    "-t",
+    default=(0, 0, 0),
+    show_default=True,
+    help="Global position of the first voxel; if not given, numbered sections have their z.",
+)
+@floats_option(
+    "--voxel-size",
+    "-x",
+    default=(1, 1, 1),
+    show_default=True,
+    help="Edge lengths of a voxel, nm, zyx.",
+)
+@click.option(
+    "--digit-num",
+    "-d",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Digits of the number in a name, where names differ in nothing else.",
+)
+@zyx_option("--chunk-size", "-s", minimum=1, help="Extent of the part to read, voxels, zyx.")
+@click.option("--dtype", type=click.Choice(DTYPES), help="Convert the voxels.")
+@click.option("--channels", type=CHANNELS, help="Channels of colour images, such as 0,2.")
+@margin_option(
+    "--expand-margin-size",
+    default=(0, 0, 0),
+    show_default=True,
+    help="Voxels to read around the task's box, zyx; or auto: what the rest of the line needs.",
+)
+@output_option()
+@click.pass_context
+def command(
+    ctx: click.Context,
+    path: str,
+    cutout_offset: Zyx,
+    voxel_offset: Zyx,
+    voxel_size: tuple[float, float, float],
+    digit_num: int,
+    chunk_size: Zyx | None,
+    dtype: str | None,
+    channels: tuple[int, ...] | None,
+    expand_margin_size: Zyx | Literal["auto"],
+    output_name: str,
+) -> FileLoader:
+    """Take the sections and where they lie."""
+    from chunkflow_py.volume.cutout import Cutout
+    from chunkflow_py.volume.file_name import OnePath
+    from chunkflow_py.volume.png import open_png
+    from chunkflow_py.volume.single_file import FileLoader
+
+    given = ctx.get_parameter_source("voxel_offset") is not ParameterSource.DEFAULT
+    spelling = ("--cutout-offset", "its stop", "--chunk-size", "--expand-margin-size")
+    start = cutout_offset if chunk_size else None
+    return FileLoader(
+        OnePath(Path(path).expanduser()),
+        partial(
+            open_png,
+            voxel_offset=voxel_offset if given else None,
+            voxel_size_nm=voxel_size,
+            digit_num=digit_num,
+        ),
+        Cutout(start, None, chunk_size, expand_margin_size, spelling),
+        output_name,
+        channels,
+        dtype,
+    )

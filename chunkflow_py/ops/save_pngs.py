@@ -1,0 +1,62 @@
+"""Save every section of a chunk to a PNG file.
+
+Example: chunkflow create-chunk save-pngs -o pngs/
+
+The file of section z = 42 is 00042.png. Of an affinity map, the mean of the channels x and y is
+saved.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.params import input_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.volume.png import PngSaver
+
+
+def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
+    """Write every section of *chunk* to a PNG file named by its z.
+
+    Args:
+        chunk: (z, y, x), (1, z, y, x), or an affinity map.
+        folder: where to; made if missing.
+        dtype: ``uint8`` or ``uint16``; maps become integers by 255·p (65535·p).
+
+    Raises:
+        ChunkError: the chunk has several channels, or a voxel does not fit into *dtype*.
+        VolumeError: a file cannot be written.
+    """
+    from chunkflow_py.volume.png import write_pngs
+
+    write_pngs(Path(folder), chunk, dtype)
+
+
+@operator("write")
+@input_option(help="Name of the chunk to save.")
+@click.option(
+    "--dtype",
+    "-t",
+    type=click.Choice(["uint8", "uint16"]),
+    default="uint8",
+    show_default=True,
+    help="Type of the images; maps become integers by 255·p, what does not fit is an error.",
+)
+@click.option(
+    "--output-path",
+    "-o",
+    default="./pngs/",
+    show_default=True,
+    help="Folder of the images; made if missing.",
+)
+def command(input_name: str, dtype: str, output_path: str) -> PngSaver:
+    """Take the folder and the type of the images."""
+    from chunkflow_py.volume.png import PngSaver
+
+    return PngSaver(Path(output_path).expanduser(), dtype, input_name)
