@@ -233,6 +233,21 @@ def margin_option(
     )
 
 
+def mip_option(
+    *declarations: str,
+    help: str = "Resolution level.  [default: --mip before the first command]",
+) -> Decorator:
+    """Declare ``--mip/-m``; a command that is not told its own takes that of the whole line."""
+
+    def convert(ctx: click.Context, param: click.Parameter, value: int | None) -> int:  # noqa: ARG001
+        if value is not None or ctx.parent is None:
+            return value or 0
+        return ctx.parent.params.get("mip") or 0
+
+    names = declarations or ("--mip", "-m")
+    return click.option(*names, type=click.IntRange(min=0), callback=convert, help=help)
+
+
 def input_option(
     *more: str, default: str = "chunk", help: str = "Name of the chunk to read."
 ) -> Decorator:

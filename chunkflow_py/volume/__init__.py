@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 Mode = Literal["r", "r+"]
 
+ZARR_ENCODINGS = ("zstd", "gzip", "blosc", "raw")
+
 # A folder with one of these files is a volume of that format.
 _SIGNS = {
     "info": "precomputed",

@@ -26,6 +26,7 @@ from chunkflow_py.errors import ChunkflowError, VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.store.local import os_errors, write_whole
 from chunkflow_py.volume import precomputed_info
+from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.precomputed_info import scale_bounds
 from chunkflow_py.volume.protocol import check_channels, check_chunk, check_inside
 
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     from chunkflow_py.chunk import Kind
     from chunkflow_py.volume import Mode
-    from chunkflow_py.volume.location import Location
     from chunkflow_py.volume.precomputed_info import LayerType
     from chunkflow_py.volume.protocol import VolumeSpec
 
@@ -260,6 +260,28 @@ def create_volume(
     )
     write_json(place, "info", info)
     return PrecomputedVolume(place, mip, "r+", **settings)
+
+
+def write_info(url: str, info: dict[str, Any], *, overwrite: bool = False) -> None:
+    """Write the info file of a volume.
+
+    Args:
+        url: of the volume.
+        info: what `precomputed_info.create_info` returns.
+        overwrite: replace a file that says something else.
+
+    Raises:
+        VolumeError: there is such a file and it is not to be replaced, or it cannot be written.
+    """
+    place = Location.parse(url)
+    found = read_json(place, "info")
+    if found is not None and found != info and not overwrite:
+        msg = (
+            f"{place} has an info file that says something else; --overwrite replaces it, after "
+            "which blocks of the old layout can no longer be read"
+        )
+        raise VolumeError(msg)
+    write_json(place, "info", info)
 
 
 def read_json(place: Location, name: str) -> Any:

@@ -56,7 +56,8 @@ def create_info(
         mip: level that *spec* describes; the finer ones are worked out from it.
         factor: shrinkage from each level to the next, zyx.
         max_mip: the coarsest level (at least *mip*).
-        layer_type: ``image`` or ``segmentation`` (default: by the kind of the voxels).
+        layer_type: ``image`` or ``segmentation`` (default: by the kind of the voxels; if that is
+            unknown, 32 and 64 bit integers are labels).
 
     Raises:
         VolumeError: the format, or the encoding, cannot hold such voxels.
@@ -84,7 +85,7 @@ def create_info(
         scales.append(scale)
     info: dict[str, Any] = {
         "@type": "neuroglancer_multiscale_volume",
-        "type": layer_type or ("segmentation" if spec.kind == "segmentation" else "image"),
+        "type": layer_type or _layer_type(spec),
         "data_type": spec.dtype.name,
         "num_channels": spec.channels or 1,
         "scales": scales,
@@ -133,6 +134,11 @@ def stored_kind(info: dict[str, Any]) -> str | None:
     if found is None and info.get("type") == "segmentation":
         return "segmentation"
     return found if isinstance(found, str) else None
+
+
+def _layer_type(spec: VolumeSpec) -> LayerType:
+    labels = spec.dtype.name in ("uint32", "uint64") if spec.kind is None else None
+    return "segmentation" if labels or spec.kind == "segmentation" else "image"
 
 
 def _plain(value: float) -> int | float:

@@ -27,7 +27,7 @@ from chunkflow_py.errors import (
 )
 from chunkflow_py.geometry import AXES, BoundingBox, Zyx
 from chunkflow_py.store.local import os_errors, write_whole
-from chunkflow_py.volume import ome
+from chunkflow_py.volume import ZARR_ENCODINGS, ome
 from chunkflow_py.volume.protocol import check_channels, check_chunk, check_inside
 
 with needs_extra("zarr", "a zarr volume"):
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.location import Location
     from chunkflow_py.volume.protocol import VolumeSpec
 
-ENCODINGS = ("zstd", "gzip", "blosc", "raw")
 Order = Literal["zyx", "xyz"]
 
 
@@ -219,7 +218,7 @@ def create_volume(
     """Create an OME-Zarr 0.5 image with one level, or a plain array, and open it.
 
     Args:
-        spec: of the array; its encoding is one of `ENCODINGS`, ``zstd`` by default.
+        spec: of the array; its encoding is one of `ZARR_ENCODINGS`, ``zstd`` by default.
         place: the folder.
         mip: number of the level, which names the array.
         plain: make an array that stands alone instead of a group with an image.
@@ -288,7 +287,8 @@ def _compressors(encoding: str, dtype: np.dtype[Any], url: str) -> Any:
         return ZstdCodec(level=3)
     if encoding == "blosc":
         return BloscCodec(typesize=dtype.itemsize, cname="zstd", clevel=5, shuffle="shuffle")
-    msg = f"cannot create {url}: zarr has no encoding {encoding!r}; choose {', '.join(ENCODINGS)}"
+    known = ", ".join(ZARR_ENCODINGS)
+    msg = f"cannot create {url}: zarr has no encoding {encoding!r}; choose {known}"
     raise VolumeError(msg)
 
 

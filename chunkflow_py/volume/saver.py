@@ -1,0 +1,260 @@
+"""Write the chunks of a line into one volume, which is created when it does not exist.
+
+What a new volume is told:
+
+| of the volume          | taken from                                                             |
+|------------------------|------------------------------------------------------------------------|
+| bounds                 | an option, else the domain of the line's input, else the hull of its   |
+|                        | tasks, else the first chunk's domain                                   |
+| block size             | an option, else the largest up to 64 on whose grid all tasks lie       |
+| dtype, channels, kind, | the first chunk                                                        |
+| voxel size             |                                                                        |
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import ChunkError, GeometryError, OptionError, VolumeNotFoundError
+from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx
+from chunkflow_py.volume import create_volume, open_volume
+from chunkflow_py.volume.protocol import VolumeSpec, check_alignment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.volume.protocol import Volume
+
+logger = logging.getLogger(__name__)
+
+USUAL_BLOCK = 64  # voxels along each axis
+_SMALL_BLOCK = 16
+_LARGE_BLOCK = 256
+
+
+@dataclass
+class VolumeSaver:
+    """The body that savers of volumes share.
+
+    Attributes:
+        url: of the volume.
+        mip: resolution level to write.
+        format: ``precomputed`` or ``zarr``, where the address does not say it.
+        create: whether to create a missing volume.
+        bounds: of a new volume.
+        voxel_size_nm: of a new volume, where it is not the chunk's.
+        dtype: what to convert the voxels to first.
+        block_size: of a new volume.
+        shard_size: of a new volume: several blocks that are written as one.
+        encoding: of a new volume.
+        opening: settings of `open_volume`.
+        creating: settings of `create_volume`.
+    """
+
+    url: str
+    mip: int = 0
+    format: str | None = None
+    create: bool = True
+    bounds: BoundingBox | None = None
+    voxel_size_nm: tuple[float, float, float] | None = None
+    dtype: np.dtype[Any] | None = None
+    block_size: Zyx | None = None
+    shard_size: Zyx | None = None
+    encoding: str | None = None
+    opening: Mapping[str, Any] = field(default_factory=dict)
+    creating: Mapping[str, Any] = field(default_factory=dict)
+    volume: Volume | None = field(default=None, init=False)
+    _planned: tuple[BoundingBox, Zyx] | None = field(default=None, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    def prepare(
+        self, boxes: BoxGrid | Sequence[BoundingBox] | None, domain: BoundingBox | None
+    ) -> None:
+        """Check the boxes of all tasks against the write unit, before the first task.
+
+        Args:
+            boxes: of all tasks, as they reach the saver, if known.
+            domain: bounds of the volume that the line reads, if known.
+
+        Raises:
+            VolumeNotFoundError: there is no volume, and none is to be created.
+            AlignmentError: two tasks would write to one block; names the sizes that work.
+            GeometryError: no task touches the volume.
+        """
+        self.volume = self._open()
+        if self.volume is not None:
+            bounds, unit = self.volume.bounds, self.volume.write_unit
+        else:
+            known = self.bounds or domain or hull(boxes)
+            if known is None:
+                return
+            bounds = known
+            block = self.block_size or fitting_block(boxes, bounds)
+            self._planned = bounds, block
+            unit = self.shard_size or block
+        if boxes:
+            _check_touch(hull(boxes), bounds, self.url)
+            check_alignment(boxes, unit, bounds, self.url)
+
+    def __call__(self, chunk: Chunk, time: int | None = None) -> Volume:
+        """Write *chunk*, cut to the bounds of the volume, and return the volume.
+
+        Voxels of another type are converted where nothing is lost but rounding: a map to uint8
+        (255·p, rounded half to even) and an integer to a wider one.
+
+        Raises:
+            ChunkflowError: as `Volume.write` says, and what creating may raise.
+        """
+        from chunkflow_py.volume.conversion import converted
+
+        with self._lock:
+            if self.volume is None:
+                self.volume = self._open() or self._create(chunk)
+            volume = self.volume
+        _check_touch(chunk.bbox, volume.bounds, self.url)
+        inside = chunk.bbox.intersection(volume.bounds)
+        if inside != chunk.bbox:
+            logger.debug("chunk %s is cut to the bounds %s of %s", chunk.bbox, inside, self.url)
+            chunk = chunk.cut(inside)
+        volume.write(fitted(converted(chunk, self.dtype), volume), time=time)
+        return volume
+
+    def _open(self) -> Volume | None:
+        try:
+            return open_volume(self.url, self.mip, "r+", format=self.format, **self.opening)
+        except VolumeNotFoundError as error:
+            if self.create:
+                return None
+            msg = f"{error}, or leave out --no-create"
+            raise VolumeNotFoundError(msg) from error
+
+    def _create(self, chunk: Chunk) -> Volume:
+        from chunkflow_py.volume.conversion import converted
+
+        bounds, block = self._planned or (self.bounds or chunk.domain, self.block_size)
+        spec = VolumeSpec(
+            bounds=bounds,
+            voxel_size_nm=self.voxel_size_nm or chunk.voxel_size_nm,
+            dtype=chunk.dtype if self.dtype is None else self.dtype,
+            channels=None if chunk.ndim == 3 else chunk.channels,
+            kind=chunk.kind,
+            block_size=block or fitting_block([chunk.bbox], bounds),
+            encoding=self.encoding,
+        )
+        # whatever cannot be written is found before there is a volume
+        inside = chunk.bbox.intersection(bounds)
+        _check_touch(chunk.bbox, bounds, self.url)
+        check_alignment([inside], self.shard_size or spec.block_size, bounds, self.url)
+        converted(chunk.cut(inside), spec.dtype)
+        logger.info(
+            "creating %s: %s, %s, blocks of %s", self.url, bounds, spec.dtype, spec.block_size
+        )
+        settings = dict(self.creating)
+        if self.shard_size is not None:
+            settings["shard_size"] = self.shard_size
+        return create_volume(spec, self.url, self.mip, format=self.format, **settings)
+
+
+def hull(boxes: BoxGrid | Sequence[BoundingBox] | None) -> BoundingBox | None:
+    """Return the smallest box around all *boxes*, or ``None`` without any."""
+    if not boxes:
+        return None
+    if isinstance(boxes, BoxGrid):
+        return boxes.bounds
+    result = boxes[0]
+    for box in boxes[1:]:
+        result = result.hull(box)
+    return result
+
+
+def common_unit(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox) -> Zyx:
+    """Return the largest step on whose grid, from the start of *bounds*, all faces lie.
+
+    Faces on or beyond those of *bounds* do not count; 0 along an axis without any other.
+    """
+    steps = []
+    for axis in range(3):
+        first, last = bounds.start[axis], bounds.stop[axis]
+        if isinstance(boxes, BoxGrid):
+            spans = boxes.intervals(axis)
+        else:
+            spans = [(box.start[axis], box.stop[axis]) for box in boxes or ()]
+        steps.append(math.gcd(*(f - first for span in spans for f in span if first < f < last)))
+    return Zyx(*steps)
+
+
+def fitting_block(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox) -> Zyx:
+    """Return a block size for a new volume, so that no task cuts a block.
+
+    That is 64 voxels, or the largest divisor of what the tasks have in common up to that; if it
+    is below 16, what the tasks have in common itself, up to 256.
+    """
+    block = []
+    for step, extent in zip(common_unit(boxes, bounds), bounds.size, strict=True):
+        best = max(d for d in range(1, USUAL_BLOCK + 1) if step % d == 0)
+        if best < _SMALL_BLOCK and 0 < step <= _LARGE_BLOCK:
+            best = step
+        block.append(max(1, min(best, extent)))
+    return Zyx(*block)
+
+
+def fitted(chunk: Chunk, volume: Volume) -> Chunk:
+    """Return *chunk* with the dtype of *volume*.
+
+    Raises:
+        ChunkError: that would lose more than rounding.
+    """
+    import numpy as np
+
+    from chunkflow_py.volume.conversion import converted
+
+    here, there = chunk.dtype, volume.dtype
+    widened = here.kind in "bui" and there.kind in "ui" and np.can_cast(here, there, "safe")
+    quantised = here.kind == "f" and there == np.uint8 and chunk.kind != "segmentation"
+    narrowed = here.kind == "f" and there.kind == "f"
+    if here == there or widened or quantised or narrowed:
+        return converted(chunk, there)
+    msg = (
+        f"chunk {chunk.bbox} is {here}, but {volume.url} holds {there}; write to another volume, "
+        "or convert the chunk"
+    )
+    raise ChunkError(msg)
+
+
+def shape_bounds(shape: Zyx) -> BoundingBox:
+    """Return the bounds of a volume of extent *shape* that begins at the origin."""
+    return BoundingBox(Zyx(0, 0, 0), shape)
+
+
+def checked_dtype(name: str | None, option: str) -> np.dtype[Any] | None:
+    """Return the dtype called *name*.
+
+    Raises:
+        OptionError: there is none of that name, or its voxels are not real numbers.
+    """
+    if name is None:
+        return None
+    import numpy as np
+
+    try:
+        found = np.dtype(name)
+    except TypeError:
+        found = np.dtype(object)
+    if found.kind not in "buif":
+        msg = f"{option} {name} is not a type of voxels; choose uint8, uint32, float32 or another"
+        raise OptionError(msg)
+    return found
+
+
+def _check_touch(box: BoundingBox | None, bounds: BoundingBox, url: str) -> None:
+    if box is not None and box.intersection(bounds).is_empty and not box.is_empty:
+        axes = "".join(AXES)
+        msg = f"{box} lies outside of {url}, whose bounds are {bounds} ({axes}, voxels)"
+        raise GeometryError(msg)

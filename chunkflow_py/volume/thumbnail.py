@@ -1,0 +1,77 @@
+"""A small grey picture of a volume, written chunk by chunk beside it.
+
+```
+voxels   |....|....|....|....|      each thumbnail voxel is the mean over 1 x f x f voxels
+thumb    | a  | b  | c  | d  |
+```
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.chunk import Chunk
+from chunkflow_py.errors import ChunkError
+from chunkflow_py.geometry import BoundingBox, Zyx
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+COARSEST = 6  # halvings of y and x from mip 0
+
+
+def halvings(unit: Zyx, bounds: BoundingBox, mip: int) -> int:
+    """Return how often y and x can be halved so that every task has thumbnail voxels of its own.
+
+    Args:
+        unit: grid on which all tasks lie, from the start of *bounds*; 0 where there is only one.
+        bounds: of the volume.
+        mip: level of the volume; the thumbnail is at most level `COARSEST`.
+    """
+    numbers = [*unit[1:], *bounds.start[1:]]
+    best = 0
+    while best < COARSEST - mip and all(n % 2 ** (best + 1) == 0 for n in numbers):
+        best += 1
+    return best
+
+
+def thumbnail(chunk: Chunk, factor: int) -> Chunk:
+    """Return *chunk* shrunk along y and x, as grey values.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), of which the last channel is taken (that is z of an
+            affinity map); integer, or float in [0, 1].
+        factor: shrinkage along y and x; voxels beyond the chunk do not count in a mean.
+
+    Returns:
+        (z, y, x) uint8 at positions divided by *factor*.
+
+    Raises:
+        ChunkError: the voxels are labels, whose mean means nothing.
+    """
+    if chunk.kind == "segmentation":
+        msg = f"chunk {chunk.bbox} is a segmentation, which has no thumbnail; drop the option"
+        raise ChunkError(msg)
+    array = chunk.array if chunk.ndim == 3 else chunk.array[-1]
+    mean = array.astype(np.float32)
+    for axis in (1, 2):
+        mean = _mean_along(mean, axis, chunk.voxel_offset[axis], factor)
+    scale = 255.0 if array.dtype.kind == "f" else 255.0 / np.iinfo(array.dtype).max
+    grey = np.rint(np.clip(mean * np.float32(scale), 0, 255)).astype(np.uint8)
+    shrink = Zyx(1, factor, factor)
+    start = chunk.voxel_offset // shrink
+    z, y, x = chunk.voxel_size_nm
+    domain = BoundingBox(chunk.domain.start // shrink, -(-chunk.domain.stop // shrink))
+    return Chunk(grey, start, (z, y * factor, x * factor), "image", domain)
+
+
+def _mean_along(array: NDArray[Any], axis: int, offset: int, factor: int) -> NDArray[Any]:
+    length = array.shape[axis]
+    # positions in the array where a new multiple of the factor begins
+    starts = np.arange(-(offset % factor), length, factor).clip(min=0)
+    counts = np.diff(np.append(starts, length))
+    shape = [1, 1, 1]
+    shape[axis] = len(counts)
+    return np.add.reduceat(array, starts, axis=axis) / counts.reshape(shape).astype(np.float32)
