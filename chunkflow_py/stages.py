@@ -205,14 +205,17 @@ class StageCommand(click.Command):
 
 
 def _decorate(
-    function: Callable[..., Any], make: Callable[..., Operator | Source], extra: Iterable[Any] = ()
+    function: Callable[..., Any],
+    make: Callable[..., Operator | Source],
+    extra: Iterable[Any] = (),
+    cls: type[StageCommand] = StageCommand,
 ) -> StageCommand:
     for option in extra:
         function = option(function)
     params = list(reversed(getattr(function, "__click_params__", [])))
     module = inspect.getmodule(function)
     text = inspect.getdoc(module) if module else None
-    return StageCommand(
+    return cls(
         name=function.__module__.rpartition(".")[2].replace("_", "-"),
         callback=function,
         params=params,
@@ -223,8 +226,15 @@ def _decorate(
     )
 
 
-def operator(lane: Lane) -> Callable[[Callable[..., Any]], StageCommand]:
-    """Make a command whose body is task -> task, run in *lane*."""
+def operator(
+    lane: Lane, *, cls: type[StageCommand] = StageCommand
+) -> Callable[[Callable[..., Any]], StageCommand]:
+    """Make a command whose body is task -> task, run in *lane*.
+
+    Args:
+        lane: ``read``, ``compute`` or ``write``.
+        cls: of the command, for one that reads its part of the line in its own way.
+    """
 
     def make(
         name: str,
@@ -235,7 +245,7 @@ def operator(lane: Lane) -> Callable[[Callable[..., Any]], StageCommand]:
     ) -> Operator:
         return Operator(name, lane, body, body, inputs, outputs)
 
-    return lambda function: _decorate(function, make)
+    return lambda function: _decorate(function, make, cls=cls)
 
 
 def transform(function: Callable[..., Any]) -> StageCommand:
