@@ -59,6 +59,7 @@ def _mapped(path: Path) -> NDArray[Any]:
         msg = f"{path} is not a .npy file of numbers, or is damaged: {error}; check --file-name"
         raise VolumeError(msg) from error
     if not isinstance(array, np.ndarray):
+        array.close()
         msg = f"{path} is an archive of arrays; save one array with numpy.save"
         raise VolumeError(msg)
     return array

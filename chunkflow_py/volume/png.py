@@ -164,7 +164,8 @@ class PngSaver:
             region: BoundingBox = outline.region
             msg = (
                 f"two of the {len(boxes)} tasks share a section, which is one file in "
-                f"{self.folder}; let each task cover whole sections: {region.size.y} {region.size.x} along y and x"
+                f"{self.folder}; let each task cover whole sections: {region.size.y} "
+                f"{region.size.x} along y and x"
             )
             raise OptionError(msg)
 

@@ -50,6 +50,7 @@ COMPRESSIONS: dict[str, dict[str, Any]] = {
 }
 
 _CLASSIC_LIMIT = 2**32 - 2**25  # bytes; beyond, offsets need 64 bits
+_MOST = 2.0**32 - 1  # pixels per cm that a resolution tag can say
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ def _read_section(path: Path) -> NDArray[Any]:
     if shape[-3] != 1:
         msg = f"section {path} holds {shape[-3]} sections; a folder has one a file"
         raise ChunkError(msg)
-    part = _read_part(path, (slice(0, 1), slice(None), slice(None)), None)
+    part = _read_part(path, (slice(0, 1), slice(0, shape[-2]), slice(0, shape[-1])), None)
     return part[..., 0, :, :]
 
 
@@ -223,7 +224,7 @@ def _section(layout: _Layout, channel: int, section: int) -> NDArray[Any]:
     page = layout.series.pages[number]
     if page is None:  # a page that was left out stands for zeros
         return np.zeros([layout.stored[i] for i in layout.order[-2:]], layout.series.dtype)
-    image: NDArray[Any] = page.asarray().reshape(layout.stored[layout.leading :])
+    image: Any = page.asarray().reshape(layout.stored[layout.leading :])
     samples = tuple(index[layout.leading + 2 :])
     plane: NDArray[Any] = image[(..., *samples)]
     return plane
@@ -261,14 +262,17 @@ def write_tiff(path: Path, chunk: Chunk, compression: str = "zlib") -> None:
         "voxel_size_nm": list(chunk.voxel_size_nm),
         "layer_type": chunk.kind,
     }
+    options = dict(COMPRESSIONS[compression])
+    if array.dtype.kind != "f" and array.dtype.itemsize == 8:
+        options.pop("predictor", None)  # TIFF has no differences of 64-bit integers
     with replacing(path) as temporary:
         tifffile.imwrite(
             temporary,
             np.ascontiguousarray(array),
             bigtiff=array.nbytes > _CLASSIC_LIMIT,
             photometric="minisblack",
-            resolution=(1e7 / x_nm, 1e7 / y_nm),
+            resolution=(min(1e7 / x_nm, _MOST), min(1e7 / y_nm, _MOST)),
             resolutionunit="CENTIMETER",
             metadata=metadata,
-            **COMPRESSIONS[compression],
+            **options,
         )

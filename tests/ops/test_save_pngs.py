@@ -1,0 +1,88 @@
+"""save-pngs in lines."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from chunkflow_py.chunk import Chunk
+from chunkflow_py.cli.main import cli
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.geometry import BoundingBox, Region
+from chunkflow_py.ops.save_pngs import command
+from chunkflow_py.task import Task
+
+
+def run(line: str):
+    """Run a line and return click's result."""
+    return CliRunner().invoke(cli, ["--quiet", *line.split()])
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_section_is_a_file_named_by_its_z():
+    """The default folder is made, and names are global z with five digits."""
+    assert run("create-chunk -s 3 4 5 -t 98 0 0 save-pngs").exit_code == 0
+    assert sorted(p.name for p in Path("pngs").iterdir()) == ["00098.png", "00099.png", "00100.png"]
+    with Image.open("pngs/00098.png") as image:
+        assert image.size == (5, 4)
+
+
+def test_sixteen_bits_are_kept():
+    """--dtype uint16 writes 16-bit images; what does not fit into uint8 is an error."""
+    line = "create-chunk -s 1 4 5 -d uint16 save-pngs"
+    assert run(f"{line} -t uint16 -o deep/images").exit_code == 0
+    with Image.open("deep/images/00000.png") as image:
+        assert np.array(image).max() > 255
+    result = run(line)
+    assert result.exit_code == 1
+    assert "do not fit into uint8" in result.stderr
+    assert not Path("pngs").exists()
+
+
+def test_tasks_that_share_a_section_are_refused():
+    """Two tasks side by side would overwrite each other's section; in z they do not."""
+    tasks = (
+        "generate-tasks --roi-start 0 0 0 --roi-stop {} -c 4 4 4 create-chunk -s 4 4 4 save-pngs"
+    )
+    result = run(tasks.format("4 4 8"))
+    assert result.exit_code == 2
+    assert "two of the 2 tasks share a section" in result.stderr
+    assert "4 8 along y and x" in result.stderr
+    assert run(f"--dry-run {tasks.format('4 4 8')}").exit_code == 0
+    assert not Path("pngs").exists()
+
+
+def test_tasks_of_a_queue_that_share_a_section_are_refused_at_the_second():
+    """Where the tasks are not known before, the second one does not replace the first's section."""
+    body = command.main(["-o", "out"], standalone_mode=False).body
+    for x, time in ((0, None), (0, None), (2, 1)):
+        region = Region(BoundingBox.from_size((0, 0, x), (1, 2, 2)), time)
+        body(Task(region, {"chunk": Chunk(np.zeros((1, 2, 2), "uint8"), (0, 0, x))}))
+    assert sorted(p.name for p in Path("out").iterdir()) == ["00000.png", "t1_00000.png"]
+    region = Region(BoundingBox.from_size((0, 0, 2), (1, 2, 2)))
+    with pytest.raises(VolumeError, match="would replace section 0 in out, which task 0-1_0-2_0-2"):
+        body(Task(region, {"chunk": Chunk(np.ones((1, 2, 2), "uint8"), (0, 0, 2))}))
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        ("-o file", 1, "file is a file, not a folder"),
+        ("-t uint32", 2, "uint32"),
+        ("-i other", 2, "reads 'other', which no operator before it makes"),
+    ],
+)
+def test_bad_input_is_one_sentence_before_any_work(options, code, message):
+    """What is wrong is said before the operators in front have done anything."""
+    Path("file").touch()
+    result = run(f"create-chunk save-pngs -o early save-pngs {options}")
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not Path("early").exists()
