@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import difflib
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from chunkflow_py.errors import ModelError, OptionError
+from chunkflow_py.errors import OptionError
 from chunkflow_py.inference.backends.device import device_of
 
 if TYPE_CHECKING:
@@ -81,25 +80,18 @@ def create_backend(
     if model is None:
         msg = f"--framework {framework} needs a network; give --convnet-model, or try identity"
         raise OptionError(msg)
-    module = None
-    if framework == "universal":
-        from chunkflow_py.inference import models
-        from chunkflow_py.inference.backends.model_file import run_model_file
-        from chunkflow_py.inference.backends.universal import Universal
+    from chunkflow_py.inference.backends.network import NetworkSource
+    from chunkflow_py.inference.backends.pytorch import PyTorch
 
-        if Path(model).suffix == ".py" and not models.is_built_in(model):
-            module = run_model_file(model)
-        if module is not None and (
-            hasattr(module, "PatchInferencer") or not hasattr(module, "InstantiatedModel")
-        ):
-            if not hasattr(module, "PatchInferencer"):
-                msg = (
-                    f"model file {model} defines neither PatchInferencer (framework universal) nor "
-                    "InstantiatedModel (framework pytorch); add one of them"
-                )
-                raise ModelError(msg)
-            if device not in {"auto", "cpu"}:
-                logger.warning("--device %s: the PatchInferencer of %s decides", device, model)
+    source = NetworkSource(model, weights, num_input_channels, num_output_channels, trust_weights)
+    module = source.run_file()
+    if framework == "universal":
+        pytorch = any(hasattr(module, name) for name in ("InstantiatedModel", "load_model"))
+        if module is not None and (hasattr(module, "PatchInferencer") or not pytorch):
+            from chunkflow_py.inference.backends.universal import Universal
+
+            if device not in {"auto", "cpu"} or dtype != "float32":
+                logger.warning("PatchInferencer of %s chooses its own device and dtype", model)
             return Universal(
                 model,
                 weights,
@@ -109,17 +101,11 @@ def create_backend(
                 module=module,
             )
         logger.info("--framework universal: %s is run by pytorch", model)
-    from chunkflow_py.inference.backends.pytorch import PyTorch
-
     return PyTorch(
-        model,
-        weights,
+        source,
         input_patch_size=input_patch_size,
         output_patch_size=output_patch_size,
-        num_input_channels=num_input_channels,
-        num_output_channels=num_output_channels,
         device=device_of(device),
         dtype=dtype,
-        trust_weights=trust_weights,
         module=module,
     )

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.export.passes import move_to_device_pass
 
 from chunkflow_py.errors import ModelError, OptionError
 from chunkflow_py.geometry import Zyx
-from chunkflow_py.inference import models
 from chunkflow_py.inference.backends.device import describe_device, numerical_profile
-from chunkflow_py.inference.backends.model_file import run_model_file
-from chunkflow_py.inference.backends.weights import load_weights, read_weights
+from chunkflow_py.inference.backends.hook import Hook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
-logger = logging.getLogger(__name__)
+    from chunkflow_py.inference.backends.network import NetworkSource
 
-PROGRAM_SUFFIXES = (".pt", ".pth", ".ts", ".pt2")
+logger = logging.getLogger(__name__)
 
 
 class PyTorch:
@@ -52,30 +47,22 @@ class PyTorch:
 
     def __init__(
         self,
-        model: str,
-        weights: str | None,
+        source: NetworkSource,
         *,
         input_patch_size: Zyx,
         output_patch_size: Zyx,
-        num_input_channels: int,
-        num_output_channels: int,
         device: torch.device,
         dtype: str = "float32",
-        trust_weights: bool = False,
         module: ModuleType | None = None,
     ) -> None:
         """Load the network; see `chunkflow_py.inference.backends.create_backend`.
 
         Args:
-            model: name of a built-in network, or a file.
-            weights: file of the weights, or ``None`` if the model needs none.
+            source: model, weights and numbers of channels.
             input_patch_size: voxels, zyx.
             output_patch_size: voxels, zyx.
-            num_input_channels: of a batch.
-            num_output_channels: that the network has to return.
             device: where it runs.
             dtype: ``float32``, or ``float16`` for autocast.
-            trust_weights: unpickle anything that the weight file holds.
             module: the model file, if it was run already.
 
         Raises:
@@ -86,15 +73,19 @@ class PyTorch:
             works = "float32 and float16 work" if device.type == "cuda" else "float32 works"
             msg = f"--dtype {dtype} does not work on {describe_device(device)}; {works} there"
             raise OptionError(msg)
-        self.model, self.device = model, device
+        self.model, self.device = source.model, device
         self._sizes = (input_patch_size, output_patch_size)
-        self._in, self._out = num_input_channels, num_output_channels
+        self._out = source.num_output_channels
         self._half = dtype == "float16"
-        self._pre: _Hook | None = None
-        self._post: _Hook | None = None
-        self._module: ModuleType | None = None
+        self._module = module or source.run_file()
+        self._pre = Hook.of(self._module, "pre_process", device)
+        self._post = Hook.of(self._module, "post_process", device)
         self._layout = torch.contiguous_format
-        self._network = self._placed(self._load(weights, trust_weights, module))
+        if device.type == "cpu" and not source.is_program:
+            # Measured, 2 threads with AVX-512: the FIB-25 network takes 2.0 s instead of 2.8 s for
+            # 24x256x256 voxels, RSUNet 5.4 s instead of 7.8 s for 20x256x256.
+            self._layout = torch.channels_last_3d
+        self._network = self._placed(source.load(self._module, device))
         self.divisor = self._find_divisor()
         self.profile = numerical_profile(
             device, framework="pytorch", dtype=dtype, memory_layout=str(self._layout)
@@ -177,7 +168,7 @@ class PyTorch:
             raise ModelError(msg)
 
     @contextlib.contextmanager
-    def _arithmetic(self) -> Any:
+    def _arithmetic(self) -> Iterator[None]:
         if self.device.type != "cuda":
             yield
             return
@@ -187,97 +178,12 @@ class PyTorch:
         with flags, torch.autocast("cuda", torch.float16, enabled=self._half):
             yield
 
-    # --- loading --------------------------------------------------------------------------------
-
-    def _load(self, weights: str | None, trust_weights: bool, module: ModuleType | None) -> Any:
-        if models.is_built_in(self.model):
-            return self._built_in(weights, trust_weights)
-        if not Path(self.model).is_file():
-            msg = (
-                f"model file {self.model} does not exist; check --convnet-model "
-                f"(built-in networks: {', '.join(models.names())})"
-            )
-            raise ModelError(msg)
-        suffix = Path(self.model).suffix
-        if suffix in PROGRAM_SUFFIXES:
-            network = (
-                _exported(self.model, self.device) if suffix == ".pt2" else _torchscript(self.model)
-            )
-        else:
-            self._module = module or run_model_file(self.model)
-            self._pre = _Hook.of(self._module, "pre_process", self.device)
-            self._post = _Hook.of(self._module, "post_process", self.device)
-            load = getattr(self._module, "load_model", None)
-            if load is not None and (weights or not hasattr(self._module, "InstantiatedModel")):
-                return self._loaded_by_file(load, weights)
-            network = self._instantiated()
-        if weights is not None:
-            if not isinstance(network, torch.nn.Module):
-                msg = f"model {self.model} takes no weights; leave --convnet-weight-path out"
-                raise ModelError(msg)
-            state, _ = read_weights(weights, trust_weights=trust_weights)
-            load_weights(network, state, path=weights, model=self.model)
-        elif self._module and isinstance(network, torch.nn.Module) and network.state_dict():
-            logger.warning("no --convnet-weight-path: %s runs as its file made it", self.model)
-        return network
-
-    def _built_in(self, weights: str | None, trust_weights: bool) -> torch.nn.Module:
-        channels = (self._in, self._out)
-        if weights is None:
-            network = models.create_model(self.model, *channels)
-            logger.warning(
-                "NO WEIGHTS: --convnet-model %s without --convnet-weight-path runs with random "
-                "weights; its output means nothing and is good for measuring speed only",
-                self.model,
-            )
-            return network
-        state, config = read_weights(weights, trust_weights=trust_weights)
-        network = models.create_model(self.model, *channels, state=state, config=config)
-        load_weights(network, state, path=weights, model=self.model)
-        return network
-
-    def _loaded_by_file(self, load: Callable[..., Any], weights: str | None) -> Any:
-        if weights is not None and not Path(weights).exists():
-            msg = f"weight file {weights} does not exist; check --convnet-weight-path"
-            raise ModelError(msg)
-        try:
-            network = load(weights)
-        except Exception as error:
-            msg = f"load_model of {self.model} failed: {type(error).__name__}: {error}"
-            raise ModelError(msg) from error
-        if not callable(network):
-            msg = f"load_model of {self.model} returned a {type(network).__name__}, not a network"
-            raise ModelError(msg)
-        return network
-
-    def _instantiated(self) -> Any:
-        network = getattr(self._module, "InstantiatedModel", None)
-        if network is None:
-            other = (
-                "; it has PatchInferencer: use --framework universal"
-                if hasattr(self._module, "PatchInferencer")
-                else "; end it with InstantiatedModel = YourNetwork()"
-            )
-            msg = f"model file {self.model} defines no InstantiatedModel{other}"
-            raise ModelError(msg)
-        if isinstance(network, type) or not callable(network):
-            msg = (
-                f"InstantiatedModel of {self.model} is a {type(network).__name__}, not a network; "
-                "write InstantiatedModel = YourNetwork()"
-            )
-            raise ModelError(msg)
-        return network
-
     def _placed(self, network: Any) -> Any:
         if not isinstance(network, torch.nn.Module):
             return network
         # An exported program has no training mode to leave; it keeps the one it was exported in.
         with contextlib.suppress(NotImplementedError):
             network.eval()
-        if self.device.type == "cpu" and Path(self.model).suffix not in PROGRAM_SUFFIXES:
-            # Measured, 2 threads with AVX-512: the FIB-25 network takes 2.0 s instead of 2.8 s for
-            # 24x256x256 voxels, RSUNet 5.4 s instead of 7.8 s for 20x256x256.
-            self._layout = torch.channels_last_3d
         return _laid_out(network.to(self.device), self._layout)
 
     def _use_contiguous(self) -> None:
@@ -300,97 +206,7 @@ class PyTorch:
         return Zyx.of(triple)
 
 
-class _Hook:
-    """A function of a model file, called with arrays or with tensors, whichever it takes.
-
-    Functions written for other tools take NumPy in ``pre_process`` and tensors in
-    ``post_process``; both kinds are found in both places.
-    """
-
-    def __init__(self, call: Callable[..., Any], first: str, device: torch.device) -> None:
-        self._call, self._device = call, device
-        second = "torch" if first == "numpy" else "numpy"
-        self._order: tuple[str, ...] = (first, second)
-        annotations = getattr(call, "__annotations__", {})
-        wanted = str(next(iter(v for k, v in annotations.items() if k != "return"), ""))
-        if "Tensor" in wanted:
-            self._order = ("torch",)
-        elif "ndarray" in wanted or "NDArray" in wanted:
-            self._order = ("numpy",)
-
-    @classmethod
-    def of(cls, module: ModuleType, name: str, device: torch.device) -> _Hook | None:
-        """Return the function *name* of *module*, or ``None`` if it has none."""
-        call = getattr(module, name, None)
-        first = "numpy" if name == "pre_process" else "torch"
-        return None if call is None else cls(call, first, device)
-
-    def __call__(self, value: Any) -> Any:
-        """Call with the kind that worked before; at first, with one after the other."""
-        for kind in self._order:
-            try:
-                result = self._call(_as_numpy(value) if kind == "numpy" else value)
-            except (TypeError, AttributeError):
-                if kind == self._order[-1]:
-                    raise
-                continue
-            self._order = (kind,)
-            break
-        if hasattr(result, "__array__") and not isinstance(result, torch.Tensor):
-            return torch.as_tensor(result, device=self._device)
-        return result
-
-
-def _as_numpy(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().cpu().numpy()
-    return value
-
-
 def _laid_out(network: torch.nn.Module, layout: torch.memory_format) -> torch.nn.Module:
     # The type stubs of Module.to leave memory_format out.
     place: Callable[..., torch.nn.Module] = network.to
     return place(memory_format=layout)
-
-
-def _torchscript(path: str) -> torch.nn.Module:
-    try:
-        with warnings.catch_warnings():
-            # TorchScript is deprecated, but users have such files and they run.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            load: Any = torch.jit.load
-            network: torch.nn.Module = load(path, map_location="cpu")
-    except (RuntimeError, OSError, ValueError) as error:
-        hint = "save it with torch.jit.save, or give model code (.py)"
-        if _is_state_dict(path):
-            hint = "it holds weights: give it as --convnet-weight-path, and model code as the model"
-        msg = f"model file {path} is no TorchScript program; {hint}"
-        raise ModelError(msg) from error
-    return network
-
-
-def _exported(path: str, device: torch.device) -> torch.nn.Module:
-    # torch.export logs whole tracebacks of what it then raises.
-    quiet = [logging.getLogger(f"torch.export{part}") for part in ("", ".pt2_archive._package")]
-    before = [(log, log.level) for log in quiet]
-    try:
-        for log in quiet:
-            log.setLevel(logging.CRITICAL)
-        program = torch.export.load(path)
-        if device.type != "cpu":
-            program = move_to_device_pass(program, device)
-        return program.module()
-    except Exception as error:
-        msg = f"model file {path} is no exported program; save it with torch.export.save"
-        raise ModelError(msg) from error
-    finally:
-        for log, level in before:
-            log.setLevel(level)
-
-
-def _is_state_dict(path: str) -> bool:
-    try:
-        read_weights(path)
-    except ModelError:
-        return False
-    return True

@@ -9,7 +9,6 @@ import torch
 
 from chunkflow_py.errors import ModelError
 from chunkflow_py.inference.backends.device import numerical_profile
-from chunkflow_py.inference.backends.model_file import run_model_file
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -47,7 +46,7 @@ class Universal:
         output_patch_size: Zyx,
         num_output_channels: int,
         window: NDArray[np.float32] | None,
-        module: ModuleType | None = None,
+        module: ModuleType,
     ) -> None:
         """Make the user's PatchInferencer.
 
@@ -58,22 +57,19 @@ class Universal:
             num_output_channels: that it has to return.
             window: (z, y, x) float32 of the output patch size, its ``output_patch_mask``; ones if
                 ``None``.
-            module: the model file, if it was run already.
+            module: the model file, run.
 
         Raises:
-            ModelError: the file cannot be run or has no such class, or the class fails.
+            ModelError: the file has no such class, or the class fails.
         """
         self.model = model
         self._expected = (num_output_channels, *output_patch_size)
-        module = module or run_model_file(model)
         factory = getattr(module, "PatchInferencer", None)
         if factory is None:
-            other = (
-                "; it has InstantiatedModel: use --framework pytorch"
-                if hasattr(module, "InstantiatedModel")
-                else ", the class that --framework universal needs"
+            msg = (
+                f"model file {model} defines neither PatchInferencer (framework universal) nor "
+                "InstantiatedModel (framework pytorch); add one of them"
             )
-            msg = f"model file {model} defines no PatchInferencer{other}"
             raise ModelError(msg)
         mask = np.ones(output_patch_size, np.float32) if window is None else window.copy()
         try:

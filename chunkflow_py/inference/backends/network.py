@@ -1,0 +1,186 @@
+"""Load the network of PyTorch that a name or a file stands for."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.export.passes import move_to_device_pass
+
+from chunkflow_py.errors import ModelError
+from chunkflow_py.inference import models
+from chunkflow_py.inference.backends.model_file import run_model_file
+from chunkflow_py.inference.backends.weights import load_weights, read_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+logger = logging.getLogger(__name__)
+
+PROGRAM_SUFFIXES = (".pt", ".pth", ".ts", ".pt2")
+
+
+@dataclass(frozen=True)
+class NetworkSource:
+    """What the user said of a network.
+
+    Attributes:
+        model: name of a built-in network, or a file: Python code, TorchScript or an exported
+            program. All but built-in names are programs, to be trusted as such.
+        weights: file of the weights, or ``None`` if the model needs none.
+        num_input_channels: of a batch.
+        num_output_channels: to be returned.
+        trust_weights: unpickle anything that the weight file holds.
+    """
+
+    model: str
+    weights: str | None = None
+    num_input_channels: int = 1
+    num_output_channels: int = 3
+    trust_weights: bool = False
+
+    @property
+    def is_program(self) -> bool:
+        """Whether the model is TorchScript or an exported program."""
+        return Path(self.model).suffix in PROGRAM_SUFFIXES
+
+    def run_file(self) -> ModuleType | None:
+        """Run the model file if it is Python code.
+
+        Raises:
+            ModelError: there is no such file, or it cannot be run.
+        """
+        if models.is_built_in(self.model):
+            return None
+        if not Path(self.model).is_file():
+            msg = (
+                f"model file {self.model} does not exist; check --convnet-model "
+                f"(built-in networks: {', '.join(models.names())})"
+            )
+            raise ModelError(msg)
+        return None if self.is_program else run_model_file(self.model)
+
+    def load(self, module: ModuleType | None, device: torch.device) -> Any:
+        """Return the network with its weights, on the CPU unless it is an exported program.
+
+        Args:
+            module: the model file, run, if it is Python code.
+            device: for an exported program, whose device is part of it.
+
+        Raises:
+            ModelError: the model or its weights cannot be read or do not fit.
+        """
+        if models.is_built_in(self.model):
+            return self._built_in()
+        if module is None:
+            exported = Path(self.model).suffix == ".pt2"
+            network = _exported(self.model, device) if exported else _torchscript(self.model)
+        else:
+            load = getattr(module, "load_model", None)
+            if load is not None and (self.weights or not hasattr(module, "InstantiatedModel")):
+                return self._loaded_by_file(load)
+            network = self._instantiated(module)
+        if self.weights is not None:
+            if not isinstance(network, torch.nn.Module):
+                msg = f"model {self.model} takes no weights; leave --convnet-weight-path out"
+                raise ModelError(msg)
+            state, _ = read_weights(self.weights, trust_weights=self.trust_weights)
+            load_weights(network, state, path=self.weights, model=self.model)
+        elif module and isinstance(network, torch.nn.Module) and network.state_dict():
+            logger.warning("no --convnet-weight-path: %s runs as its file made it", self.model)
+        return network
+
+    def _built_in(self) -> torch.nn.Module:
+        channels = (self.num_input_channels, self.num_output_channels)
+        if self.weights is None:
+            network = models.create_model(self.model, *channels)
+            logger.warning(
+                "NO WEIGHTS: --convnet-model %s without --convnet-weight-path runs with random "
+                "weights; its output means nothing and is good for measuring speed only",
+                self.model,
+            )
+            return network
+        state, config = read_weights(self.weights, trust_weights=self.trust_weights)
+        network = models.create_model(self.model, *channels, state=state, config=config)
+        load_weights(network, state, path=self.weights, model=self.model)
+        return network
+
+    def _loaded_by_file(self, load: Callable[..., Any]) -> Any:
+        if self.weights is not None and not Path(self.weights).exists():
+            msg = f"weight file {self.weights} does not exist; check --convnet-weight-path"
+            raise ModelError(msg)
+        try:
+            network = load(self.weights)
+        except Exception as error:
+            msg = f"load_model of {self.model} failed: {type(error).__name__}: {error}"
+            raise ModelError(msg) from error
+        if not callable(network):
+            msg = f"load_model of {self.model} returned a {type(network).__name__}, not a network"
+            raise ModelError(msg)
+        return network
+
+    def _instantiated(self, module: ModuleType) -> Any:
+        network = getattr(module, "InstantiatedModel", None)
+        if network is None:
+            other = (
+                "; it has PatchInferencer: use --framework universal"
+                if hasattr(module, "PatchInferencer")
+                else "; end it with InstantiatedModel = YourNetwork()"
+            )
+            msg = f"model file {self.model} defines no InstantiatedModel{other}"
+            raise ModelError(msg)
+        if isinstance(network, type) or not callable(network):
+            msg = (
+                f"InstantiatedModel of {self.model} is a {type(network).__name__}, not a network; "
+                "write InstantiatedModel = YourNetwork()"
+            )
+            raise ModelError(msg)
+        return network
+
+
+def _torchscript(path: str) -> torch.nn.Module:
+    try:
+        with warnings.catch_warnings():
+            # TorchScript is deprecated, but users have such files and they run.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            load: Any = torch.jit.load
+            network: torch.nn.Module = load(path, map_location="cpu")
+    except (RuntimeError, OSError, ValueError) as error:
+        hint = "save it with torch.jit.save, or give model code (.py)"
+        if _is_state_dict(path):
+            hint = "it holds weights: give it as --convnet-weight-path, and model code as the model"
+        msg = f"model file {path} is no TorchScript program; {hint}"
+        raise ModelError(msg) from error
+    return network
+
+
+def _exported(path: str, device: torch.device) -> torch.nn.Module:
+    # torch.export logs whole tracebacks of what it then raises.
+    quiet = [logging.getLogger(f"torch.export{part}") for part in ("", ".pt2_archive._package")]
+    before = [(log, log.level) for log in quiet]
+    try:
+        for log in quiet:
+            log.setLevel(logging.CRITICAL)
+        program = torch.export.load(path)
+        if device.type != "cpu":
+            program = move_to_device_pass(program, device)
+        return program.module()
+    except Exception as error:
+        msg = f"model file {path} is no exported program; save it with torch.export.save"
+        raise ModelError(msg) from error
+    finally:
+        for log, level in before:
+            log.setLevel(level)
+
+
+def _is_state_dict(path: str) -> bool:
+    try:
+        read_weights(path)
+    except ModelError:
+        return False
+    return True
