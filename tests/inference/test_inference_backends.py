@@ -619,3 +619,75 @@ def test_import_is_light():
         "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'h5py', 'zarr')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- what a user's file may do wrong ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("framework", "text", "weights", "message"),
+    [
+        ("pytorch", INFERENCER, None, "it has PatchInferencer: use --framework universal"),
+        ("pytorch", "x = 1", None, "end it with InstantiatedModel"),
+        ("universal", "def load_model(p):\n    1 / 0", "here", "load_model of .* ZeroDivision"),
+        ("universal", "def load_model(p):\n    return 5", "here", "returned a int, not a network"),
+        ("universal", "def load_model(p):\n    return 5", "gone", "gone does not exist"),
+        ("universal", "InstantiatedModel = abs", "here", "takes no weights; leave"),
+    ],
+)
+def test_file_that_does_not_fit_the_options(write, framework, text, weights, message):
+    """A model file that cannot do what the options ask for names the option to change."""
+    path = write(text)
+    if weights == "here":
+        weights = write("", "weights.bin")
+    with pytest.raises(ModelError, match=message):
+        create_backend(framework, model=path, weights=weights, **SIZES)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [("[patch]", "returned a list, not an array"), ("torch.from_numpy(patch)", None)],
+)
+def test_what_a_patch_inferencer_returns(write, returned, message):
+    """A PatchInferencer may return a tensor; anything else than an array is refused."""
+    path = write(f"""
+        import torch
+
+        class PatchInferencer:
+            compute_device = "abacus"
+
+            def __init__(self, weight_path, output_patch_mask):
+                assert output_patch_mask.min() == output_patch_mask.max() == 1
+
+            def __call__(self, patch):
+                return {returned}
+    """)
+    backend = create_backend(model=path, **(SIZES | {"num_output_channels": 1}))
+    batch = torch.rand(2, 1, *PATCH)
+    assert backend.profile["compute_device"] == "abacus"
+    if message is None:
+        assert torch.equal(backend(batch), batch)
+    else:
+        with pytest.raises(ModelError, match=message):
+            backend(batch)
+
+
+def test_universal_says_what_it_does_not_decide(write, caplog):
+    """Options that only a PatchInferencer could follow are not dropped in silence."""
+    create_backend(model=write(INFERENCER), dtype="float16", **SIZES)
+    assert "chooses its own device and dtype" in caplog.text
+
+
+def test_patch_size_that_the_divisor_does_not_divide():
+    """A network that fails on a size that is no multiple of its divisor is told the multiple."""
+    backend = create_backend("pytorch", model="rsunet", **SIZES)
+    with pytest.raises(ModelError, match=r"--input-patch-size must be a multiple of \(1, 16, 16\)"):
+        backend(torch.rand(1, 1, 4, 16, 24))
+    with pytest.raises(ModelError, match=r"check --input-patch-size and --num-input-channels"):
+        backend(torch.rand(1, 2, 4, 16, 16))
+
+
+def test_file_that_is_not_python(write):
+    """A model file of an unknown kind is refused with the kind that is needed."""
+    with pytest.raises(ModelError, match=r"model\.txt is not a Python file"):
+        create_backend("pytorch", model=write("hello", "model.txt"), **SIZES)
