@@ -187,6 +187,16 @@ def test_random_weights_are_the_same_each_time(caplog):
     assert "NO WEIGHTS" in caplog.text
 
 
+def test_untrained_network_is_well_conditioned():
+    """Without training the output is not saturated, so that measurements with it mean something."""
+    made = models.create_model("rsunet", 1, 3)
+    made.sigmoid = False
+    with torch.inference_mode():
+        logits = made(torch.rand(1, 1, 4, 64, 64, generator=torch.Generator().manual_seed(0)))
+    assert 0.05 < float(logits.std()) < 2
+    assert float(logits.abs().max()) < 5
+
+
 def test_unknown_names():
     """A network or variant that does not exist is answered with those that do."""
     with pytest.raises(OptionError, match="there are rsunet, rsunet-isotropic"):

@@ -99,9 +99,14 @@ class RSUNet(nn.Module):
         self.up = nn.ModuleList(_Residual(width, width, norm) for width in widths[:-1])
         self.embed_out = _Conv(widths[0], widths[0], embedding, norm)
         self.head = nn.Conv3d(widths[0], out_channels, 1)
-        for module in self.modules():
+        # With unit gain and half-sized branches the maps keep their size on the way, also while
+        # BatchNorm knows no statistics: an untrained network is well conditioned.
+        for name, module in self.named_modules():
             if isinstance(module, nn.Conv3d):
-                nn.init.kaiming_normal_(module.weight)
+                nn.init.kaiming_normal_(module.weight, nonlinearity="linear")
+                if name.endswith("conv3"):
+                    with torch.no_grad():
+                        module.weight.mul_(0.5)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
