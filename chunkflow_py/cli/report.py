@@ -93,7 +93,9 @@ class Report(Listener):
         with self._lock:
             self._shares[id(task)] = 0.0
             if self._bar is not None:
-                self._bar.set_description(f"{label} {'' if task.region is None else task}".strip())
+                self._bar.set_description_str(
+                    f"{label} {'' if task.region is None else task}".strip()
+                )
 
     def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:  # noqa: ARG002
         """Move the bar within one operator."""
@@ -145,7 +147,7 @@ class Report(Listener):
         lines = [f"{'operator':<{width}}   seconds  of elapsed"]
         for name, seconds in self.seconds.items():
             share = seconds / elapsed if elapsed else 0.0
-            lines.append(f"{name:<{width}}  {seconds:8.2f}  {share:9.0%}")
+            lines.append(f"{name:<{width}}  {seconds:8.2f}  {share:10.0%}")
         tasks = f"{self.done} task{'' if self.done == 1 else 's'}"
         skipped = f", {self.skipped} of them skipped" if self.skipped else ""
         lines.append(f"{'elapsed':<{width}}  {elapsed:8.2f}  {tasks}{skipped}")
