@@ -1,5 +1,8 @@
 """HDF5 files: what is written, what is understood, what is refused."""
 
+import errno
+import os
+
 import h5py
 import numpy as np
 import pytest
@@ -196,3 +199,31 @@ def test_missing_channels_are_refused(tmp_path, channels):
     write_hdf5(tmp_path / "a.h5", Chunk(np.zeros((3, 2, 2, 2), "uint8")))
     with pytest.raises(ChunkError, match=r"has 3 channels, 0 to 2, but channel (3|-1)"):
         open_hdf5(tmp_path / "a.h5").read(channels=channels)
+
+
+def test_a_disk_that_fills_at_any_byte_is_one_error(tmp_path, monkeypatch):
+    """Whichever write of HDF5 fails, the old file is kept and HDF5 closes in peace."""
+    noise = np.random.default_rng(0).integers(0, 255, (20, 40, 40), "uint8")
+    path = tmp_path / "a.h5"
+    write_hdf5(path, Chunk(noise), block_size=Zyx(8, 16, 16))
+    content = path.read_bytes()
+    really = os.pwrite
+    for room in range(0, len(content), len(content) // 12):
+
+        def write(handle, data, offset, room=room):
+            if offset + len(data) > room:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return really(handle, data, offset)
+
+        monkeypatch.setattr(os, "pwrite", write)
+        with pytest.raises(VolumeError, match=r"a\.h5: no space left on device; free some space"):
+            write_hdf5(path, Chunk(noise + 1), block_size=Zyx(8, 16, 16))
+        assert path.read_bytes() == content
+        assert list(tmp_path.iterdir()) == [path]
+
+
+def test_many_small_blocks_are_right(tmp_path):
+    """A file whose index of blocks outgrows the memory that HDF5 keeps for it is right."""
+    array = np.random.default_rng(0).integers(0, 9, (1, 130, 100, 100), "uint8")
+    write_hdf5(tmp_path / "a.h5", Chunk(array), block_size=Zyx(3, 7, 11))
+    np.testing.assert_array_equal(open_hdf5(tmp_path / "a.h5").read().array, array)

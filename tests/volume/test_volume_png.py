@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from chunkflow_py.chunk import Chunk
-from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
+from chunkflow_py.errors import ChunkError, OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import BoundingBox, Zyx
-from chunkflow_py.volume.png import open_png, read_png, write_pngs
+from chunkflow_py.stages import Outline
+from chunkflow_py.volume.png import PngSaver, open_png, read_png, write_pngs
 
 
 def section(path, value: int, shape=(4, 5), dtype="uint8") -> None:
@@ -115,3 +116,17 @@ def test_wrong_sections_are_told_apart(tmp_path):
     section(tmp_path / "1.png", 1, (5, 4))
     with pytest.raises(ChunkError, match=r"1\.png is uint8 of shape \(5, 4\)"):
         open_png(tmp_path).read()
+
+
+def test_empty_chunks_are_refused(tmp_path):
+    """A chunk without voxels is told instead of being an empty image."""
+    with pytest.raises(ChunkError, match="holds no voxel"):
+        write_pngs(tmp_path, Chunk(np.zeros((2, 0, 3), "uint8")))
+
+
+def test_tasks_in_any_order_may_not_share_a_section(tmp_path):
+    """Boxes in a list are compared along z: apart is fine, overlapping is refused."""
+    boxes = [BoundingBox((4, 0, 0), (8, 4, 4)), BoundingBox((0, 0, 0), (4, 4, 4))]
+    PngSaver(tmp_path / "out").prepare(Outline(boxes))
+    with pytest.raises(OptionError, match="two of the 3 tasks share a section"):
+        PngSaver(tmp_path / "out").prepare(Outline([*boxes, boxes[0].translate((1, 0, 4))]))
