@@ -244,7 +244,7 @@ def main(args: Sequence[str] | None = None) -> None:
     try:
         with _ending_soon():
             code = cli.main(args, prog_name="chunkflow", standalone_mode=False)
-            sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(code if isinstance(code, int) else 0)
     except click.Abort:
         click.echo("Interrupted.", err=True)
         sys.exit(130)
