@@ -195,7 +195,7 @@ def command(ctx: click.Context, /, **options: Any) -> TaskGenerator:
     tasks = TaskGenerator(
         chunk_size, region, options["grid_size"], not options["respect_chunk_size"],
         options["aligned_block_size"], options["volume_path"],
-        line.get("mip", 0) if options["mip"] is None else options["mip"],
+        (line.get("mip") or 0) if options["mip"] is None else options["mip"],
         options["use_https"], selected, path, options["queue_name"],
         line.get("dry_run", False),
     )  # fmt: skip

@@ -9,8 +9,10 @@ from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
 from chunkflow_py.errors import OptionError
-from chunkflow_py.geometry import Zyx
+from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.ops.generate_tasks import TaskGenerator, command
+from chunkflow_py.volume import create_volume
+from chunkflow_py.volume.protocol import VolumeSpec
 
 
 def generate(line):
@@ -165,3 +167,48 @@ def test_bad_disbatch_numbers_are_refused(value, monkeypatch):
     monkeypatch.setenv("DISBATCH_REPEAT_INDEX", value)
     with pytest.raises(OptionError, match=value):
         generate("-c 1 1 1 -z 1 1 9 -d")
+
+
+@pytest.fixture
+def volume(tmp_path):
+    """Create a precomputed volume of 10×20×30 voxels from (1, 2, 3) on."""
+    pytest.importorskip("cloudvolume")
+    spec = VolumeSpec(
+        BoundingBox.from_size((1, 2, 3), (10, 20, 30)), (40, 4, 4), np.dtype(np.uint8), 1,
+        "image", Zyx(5, 10, 10),
+    )  # fmt: skip
+    create_volume(spec, f"precomputed://file://{tmp_path}/em")
+    return f"precomputed://file://{tmp_path}/em"
+
+
+def test_the_bounds_of_a_volume_are_the_region(volume):
+    """Without a region the tasks cover the volume; a start or a size narrows it."""
+    body = generate(f"-v {volume} -c 10 10 30")
+    assert [str(task) for task in body] == ["1-11_2-12_3-33", "1-11_12-22_3-33"]
+    assert boxes(f"-v {volume} -c 10 10 30 -s 1 12 3") == ["1-11_12-22_3-33"]
+    assert boxes(f"-v {volume} -c 5 10 10 -z 5 10 10") == ["1-6_2-12_3-13"]
+    assert boxes(f"-v {volume} -b 0-5_0-5_0-5 -m 7") == ["0-5_0-5_0-5"]
+
+
+def test_the_lines_level_is_the_default(volume):
+    """Without --mip of its own the command takes that of the line."""
+    args = f"--mip 3 generate-tasks -v {volume} -c 1 1 1 create-chunk".split()
+    result = CliRunner().invoke(cli, args)
+    assert result.exit_code == 1
+    assert "3" in result.output
+
+
+def test_a_missing_volume_is_one_sentence():
+    """A volume that is not there ends with 1 before any task."""
+    result = CliRunner().invoke(
+        cli, ["generate-tasks", "-v", "nowhere", "-c", "1", "1", "1", "create-chunk"]
+    )
+    assert result.exit_code == 1
+    assert "nowhere does not exist" in result.output
+
+
+def test_a_part_that_does_not_exist_in_a_volume_ends_with_2(volume):
+    """The number of a task beyond a volume's last is a usage error as well."""
+    result = CliRunner().invoke(cli, f"generate-tasks -v {volume} -c 10 20 30 -i 1".split())
+    assert result.exit_code == 2
+    assert "there are 1 tasks, 0 to 0" in result.output

@@ -2,15 +2,22 @@
 
 from types import SimpleNamespace
 
+import h5py
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chunkflow_py.chunk import Chunk
+from chunkflow_py.cli.main import cli
 from chunkflow_py.errors import ChunkError, GeometryError
+from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.ops.create_chunk import create_chunk
 from chunkflow_py.ops.mask import mask
+from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.mask import mask_of
+from chunkflow_py.volume.protocol import VolumeSpec
 
 
 def volume_of(array, offset=(0, 0, 0), voxel_size=(40, 8, 8)):
@@ -78,3 +85,64 @@ def test_voxel_sizes_that_do_not_divide_are_refused(size):
     volume = volume_of(np.ones((1, 1, 1)), voxel_size=size)
     with pytest.raises(ChunkError, match="must be a multiple"):
         mask_of(chunk, volume)
+
+
+@pytest.fixture
+def mask_volume(tmp_path):
+    """Create a zarr volume of voxels of 40×8×8 nm, whose second half in x is set."""
+    pytest.importorskip("zarr")
+    array = np.zeros((4, 4, 4), np.uint8)
+    array[:, :, 2:] = 1
+    spec = VolumeSpec(
+        BoundingBox.parse("0-4_0-4_0-4"), (40, 8, 8), array.dtype, None, None, Zyx(4, 4, 4)
+    )
+    url = f"zarr://{tmp_path}/mask.zarr"
+    volume = create_volume(spec, url)
+    volume.write(Chunk(array, (0, 0, 0), (40, 8, 8)))
+    return url
+
+
+def line(url, *more):
+    """Return a line that masks a chunk of voxels of 20×4×4 nm and another of it."""
+    create = [
+        "create-chunk",
+        "-s",
+        "8",
+        "8",
+        "8",
+        "-p",
+        "random",
+        "-e",
+        "20",
+        "4",
+        "4",
+        "copy-var",
+        "-t",
+        "second",
+    ]
+    return [*create, "mask", "-v", url, "-i", "chunk,second", "-o", "a,b", *more]
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+def test_a_coarser_mask_in_a_line(mask_volume, tmp_path, inverse):
+    """Several chunks are masked by a volume of half the resolution, or by its inverse."""
+    more = ["--mip", "0", *(["--inverse"] if inverse else [])]
+    save = ["save-h5", "-i", "b", "-f", f"{tmp_path}/b.h5"]
+    result = CliRunner().invoke(cli, [*line(mask_volume, *more), *save])
+    assert result.exit_code == 0, result.output
+    expected = create_chunk(Zyx(8, 8, 8), pattern="random").array.copy()
+    expected[:, :, slice(4, None) if inverse else slice(4)] = 0
+    with h5py.File(tmp_path / "b.h5") as file:
+        assert np.array_equal(file["main"], expected)
+
+
+def test_masks_that_cannot_work_are_one_sentence(mask_volume):
+    """A missing volume, a missing level and unequal names end without a traceback."""
+    run = CliRunner()
+    result = run.invoke(cli, line("zarr://nowhere.zarr"))
+    assert (result.exit_code, "nowhere.zarr" in result.output) == (1, True)
+    result = run.invoke(cli, line(mask_volume))  # level 5
+    assert result.exit_code == 1
+    assert "Error:" in result.output
+    result = run.invoke(cli, ["create-chunk", "mask", "-v", "x", "-i", "chunk", "-o", "a,b"])
+    assert (result.exit_code, "give one for each" in result.output) == (2, True)
