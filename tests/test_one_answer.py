@@ -1,0 +1,112 @@
+"""One answer: any cut into tasks, in any order, gives the same bytes on disk."""
+
+import random
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from chunkflow_py.cli.main import main
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
+
+FIB25 = Path(__file__).parent.parent / "examples" / "fib25"
+DOMAIN = BoundingBox.from_size((100, 40, 60), (24, 48, 48))
+BLOCK = Zyx(8, 16, 16)
+
+
+@pytest.fixture
+def raw(tmp_path):
+    """Write a part of the real volume as a file of its own, at its place."""
+    with h5py.File(FIB25 / "raw.h5") as file:
+        origin = [int(v) for v in file["main"].attrs["voxel_offset"]]
+        part = file["main"][DOMAIN.slices(origin)]
+    with h5py.File(tmp_path / "raw.h5", "w") as file:
+        file["main"] = part
+        file["voxel_offset"] = DOMAIN.start
+        file["voxel_size"] = (10, 10, 10)
+    return tmp_path / "raw.h5"
+
+
+def run(raw, target, boxes, *network):
+    """Run the same line once a box, in the order given, into one volume."""
+    for box in boxes:
+        words = [
+            "--quiet", "create-bbox", "-s", *box.start, "-p", *box.stop,
+            "load-h5", "-f", raw, "--expand-margin-size", "auto",
+            "inference", *network,
+            "save-zarr", "-s", target, "--block-size", *BLOCK,
+        ]  # fmt: skip
+        with pytest.raises(SystemExit) as stop:
+            main([str(word) for word in words])
+        assert stop.value.code == 0
+
+
+def stored(folder):
+    """Return every file below *folder* with its bytes."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+@pytest.mark.parametrize("grid", ["anchored", "padded"])
+def test_one_task_8_tasks_and_27_tasks_write_the_same_files(raw, tmp_path, dtype, grid):
+    """The real network, tasks cut on blocks but off the patch grid, in shuffled order."""
+    network = [
+        "--framework", "pytorch", "-m", FIB25 / "unet_fib25_model.py",
+        "-w", FIB25 / "unet_fib25.pt", "-s", 16, 32, 32, "-z", 12, 24, 24, "-v", 2, 4, 4,
+        "--batch-size", 2, "--output-dtype", dtype, "--grid", grid, "--device", "cpu",
+    ]  # fmt: skip
+    cuts = {
+        "one": [DOMAIN],
+        "eight": list(BoxGrid.covering(DOMAIN, BLOCK * 2, respect_stop=True)),
+        "many": list(BoxGrid.covering(DOMAIN, BLOCK)),
+    }
+    assert [len(boxes) for boxes in cuts.values()] == [1, 8, 27]
+    found = {}
+    for name, boxes in cuts.items():
+        random.Random(len(boxes)).shuffle(boxes)
+        run(raw, tmp_path / name / "affinity", boxes, *network)
+        found[name] = stored(tmp_path / name)
+    assert len([path for path in found["one"] if "/c/" in path]) == 3 * 27  # three channels
+    assert found["eight"] == found["one"]
+    assert found["many"] == found["one"]
+
+
+def test_legacy_patches_do_depend_on_the_cut(raw, tmp_path):
+    """The check can fail: patches counted from the chunk's corner give other bytes."""
+    network = [
+        "--framework", "pytorch", "-m", FIB25 / "unet_fib25_model.py",
+        "-w", FIB25 / "unet_fib25.pt", "-s", 16, 24, 24, "-v", 4, 8, 8,
+        "--grid", "chunk", "--mask-output-chunk", "--device", "cpu",
+    ]  # fmt: skip
+    run(raw, tmp_path / "one", [DOMAIN], *network)
+    run(
+        raw,
+        tmp_path / "two",
+        BoxGrid.covering(DOMAIN, Zyx(24, 48, 32), respect_stop=True),
+        *network,
+    )
+    one, two = stored(tmp_path / "one"), stored(tmp_path / "two")
+    assert one.keys() == two.keys()
+    assert one != two
+
+
+def test_affinities_lie_in_their_range(raw, tmp_path):
+    """The network really ran: affinities of the real volume, not constants."""
+    import zarr
+
+    network = [
+        "--framework", "pytorch", "-m", FIB25 / "unet_fib25_model.py",
+        "-w", FIB25 / "unet_fib25.pt", "-s", 24, 48, 48, "-v", 0, 0, 0, "--output-kind", "affinity",
+    ]  # fmt: skip
+    run(raw, tmp_path / "out", [DOMAIN], *network)
+    values = zarr.open_group(tmp_path / "out")["0"][:]
+    assert values.shape == (3, *DOMAIN.size)
+    assert values.min() >= 0
+    assert values.max() <= 1
+    assert 0.6 < np.median(values) < 1
+    assert (values < 0.3).mean() > 0.02
