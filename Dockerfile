@@ -20,6 +20,8 @@ ENV PYTHONUNBUFFERED=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PATH=/opt/chunkflow/bin:$PATH
 
+# The base decides which version of Python there is.
+# hadolint ignore=DL3008
 RUN if ! python3 -c 'import venv, ensurepip' 2>/dev/null; then \
       apt-get update \
       && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv \
@@ -34,8 +36,8 @@ WORKDIR /src
 COPY . .
 RUN pip install -c constraints.txt --no-binary atomicwrites ".[$EXTRAS]"
 
-RUN useradd --create-home chunkflow && mkdir /data && chown chunkflow /data
-USER chunkflow
+RUN useradd --create-home --uid 10001 chunkflow && mkdir /data && chown chunkflow /data
+USER 10001
 WORKDIR /data
 ENTRYPOINT ["chunkflow"]
 CMD ["--help"]

@@ -15,7 +15,7 @@ import click
 from click.exceptions import Exit
 from click.shell_completion import CompletionItem
 
-from chunkflow_py.cli import catalog, report
+from chunkflow_py.cli import catalog
 from chunkflow_py.errors import ChunkflowError, OptionError
 
 if TYPE_CHECKING:
@@ -159,6 +159,8 @@ def _shorten(text: str, width: int) -> str:
 @click.pass_context
 def cli(ctx: click.Context, /, verbose: bool, debug: bool, **_: object) -> None:
     """Set up logging; the line runs in `run_line`."""
+    from chunkflow_py.cli import report  # here and below: help pages need none of it
+
     report.configure_logging(verbose=verbose, debug=debug)
     ctx.call_on_close(report.restore_logging)
 
@@ -178,6 +180,7 @@ def run_line(
     **_: object,
 ) -> None:
     """Check the line as a whole, run it, and exit with 1 if a task failed."""
+    from chunkflow_py.cli import report
     from chunkflow_py.pipeline import Pipeline
     from chunkflow_py.stages import Source
 
