@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -117,3 +118,26 @@ def test_closing_early_ends_thread_and_stream(depth: int) -> None:
     ahead.close()
     assert closed == [True]
     assert not threads("endless")
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_an_item_is_freed_before_the_next_one_is_there(depth: int) -> None:
+    """While the next item is made, nothing but the consumer keeps the one before."""
+
+    class Item:
+        pass
+
+    made: list[weakref.ref[Item]] = []
+
+    def stream() -> Iterator[Item]:
+        for _ in range(3):
+            if made:
+                wait_until(lambda: made[-1]() is None)
+            item = Item()
+            made.append(weakref.ref(item))
+            yield item
+            del item
+
+    for item in prefetch(stream(), depth):
+        del item
+    assert len(made) == 3

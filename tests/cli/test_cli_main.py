@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import signal
 import sys
 import threading
 import time
+from contextlib import redirect_stderr
 from typing import TYPE_CHECKING
 
 import click
@@ -161,6 +163,27 @@ def test_quiet_prints_nothing_on_success(chunkflow: Run) -> None:
     line = ("four-boxes", "create-chunk", "--size", "1", "1", "1", "skip-second", "threshold")
     result = chunkflow("--quiet", *line)
     assert (result.code, result.out, result.err) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ([], True),
+        (["--quiet"], False),
+        (["--quiet", "--progress"], True),
+        (["--no-progress"], False),
+    ],
+)
+def test_bar_on_a_terminal(chunkflow: Run, options: list[str], shown: bool) -> None:
+    """A terminal gets a progress bar, unless it was told to be quiet or to leave it out."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    with redirect_stderr(Terminal()) as screen:
+        assert chunkflow(*options, "create-chunk", "--size", "1", "1", "1").code == 0
+    assert ("100%|" in screen.getvalue()) == shown
 
 
 def test_default_says_where_the_time_went(chunkflow: Run) -> None:
