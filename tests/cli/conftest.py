@@ -145,6 +145,7 @@ def chunkflow(
     monkeypatch.setattr(catalog, "OPS", operators)
     catalog.names.cache_clear()
     catalog.describe.cache_clear()
+    before = set(sys.modules)
 
     def run(*args: str) -> Result:
         with pytest.raises(SystemExit) as ended:
@@ -155,9 +156,11 @@ def chunkflow(
     yield run
     catalog.names.cache_clear()
     catalog.describe.cache_clear()
-    for name in list(sys.modules):
-        if name.startswith("chunkflow_py.ops."):
-            monkeypatch.delitem(sys.modules, name)
+    for name in set(sys.modules) - before:
+        package, _, operator = name.rpartition(".")
+        if package == "chunkflow_py.ops":  # other tests import the real one
+            del sys.modules[name]
+            delattr(chunkflow_py.ops, operator)
 
 
 @pytest.fixture
