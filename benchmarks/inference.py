@@ -53,9 +53,7 @@ def measure(size: tuple[int, int, int], model: str, channels: int, threads: int)
     from chunkflow_py.inference.backends import create_backend
     from chunkflow_py.inference.engine import Engine, EngineSettings
     from chunkflow_py.inference.grid import PatchGeometry
-    from chunkflow_py.inference.memory import keep_freed_memory
 
-    keep_freed_memory()
     torch.set_num_threads(threads)
     patch = Zyx(20, 256, 256)
     settings = EngineSettings(

@@ -185,9 +185,7 @@ def command(**options: Any) -> Inferencer:
     from chunkflow_py.inference.engine import EngineSettings
     from chunkflow_py.inference.grid import PatchGeometry
     from chunkflow_py.inference.inferencer import Inferencer, check_network
-    from chunkflow_py.inference.memory import keep_freed_memory
 
-    keep_freed_memory()
     input_size = options["input_patch_size"]
     output_size = options["output_patch_size"] or input_size
     own = ("num_input_channels", "num_output_channels", "batch_size", "bump", "pad", "normalize",

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 import zlib
 
@@ -18,6 +19,8 @@ from click.testing import CliRunner
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
 from chunkflow_py.errors import ChunkError, VolumeError
+from chunkflow_py.ops.neuroglancer import Neuroglancer
+from chunkflow_py.task import Task
 
 pytest.importorskip("neuroglancer")
 
@@ -154,3 +157,45 @@ def test_a_dry_run_shows_nothing():
     result = CliRunner().invoke(cli, ["--dry-run", *LINE.split()])
     assert result.exit_code == 0
     assert "http" not in result.output
+
+
+def test_from_python_a_view_ends_when_it_is_closed():
+    """Without a command line the view runs in any thread until close() is called."""
+    chunk = Chunk(np.zeros((2, 3, 4), np.uint16), kind="image")
+    task = Task(items={"a": chunk})
+    results = []
+    with Neuroglancer(("a",)) as body:
+        thread = threading.Thread(target=lambda: results.append(body(task)))
+        thread.start()
+        while thread.is_alive():
+            body.close()
+            thread.join(0.01)
+    assert results == [task]
+
+
+def test_interrupts_while_nothing_is_shown_interrupt_the_line():
+    """Ctrl-C while a chunk is being loaded ends the program as ever."""
+    before = signal.getsignal(signal.SIGINT)
+    with Neuroglancer(("a",)), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_ends_one_view_and_a_termination_all():
+    """After SIGTERM the tasks that follow are not shown; after SIGINT they are."""
+    task = Task(items={"a": Chunk(np.zeros((1, 1, 1), np.uint8))})
+    for number, ended in ((signal.SIGINT, False), (signal.SIGTERM, True)):
+        with Neuroglancer(("a",)) as body:
+            timer = threading.Timer(0.2, signal.raise_signal, (number,))
+            timer.start()
+            body(task)
+            timer.join()
+            if ended:
+                assert body(task) is task
+            else:
+                timer = threading.Timer(0.2, body.close)
+                timer.start()
+                start = time.monotonic()
+                body(task)
+                assert time.monotonic() - start > 0.1
+                timer.join()

@@ -136,7 +136,7 @@ class RSUNet(nn.Module):
             maps = functional.interpolate(
                 maps, scale_factor=factor, mode="trilinear", align_corners=False
             )
-            maps = self.up[level](maps + skips.pop())
+            maps = self.up[level](maps.add_(skips.pop()))
         maps = self.head(self.embed_out(maps))
         return torch.sigmoid(maps) if self.sigmoid else maps
 
