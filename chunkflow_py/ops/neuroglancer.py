@@ -86,7 +86,8 @@ class Neuroglancer:
         click.echo(f"{task} is shown at {url} until you press Ctrl-C", err=True)
         if self.open:
             webbrowser.open(url)
-        self._shown.wait()
+        while not self._shown.wait(0.2):
+            pass  # a signal that reaches another thread is only handled when this one wakes up
         self._viewing = False
         self._server.clear()
         return task
