@@ -1,1 +1,40 @@
-"""How a network covers a chunk."""
+"""How a network covers a chunk: patches, windows, blending, backends, networks.
+
+Needs arrays only, no storage library. Names are imported on first use:
+
+    from chunkflow_py.inference import Engine, EngineSettings, PatchGeometry, create_backend
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from chunkflow_py.inference.backends import create_backend as create_backend
+    from chunkflow_py.inference.engine import Engine as Engine
+    from chunkflow_py.inference.engine import EngineSettings as EngineSettings
+    from chunkflow_py.inference.grid import PatchGeometry as PatchGeometry
+    from chunkflow_py.inference.grid import PatchGrid as PatchGrid
+    from chunkflow_py.inference.inferencer import Inferencer as Inferencer
+    from chunkflow_py.inference.window import create_window as create_window
+
+_HOMES = {
+    "Engine": "engine",
+    "EngineSettings": "engine",
+    "Inferencer": "inferencer",
+    "PatchGeometry": "grid",
+    "PatchGrid": "grid",
+    "create_backend": "backends",
+    "create_window": "window",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605  (one list, read twice)
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used."""
+    if name not in _HOMES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
