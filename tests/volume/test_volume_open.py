@@ -1,0 +1,99 @@
+"""Tests of chunkflow_py.volume: which driver opens an address, and what is said if none can."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from chunkflow_py.errors import VolumeError, VolumeNotFoundError
+from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.volume import create_volume, open_volume
+from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.protocol import VolumeSpec
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "protocol", "path"),
+    [
+        ("/data/em", None, "file", "/data/em"),
+        ("/data/em/", None, "file", "/data/em"),
+        ("file:///data/em", None, "file", "/data/em"),
+        ("precomputed:///data/em", "precomputed", "file", "/data/em"),
+        ("precomputed://file:///data/em", "precomputed", "file", "/data/em"),
+        ("precomputed://gs://bucket/em/", "precomputed", "gs", "bucket/em"),
+        ("s3://bucket/em", "precomputed", "s3", "bucket/em"),
+        ("https://host/em", "precomputed", "https", "host/em"),
+        ("zarr:///data/em.zarr", "zarr", "file", "/data/em.zarr"),
+        ("zarr2://file:///data/em.zarr", "zarr", "file", "/data/em.zarr"),
+        ("zarr3://file:///data/em.zarr", "zarr", "file", "/data/em.zarr"),
+    ],
+)
+def test_location(url, kind, protocol, path):
+    """Format, protocol and path are told apart."""
+    place = Location.parse(url)
+    assert (place.format, place.protocol, place.path) == (kind, protocol, path)
+    assert str(place) == url
+    assert (place / "log").path == f"{path}/log"
+
+
+def test_relative_paths(tmp_path, monkeypatch):
+    """Relative paths, with or without file://, begin in the working folder; ~ is the home."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/someone")
+    for url in ("em", "./em", "file://em", "zarr://em", "precomputed://file://em"):
+        assert Location.parse(url).path == f"{tmp_path}/em"
+    assert Location.parse("~/em").path == "/home/someone/em"
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("precomputd://x", r"unknown scheme precomputd://; did you mean precomputed://\?"),
+        ("zar://x", r"did you mean zarr"),
+        ("qqqqq://x", r"unknown scheme qqqqq://; known are precomputed, zarr"),
+        ("precomputed://gss://x", r"unknown scheme gss://; did you mean gs://\?"),
+        ("n5://x", "N5 volumes are not supported yet"),
+        ("", "names no volume"),
+        ("gs://", "names no volume"),
+        ("zarr://s3://bucket/em", "local folders only"),
+    ],
+)
+def test_bad_addresses(url, text):
+    """An address that cannot work is refused with the nearest that may be meant."""
+    with pytest.raises(VolumeError, match=text):
+        open_volume(url)
+
+
+def test_nothing_there(tmp_path):
+    """Nothing, a file, an empty folder and N5 are told apart."""
+    with pytest.raises(VolumeNotFoundError, match=rf"{tmp_path}/no does not exist; check the path"):
+        open_volume(f"{tmp_path}/no")
+    (tmp_path / "file").touch()
+    with pytest.raises(VolumeNotFoundError, match="is a file, not the folder of a volume"):
+        open_volume(f"{tmp_path}/file")
+    with pytest.raises(VolumeNotFoundError, match=r"holds no volume: there is neither info"):
+        open_volume(str(tmp_path))
+    (tmp_path / "attributes.json").write_text("{}")
+    with pytest.raises(VolumeError, match="N5"):
+        open_volume(str(tmp_path))
+
+
+def test_create_needs_a_format(tmp_path):
+    """A bare path does not say what to create."""
+    spec = VolumeSpec(
+        BoundingBox(Zyx(0, 0, 0), Zyx(8, 8, 8)), (1, 1, 1), np.dtype("u1"), None, None, Zyx(8, 8, 8)
+    )
+    with pytest.raises(VolumeError, match=r"write precomputed://.* or zarr://.* to say its format"):
+        create_volume(spec, f"{tmp_path}/em")
+    assert create_volume(spec, f"{tmp_path}/em", format="zarr").bounds == spec.bounds
+
+
+def test_light_import():
+    """Opening a package of drivers loads none of them, nor NumPy."""
+    code = (
+        "import sys, chunkflow_py.volume, chunkflow_py.volume.saver, chunkflow_py.volume.loader\n"
+        "print({'numpy', 'zarr', 'cloudvolume'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "set()\n"

@@ -1,0 +1,224 @@
+"""Tests of chunkflow_py.volume.saver."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chunkflow_py.chunk import Chunk
+from chunkflow_py.errors import AlignmentError, ChunkError, GeometryError, VolumeNotFoundError
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.stages import TaskSource
+from chunkflow_py.volume import create_volume, open_volume
+from chunkflow_py.volume.protocol import VolumeSpec, check_alignment
+from chunkflow_py.volume.saver import VolumeSaver, common_unit, fitting_block
+
+DOMAIN = BoundingBox(Zyx(2, 0, 0), Zyx(42, 100, 90))
+
+
+def chunk(box, dtype="uint8", value=1, domain=DOMAIN, kind="image"):
+    """Return a chunk of one value."""
+    return Chunk(np.full(box.size, value, dtype), box.start, (40, 4.5, 4), kind, domain)
+
+
+@pytest.fixture
+def url(tmp_path):
+    """Return where the volume of this test goes."""
+    return str(tmp_path / "out")
+
+
+def made(url, dtype="uint8", channels=None):
+    """Create a zarr volume with blocks of 16, 32, 32."""
+    spec = VolumeSpec(DOMAIN, (40, 4.5, 4), np.dtype(dtype), channels, None, Zyx(16, 32, 32))
+    return create_volume(spec, url, format="zarr")
+
+
+@pytest.mark.parametrize("format", ["zarr", "precomputed"])
+def test_creates_what_is_missing(url, format):
+    """A new volume has the bounds of the domain, the chunk's properties, and fitting blocks."""
+    boxes = BoxGrid.covering(DOMAIN, Zyx(20, 48, 48), respect_stop=True)
+    saver = VolumeSaver(url, format=format)
+    saver.prepare(boxes, DOMAIN)
+    for index, box in enumerate(boxes):
+        saver(chunk(box, "uint16", index + 1))
+    volume = open_volume(url)
+    assert (volume.bounds, volume.voxel_size_nm) == (DOMAIN, (40, 4.5, 4))
+    assert (volume.dtype, volume.kind, volume.block_size) == (np.uint16, "image", (20, 48, 48))
+    for index, box in enumerate(boxes):
+        assert (volume.read(box).array == index + 1).all()
+
+
+def test_overhanging_tasks(url):
+    """Tasks that reach over the end of the volume are cut off there."""
+    boxes = BoxGrid.covering(DOMAIN, Zyx(32, 64, 64))
+    saver = VolumeSaver(url, format="zarr")
+    saver.prepare(boxes, DOMAIN)
+    for box in boxes:
+        saver(chunk(box, domain=boxes.bounds))
+    volume = open_volume(url)
+    assert volume.bounds == DOMAIN
+    assert (volume.read(DOMAIN).array == 1).all()
+
+
+def test_bounds_without_a_domain(url, tmp_path):
+    """Without a known domain the tasks say the bounds, and without tasks the chunk does."""
+    boxes = [BoundingBox(Zyx(0, 0, 0), Zyx(8, 8, 8)), BoundingBox(Zyx(8, 0, 0), Zyx(16, 8, 8))]
+    saver = VolumeSaver(url, format="zarr")
+    saver.prepare(boxes, None)
+    saver(chunk(boxes[1], domain=None))
+    assert open_volume(url).bounds == BoundingBox(Zyx(0, 0, 0), Zyx(16, 8, 8))
+    saver = VolumeSaver(f"{tmp_path}/other", format="zarr")
+    saver.prepare(None, None)
+    saver(chunk(DOMAIN))
+    assert open_volume(f"{tmp_path}/other").bounds == DOMAIN
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_misaligned_plan(url, exists):
+    """Tasks that would share a block are refused before the first one, with sizes that work."""
+    if exists:
+        made(url)
+    grid = BoxGrid.covering(DOMAIN, Zyx(16, 40, 32))
+    source = TaskSource(grid)
+    saver = VolumeSaver(url, format="zarr", block_size=Zyx(16, 32, 32))
+    text = r"cut the write units \(16, 32, 32\) .*\(16, 32, 32\) or \(16, 64, 32\)"
+    with pytest.raises(AlignmentError, match=text):
+        saver.prepare(source.boxes, DOMAIN)
+    with pytest.raises(AlignmentError, match=r"nearest aligned is 2-18_0-64_0-32"):
+        saver.prepare(list(grid), DOMAIN)
+
+
+def test_shards_are_the_write_unit(url):
+    """With shards it is these that no two tasks may share."""
+    saver = VolumeSaver(url, format="zarr", block_size=Zyx(8, 16, 16), shard_size=Zyx(16, 32, 32))
+    with pytest.raises(AlignmentError, match=r"write units \(16, 32, 32\)"):
+        saver.prepare(BoxGrid.covering(DOMAIN, Zyx(8, 32, 32)), DOMAIN)
+    saver.prepare(BoxGrid.covering(DOMAIN, Zyx(16, 32, 32)), DOMAIN)
+    with pytest.raises(AlignmentError, match="not aligned"):
+        saver(chunk(BoundingBox.from_size(DOMAIN.start, (8, 16, 16))))
+    saver(chunk(DOMAIN))
+    volume = open_volume(url)
+    assert (volume.block_size, volume.write_unit) == ((8, 16, 16), (16, 32, 32))
+
+
+def test_no_create(url):
+    """Without leave to create, a missing volume is refused before the first task."""
+    saver = VolumeSaver(url, format="zarr", create=False)
+    with pytest.raises(VolumeNotFoundError, match=rf"{url}.*leave out --no-create"):
+        saver.prepare(None, None)
+    made(url)
+    saver.prepare(None, None)
+    saver(chunk(DOMAIN))
+    assert open_volume(url).read(DOMAIN).array.all()
+
+
+def test_outside(url):
+    """Tasks or chunks that do not touch the volume at all are refused."""
+    made(url)
+    far = BoundingBox.from_size((2, 500, 0), (16, 32, 32))
+    saver = VolumeSaver(url, format="zarr")
+    with pytest.raises(GeometryError, match=r"lies outside of .*whose bounds are"):
+        saver.prepare([far], None)
+    with pytest.raises(GeometryError, match="lies outside of"):
+        saver(chunk(far, domain=None))
+
+
+def test_nothing_is_made_for_a_chunk_that_cannot_be_written(url, tmp_path):
+    """A first chunk that does not fit the plan leaves no empty volume behind."""
+    saver = VolumeSaver(url, format="zarr", block_size=Zyx(16, 32, 32))
+    saver.prepare(None, DOMAIN)
+    with pytest.raises(AlignmentError):
+        saver(chunk(BoundingBox.from_size(DOMAIN.start, (8, 32, 32))))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "value", "stored"),
+    [
+        ("uint8", "uint16", 200, 200),
+        ("uint32", "uint64", 2**32 - 1, 2**32 - 1),
+        ("bool", "uint8", 1, 1),
+        ("float32", "uint8", 0.5, 128),  # 127.5 is rounded to the even number
+        ("float64", "float32", 0.1, np.float32(0.1)),
+    ],
+)
+def test_conversions(url, here, there, value, stored):
+    """An existing volume takes wider integers, maps as 255·p, and other floats."""
+    made(url, there)
+    saver = VolumeSaver(url, format="zarr")
+    saver(chunk(DOMAIN, here, value, kind="probability" if here[0] == "f" else None))
+    assert (open_volume(url).read(DOMAIN).array == stored).all()
+
+
+@pytest.mark.parametrize(
+    ("here", "there"), [("uint16", "uint8"), ("int8", "uint8"), ("uint8", "float32")]
+)
+def test_refused_conversions(url, here, there):
+    """What would change the numbers is refused with both types."""
+    made(url, there)
+    with pytest.raises(ChunkError, match=f"is {here}, but {url} holds {there}"):
+        VolumeSaver(url, format="zarr")(chunk(DOMAIN, here))
+
+
+def test_wrong_channels(url):
+    """An existing volume with other channels is named with both numbers."""
+    made(url, channels=3)
+    with pytest.raises(ChunkError, match=f"has 1 channels, but {url} has 3"):
+        VolumeSaver(url, format="zarr")(chunk(DOMAIN))
+
+
+def test_asked_for_dtype(url):
+    """A type asked for is that of the new volume, and every chunk is converted to it."""
+    saver = VolumeSaver(url, format="zarr", dtype=np.dtype("uint8"))
+    saver(chunk(DOMAIN, "float32", 1, kind="probability"))
+    assert (open_volume(url).read(DOMAIN).array == 255).all()
+
+
+def test_threads(url):
+    """Threads that write the first chunks at the same time create one volume, and lose nothing."""
+    boxes = BoxGrid.covering(DOMAIN, Zyx(20, 50, 45))
+    saver = VolumeSaver(url, format="precomputed")
+    saver.prepare(boxes, DOMAIN)
+    gate = threading.Barrier(len(boxes))
+
+    def work(box):
+        gate.wait()
+        saver(chunk(box))
+
+    threads = [threading.Thread(target=work, args=(box,)) for box in boxes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert open_volume(url).read(DOMAIN).array.all()
+
+
+@given(
+    size=st.tuples(*[st.integers(1, 300)] * 3),
+    start=st.tuples(*[st.integers(-50, 50)] * 3),
+    extent=st.tuples(*[st.integers(1, 900)] * 3),
+    clip=st.booleans(),
+)
+@settings(max_examples=80)
+def test_blocks_fit_every_grid(size, start, extent, clip):
+    """Whatever the tasks, the block chosen for a new volume is cut by none of them."""
+    bounds = BoundingBox.from_size(start, extent)
+    grid = BoxGrid.covering(bounds, Zyx.of(size), respect_stop=clip)
+    block = fitting_block(grid, bounds)
+    assert min(block) >= 1
+    assert all(b <= max(64, 256) for b in block)
+    check_alignment(grid, block, bounds, "out")
+    if len(grid) < 500:
+        assert common_unit(grid, bounds) == common_unit(list(grid), bounds)
+
+
+def test_usual_blocks():
+    """Blocks are 64 voxels where tasks allow it, and near it where they do not."""
+    bounds = BoundingBox(Zyx(0, 0, 0), Zyx(1000, 1000, 1000))
+    for size, block in [(64, 64), (512, 64), (448, 64), (36, 36), (100, 50), (20, 20), (97, 97)]:
+        grid = BoxGrid.covering(bounds, Zyx(size, size, size))
+        assert fitting_block(grid, bounds) == (block, block, block), size
+    assert fitting_block(None, bounds) == (64, 64, 64)
+    assert fitting_block(None, DOMAIN) == (40, 64, 64)
