@@ -335,6 +335,44 @@ def test_network_that_needs_contiguous_maps(write):
     assert backend.profile["memory_layout"] == "torch.contiguous_format"
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        "Conv3d(1, 3, 3)",
+        "Conv3d(1, 3, 3, padding='same', bias=False)",
+        "Conv3d(1, 3, (1, 3, 5), stride=(1, 2, 1), padding=(0, 1, 2))",
+        "Sequential(torch.nn.Conv3d(1, 6, 1), torch.nn.Conv3d(6, 3, 3, dilation=2, groups=3))",
+        "Conv3d(1, 3, 3, padding=1, padding_mode='reflect')",
+    ],
+)
+@pytest.mark.parametrize("number", [1, 2])
+def test_convolutions_are_those_of_pytorch(write, layer, number):
+    """Every kind of convolution gives what PyTorch gives without us, to float32 rounding."""
+    path = write(f"""
+        import torch
+
+        torch.manual_seed(0)
+        InstantiatedModel = torch.nn.{layer}
+    """)
+    batch = torch.rand(number, 1, *PATCH, generator=torch.Generator().manual_seed(0))
+    backend = create_backend("pytorch", model=path, **SIZES)
+    with torch.inference_mode():
+        expected = backend._network(batch)
+    sizes = SIZES | {"output_patch_size": Zyx.of(expected.shape[2:])}
+    result = create_backend("pytorch", model=path, **sizes)(batch)
+    torch.testing.assert_close(result, expected.contiguous(), rtol=0, atol=1e-5)
+
+
+def test_small_convolutions_go_to_onednn(write):
+    """A batch of one small patch does not take PyTorch's slow convolution."""
+    backend = create_backend("pytorch", model=write(NETWORK), **SIZES)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        backend(torch.rand(1, 1, *PATCH))
+    called = {event.key for event in profile.key_averages()}
+    assert "aten::mkldnn_convolution" in called
+    assert "aten::slow_conv3d_forward" not in called
+
+
 def test_load_model_of_the_file_is_called(write, tmp_path):
     """A model file that loads its weights itself does so."""
     weights = tmp_path / "factor.txt"

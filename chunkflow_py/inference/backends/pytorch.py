@@ -10,6 +10,7 @@ import torch
 
 from chunkflow_py.errors import ModelError, OptionError
 from chunkflow_py.geometry import Zyx
+from chunkflow_py.inference.backends.convolution import OneDnnConvolutions
 from chunkflow_py.inference.backends.device import describe_device, numerical_profile
 from chunkflow_py.inference.backends.hook import Hook
 
@@ -85,10 +86,17 @@ class PyTorch:
             # Measured, 2 threads with AVX-512: the FIB-25 network takes 2.0 s instead of 2.8 s for
             # 24x256x256 voxels, RSUNet 5.4 s instead of 7.8 s for 20x256x256.
             self._layout = torch.channels_last_3d
+        # Programs call their operators by themselves, out of reach.
+        onednn: Callable[[], bool] = torch.backends.mkldnn.is_available
+        self._onednn = device.type == "cpu" and not source.is_program and onednn()
         self._network = self._placed(source.load(self._module, device))
         self.divisor = self._find_divisor()
         self.profile = numerical_profile(
-            device, framework="pytorch", dtype=dtype, memory_layout=str(self._layout)
+            device,
+            framework="pytorch",
+            dtype=dtype,
+            memory_layout=str(self._layout),
+            convolution="onednn" if self._onednn else "torch",
         )
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
@@ -170,7 +178,8 @@ class PyTorch:
     @contextlib.contextmanager
     def _arithmetic(self) -> Iterator[None]:
         if self.device.type != "cuda":
-            yield
+            with OneDnnConvolutions() if self._onednn else contextlib.nullcontext():
+                yield
             return
         flags = torch.backends.cudnn.flags(
             enabled=True, benchmark=False, deterministic=True, allow_tf32=False
