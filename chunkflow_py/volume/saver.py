@@ -217,7 +217,8 @@ def fitted(chunk: Chunk, volume: Volume) -> Chunk:
 
     here, there = chunk.dtype, volume.dtype
     widened = here.kind in "bui" and there.kind in "ui" and np.can_cast(here, there, "safe")
-    quantised = here.kind == "f" and there == np.uint8 and chunk.kind != "segmentation"
+    is_map = chunk.kind in ("probability", "affinity", None)
+    quantised = here.kind == "f" and there == np.uint8 and is_map
     narrowed = here.kind == "f" and there.kind == "f"
     if here == there or widened or quantised or narrowed:
         return converted(chunk, there)
