@@ -17,6 +17,7 @@ from chunkflow_py.params import (
     floats_option,
     input_option,
     margin_option,
+    mip_option,
     output_option,
     zyx_option,
 )
@@ -176,3 +177,26 @@ def test_auto_of_another_option_is_left_alone() -> None:
     )
     assert load[1] == {"margin": "auto", "fill": False, "path": "auto"}
     assert save[1] == {"encoding": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("args", "mip"),
+    [("load", 0), ("--mip 3 load", 3), ("--mip 3 load --mip 1", 1), ("--mip 3 load -m 0", 0)],
+)
+def test_mip_of_the_line_and_of_a_command(args: str, mip: int) -> None:
+    """A command that is not told its resolution level takes that of the whole line."""
+    seen = []
+
+    @click.group(chain=True)
+    @click.option("--mip", type=int, default=0)
+    def group(mip: int) -> None:
+        pass
+
+    @group.command()
+    @mip_option()
+    def load(mip: int) -> None:
+        seen.append(mip)
+
+    result = CliRunner().invoke(group, args.split())
+    assert result.exit_code == 0, result.output
+    assert seen == [mip]
