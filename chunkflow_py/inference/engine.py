@@ -136,7 +136,17 @@ class Engine:
     """
 
     def __init__(self, backend: Backend, settings: EngineSettings) -> None:
-        """Keep the network and the settings; buffers are made when they are first needed."""
+        """Keep the network and the settings; buffers are made when they are first needed.
+
+        Raises:
+            OptionError: augmentation of a network whose patches come weighted.
+        """
+        if settings.augment and backend.weighted:
+            msg = (
+                "--augment averages the network's own values, but a PatchInferencer returns them "
+                "multiplied by the window already; use a model with InstantiatedModel"
+            )
+            raise OptionError(msg)
         self.backend = backend
         self.settings = settings
         self.forward_seconds = 0.0

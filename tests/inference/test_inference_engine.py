@@ -348,6 +348,14 @@ def test_options_that_contradict_each_other_are_refused(options, words):
         EngineSettings(ONE, **options)
 
 
+def test_weighted_patches_cannot_be_augmented():
+    """Flipping w·p back would average windows, not values."""
+    network = Network(lambda batch: batch)
+    network.weighted = True
+    with pytest.raises(OptionError, match="--augment .* InstantiatedModel"):
+        Engine(network, EngineSettings(ONE, num_output_channels=1, augment=True))
+
+
 def test_augmentation_needs_square_patches():
     """Transposes swap y and x, so both must have one size."""
     geometry = PatchGeometry(Zyx(2, 4, 6), Zyx(2, 4, 6), Zyx(0, 0, 0))
