@@ -61,13 +61,15 @@ def quantize(chunk: Chunk, mode: Literal["xy", "z"] = "xy") -> Chunk:
 def _quantize(planes: NDArray[Any], top: float, out: NDArray[Any]) -> int:
     import numpy as np
 
-    values = planes.mean(axis=0, dtype=np.float64) / top
+    from chunkflow_py.volume.conversion import map_to_integer
+
+    # Single precision, as the network's own output, unless the map itself is finer.
+    precision = np.float64 if planes.dtype == np.float64 else np.float32
+    values = planes.mean(axis=0, dtype=precision) / precision(top)
     if np.isnan(values).any():
         msg = "a voxel to quantize is NaN; find the operator that made it"
         raise ChunkError(msg)
-    outside = int(np.count_nonzero((values < 0) | (values > 1)))
-    out[...] = np.rint(255 * np.clip(values, 0, 1))
-    return outside
+    return map_to_integer(values, out)
 
 
 @transform

@@ -55,6 +55,8 @@ def connected_components(
         raise ChunkError(msg)
     if voxels.size == 0:
         return np.zeros(voxels.shape, np.uint32)
+    if not voxels.flags.writeable:
+        voxels = voxels.copy()  # cc3d never writes to its input, but takes no other
     labels, count = cc3d.connected_components(voxels, connectivity=connectivity, return_N=True)
     return labels.astype(_label_dtype(count), copy=False)
 

@@ -115,20 +115,31 @@ def _to_float(array: NDArray[Any], target: np.dtype[Any], low: Any, high: Any) -
     return array.astype(target)
 
 
+def map_to_integer(values: NDArray[Any], out: NDArray[Any]) -> int:
+    """Write the integers that stand for a map: clamped to [0, 1], 255·p rounded half to even.
+
+    Args:
+        values: a float map, any shape, no NaN; not modified. Half precision is computed in single
+            (it cannot hold 65535); single and double are used as they come, as on a device.
+        out: of the same shape, uint8 or uint16.
+
+    Returns:
+        How many voxels were clamped.
+    """
+    section = values.astype(np.float32 if values.dtype.itemsize < 4 else values.dtype)
+    clamped = int(np.count_nonzero((section < 0) | (section > 1)))
+    np.clip(section, 0, 1, out=section)
+    section *= section.dtype.type(np.iinfo(out.dtype).max)
+    np.rint(section, out=section)
+    out[...] = section
+    return clamped
+
+
 def _map_to_integer(array: NDArray[Any], target: np.dtype[Any]) -> NDArray[Any]:
-    # half precision cannot hold 65535; single and double are used as they come, as on a device
-    working: np.dtype[Any] = np.dtype(np.float32) if array.dtype.itemsize < 4 else array.dtype
-    scale = working.type(np.iinfo(target).max)
     result = np.empty(array.shape, target)
-    clamped = 0
     # section by section, so that no second float array of the whole chunk is made
-    for index in np.ndindex(array.shape[:-2]):
-        section = array[index].astype(working)
-        clamped += int(np.count_nonzero((section < 0) | (section > 1)))
-        np.clip(section, 0, 1, out=section)
-        section *= scale
-        np.rint(section, out=section)
-        result[index] = section
+    sections = np.ndindex(array.shape[:-2])
+    clamped = sum(map_to_integer(array[index], result[index]) for index in sections)
     if clamped:
         logger.warning(
             "%d of %d voxels lay outside of [0, 1] and were clamped for %s",

@@ -12,11 +12,9 @@ from chunkflow_py.ops.connected_components import connected_components
 
 def test_place_and_kind() -> None:
     """The labels lie where the map lay, in its domain, as a segmentation without channels."""
-    domain = BoundingBox((-8, 0, 0), (64, 64, 64))
+    domain = BoundingBox((-8, -4, -4), (64, 64, 64))
     array = np.random.default_rng(0).random((3, 4, 5, 6)).astype(np.float32)
-    chunk = Chunk(
-        array, (-4, 8, 0), (40, 4, 4), "affinity", domain.hull(BoundingBox((-4,) * 3, (0,) * 3))
-    )
+    chunk = Chunk(array, (-4, 8, 0), (40, 4, 4), "affinity", domain)
     before = array.copy()
     labels = connected_components(chunk, 0.5)
     assert (labels.bbox, labels.voxel_size_nm) == (chunk.bbox, (40, 4, 4))

@@ -8,6 +8,7 @@ import pytest
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.ops.quantize import quantize
+from chunkflow_py.volume.conversion import convert
 
 
 def quantized(values, **options):
@@ -42,6 +43,15 @@ def test_one_channel_and_integers():
     """A probability map may have a channel axis, and uint8 is a probability times 255."""
     array = np.arange(24, dtype=np.uint8).reshape(1, 2, 3, 4)
     assert np.array_equal(quantize(Chunk(array)).array, array[0])
+
+
+def test_there_is_one_rule():
+    """A float32 map becomes the same bytes here as in a saver, at every half as well."""
+    halves = (np.arange(255, dtype=np.float32) + np.float32(0.5)) / np.float32(255)
+    near = [np.nextafter(halves, np.float32(side)) for side in (0, 1)]
+    values = np.concatenate([halves, *near]).reshape(3, 5, 51)
+    expected = convert(values, np.uint8, "probability")
+    assert np.array_equal(quantize(Chunk(values)).array, expected)
 
 
 def test_what_is_no_map_is_refused():

@@ -83,3 +83,11 @@ def test_renumber(labels: np.ndarray) -> None:
     expected = {0: 0} | {value: index + 1 for index, value in enumerate(old)}
     assert new.ravel().tolist() == [expected[value] for value in labels.ravel().tolist()]
     assert new.dtype == np.uint32
+
+
+def test_read_only_voxels_are_labelled():
+    """A mask that may not be written to, such as a mapped file, is labelled like any other."""
+    mask = np.zeros((3, 4, 5), np.uint8)
+    mask[1] = 1
+    mask.flags.writeable = False
+    assert np.array_equal(connected_components(mask), mask)
