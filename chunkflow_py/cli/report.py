@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import nullcontext
 from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,10 @@ class _StderrHandler(logging.Handler):
     level_before = logging.NOTSET
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line."""
-        click.echo(self.format(record), err=True)
+        """Write one line, above a progress bar if there is one."""
+        tqdm = sys.modules.get("tqdm")  # there is no bar where nobody has imported it
+        with tqdm.tqdm.external_write_mode(file=sys.stderr) if tqdm else nullcontext():
+            click.echo(self.format(record), err=True)
 
 
 def configure_logging(*, verbose: bool, debug: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 import sys
 import threading
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from chunkflow_py import BoundingBox, BoxGrid, Pipeline, Zyx
-from chunkflow_py.cli.report import Report
+from chunkflow_py.cli.report import Report, configure_logging, restore_logging
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.stages import Operator, Source, TaskSource
 from chunkflow_py.task import Skip, Task
@@ -221,3 +222,23 @@ def test_failure_stands_alone(ahead: int) -> None:
         "Error: fail failed on task 3-4_0-1_0-1: too wide",
         "3 of 8 tasks done, 1 failed, 4 not run.",
     ]
+
+
+def test_log_lines_stand_above_the_bar() -> None:
+    """A log line in the middle of a run begins on a line of its own, and the bar comes after it."""
+    logger = logging.getLogger("chunkflow_py.test")
+
+    def speak(task: Task) -> Task:
+        logger.info("hello")
+        return task
+
+    screen = Terminal()
+    configure_logging(verbose=True, debug=False)
+    try:
+        text = run([make("speak", speak)], stream=screen)
+    finally:
+        restore_logging()
+    # What a terminal shows of a line is what was written after the last return to its start.
+    shown = [re.split("\r|\x1b\\[A", line)[-1].strip() for line in text.split("\n")]
+    assert shown.count("INFO: hello") == 8
+    assert "speak" in shown[-2] + shown[-1]
