@@ -25,7 +25,9 @@ from chunkflow_py.stages import (
     MovesFaces,
     Operator,
     Outline,
+    RemovesItems,
     ReportsProgress,
+    SetsBox,
     Source,
 )
 from chunkflow_py.stream import prefetch
@@ -104,18 +106,20 @@ class Pipeline:
         """
         self._check_names()
         boxes: Boxes | None = getattr(self.source.body, "boxes", None) if self.source else None
+        has_tasks = self.source is not None
         domains: dict[str, BoundingBox | None] = {}
         for stage in self.operators:
             body = stage.body
             domain = domains.get(stage.inputs[0]) if stage.inputs else None
             with _named(stage):
+                if isinstance(body, HasPrepare) and not (self.dry_run and stage.lane == "write"):
+                    body.prepare(Outline(boxes, domain, has_tasks))
                 if isinstance(body, HasBounds):
                     domain = body.bounds()
-                if isinstance(body, HasPrepare) and not (self.dry_run and stage.lane == "write"):
-                    body.prepare(Outline(boxes, domain))
             domains.update(dict.fromkeys(stage.outputs, domain))
             if isinstance(body, MovesFaces) and boxes is not None:
                 boxes = _moved(boxes, body)
+            has_tasks = has_tasks or (isinstance(body, SetsBox) and body.set_bbox)
         for index, stage in enumerate(self.operators):
             if isinstance(stage.body, HasMargin):
                 stage.body.negotiate(partial(self.required_input, index))
@@ -132,15 +136,17 @@ class Pipeline:
                     )
                     raise OptionError(msg)
             made.update(stage.outputs)
+            if isinstance(stage.body, RemovesItems):
+                made.difference_update(stage.body.removes)
 
     def required_input(self, index: int, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return what loader number *index* must read so that the line can return *box*.
+        """Return what operator number *index* must make so that the line can return *box*.
 
         Asked from the last operator back: a result that nothing later changes is needed on the
         task's box; before each operator its inputs are needed on its `required_input`.
 
         Args:
-            index: position of the loader among the operators.
+            index: position of the operator among all.
             box: the task's box.
             domain: bounds of the volume that is read.
         """

@@ -45,10 +45,12 @@ class Outline:
         boxes: the boxes of all tasks as they reach the operator, or ``None`` if unknown (a line
             without a source, or one fed by a queue).
         domain: bounds of the volume that the operator's first input comes from, if known.
+        has_tasks: whether tasks have boxes when they reach the operator, known or not.
     """
 
     boxes: Boxes | None = None
     domain: BoundingBox | None = None
+    has_tasks: bool = False
 
     @property
     def region(self) -> BoundingBox | None:
@@ -83,12 +85,12 @@ class HasBounds(Protocol):
     """A loader that knows the bounds of its volume before the first task."""
 
     def bounds(self) -> BoundingBox | None:
-        """Return the bounds, or ``None`` where they depend on the task."""
+        """Return the bounds, or ``None`` where they depend on the task; follows `prepare`."""
 
 
 @runtime_checkable
 class HasMargin(Protocol):
-    """A loader whose margin the rest of the line may decide (``--expand-margin-size auto``)."""
+    """A body that makes as much as the rest of the line needs (``--expand-margin-size auto``)."""
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
         """Take the function (task box, domain) -> box that the rest of the line needs."""
@@ -107,6 +109,20 @@ class MovesFaces(Protocol):
     """A body that changes the box of the task."""
 
     face_offsets: tuple[Zyx, Zyx]
+
+
+@runtime_checkable
+class SetsBox(Protocol):
+    """A body that gives the task the box of its chunk, if *set_bbox*."""
+
+    set_bbox: bool
+
+
+@runtime_checkable
+class RemovesItems(Protocol):
+    """A body after which items are no more."""
+
+    removes: tuple[str, ...]
 
 
 @runtime_checkable

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
+    from chunkflow_py.stages import Outline
     from chunkflow_py.task import Task
 
 
@@ -34,11 +35,26 @@ def adjust_bbox(bbox: BoundingBox, low: Zyx, high: Zyx) -> BoundingBox:
     return BoundingBox(start, stop)
 
 
+_NO_BOX = (
+    "adjust-bbox finds no box to adjust in the task; begin the line with create-bbox or "
+    "generate-tasks"
+)
+
+
 @dataclass
 class BoxAdjuster:
     """Moves the faces of every task's box."""
 
     face_offsets: tuple[Zyx, Zyx]
+
+    def prepare(self, outline: Outline) -> None:
+        """Refuse a line without boxes, or one whose smallest box would vanish."""
+        if not outline.has_tasks:
+            raise GeometryError(_NO_BOX)
+        boxes = outline.boxes or ()
+        # Of a grid, however large, the last box is the smallest: the region's end may cut it off.
+        for box in (boxes[0], boxes[len(boxes) - 1]) if isinstance(boxes, BoxGrid) else boxes:
+            adjust_bbox(box, *self.face_offsets)
 
     def __call__(self, task: Task) -> Task:
         """Move the faces.
@@ -47,8 +63,7 @@ class BoxAdjuster:
             GeometryError: the task has no box, or nothing of it is left.
         """
         if task.region is None:
-            msg = "the task has no box to adjust; begin the line with create-bbox or generate-tasks"
-            raise GeometryError(msg)
+            raise GeometryError(_NO_BOX)
         task.region = task.region.with_box(adjust_bbox(task.region.bbox, *self.face_offsets))
         return task
 

@@ -17,6 +17,7 @@ from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
+    from chunkflow_py.stages import Outline
     from chunkflow_py.task import Task
 
 
@@ -54,13 +55,15 @@ def crop_to_box(chunk: Chunk, bbox: BoundingBox | None) -> Chunk:
         GeometryError: there is no box, or the chunk does not hold all of it.
     """
     if bbox is None:
-        msg = (
-            f"the task has no box to crop chunk {chunk.bbox} to; "
-            "give --margin-size, or begin the line with create-bbox or generate-tasks"
-        )
-        raise GeometryError(msg)
+        raise GeometryError(_NO_BOX)
     inside = bbox.intersection(chunk.domain)
     return chunk.cut(bbox if inside.is_empty else inside)
+
+
+_NO_BOX = (
+    "crop-margin finds no box of a task to crop to; give --margin-size, or begin the line with "
+    "create-bbox or generate-tasks"
+)
 
 
 @dataclass
@@ -78,6 +81,11 @@ class MarginCropper:
         if self.margins is None or not self.crop_bbox:
             return Zyx(0, 0, 0), Zyx(0, 0, 0)
         return self.margins[0], -self.margins[1]
+
+    def prepare(self, outline: Outline) -> None:
+        """Refuse a line whose tasks have no box to crop to, before any work is done."""
+        if self.margins is None and not outline.has_tasks:
+            raise GeometryError(_NO_BOX)
 
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
         """Return *box* with the margins that will be cut off."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Deleter:
     """Takes items out of every task."""
 
-    names: tuple[str, ...]
+    removes: tuple[str, ...]
 
     def __call__(self, task: Task) -> Task:
         """Delete the items.
@@ -29,7 +29,7 @@ class Deleter:
         Raises:
             MissingChunkError: there is no item of one of the names.
         """
-        for name in self.names:
+        for name in self.removes:
             task[name]  # says which names there are, if this one is not among them
             del task.items[name]
         return task

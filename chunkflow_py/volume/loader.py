@@ -44,6 +44,7 @@ class VolumeLoader:
     opening: Mapping[str, Any] = field(default_factory=dict)
     checks: tuple[Callable[[Chunk, Volume], Chunk], ...] = ()
     _volume: Volume | None = field(default=None, init=False, repr=False)
+    _has_tasks: bool = field(default=False, init=False, repr=False)
 
     @property
     def volume(self) -> Volume:
@@ -60,6 +61,10 @@ class VolumeLoader:
             self._volume = found
         return self._volume
 
+    def prepare(self, outline: Any) -> None:
+        """Take from the line (an `Outline`) whether its tasks have boxes."""
+        self._has_tasks = outline.has_tasks
+
     def bounds(self) -> BoundingBox:
         """Return the domain of the chunks.
 
@@ -68,8 +73,8 @@ class VolumeLoader:
         """
         bounds = self.volume.bounds
         if self.cutout.is_explicit:
-            return self.cutout.box(bounds, None, self.url)[1]
-        return bounds
+            self.cutout.box(bounds, None, self.url)  # refuses a cut that reaches outside
+        return self.cutout.known_domain(bounds, has_task=self._has_tasks)
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
         """Take what the rest of the line needs for a task's box."""

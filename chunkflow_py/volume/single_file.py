@@ -151,6 +151,11 @@ class FileLoader:
     dtype: str | None = None
     set_bbox: bool = False
     remove_empty: bool = False
+    _has_tasks: bool = field(default=False, init=False, repr=False)
+
+    def prepare(self, outline: Any) -> None:
+        """Take from the line (an `Outline`) whether its tasks have boxes."""
+        self._has_tasks = outline.has_tasks
 
     def bounds(self) -> BoundingBox | None:
         """Return the domain of the chunks, if one file serves all tasks; checks its header.
@@ -168,8 +173,8 @@ class FileLoader:
             return None
         found.check_channels(self.channels)
         if self.cutout.is_explicit:
-            return self.cutout.box(found.bounds, None, found.what)[1]
-        return found.bounds
+            self.cutout.box(found.bounds, None, found.what)  # refuses a cut that reaches outside
+        return self.cutout.known_domain(found.bounds, has_task=self._has_tasks)
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
         """Take what the rest of the line needs for a task's box."""

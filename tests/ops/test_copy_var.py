@@ -51,3 +51,6 @@ def test_in_a_line():
     assert "reads 'nothing'" in result.output
     result = CliRunner().invoke(cli, ["create-chunk", "delete-var", "-v", "a,,b"])
     assert result.exit_code == 2
+    result = CliRunner().invoke(cli, ["create-chunk", "delete-var", "-v", "chunk", "threshold"])
+    assert result.exit_code == 2
+    assert "threshold reads 'chunk', which no operator before it makes" in result.output

@@ -54,10 +54,12 @@ def test_a_chunk_that_lacks_part_of_the_box_is_refused():
 
 
 def test_without_box_and_margins_there_is_nothing_to_crop_to():
-    """A line without boxes has to give margins."""
-    result = CliRunner().invoke(cli, ["create-chunk", "-s", "4", "4", "4", "crop-margin"])
+    """A line without boxes has to give margins, which is told before any work is done."""
+    result = CliRunner().invoke(cli, ["--verbose", "create-chunk", "crop-margin"])
     assert result.exit_code == 1
-    assert "no box to crop chunk 0-4_0-4_0-4 to; give --margin-size" in result.output
+    assert "no box of a task to crop to; give --margin-size" in result.output
+    assert "create-chunk failed" not in result.output
+    assert "elapsed" not in result.output  # no run, so no table
 
 
 def test_crop_bbox_moves_the_tasks_box():

@@ -11,6 +11,7 @@ from chunkflow_py.cli.main import cli
 from chunkflow_py.geometry import BoundingBox
 from chunkflow_py.ops.load_h5 import load_h5
 from chunkflow_py.ops.save_h5 import save_h5
+from chunkflow_py.volume import open_volume
 
 
 def run(line: str):
@@ -153,3 +154,12 @@ def test_a_task_outside_of_the_file_fails(volume):
     result = run("create-bbox -s 0 0 0 -z 4 4 4 load-h5 -f volume.h5")
     assert result.exit_code == 1
     assert "task 0-4_0-4_0-4 lies outside of dataset /main" in result.stderr
+
+
+@pytest.mark.parametrize("source", ["", "create-bbox -s 102 203 -5 -z 2 3 5 "])
+def test_the_domain_of_a_cut_is_told_before_the_run(volume, source):
+    """A cut is its own domain only in a line without tasks, for the check as for the run."""
+    line = f"{source}load-h5 -f volume.h5 -t 102 203 -5 -s 2 3 5 save-zarr -s {bool(source)}.zarr"
+    assert run(line).exit_code == 0
+    bounds = open_volume(f"{bool(source)}.zarr").bounds
+    assert bounds == (volume.bbox if source else BoundingBox((102, 203, -5), (104, 206, 0)))

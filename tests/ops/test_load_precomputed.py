@@ -11,6 +11,7 @@ from chunkflow_py.cli.main import cli
 from chunkflow_py.errors import ChunkError, VolumeError
 from chunkflow_py.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.ops.load_precomputed import command
+from chunkflow_py.stages import Outline
 from chunkflow_py.task import Task
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.precomputed_checks import blacken, check_against_mip
@@ -66,6 +67,15 @@ def test_cut(em, words):
     chunk = load(body)
     assert chunk.bbox == chunk.domain == box
     np.testing.assert_array_equal(chunk, load(loader("-v", em)).cut(box))
+
+
+@pytest.mark.parametrize("has_tasks", [True, False])
+def test_the_domain_of_a_cut_is_told_before_the_run(em, has_tasks):
+    """A cut is its own domain only where tasks have no boxes, and the check knows that."""
+    body = loader("-v", em, "-s 4 12 6 -z 2 3 4")
+    body.prepare(Outline(has_tasks=has_tasks))
+    box = BoundingBox.from_size((4, 12, 6), (2, 3, 4))
+    assert body.bounds() == load(body, box if has_tasks else None).domain
 
 
 def test_task_with_margin(em):

@@ -59,7 +59,8 @@ def test_a_flag_file_is_left(tmp_path, options, name):
 
 def test_in_a_line(tmp_path):
     """A skipped task is a success; what follows does not run; a dry run leaves no file."""
-    line = f"create-chunk -s 2 2 2 -p zero skip-all-zero -p {tmp_path}/ crop-margin".split()
+    fails = "crop-margin -m 1 1 1 1 1 1"
+    line = f"create-chunk -s 2 2 2 -p zero skip-all-zero -p {tmp_path}/ {fails}".split()
     assert CliRunner().invoke(cli, ["--dry-run", *line]).exit_code == 0
     assert not list(tmp_path.iterdir())
     assert CliRunner().invoke(cli, line).exit_code == 0
