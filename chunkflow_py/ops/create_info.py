@@ -8,7 +8,6 @@ type and channels.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -44,7 +43,6 @@ class InfoCreator:
     max_mip: int = 0
     overwrite: bool = False
     _done: bool = field(default=False, init=False, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def spec(self, chunk: Chunk | None) -> VolumeSpec:
         """Return what the volume is told.
@@ -75,10 +73,9 @@ class InfoCreator:
 
     def __call__(self, task: Task) -> Task:
         """Write the file, at the first task."""
-        with self._lock:
-            if not self._done:
-                self._create(task.chunk(self.input_name) if self.input_name in task.items else None)
-                self._done = True
+        if not self._done:
+            self._create(task.chunk(self.input_name) if self.input_name in task.items else None)
+            self._done = True
         return task
 
     def _create(self, chunk: Chunk | None) -> None:

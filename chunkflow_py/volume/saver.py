@@ -5,7 +5,8 @@ What a new volume is told:
 | of the volume          | taken from                                                             |
 |------------------------|------------------------------------------------------------------------|
 | bounds                 | an option, else the domain of the line's input, else the hull of its   |
-|                        | tasks, else the first chunk's domain                                   |
+|                        | tasks, else the first chunk's domain; tasks that lie on no grid of     |
+|                        | blocks in the domain get a volume of their own part of it              |
 | block size             | an option, else the largest up to 64 on whose grid all tasks lie       |
 | dtype, channels, kind, | the first chunk                                                        |
 | voxel size             |                                                                        |
@@ -15,11 +16,16 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.errors import ChunkError, GeometryError, OptionError, VolumeNotFoundError
+from chunkflow_py.errors import (
+    AlignmentError,
+    ChunkError,
+    GeometryError,
+    OptionError,
+    VolumeNotFoundError,
+)
 from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec, check_alignment
@@ -37,6 +43,7 @@ logger = logging.getLogger(__name__)
 USUAL_BLOCK = 64  # voxels along each axis
 _SMALL_BLOCK = 16
 _LARGE_BLOCK = 256
+_USELESS_BLOCK = 4  # below this along an axis, a volume of any size is millions of files
 
 
 @dataclass
@@ -72,7 +79,6 @@ class VolumeSaver:
     creating: Mapping[str, Any] = field(default_factory=dict)
     volume: Volume | None = field(default=None, init=False)
     _planned: tuple[BoundingBox, Zyx] | None = field(default=None, init=False, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def prepare(
         self, boxes: BoxGrid | Sequence[BoundingBox] | None, domain: BoundingBox | None
@@ -95,8 +101,7 @@ class VolumeSaver:
             known = self.bounds or domain or hull(boxes)
             if known is None:
                 return
-            bounds = known
-            block = self.block_size or fitting_block(boxes, bounds)
+            bounds, block = self._plan(boxes, known)
             self._planned = bounds, block
             unit = self.shard_size or block
         if boxes:
@@ -114,10 +119,9 @@ class VolumeSaver:
         """
         from chunkflow_py.volume.conversion import converted
 
-        with self._lock:
-            if self.volume is None:
-                self.volume = self._open() or self._create(chunk)
-            volume = self.volume
+        if self.volume is None:
+            self.volume = self._open() or self._create(chunk)
+        volume = self.volume
         _check_touch(chunk.bbox, volume.bounds, self.url)
         inside = chunk.bbox.intersection(volume.bounds)
         if inside != chunk.bbox:
@@ -125,6 +129,27 @@ class VolumeSaver:
             chunk = chunk.cut(inside)
         volume.write(fitted(converted(chunk, self.dtype), volume), time=time)
         return volume
+
+    def _plan(
+        self, boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox
+    ) -> tuple[BoundingBox, Zyx]:
+        """Return bounds and block size of a new volume."""
+        if self.block_size is not None:
+            return bounds, self.block_size
+        block = fitting_block(boxes, bounds)
+        region = hull(boxes)
+        if self.bounds is None and region is not None:
+            try:
+                check_alignment(boxes or (), block, bounds, self.url)
+            except AlignmentError:
+                region = region.intersection(bounds)
+                logger.warning(
+                    "%s will hold %s, the part that the tasks cover: they lie on no grid of blocks "
+                    "that begins at %s (zyx, voxels), where the input does",
+                    self.url, region, bounds.start,
+                )  # fmt: skip
+                return region, fitting_block(boxes, region)
+        return bounds, block
 
     def _open(self) -> Volume | None:
         try:
@@ -180,12 +205,8 @@ def common_unit(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingB
     Faces on or beyond those of *bounds* do not count; 0 along an axis without any other.
     """
     steps = []
-    for axis in range(3):
+    for axis, spans in enumerate(_spans(boxes)):
         first, last = bounds.start[axis], bounds.stop[axis]
-        if isinstance(boxes, BoxGrid):
-            spans = boxes.intervals(axis)
-        else:
-            spans = [(box.start[axis], box.stop[axis]) for box in boxes or ()]
         steps.append(math.gcd(*(f - first for span in spans for f in span if first < f < last)))
     return Zyx(*steps)
 
@@ -194,15 +215,27 @@ def fitting_block(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: Boundin
     """Return a block size for a new volume, so that no task cuts a block.
 
     That is 64 voxels, or the largest divisor of what the tasks have in common up to that; if it
-    is below 16, what the tasks have in common itself, up to 256.
+    is below 16, what the tasks have in common itself, up to 256. Tasks that have less than 4
+    voxels in common, but are larger, get blocks as large as they are, which they cut.
     """
     block = []
-    for step, extent in zip(common_unit(boxes, bounds), bounds.size, strict=True):
+    common = common_unit(boxes, bounds)
+    for step, spans, extent in zip(common, _spans(boxes), bounds.size, strict=True):
         best = max(d for d in range(1, USUAL_BLOCK + 1) if step % d == 0)
-        if best < _SMALL_BLOCK and 0 < step <= _LARGE_BLOCK:
+        if 0 < step <= _LARGE_BLOCK and best < _SMALL_BLOCK:
             best = step
+        if best < _USELESS_BLOCK:
+            largest = max(high - low for low, high in spans)
+            best = largest if step < _USELESS_BLOCK else step
         block.append(max(1, min(best, extent)))
     return Zyx(*block)
+
+
+def _spans(boxes: BoxGrid | Sequence[BoundingBox] | None) -> list[list[tuple[int, int]]]:
+    """Return (start, stop) of the boxes along z, y and x."""
+    if isinstance(boxes, BoxGrid):
+        return [boxes.intervals(axis) for axis in range(3)]
+    return [[(box.start[axis], box.stop[axis]) for box in boxes or ()] for axis in range(3)]
 
 
 def fitted(chunk: Chunk, volume: Volume) -> Chunk:

@@ -75,6 +75,27 @@ def test_bounds_without_a_domain(url, tmp_path):
     assert open_volume(f"{tmp_path}/other").bounds == DOMAIN
 
 
+def test_tasks_on_no_grid_of_the_domain(url, caplog):
+    """Tasks that begin anywhere get a volume of their part, not one of blocks of a voxel."""
+    boxes = BoxGrid.covering(BoundingBox(Zyx(7, 9, 11), Zyx(42, 73, 90)), Zyx(16, 32, 32))
+    saver = VolumeSaver(url, format="zarr")
+    saver.prepare(boxes, DOMAIN)
+    for box in boxes:
+        saver(chunk(box, domain=boxes.bounds))
+    volume = open_volume(url)
+    assert volume.bounds == BoundingBox(Zyx(7, 9, 11), Zyx(42, 73, 90))
+    assert volume.block_size == (16, 32, 32)
+    assert volume.read(volume.bounds).array.all()
+    assert "will hold 7-42_9-73_11-90, the part that the tasks cover" in caplog.text
+
+
+def test_a_chunk_on_no_grid_of_the_domain(url, tmp_path):
+    """Where the tasks are not known, a chunk that begins anywhere is refused with what works."""
+    with pytest.raises(AlignmentError, match=r"not aligned to blocks \(16, 32, 32\)"):
+        VolumeSaver(url, format="zarr")(chunk(BoundingBox.from_size((7, 9, 11), (16, 32, 32))))
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("exists", [True, False])
 def test_misaligned_plan(url, exists):
     """Tasks that would share a block are refused before the first one, with sizes that work."""
@@ -208,7 +229,8 @@ def test_blocks_fit_every_grid(size, start, extent, clip):
     grid = BoxGrid.covering(bounds, Zyx.of(size), respect_stop=clip)
     block = fitting_block(grid, bounds)
     assert min(block) >= 1
-    assert all(b <= max(64, 256) for b in block)
+    assert all(b <= max(64, s) for b, s in zip(block, size))
+    assert all(b >= min(4, s, e) for b, s, e in zip(block, size, extent))
     check_alignment(grid, block, bounds, "out")
     if len(grid) < 500:
         assert common_unit(grid, bounds) == common_unit(list(grid), bounds)
