@@ -182,7 +182,8 @@ class Engine:
 
         Raises:
             ChunkError: *array* has not the number of input channels.
-            GeometryError: *box* does not hold the required input of *output_box*.
+            GeometryError: *output_box* reaches outside of what the grid covers, or *box* does not
+                hold its required input.
             ModelError: the network failed or returned the wrong shape.
             NonFiniteError: the network returned NaN or infinity.
         """
@@ -207,10 +208,10 @@ class Engine:
                 row = patch.start.z
                 blender.add(patch, output, weighted=self.backend.weighted)
             done += len(batch)
+            self.patches_run += len(batch)
             if on_progress is not None:
                 on_progress(done, total)
         self._give_out(blender, target.stop.z, target, result)
-        self.patches_run += done
         return result
 
     # --- input ---------------------------------------------------------------------------------
@@ -230,6 +231,9 @@ class Engine:
 
     @staticmethod
     def _check_required(grid: PatchGrid, box: BoundingBox, target: BoundingBox) -> None:
+        if not grid.cover.contains(target):
+            msg = f"output {target} reaches outside of {grid.cover}, where there is an output"
+            raise GeometryError(msg)
         need = grid.required_input(target)
         if not box.contains(need):
             msg = (

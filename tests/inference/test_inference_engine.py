@@ -334,6 +334,15 @@ def test_wrong_input_is_named():
         engine.run(np.zeros((2, 2, 5), np.uint8), BOX)
 
 
+@pytest.mark.parametrize("axis", range(3))
+def test_output_where_there_is_no_patch_is_refused(axis):
+    """An output box that reaches outside of the domain is an error, not NaN."""
+    stop = [BOX.stop[a] + (a == axis) for a in range(3)]
+    engine = Engine(Network(lambda b: b), EngineSettings(ONE, num_output_channels=1))
+    with pytest.raises(GeometryError, match=f"reaches outside of {BOX}"):
+        engine.run(np.zeros(BOX.size, np.uint8), BOX, output_box=BoundingBox(BOX.start, stop))
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

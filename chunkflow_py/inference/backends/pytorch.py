@@ -129,7 +129,7 @@ class PyTorch:
             if self._layout is torch.channels_last_3d and "view size is not" in reason:
                 self._use_contiguous()
                 return self._run(batch)
-            remedy = "check --input-patch-size and --num-input-channels"
+            remedy = "check --input-patch-size, --num-input-channels and --batch-size"
             if self.divisor and any(Zyx.of(shape[-3:]) % self.divisor):
                 remedy = f"--input-patch-size must be a multiple of {self.divisor}"
             msg = (
