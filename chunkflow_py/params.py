@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import click
 
-from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.errors import ChunkflowError, OptionError
 from chunkflow_py.geometry import BoundingBox, Zyx
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -142,8 +142,6 @@ class ChannelsType(click.ParamType[tuple[int, ...]]):
 
 
 BBOX = BoxType()
-CHANNELS = ChannelsType()
-NAMES = NamesType()
 
 
 def zyx_option(
@@ -233,6 +231,23 @@ def margin_option(
     )
 
 
+def expand_margin_option(*more: str) -> Decorator:
+    """Declare ``--expand-margin-size`` of a loader, with the short names *more*."""
+    return margin_option(
+        "--expand-margin-size",
+        *more,
+        default=(0, 0, 0),
+        show_default=True,
+        help="Voxels to read around the task's box, zyx; or auto: what the rest of the line needs.",
+    )
+
+
+def channels_option(*more: str) -> Decorator:
+    """Declare ``--channels`` of a loader, with the short names *more*."""
+    text = "Channels to read, such as 0,2.  [default: all]"
+    return click.option("--channels", *more, type=ChannelsType(), help=text)
+
+
 def mip_option(
     *declarations: str,
     help: str = "Resolution level.  [default: --mip before the first command]",
@@ -268,3 +283,45 @@ def output_option(
     return click.option(
         *names, dest, type=ItemName("out"), default=default, show_default=True, help=help
     )
+
+
+def several_names_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare ``--input-names/-i`` and ``--output-names/-o``; `paired_names` reads them."""
+    outputs = click.option(
+        "--output-names",
+        "-o",
+        type=ItemNames("out"),
+        help="Names of the chunks to make.  [default: the same]",
+    )
+    inputs = click.option(
+        "--input-names",
+        "-i",
+        type=ItemNames("in"),
+        default="chunk",
+        show_default=True,
+        help="Names of the chunks to read, separated by commas.",
+    )
+    return inputs(outputs(function))
+
+
+def paired_names(ctx: click.Context) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of `several_names_options`, an output for every input.
+
+    Raises:
+        OptionError: there are more of one than of the other.
+    """
+    inputs = ctx.params["input_names"]
+    outputs = ctx.params["output_names"] or inputs
+    if len(outputs) != len(inputs):
+        msg = (
+            f"--output-names has {len(outputs)} names and --input-names {len(inputs)}; "
+            "give one for each"
+        )
+        raise OptionError(msg)
+    ctx.params["output_names"] = outputs  # so that the line knows what is made
+    return inputs, outputs
+
+
+def is_dry_run() -> bool:
+    """Tell whether the line whose options are being read leaves out what saves."""
+    return bool(click.get_current_context().find_root().params.get("dry_run"))

@@ -11,9 +11,10 @@ from click.testing import CliRunner
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.params import (
     BBOX,
-    CHANNELS,
-    NAMES,
+    ChannelsType,
     ItemNames,
+    NamesType,
+    channels_option,
     floats_option,
     input_option,
     margin_option,
@@ -42,8 +43,8 @@ def parse(option: Any, *args: str) -> Any:
 
 
 box = click.option("--box", type=BBOX)
-names = click.option("--names", type=NAMES)
-channels = click.option("--channels", "-c", type=CHANNELS)
+names = click.option("--names", type=NamesType())
+channels = channels_option("-c")
 size = zyx_option("--size", "-s", minimum=1)
 offset = zyx_option("--offset", "-t", default=(0, 0, 0))
 voxel_size = floats_option("--voxel-size", "-v")
@@ -111,9 +112,9 @@ def test_types_take_their_own_values() -> None:
     """Defaults and Python callers may pass what the type would return."""
     value = BoundingBox.parse("0-1_0-1_0-1")
     assert BBOX.convert(value, None, None) is value
-    assert NAMES.convert(("a",), None, None) == ("a",)
+    assert NamesType().convert(("a",), None, None) == ("a",)
     assert ItemNames("in").convert("a,b", None, None) == ("a", "b")
-    assert CHANNELS.convert((0,), None, None) == (0,)
+    assert ChannelsType().convert((0,), None, None) == (0,)
     assert parse(margin_option("--margin", default=(1, 2, 3))) == Zyx(1, 2, 3)
 
 

@@ -17,7 +17,7 @@ import click
 
 from chunkflow_py.errors import OptionError
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
-from chunkflow_py.params import BBOX, zyx_option
+from chunkflow_py.params import BBOX, is_dry_run, mip_option, zyx_option
 from chunkflow_py.stages import source
 from chunkflow_py.task import Task
 from chunkflow_py.task_grid import region_of, task_grid
@@ -118,7 +118,7 @@ _COUNT = click.IntRange(min=0)
 
 @source
 @click.option("--volume-path", "-v", help="URL of a volume whose bounds are the region.")
-@click.option("--mip", "-m", type=_COUNT, help="Level of the volume.  [default: that of the line]")
+@mip_option()
 @zyx_option("--roi-start", "-s", help="First voxel of the region, zyx.  [default: 0 0 0]")
 @zyx_option("--roi-stop", "-r", help="End of the region (exclusive), voxels, zyx.")
 @zyx_option("--roi-size", "-z", minimum=1, help="Extent of the region, voxels, zyx.")
@@ -161,8 +161,7 @@ _COUNT = click.IntRange(min=0)
     show_default=True,
     help="Read a public volume of a cloud without credentials.",
 )
-@click.pass_context
-def command(ctx: click.Context, /, **options: Any) -> TaskGenerator:
+def command(**options: Any) -> TaskGenerator:
     """Check what the options say together; the volume is opened later."""
     region = options["roi_start"], options["roi_stop"], options["roi_size"]
     box: BoundingBox | None = options["bounding_box"]
@@ -191,13 +190,11 @@ def command(ctx: click.Context, /, **options: Any) -> TaskGenerator:
     if path and not path.endswith(".npy"):
         msg = f"--file-path {path} must end in .npy; {path}.npy does"
         raise OptionError(msg)
-    line = ctx.find_root().params
     tasks = TaskGenerator(
         chunk_size, region, options["grid_size"], not options["respect_chunk_size"],
         options["aligned_block_size"], options["volume_path"],
-        (line.get("mip") or 0) if options["mip"] is None else options["mip"],
-        options["use_https"], selected, path, options["queue_name"],
-        line.get("dry_run", False),
+        options["mip"], options["use_https"], selected, path, options["queue_name"],
+        is_dry_run(),
     )  # fmt: skip
     if tasks.volume_path is None:
         # Needs no volume, so that a wrong number is told at once.

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from chunkflow_py.params import CHANNELS, floats_option, margin_option, output_option, zyx_option
+from chunkflow_py.params import (
+    channels_option,
+    expand_margin_option,
+    floats_option,
+    is_dry_run,
+    output_option,
+    zyx_option,
+)
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
@@ -77,18 +84,11 @@ def load_h5(
 @floats_option(
     "--voxel-size", "-x", help="Edge lengths of a voxel, nm, zyx, instead of the file's."
 )
-@click.option(
-    "--channels", "-c", type=CHANNELS, help="Channels to read, such as 0,2.  [default: all]"
-)
+@channels_option("-c")
 @zyx_option("--cutout-start", "-t", help="First voxel of the part to read, global, zyx.")
 @zyx_option("--cutout-stop", "-p", help="End of the part to read, exclusive, global, zyx.")
 @zyx_option("--cutout-size", "-s", minimum=1, help="Extent of the part to read, voxels, zyx.")
-@margin_option(
-    "--expand-margin-size",
-    default=(0, 0, 0),
-    show_default=True,
-    help="Voxels to read around the task's box, zyx; or auto: what the rest of the line needs.",
-)
+@expand_margin_option()
 @click.option(
     "--set-bbox/--no-set-bbox",
     default=False,
@@ -124,7 +124,6 @@ def command(
     from chunkflow_py.volume.hdf5 import EXTENSIONS, open_hdf5
     from chunkflow_py.volume.single_file import FileLoader
 
-    dry_run = click.get_current_context().find_root().params.get("dry_run", False)
     return FileLoader(
         FileName(file_name, EXTENSIONS, reads=True),
         partial(
@@ -139,5 +138,5 @@ def command(
         channels,
         dtype,
         set_bbox,
-        remove_empty and not dry_run,
+        remove_empty and not is_dry_run(),
     )

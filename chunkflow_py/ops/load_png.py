@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Literal
 import click
 from click.core import ParameterSource
 
-from chunkflow_py.params import CHANNELS, floats_option, margin_option, output_option, zyx_option
+from chunkflow_py.params import (
+    channels_option,
+    expand_margin_option,
+    floats_option,
+    output_option,
+    zyx_option,
+)
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
@@ -84,13 +90,8 @@ def load_png(
 )
 @zyx_option("--chunk-size", "-s", minimum=1, help="Extent of the part to read, voxels, zyx.")
 @click.option("--dtype", type=click.Choice(DTYPES), help="Convert the voxels.")
-@click.option("--channels", type=CHANNELS, help="Channels of colour images, such as 0,2.")
-@margin_option(
-    "--expand-margin-size",
-    default=(0, 0, 0),
-    show_default=True,
-    help="Voxels to read around the task's box, zyx; or auto: what the rest of the line needs.",
-)
+@channels_option()
+@expand_margin_option()
 @output_option()
 @click.pass_context
 def command(

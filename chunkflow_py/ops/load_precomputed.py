@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.params import CHANNELS, margin_option, mip_option, output_option, zyx_option
+from chunkflow_py.params import (
+    channels_option,
+    expand_margin_option,
+    mip_option,
+    output_option,
+    zyx_option,
+)
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
@@ -60,19 +66,11 @@ def validation(url: str, mip: int, settings: dict[str, Any]) -> Callable[[Chunk,
 @operator("read")
 @click.option("--volume-path", "-v", required=True, help="Volume, such as file://em or gs://b/em.")
 @mip_option()
-@margin_option(
-    "--expand-margin-size",
-    "-e",
-    default=(0, 0, 0),
-    show_default=True,
-    help="Voxels to read around the task's box, zyx; or auto: what the rest of the line needs.",
-)
+@expand_margin_option("-e")
 @zyx_option("--chunk-start", "--start", "-s", help="First voxel of the part to read, global, zyx.")
 @zyx_option("--stop", help="End of the part to read, exclusive, global, zyx.")
 @zyx_option("--chunk-size", "-z", minimum=1, help="Extent of the part to read, voxels, zyx.")
-@click.option(
-    "--channels", "-c", type=CHANNELS, help="Channels to read, such as 0,2.  [default: all]"
-)
+@channels_option("-c")
 @click.option(
     "--fill-missing/--no-fill-missing",
     default=True,

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from chunkflow_py.params import CHANNELS, floats_option, margin_option, output_option, zyx_option
+from chunkflow_py.params import (
+    channels_option,
+    expand_margin_option,
+    floats_option,
+    output_option,
+    zyx_option,
+)
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
@@ -71,15 +77,8 @@ def load_tif(
     type=click.Choice(DTYPES),
     help="Convert the voxels; what cannot be is an error.",
 )
-@click.option(
-    "--channels", "-c", type=CHANNELS, help="Channels to read, such as 0,2.  [default: all]"
-)
-@margin_option(
-    "--expand-margin-size",
-    default=(0, 0, 0),
-    show_default=True,
-    help="Voxels to read around the task's box, zyx; or auto: what the rest of the line needs.",
-)
+@channels_option("-c")
+@expand_margin_option()
 @output_option()
 def command(
     file_name: str,

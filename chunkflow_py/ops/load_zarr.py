@@ -14,9 +14,9 @@ import click
 
 from chunkflow_py.errors import OptionError
 from chunkflow_py.params import (
-    CHANNELS,
+    channels_option,
+    expand_margin_option,
     floats_option,
-    margin_option,
     mip_option,
     output_option,
     zyx_option,
@@ -38,16 +38,8 @@ DRIVERS = ("local", "n5", "NestedDirectoryStore")
 @zyx_option("--chunk-start", "-s", help="First voxel of the part to read, global, zyx.")
 @zyx_option("--chunk-stop", help="End of the part to read, exclusive, global, zyx.")
 @zyx_option("--chunk-size", "-z", minimum=1, help="Extent of the part to read, voxels, zyx.")
-@margin_option(
-    "--expand-margin-size",
-    "-e",
-    default=(0, 0, 0),
-    show_default=True,
-    help="Voxels to read around the task's box, zyx; or auto: what the rest of the line needs.",
-)
-@click.option(
-    "--channels", "-c", type=CHANNELS, help="Channels to read, such as 0,2.  [default: all]"
-)
+@expand_margin_option("-e")
+@channels_option("-c")
 @floats_option(
     "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx, instead of the store's."
 )

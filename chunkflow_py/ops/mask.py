@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.errors import OptionError
-from chunkflow_py.params import ItemNames
+from chunkflow_py.params import paired_names, several_names_options
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
@@ -75,20 +74,7 @@ class Masker:
 
 
 @operator("compute")
-@click.option(
-    "--input-names",
-    "-i",
-    type=ItemNames("in"),
-    default="chunk",
-    show_default=True,
-    help="Names of the chunks to read, separated by commas.",
-)
-@click.option(
-    "--output-names",
-    "-o",
-    type=ItemNames("out"),
-    help="Names of the chunks to make.  [default: the same]",
-)
+@several_names_options
 @click.option("--volume-path", "-v", required=True, help="URL of the mask.")
 @click.option("--mip", "-m", type=click.IntRange(min=0), default=5, show_default=True,
               help="Level of the mask.")  # fmt: skip
@@ -99,12 +85,5 @@ class Masker:
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> Masker:
     """Check that every input has an output."""
-    inputs, outputs = options["input_names"], options["output_names"] or options["input_names"]
-    if len(outputs) != len(inputs):
-        msg = (
-            f"--output-names has {len(outputs)} names and --input-names {len(inputs)}; "
-            "give one for each"
-        )
-        raise OptionError(msg)
-    ctx.params["output_names"] = outputs  # so that the line knows what is made
-    return Masker(**{**options, "output_names": outputs})
+    options["input_names"], options["output_names"] = paired_names(ctx)
+    return Masker(**options)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.params import ItemName, ItemNames
+from chunkflow_py.errors import ChunkError
+from chunkflow_py.params import ItemName, paired_names, several_names_options
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
@@ -81,38 +81,11 @@ class Multiplier:
 
 
 @operator("compute")
-@click.option(
-    "--input-names",
-    "-i",
-    type=ItemNames("in"),
-    default="chunk",
-    show_default=True,
-    help="Names of the chunks to read, separated by commas.",
-)
-@click.option(
-    "--output-names",
-    "-o",
-    type=ItemNames("out"),
-    help="Names of the chunks to make.  [default: the same]",
-)
+@several_names_options
 @click.option(
     "--multiplier-name", "-m", type=ItemName("in"), required=True, help="Chunk to multiply by."
 )
 @click.pass_context
-def command(
-    ctx: click.Context,
-    /,
-    input_names: tuple[str, ...],
-    output_names: tuple[str, ...] | None,
-    multiplier_name: str,
-) -> Multiplier:
+def command(ctx: click.Context, /, multiplier_name: str, **_: tuple[str, ...] | None) -> Multiplier:
     """Check that every input has an output."""
-    outputs = output_names or input_names
-    if len(outputs) != len(input_names):
-        msg = (
-            f"--output-names has {len(outputs)} names and --input-names {len(input_names)}; "
-            "give one for each"
-        )
-        raise OptionError(msg)
-    ctx.params["output_names"] = outputs  # so that the line knows what is made
-    return Multiplier(input_names, outputs, multiplier_name)
+    return Multiplier(*paired_names(ctx), multiplier_name)

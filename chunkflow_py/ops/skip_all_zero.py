@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.errors import GeometryError, OptionError
-from chunkflow_py.params import input_option
+from chunkflow_py.params import input_option, is_dry_run
 from chunkflow_py.stages import operator
 from chunkflow_py.task import Skip
 
@@ -79,10 +79,7 @@ class ZeroSkipper:
     show_default=True,
     help="Name the file after the chunk's box, or the task's.",
 )
-@click.pass_context
 def command(
-    ctx: click.Context,
-    /,
     input_name: str,
     prefix: str | None,
     suffix: str,
@@ -95,6 +92,6 @@ def command(
         if "://" in prefix:
             msg = f"--prefix {prefix} is not on this machine's disk; give a path"
             raise OptionError(msg)
-    if ctx.find_root().params.get("dry_run"):
+    if is_dry_run():
         prefix = None
     return ZeroSkipper(input_name, prefix, suffix, adjust_size or 0, chunk_bbox)
