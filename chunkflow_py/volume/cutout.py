@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from chunkflow_py.errors import GeometryError, OptionError
+from chunkflow_py.errors import GeometryError
 from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.task_grid import region_of
+from chunkflow_py.volume.protocol import check_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,20 +50,8 @@ class Cutout:
         Raises:
             OptionError: start, stop and size disagree, or stop is not behind start.
         """
-        start, stop, size, _ = self.spelling
-        if self.start and self.stop and self.size and self.start + self.size != self.stop:
-            msg = (
-                f"{start} {self.start} plus {size} {self.size} is {self.start + self.size}, but "
-                f"{stop} is {self.stop} (zyx, voxels); leave {size} or {stop} out"
-            )
-            raise OptionError(msg)
-        if (
-            self.start
-            and self.stop
-            and any(a >= b for a, b in zip(self.start, self.stop, strict=True))
-        ):
-            msg = f"{stop} {self.stop} must lie behind {start} {self.start} in every axis (zyx)"
-            raise OptionError(msg)
+        if self.start is not None:  # without it the bounds decide where the cut begins
+            region_of(self.start, self.stop, self.size, names=self.spelling[:3])
 
     @property
     def is_explicit(self) -> bool:
@@ -90,11 +80,7 @@ class Cutout:
         """
         if self.is_explicit:
             cut = self._explicit(bounds)
-            if not bounds.contains(cut):
-                inside = cut.intersection(bounds)
-                part = "nothing lies inside" if inside.is_empty else f"the part inside is {inside}"
-                msg = f"cutout {cut} reaches outside of {what}, whose bounds are {bounds}; {part}"
-                raise GeometryError(msg)
+            check_inside(cut, bounds, what)
             return cut, (cut if task is None else bounds)
         if task is None:
             return bounds, bounds
@@ -113,8 +99,5 @@ class Cutout:
         return self._explicit(bounds) if self.is_explicit and not has_task else bounds
 
     def _explicit(self, bounds: BoundingBox) -> BoundingBox:
-        if self.size is not None:
-            if self.start is None and self.stop is not None:
-                return BoundingBox(self.stop - self.size, self.stop)
-            return BoundingBox.from_size(self.start or bounds.start, self.size)
-        return BoundingBox(self.start or bounds.start, self.stop or bounds.stop)
+        start, stop = region_of(self.start, self.stop, self.size, bounds, self.spelling[:3])
+        return BoundingBox(start, stop or bounds.stop)
