@@ -72,9 +72,8 @@ class VolumeLoader:
             GeometryError: an explicit cut reaches outside of the volume.
         """
         bounds = self.volume.bounds
-        if self.cutout.is_explicit:
-            self.cutout.box(bounds, None, self.url)  # refuses a cut that reaches outside
-        return self.cutout.known_domain(bounds, has_task=self._has_tasks)
+        domain = self.cutout.box(bounds, None, self.url)[1]
+        return bounds if self._has_tasks else domain
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
         """Take what the rest of the line needs for a task's box."""

@@ -172,9 +172,8 @@ class FileLoader:
         if found is None:
             return None
         found.check_channels(self.channels)
-        if self.cutout.is_explicit:
-            self.cutout.box(found.bounds, None, found.what)  # refuses a cut that reaches outside
-        return self.cutout.known_domain(found.bounds, has_task=self._has_tasks)
+        domain = self.cutout.box(found.bounds, None, found.what)[1]
+        return found.bounds if self._has_tasks else domain
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
         """Take what the rest of the line needs for a task's box."""
