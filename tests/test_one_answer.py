@@ -110,3 +110,14 @@ def test_affinities_lie_in_their_range(raw, tmp_path):
     assert values.max() <= 1
     assert 0.6 < np.median(values) < 1
     assert (values < 0.3).mean() > 0.02
+
+
+def test_two_networks_in_a_row_tile_as_well(raw, tmp_path):
+    """The first makes as much beyond the task's box as the second needs."""
+    identity = ["-f", "identity", "-c", 1, "--grid", "anchored", "--device", "cpu"]
+    first = [*identity, "-s", 16, 32, 32, "-z", 12, 24, 24, "-v", 2, 4, 4]
+    second = [*identity, "-s", 6, 8, 8, "-v", 2, 3, 3]
+    both = [*first, "inference", *second]
+    run(raw, tmp_path / "one" / "affinity", [DOMAIN], *both)
+    run(raw, tmp_path / "many" / "affinity", BoxGrid.covering(DOMAIN, BLOCK), *both)
+    assert stored(tmp_path / "one") == stored(tmp_path / "many")

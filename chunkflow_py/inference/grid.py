@@ -22,15 +22,17 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from chunkflow_py.errors import GeometryError, OptionError
-from chunkflow_py.geometry import AXES, BoundingBox, Zyx
+from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
 Pad = Literal["reflect", "edge", "zero", "none"]
 PADS: tuple[Pad, ...] = get_args(Pad)
+
+_MANY_SPANS = 512  # of tasks along one axis: beyond, a bound is told instead of the exact margin
 
 
 @dataclass(frozen=True)
@@ -165,13 +167,13 @@ class PatchGrid:
 
     def touching(self, box: BoundingBox) -> tuple[range, range, range]:
         """Return which patches (indices along each axis) have a voxel of *box*."""
-        result = []
-        for axis, starts in enumerate(self.starts):
-            size = self.geometry.output_patch_size[axis]
-            low, high = box.start[axis], box.stop[axis]
-            hit = [k for k, start in enumerate(starts) if start < high and start + size > low]
-            result.append(range(hit[0], hit[-1] + 1) if hit and low < high else range(0))
-        return result[0], result[1], result[2]
+        z, y, x = (self._touching(axis, box.start[axis], box.stop[axis]) for axis in range(3))
+        return z, y, x
+
+    def _touching(self, axis: int, low: int, high: int) -> range:
+        size, starts = self.geometry.output_patch_size[axis], self.starts[axis]
+        hit = [k for k, start in enumerate(starts) if start < high and start + size > low]
+        return range(hit[0], hit[-1] + 1) if hit and low < high else range(0)
 
     def patches(self, box: BoundingBox) -> Iterator[BoundingBox]:
         """Yield the output boxes of the patches that touch *box*, in grid order (z slowest)."""
@@ -201,17 +203,49 @@ class PatchGrid:
         if not all(touched):
             msg = f"box {box} has no voxel in common with {self.cover}, which the patches cover"
             raise GeometryError(msg)
-        low, high = [], []
-        for axis, hit in enumerate(touched):
-            margin = self.geometry.margin[axis]
-            first = self.starts[axis][hit[0]] - margin
-            size = self.geometry.output_patch_size[axis]
-            last = self.starts[axis][hit[-1]] + size + margin
-            sources = self.source_indices(first, last, axis)
-            inside = sources[sources >= self.domain.start[axis]]
-            low.append(int(inside.min()))
-            high.append(int(inside.max()) + 1)
+        low, high = zip(
+            *(self._sources(axis, hit) for axis, hit in enumerate(touched)), strict=True
+        )
         return BoundingBox(Zyx.of(low), Zyx.of(high))
+
+    def _sources(self, axis: int, hit: range) -> tuple[int, int]:
+        margin, size = self.geometry.margin[axis], self.geometry.output_patch_size[axis]
+        first, last = self.starts[axis][hit[0]] - margin, self.starts[axis][hit[-1]] + size + margin
+        sources = self.source_indices(first, last, axis)
+        inside = sources[sources >= self.domain.start[axis]]
+        return int(inside.min()), int(inside.max()) + 1
+
+    def sufficient_margin(
+        self, boxes: BoxGrid | Sequence[BoundingBox] | None, output_margin: Zyx
+    ) -> Zyx:
+        """Return the smallest margin with which each of *boxes* is loaded with all it needs.
+
+        Args:
+            boxes: of all tasks, or ``None`` for whatever boxes there may be.
+            output_margin: voxels to compute beyond a box on each side.
+        """
+        result = []
+        for axis in range(3):
+            # A voxel at the face of a box may be the last one of a patch.
+            most = self.geometry.output_patch_size[axis] - 1 + self.geometry.margin[axis]
+            count = boxes.count[axis] if isinstance(boxes, BoxGrid) else len(boxes or ())
+            if not 0 < count <= _MANY_SPANS or boxes is None:
+                result.append(most + output_margin[axis])
+                continue
+            spans = (
+                boxes.intervals(axis)
+                if isinstance(boxes, BoxGrid)
+                else {(box.start[axis], box.stop[axis]) for box in boxes}
+            )
+            margin = 0
+            for low, high in spans:
+                first = max(low - output_margin[axis], self.cover.start[axis])
+                last = min(high + output_margin[axis], self.cover.stop[axis])
+                if hit := self._touching(axis, first, last):
+                    need = self._sources(axis, hit)
+                    margin = max(margin, low - need[0], need[1] - high)
+            result.append(margin)
+        return Zyx.of(result)
 
     def source_indices(self, first: int, last: int, axis: int) -> NDArray[np.int64]:
         """Return where the voxels [first, last) of one axis come from.

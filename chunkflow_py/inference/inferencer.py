@@ -15,7 +15,6 @@ from chunkflow_py.inference.engine import (
     Engine,
     EngineSettings,
     divisor_warning,
-    missing_margin,
 )
 from chunkflow_py.inference.grid import PatchGrid
 from chunkflow_py.inference.models import is_built_in
@@ -86,6 +85,10 @@ class Inferencer:
     on_progress: Callable[[int, int], None] | None = None
     engine: Engine | None = field(default=None, init=False, repr=False)
     _said: set[str] = field(default_factory=set, init=False, repr=False)
+    _line: Any = field(default=None, init=False, repr=False)
+    _needed: Callable[[BoundingBox, BoundingBox], BoundingBox] | None = field(
+        default=None, init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         """Check options against each other.
@@ -126,6 +129,16 @@ class Inferencer:
             self.engine = Engine(backend, settings)
         return self.engine
 
+    # --- the line ------------------------------------------------------------------------------
+
+    def prepare(self, outline: Any) -> None:
+        """Remember the boxes of all tasks (an `Outline`), to name a margin that suits them all."""
+        self._line = outline
+
+    def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
+        """Take what the rest of the line needs for a task's box, such as a second network."""
+        self._needed = required
+
     # --- geometry ------------------------------------------------------------------------------
 
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
@@ -163,27 +176,35 @@ class Inferencer:
             return self._legacy_plan(chunk, None, self._legacy_crop)
         if bbox is None:
             bbox = self._taskless_box(chunk)
-        wanted = self._wanted(bbox, chunk.domain)
         grid = self._anchored(chunk.domain)
-        need = grid.required_input(wanted)
-        if chunk.bbox.contains(need):
-            if wanted == chunk.domain:
-                self._check_patch_num(grid, wanted)
-            return grid, wanted
-        advice = (
-            f"chunk {chunk.bbox} does not hold {need}, the input that decides the output on "
-            f"{wanted}; load it with --expand-margin-size auto, or with "
-            f"--expand-margin-size {missing_margin(need, wanted)} (zyx, voxels)"
-        )
+        # As much as later operators need, if the chunk was loaded for that; else the task's box.
+        for box in (self._needed(bbox, chunk.domain) if self._needed else bbox, bbox):
+            wanted = self._wanted(bbox.hull(box), chunk.domain)
+            need = grid.required_input(wanted)
+            if chunk.bbox.contains(need):
+                if wanted == chunk.domain:
+                    self._check_patch_num(grid, wanted)
+                return grid, wanted
         if self.grid != "auto":
-            msg = f"--grid {self.grid}: {advice}"
+            msg = f"--grid {self.grid}: {self._advice(grid, chunk, bbox, need)}"
             raise GeometryError(msg)
-        self._warn_once(
-            "legacy",
-            f"patches are counted from the chunk's corner, so the result depends on how the volume "
-            f"is cut into tasks: {advice}",
-        )
+        if "legacy" not in self._said:
+            self._warn_once(
+                "legacy",
+                f"patches are counted from the chunk's corner, so the result depends on how the "
+                f"volume is cut into tasks: {self._advice(grid, chunk, bbox, need)}",
+            )
         return self._legacy_plan(chunk, bbox, self.output_crop_margin)
+
+    def _advice(self, grid: PatchGrid, chunk: Chunk, bbox: BoundingBox, need: BoundingBox) -> str:
+        known = self._line is not None and self._line.has_tasks
+        # The margin has to suit all tasks: it would be no help to fail again at the next one.
+        margin = grid.sufficient_margin(self._line.boxes if known else [bbox], self.output_margin)
+        return (
+            f"chunk {chunk.bbox} does not hold {need}, the input that decides the output on "
+            f"{self._wanted(bbox, chunk.domain)}; load it with --expand-margin-size auto, or with "
+            f"--expand-margin-size {' '.join(map(str, margin))} (zyx, voxels)"
+        )
 
     def _taskless_box(self, chunk: Chunk) -> BoundingBox:
         crop = self.output_crop_margin

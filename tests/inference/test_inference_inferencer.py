@@ -5,10 +5,11 @@ import pytest
 
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.errors import GeometryError, OptionError
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.inference.engine import EngineSettings
 from chunkflow_py.inference.grid import PatchGeometry
 from chunkflow_py.inference.inferencer import Inferencer, check_network
+from chunkflow_py.stages import Outline
 
 DOMAIN = BoundingBox.from_size((10, 20, 30), (17, 30, 31))
 GEOMETRY = PatchGeometry(Zyx(6, 12, 12), Zyx(4, 8, 8), Zyx(1, 2, 2))
@@ -217,3 +218,37 @@ def test_missing_files_are_found_before_any_work(tmp_path):
         check_network({"framework": "pytorch", "model": "rsunet", "weights": weights})
     with pytest.raises(OptionError, match="needs a network"):
         check_network({"framework": "pytorch", "model": None, "weights": None})
+
+
+@pytest.mark.parametrize("grid", ["anchored", "padded"])
+@pytest.mark.parametrize("more", [Zyx(0, 0, 0), Zyx(2, 3, 1)])
+def test_the_margin_named_is_the_smallest_that_suits_all_tasks(grid, more):
+    """With the margin of the message every task of the line runs; with one voxel less not all."""
+    tasks = list(BoxGrid.covering(DOMAIN, Zyx(5, 7, 9)))
+    inferencer = create(grid=grid, output_margin=more)
+    inferencer.prepare(Outline(tasks, DOMAIN, has_tasks=True))
+    with pytest.raises(GeometryError) as caught:
+        inferencer(image(tasks[0]), tasks[0])
+    margin = Zyx.of(int(v) for v in str(caught.value).rpartition("size ")[2].split(" (")[0].split())
+    assert margin == inferencer.settings.grid(DOMAIN).sufficient_margin(
+        BoxGrid.covering(DOMAIN, Zyx(5, 7, 9)), more
+    )
+    need = [inferencer.required_input(task, DOMAIN) for task in tasks]
+    for axis in range(3):
+        for less in (0, 1):
+            smaller = margin - Zyx(*(less if a == axis else 0 for a in range(3)))
+            loaded = [task.grow(smaller).intersection(DOMAIN) for task in tasks]
+            enough = all(a.contains(b) for a, b in zip(loaded, need, strict=True))
+            assert enough == (less == 0)
+
+
+def test_without_known_boxes_the_margin_named_suits_any():
+    """In a line fed by a queue, a voxel may lie at the end of a patch: patch - 1 + its margin."""
+    task = BoundingBox.from_size((13, 27, 33), (1, 1, 1))
+    inferencer = create(grid="anchored")
+    inferencer.prepare(Outline(has_tasks=True))
+    with pytest.raises(GeometryError, match=r"--expand-margin-size 4 9 9 \(zyx"):
+        inferencer(image(task), task)
+    for z, y, x in np.ndindex(*DOMAIN.size):
+        box = BoundingBox.from_size(DOMAIN.start + (z, y, x), (1, 1, 1))
+        assert box.grow(Zyx(4, 9, 9)).contains(inferencer.required_input(box, DOMAIN))
