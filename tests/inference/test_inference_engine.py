@@ -183,14 +183,21 @@ def test_blending_equals_a_float64_reference_over_the_same_patches():
 
 
 def test_every_forward_has_the_same_shape():
-    """The last batch is filled up, so that the numerical profile never changes."""
+    """The last batch is filled up with zeros, so that the numerical profile never changes."""
     geometry = PatchGeometry(Zyx(2, 2, 2), Zyx(2, 2, 2), Zyx(0, 0, 0))
-    network = Network(lambda batch: batch.clone())
+    sums = []
+
+    def network_of(batch):
+        sums.append(batch.sum((1, 2, 3, 4)).tolist())
+        return batch.clone()
+
+    network = Network(network_of)
     setting = EngineSettings(geometry, num_output_channels=1, batch_size=4)
     Engine(network, setting).run(
-        np.ones((2, 2, 10), np.uint8), BoundingBox.from_size((0,) * 3, (2, 2, 10))
+        np.full((2, 2, 10), 255, np.uint8), BoundingBox.from_size((0,) * 3, (2, 2, 10))
     )
     assert network.shapes == [(4, 1, 2, 2, 2)] * 2
+    assert sums == [[8, 8, 8, 8], [8, 0, 0, 0]]
 
 
 def test_uint8_output_follows_the_fixed_rule(caplog):

@@ -1,7 +1,9 @@
 """Tests of chunkflow_py.store.local."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,26 @@ def test_write_whole(tmp_path):
     write_whole(path, b"newer", fsync=False)
     assert path.read_bytes() == b"newer"
     assert names(tmp_path) == ["block"]
+
+
+def test_on_the_disk_before_and_after_the_rename(tmp_path, monkeypatch):
+    """The content is on the disk before it takes the final name, and the name after that."""
+    events = []
+    fsync, replace = os.fsync, Path.replace
+
+    def watched_fsync(handle):
+        fsync(handle)
+        events.append(os.fstat(handle).st_ino)
+
+    def watched_replace(path, target):
+        events.append("rename")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(Path, "replace", watched_replace)
+    write_whole(tmp_path / "block", b"content")
+    file, folder = (tmp_path / "block").stat().st_ino, tmp_path.stat().st_ino
+    assert events == [file, "rename", folder]
 
 
 def test_permissions_follow_the_umask(tmp_path):

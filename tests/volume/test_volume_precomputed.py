@@ -53,6 +53,13 @@ class TestPrecomputed(VolumeContract):
         assert tuple(theirs.resolution) == (4, 4.5, 40)
         np.testing.assert_array_equal(open_volume(url).read(BOUNDS), chunk)
 
+    def test_no_time_stamps(self, url, tmp_path):
+        """A block is the same bytes whenever it is written: its gzip header holds no time."""
+        self.create(url).write(noise())
+        blocks = list((tmp_path / "em").rglob("*.gz"))
+        assert blocks
+        assert all(block.read_bytes()[4:8] == bytes(4) for block in blocks)
+
     def test_jpeg(self, url, tmp_path):
         """A JPEG volume is close to the image, the same for CloudVolume, and not gzipped."""
         smooth = np.add.outer(np.arange(20), np.add.outer(np.arange(33), np.arange(33)))

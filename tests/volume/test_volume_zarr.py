@@ -1,6 +1,7 @@
 """Tests of chunkflow_py.volume.zarr."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -91,6 +92,19 @@ class TestZarr(VolumeContract):
         array = group[level["path"]]
         assert array.metadata.dimension_names == ("c", "z", "y", "x")
         np.testing.assert_array_equal(array[:], noise(dtype="float32", channels=2))
+
+    def test_whoever_sees_the_group_sees_its_array(self, url, tmp_path, monkeypatch):
+        """The metadata of the array are in place before those of the group that names it."""
+        order = []
+        replace = Path.replace
+
+        def watched(path, target):
+            order.append(Path(target).relative_to(tmp_path / "em").as_posix())
+            return replace(path, target)
+
+        monkeypatch.setattr(Path, "replace", watched)
+        self.create(url)
+        assert order == ["0/zarr.json", "zarr.json"]
 
     @pytest.mark.parametrize("channels", [None, 2])
     @pytest.mark.parametrize("order", ["zyx", "xyz"])
