@@ -146,4 +146,7 @@ class Evaluator:
 @click.option("--json", "-j", help="File for the scores, or a prefix of BOX.json.")
 def command(**options: Any) -> Evaluator:
     """Take the names and the region."""
+    from chunkflow_py.volume.file_name import local_path
+
+    options["json"] = options["json"] and local_path(options["json"], "--json")
     return Evaluator(**options)

@@ -109,7 +109,7 @@ def command(
 ) -> FileLoader:
     """Take the sections and where they lie."""
     from chunkflow_py.volume.cutout import Cutout
-    from chunkflow_py.volume.file_name import OnePath
+    from chunkflow_py.volume.file_name import OnePath, local_path
     from chunkflow_py.volume.png import open_png
     from chunkflow_py.volume.single_file import FileLoader
 
@@ -117,7 +117,7 @@ def command(
     spelling = ("--cutout-offset", "its stop", "--chunk-size", "--expand-margin-size")
     start = cutout_offset if chunk_size else None
     return FileLoader(
-        OnePath(Path(path).expanduser()),
+        OnePath(Path(local_path(path, "--path")).expanduser()),
         partial(
             open_png,
             voxel_offset=voxel_offset if given else None,

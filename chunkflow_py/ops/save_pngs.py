@@ -57,6 +57,7 @@ def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
 )
 def command(input_name: str, dtype: str, output_path: str) -> PngSaver:
     """Take the folder and the type of the images."""
+    from chunkflow_py.volume.file_name import local_path
     from chunkflow_py.volume.png import PngSaver
 
-    return PngSaver(Path(output_path).expanduser(), dtype, input_name)
+    return PngSaver(Path(local_path(output_path, "--output-path")).expanduser(), dtype, input_name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.errors import GeometryError, OptionError
+from chunkflow_py.errors import GeometryError
 from chunkflow_py.params import input_option, is_dry_run
 from chunkflow_py.stages import operator
 from chunkflow_py.task import Skip
@@ -87,11 +87,10 @@ def command(
     chunk_bbox: bool,
 ) -> ZeroSkipper:
     """Check that the prefix is a path; a dry run leaves no files."""
+    from chunkflow_py.volume.file_name import local_path
+
     if prefix is not None:
-        prefix = prefix.removeprefix("file://")
-        if "://" in prefix:
-            msg = f"--prefix {prefix} is not on this machine's disk; give a path"
-            raise OptionError(msg)
+        prefix = local_path(prefix, "--prefix")
     if is_dry_run():
         prefix = None
     return ZeroSkipper(input_name, prefix, suffix, adjust_size or 0, chunk_bbox)

@@ -14,6 +14,19 @@ if TYPE_CHECKING:
     from chunkflow_py.geometry import BoundingBox, Region
 
 
+def local_path(text: str, option: str) -> str:
+    """Return the path on this machine that *text* names, without ``file://``.
+
+    Raises:
+        OptionError: it names a place on another machine.
+    """
+    path = text.removeprefix("file://")
+    if "://" in path:
+        msg = f"{option} {text} is not on this machine's disk; give a path"
+        raise OptionError(msg)
+    return path
+
+
 @dataclass(frozen=True)
 class OnePath:
     """The value of an option that names the same file, folder or prefix for all tasks.
@@ -60,14 +73,7 @@ class FileName:
         Raises:
             OptionError: *name* is such a URL.
         """
-        if self.name.startswith("file://"):
-            object.__setattr__(self, "name", self.name.removeprefix("file://"))
-        if "://" in self.name:
-            msg = (
-                f"{self.option} {self.name} is not on this machine, but {self.extensions[0]} files "
-                "are read and written on local disks only; give a path, or use a volume format"
-            )
-            raise OptionError(msg)
+        object.__setattr__(self, "name", local_path(self.name, self.option))
 
     @property
     def is_prefix(self) -> bool:

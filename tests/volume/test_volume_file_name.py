@@ -1,10 +1,12 @@
 """One file for all tasks, or one a task."""
 
 import pytest
+from click.testing import CliRunner
 
+from chunkflow_py.cli.main import cli
 from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.geometry import BoundingBox, Region
-from chunkflow_py.volume.file_name import FileName
+from chunkflow_py.volume.file_name import FileName, local_path
 
 BOX = BoundingBox((0, 0, 0), (1, 2, 3))
 H5 = (".h5", ".hdf5")
@@ -63,3 +65,29 @@ def test_an_impossible_place_is_refused(tmp_path):
         with pytest.raises(VolumeError, match="file is a file, not a folder"):
             FileName(str(tmp_path / name), H5).check_writable()
     FileName(str(tmp_path / "new/folder/out.h5"), H5).check_writable()
+
+
+def test_local_path():
+    """file:// is dropped, and a place on another machine is refused with the option's name."""
+    assert local_path("file:///data/out", "--path") == "/data/out"
+    assert local_path("out/", "--path") == "out/"
+    with pytest.raises(OptionError, match="--path gs://b/out is not on this machine"):
+        local_path("gs://b/out", "--path")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "save-pngs -o gs://b/out",
+        "load-png -p gs://b/out",
+        "skip-all-zero -p gs://b/out",
+        "evaluate-segmentation -g chunk -j gs://b/out",
+    ],
+)
+def test_paths_of_every_operator_are_local(words, tmp_path, monkeypatch):
+    """No operator takes a URL for the name of a folder."""
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["create-chunk", *words.split()])
+    assert result.exit_code == 2
+    assert "gs://b/out is not on this machine" in result.stderr
+    assert not list(tmp_path.iterdir())
