@@ -29,6 +29,7 @@ from chunkflow_py.stages import (
     ReportsProgress,
     SetsBox,
     Source,
+    WritesTo,
 )
 from chunkflow_py.stream import prefetch
 from chunkflow_py.task import Skip, Task
@@ -101,10 +102,12 @@ class Pipeline:
         """Check the whole line before any work: names, outputs, margins.
 
         Raises:
-            OptionError: an operator reads an item that nothing before it makes.
+            OptionError: an operator reads an item that nothing before it makes, or two write to
+                one place.
             ChunkflowError: whatever an operator finds wrong with the plan.
         """
         self._check_names()
+        self._check_destinations()
         boxes: Boxes | None = getattr(self.source.body, "boxes", None) if self.source else None
         has_tasks = self.source is not None
         domains: dict[str, BoundingBox | None] = {}
@@ -138,6 +141,19 @@ class Pipeline:
             made.update(stage.outputs)
             if isinstance(stage.body, RemovesItems):
                 made.difference_update(stage.body.removes)
+
+    def _check_destinations(self) -> None:
+        writers: dict[str, str] = {}
+        for stage in self.operators:
+            if isinstance(stage.body, WritesTo):
+                place = stage.body.destination
+                if place in writers:
+                    msg = (
+                        f"{stage.name} writes to {place}, where {writers[place]} writes already "
+                        "and would be overwritten; give one of them another name"
+                    )
+                    raise OptionError(msg)
+                writers[place] = stage.name
 
     def required_input(self, index: int, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return what operator number *index* must make so that the line can return *box*.

@@ -126,6 +126,15 @@ class RemovesItems(Protocol):
 
 
 @runtime_checkable
+class WritesTo(Protocol):
+    """A body that writes to one place, in which nothing else of the line may write."""
+
+    @property
+    def destination(self) -> str:
+        """The place, spelled the same by all who mean it."""
+
+
+@runtime_checkable
 class ReportsProgress(Protocol):
     """A body with news from inside one call: it calls on_progress(done, total)."""
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 from chunkflow_py import BoundingBox, BoxGrid, Pipeline, Region, Task, Zyx
+from chunkflow_py.cli.main import cli
 from chunkflow_py.errors import ChunkError, ChunkflowError, OperatorError, OptionError
 from chunkflow_py.pipeline import Listener
 from chunkflow_py.stages import Operator, Outline, Source, TaskSource
@@ -16,6 +18,7 @@ from chunkflow_py.task import Skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
 GRID = BoxGrid.covering(BoundingBox.parse("0-6_0-1_0-1"), Zyx(1, 1, 1))
 AHEAD = pytest.mark.parametrize("ahead", [0, 1, 3])
@@ -626,3 +629,25 @@ def test_a_pipeline_needs_no_listener() -> None:
     """The listener of a pipeline that was given none hears everything and does nothing."""
     (task,) = run([make("a", Works())], boxes=[Region.parse("0-1_0-1_0-1").bbox])
     assert task.outcome is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("save-h5 -f a.h5", "save-h5 -f ./a.h5"),
+        ("save-h5 -f a", "save-h5 -f a"),
+        ("save-pngs -o p", "save-pngs -o p/"),
+        ("save-zarr -s v", "save-zarr -s zarr://file://v"),
+        ("save-precomputed -v v", "save-precomputed -v precomputed://v"),
+    ],
+)
+def test_two_commands_that_write_to_one_place_are_refused(
+    first: str, second: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second would replace what the first has written; nothing is written at all."""
+    monkeypatch.chdir(tmp_path)
+    line = f"create-chunk -s 4 4 4 {first} threshold {second}"
+    result = CliRunner().invoke(cli, line.split())
+    assert result.exit_code == 2
+    assert f"{first.split(maxsplit=1)[0]}#2 writes to " in result.output
+    assert not list(tmp_path.iterdir())

@@ -32,6 +32,11 @@ class ZarrSaver:
     saver: VolumeSaver
     input_name: str = "chunk"
 
+    @property
+    def destination(self) -> str:
+        """The level of the volume."""
+        return self.saver.destination
+
     def prepare(self, outline: Outline) -> None:
         """Check the boxes of all tasks against the write unit."""
         self.saver.prepare(outline.boxes, outline.domain)

@@ -97,6 +97,9 @@ def create_volume(
     if kind is None:
         msg = f"cannot create {url}: write precomputed://{url} or zarr://{url} to say its format"
         raise VolumeError(msg)
+    if place.is_local and (found := _found(place)) not in (None, kind):
+        msg = f"{url} holds a {found} volume already; write the {kind} volume to another folder"
+        raise VolumeError(msg)
     driver: Any = _driver(kind)
     volume: Volume = driver.create_volume(spec, place, mip, **settings)
     return volume
@@ -106,11 +109,14 @@ def _driver(format: str) -> object:
     return import_module(f"chunkflow_py.volume.{format}")
 
 
+def _found(place: Location) -> str | None:
+    return next((kind for sign, kind in _SIGNS.items() if (place.folder / sign).is_file()), None)
+
+
 def _detect(place: Location) -> str:
     folder = place.folder
-    for sign, kind in _SIGNS.items():
-        if (folder / sign).is_file():
-            return kind
+    if kind := _found(place):
+        return kind
     if (folder / "attributes.json").is_file():
         msg = f"{place} is an N5 volume, which is not supported yet; convert it to zarr"
         raise VolumeError(msg)

@@ -88,6 +88,12 @@ class FileName:
         """The one file of all tasks, or ``None`` for a prefix."""
         return None if self.is_prefix else Path(self.name).expanduser()
 
+    @property
+    def place(self) -> str:
+        """The file, or the files of all tasks with BOX for their boxes; an absolute path."""
+        whole = f"{self.name}BOX{self.extensions[0]}" if self.is_prefix else self.name
+        return str(Path(whole).expanduser().absolute())
+
     def path(self, region: Region | BoundingBox | None) -> Path:
         """Return the file of one task.
 

@@ -142,6 +142,11 @@ class PngSaver:
     input_name: str = "chunk"
     _written: dict[int, Region | None] = field(default_factory=dict, repr=False)
 
+    @property
+    def destination(self) -> str:
+        """The folder."""
+        return str(self.folder.expanduser().absolute())
+
     def prepare(self, outline: Any) -> None:
         """Refuse tasks (of an `Outline`) that share a section.
 

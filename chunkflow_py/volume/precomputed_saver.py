@@ -44,6 +44,11 @@ class PrecomputedSaver:
     _boxes: BoxGrid | Sequence[BoundingBox] | None = field(default=None, init=False, repr=False)
     _thumbnails: tuple[VolumeSaver, int] | None = field(default=None, init=False, repr=False)
 
+    @property
+    def destination(self) -> str:
+        """The level of the volume."""
+        return self.saver.destination
+
     def prepare(self, outline: Any) -> None:
         """Check the boxes of all tasks against the write unit (of an `Outline`)."""
         self._boxes = outline.boxes

@@ -28,6 +28,7 @@ from chunkflow_py.errors import (
 )
 from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx
 from chunkflow_py.volume import create_volume, open_volume
+from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import VolumeSpec, check_alignment
 
 if TYPE_CHECKING:
@@ -78,7 +79,13 @@ class VolumeSaver:
     opening: Mapping[str, Any] = field(default_factory=dict)
     creating: Mapping[str, Any] = field(default_factory=dict)
     volume: Volume | None = field(default=None, init=False)
+    _told_of_cut: bool = field(default=False, init=False, repr=False)
     _planned: tuple[BoundingBox, Zyx] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def destination(self) -> str:
+        """The level of the volume."""
+        return f"{Location.parse(self.url).address} at mip {self.mip}"
 
     def prepare(
         self, boxes: BoxGrid | Sequence[BoundingBox] | None, domain: BoundingBox | None
@@ -125,7 +132,12 @@ class VolumeSaver:
         _check_touch(chunk.bbox, volume.bounds, self.url)
         inside = chunk.bbox.intersection(volume.bounds)
         if inside != chunk.bbox:
-            logger.debug("chunk %s is cut to the bounds %s of %s", chunk.bbox, inside, self.url)
+            if not self._told_of_cut:
+                logger.warning(
+                    "chunk %s reaches beyond %s, whose bounds are %s: what lies outside is not "
+                    "written, of this task and of others", chunk.bbox, self.url, volume.bounds,
+                )  # fmt: skip
+                self._told_of_cut = True
             chunk = chunk.cut(inside)
         volume.write(fitted(converted(chunk, self.dtype), volume), time=time)
         return volume

@@ -239,6 +239,11 @@ class FileSaver:
     touch: bool | None = None
     _written: tuple[Path, Region | None] | None = field(default=None, repr=False)
 
+    @property
+    def destination(self) -> str:
+        """The file or files."""
+        return self.files.place
+
     def prepare(self, outline: Any) -> None:
         """Check the name against the tasks of the line (an `Outline`).
 

@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chunkflow_py.chunk import Chunk
-from chunkflow_py.errors import AlignmentError, ChunkError, GeometryError, VolumeNotFoundError
+from chunkflow_py.errors import (
+    AlignmentError,
+    ChunkError,
+    GeometryError,
+    VolumeError,
+    VolumeNotFoundError,
+)
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.stages import TaskSource
 from chunkflow_py.volume import create_volume, open_volume
@@ -244,3 +250,23 @@ def test_usual_blocks():
         assert fitting_block(grid, bounds) == (block, block, block), size
     assert fitting_block(None, bounds) == (64, 64, 64)
     assert fitting_block(None, DOMAIN) == (40, 64, 64)
+
+
+@pytest.mark.parametrize("formats", [("zarr", "precomputed"), ("precomputed", "zarr")])
+def test_a_folder_holds_one_volume(url, formats):
+    """A volume is not created in the folder of one of another format, where nobody could tell."""
+    VolumeSaver(url, format=formats[0])(chunk(DOMAIN))
+    with pytest.raises(VolumeError, match=f"holds a {formats[0]} volume already"):
+        VolumeSaver(url, format=formats[1])(chunk(DOMAIN))
+
+
+def test_what_is_not_written_is_said_once(url, caplog):
+    """Voxels of a chunk that lie outside of the volume are dropped, but not silently."""
+    made(url)
+    saver = VolumeSaver(url)
+    for _ in range(2):
+        saver(chunk(BoundingBox(Zyx(2, 0, 0), Zyx(50, 100, 90)), domain=None))
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == 1
+    assert "2-50_0-100_0-90 reaches beyond" in said[0]
+    assert "bounds are 2-42_0-100_0-90" in said[0]
