@@ -17,13 +17,12 @@ import click
 
 from chunkflow_py.errors import OptionError, needs_extra
 from chunkflow_py.params import Decorator, ItemName, input_option, output_option
+from chunkflow_py.segmentation import MEAN_AFFINITY
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
     from chunkflow_py.task import Task
-
-MEAN_AFFINITY = "OneMinus<MeanAffinity<RegionGraphType, ScoreValue>>"
 
 
 def agglomerate(
@@ -126,13 +125,9 @@ def command(
     input_name: str, output_name: str, fragments: str, fragments_name: str | None, **settings: Any
 ) -> Agglomerator:
     """Check the thresholds."""
-    low, high = settings["aff_threshold_low"], settings["aff_threshold_high"]
-    if not low < high:
-        msg = (
-            f"--aff-threshold-low {low} must be below --aff-threshold-high {high} (affinities); "
-            "the usual pair is 0.001 and 0.9999"
-        )
-        raise OptionError(msg)
+    from chunkflow_py.segmentation.agglomerate import check_affinity_thresholds
+
+    check_affinity_thresholds(settings["aff_threshold_low"], settings["aff_threshold_high"])
     threshold = settings["threshold"]
     if settings["scoring_function"] == MEAN_AFFINITY and not 0 <= threshold <= 1:
         msg = (

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from chunkflow_py.errors import ChunkError, ChunkflowError, OptionError, needs_extra
-from chunkflow_py.segmentation import waterz_process
+from chunkflow_py.segmentation import MEAN_AFFINITY, waterz_process
 from chunkflow_py.segmentation.components import renumber
 from chunkflow_py.segmentation.fragments import seeded_fragments
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FragmentMethod = Literal["waterz", "seeded"]
-MEAN_AFFINITY = "OneMinus<MeanAffinity<RegionGraphType, ScoreValue>>"
 
 _SLACK = 1e-3  # blending may leave [0, 1] by a rounding error
 _BYTES_A_VOXEL = 64  # affinities, labels and the watershed's own state, measured roughly
