@@ -12,7 +12,17 @@ import pytest
 ALLOWED = {
     "chunkflow_py",
     # light modules of the standard library: data classes, numbers, logging, threads, ctrl-C
-    *("atexit", "concurrent", "copy", "dataclasses", "logging", "numbers", "queue", "signal"),
+    *(
+        "atexit",
+        "concurrent",
+        "copy",
+        "dataclasses",
+        "logging",
+        "math",
+        "numbers",
+        "queue",
+        "signal",
+    ),
     *("string", "traceback"),
 }
 
