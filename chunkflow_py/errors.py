@@ -93,7 +93,10 @@ class OperatorError(ChunkflowError, RuntimeError):
         where = f" on task {task}" if task else ""
         # Our own errors are sentences already; a foreign one needs its type to be understood.
         what = str(cause)
-        if not isinstance(cause, ChunkflowError):
+        if isinstance(cause, MemoryError):
+            why = f" ({what[0].lower()}{what[1:]})" if what else ""
+            what = f"there is not enough memory{why}; make the chunk or the tasks smaller"
+        elif not isinstance(cause, ChunkflowError):
             what = f"{type(cause).__name__}: {what}" if what else type(cause).__name__
         super().__init__(f"{operator} failed{where}: {what}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple
@@ -272,6 +273,12 @@ class BoxGrid:
             if min(value) < 1:
                 msg = f"grid {name} must be at least 1 in every axis, got {value} (zyx)"
                 raise GeometryError(msg)
+        if self.count.product() > sys.maxsize:
+            msg = (
+                f"a grid of {self.count} boxes of {self.size} (zyx, voxels) has more than can be "
+                f"counted ({sys.maxsize}); make the boxes larger or the region smaller"
+            )
+            raise GeometryError(msg)
 
     @classmethod
     def covering(

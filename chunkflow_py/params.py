@@ -141,6 +141,23 @@ class ChannelsType(click.ParamType[tuple[int, ...]]):
         return tuple(int(part) for part in parts)
 
 
+class AxisType(click.IntRange):
+    """One of three whole numbers; click itself would not say that one too few was given."""
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> int:
+        """Return the number."""
+        try:
+            int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a valid integer; give three, for z, y and x", param, ctx)
+        return int(super().convert(value, param, ctx))
+
+
 BBOX = BoxType()
 
 
@@ -161,7 +178,7 @@ def zyx_option(
         return None if value is None else Zyx.of(value)
 
     settings.setdefault("metavar", "Z Y X")
-    kind = click.INT if minimum is None else click.IntRange(min=minimum)
+    kind = AxisType(min=minimum)
     return click.option(*declarations, nargs=3, type=kind, callback=convert, **settings)
 
 

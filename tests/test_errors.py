@@ -27,7 +27,12 @@ def test_errors_are_ours_and_a_builtin(error: type[Exception]) -> None:
     [
         (errors.ChunkError("shapes differ"), "inference failed on task 0-1: shapes differ"),
         (ValueError("bad"), "inference failed on task 0-1: ValueError: bad"),
-        (MemoryError(), "inference failed on task 0-1: MemoryError"),
+        (KeyboardInterrupt(), "inference failed on task 0-1: KeyboardInterrupt"),
+        (
+            MemoryError("Unable to allocate 7 TiB"),
+            "inference failed on task 0-1: there is not enough memory (unable to allocate 7 TiB); "
+            "make the chunk or the tasks smaller",
+        ),
         (errors.MissingChunkError("no 'a'"), "inference failed on task 0-1: no 'a'"),
     ],
 )

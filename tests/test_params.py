@@ -91,6 +91,7 @@ def test_right_values(option: Any, args: list[str], value: object) -> None:
         (size, ["-s", "1", "2", "0"], "0 is not in the range x>=1"),
         (size, ["-s", "1", "2"], "requires 3 arguments"),
         (size, ["-s", "1", "2", "3.5"], "'3.5' is not a valid integer"),
+        (size, ["-s", "1", "2", "-x"], "'-x' is not a valid integer; give three, for z, y and x"),
         (voxel_size, ["-v", "1", "1", "0"], "'0' is not a number above 0"),
         (voxel_size, ["-v", "1", "1", "nan"], "'nan' is not a number above 0"),
         (voxel_size, ["-v", "inf", "1", "1"], "'inf' is not a number above 0"),

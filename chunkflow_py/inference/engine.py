@@ -223,8 +223,9 @@ class Engine:
             raise ChunkError(msg)
         if data.shape[0] != self.settings.num_input_channels:
             msg = (
-                f"the image has {data.shape[0]} channels, but --num-input-channels is "
-                f"{self.settings.num_input_channels}; change it, or load fewer with --channels"
+                f"the image has {data.shape[0]} channel{'s' * (data.shape[0] > 1)}, but "
+                f"--num-input-channels is {self.settings.num_input_channels}; say "
+                f"--num-input-channels {data.shape[0]}, or choose channels with --channels"
             )
             raise ChunkError(msg)
         return data

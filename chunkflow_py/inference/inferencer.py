@@ -45,6 +45,9 @@ def check_network(network: dict[str, Any]) -> None:
         if path is not None and not Path(path).exists():
             msg = f"{option} {path} does not exist (looked in {Path.cwd()})"
             raise OptionError(msg)
+        if path is not None and Path(path).is_dir():
+            msg = f"{option} {path} is a folder; name a file in it"
+            raise OptionError(msg)
 
 
 GridMode = Literal["auto", "anchored", "padded", "chunk"]

@@ -5,6 +5,7 @@ Example: chunkflow create-chunk --size 36 448 448 --pattern random save-h5 -f ra
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -44,6 +45,9 @@ def create_chunk(
 
     from chunkflow_py.chunk import Chunk
 
+    if size.product() > sys.maxsize:  # NumPy has a message of its own for each pattern
+        msg = f"unable to allocate {size.product()} voxels"
+        raise MemoryError(msg)
     kind = np.dtype(dtype)
     peak = 1.0 if kind.kind == "f" else float(min(np.iinfo(kind).max, 2**53 - 1))
     if pattern == "zero":

@@ -133,6 +133,8 @@ def os_errors(verb: str, path: str | os.PathLike[str]) -> Iterator[None]:
             msg = f"cannot {verb} {os.fspath(path)}: {error}"
             raise VolumeError(msg) from error
         remedy = _REMEDIES.get(error.errno)
+        if verb == "read" and remedy == _NOT_ALLOWED:
+            remedy = "change its permissions"
         reason = (error.strerror or os.strerror(error.errno)).lower()
         msg = f"cannot {verb} {os.fspath(path)}: {reason}" + (f"; {remedy}" if remedy else "")
         if verb == "read" and error.errno == errno.ENOENT:

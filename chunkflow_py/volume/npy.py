@@ -56,6 +56,10 @@ def _mapped(path: Path) -> NDArray[Any]:
     except (ValueError, EOFError) as error:
         if isinstance(error, VolumeError):
             raise
+        with path.open("rb") as file:
+            if not file.read(6).startswith((b"\x93NUMPY", b"PK")):
+                msg = f"{path} is not a .npy file; check --file-name"
+                raise VolumeError(msg) from error
         msg = f"{path} is not a .npy file of numbers, or is damaged: {error}; check --file-name"
         raise VolumeError(msg) from error
     if not isinstance(array, np.ndarray):

@@ -101,6 +101,12 @@ class PrecomputedVolume:
             except ScaleUnavailableError as error:
                 msg = f"{place} has no mip {mip}; it has {_levels(place)}"
                 raise VolumeNotFoundError(msg) from error
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                msg = (
+                    f"the info file of {place} is damaged or incomplete "
+                    f"({type(error).__name__}: {error}); {_CREATE}"
+                )
+                raise VolumeError(msg) from error
             info = self._cloud.info
             scale = info["scales"][mip]
             self.bounds = scale_bounds(scale)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.main import GRACE_S, OperatorGroup, cli, main
@@ -360,3 +361,13 @@ def test_main_runs_outside_of_the_main_thread(chunkflow: Run) -> None:
     thread.start()
     thread.join(60)
     assert codes == [0]
+
+
+@pytest.mark.parametrize("size", ["1000000 1000000 1000000", "10000000000000000000000 1 1"])
+@pytest.mark.parametrize("pattern", ["sin", "zero", "random"])
+def test_too_large_a_chunk_is_one_sentence(size: str, pattern: str) -> None:
+    """What cannot be allocated is refused at once, in words of ours."""
+    result = CliRunner().invoke(cli, ["create-chunk", "-p", pattern, "--size", *size.split()])
+    assert result.exit_code == 1
+    assert "create-chunk failed: there is not enough memory (unable to allocate" in result.output
+    assert result.output.endswith("make the chunk or the tasks smaller\n")

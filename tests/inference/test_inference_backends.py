@@ -597,7 +597,7 @@ def test_trusted_weights_are_unpickled(write, tmp_path, caplog):
     assert "is run if there is any" in caplog.text
 
 
-@pytest.mark.parametrize("content", [b"", b"this is not a pickle", b"PK\x03\x04 broken"])
+@pytest.mark.parametrize("content", [b"", b"no pickle", b"# a script", b"PK\x03\x04 broken"])
 def test_damaged_weight_file(write, tmp_path, content):
     """Bytes that are no weights are refused in one sentence."""
     (tmp_path / "w.pt").write_bytes(content)
@@ -619,7 +619,7 @@ def test_cut_off_weight_file(write, tmp_path):
     ("content", "message"),
     [
         ([1, 2], "holds a list, not a state dict"),
-        ({"model": {"a": torch.zeros(1)}, "epoch": 1}, "not weights are model, epoch"),
+        ({"model": {"a": torch.zeros(1)}, "epoch": 1}, "model, epoch are no tensors"),
         ({}, "it is empty"),
     ],
 )

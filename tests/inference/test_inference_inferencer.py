@@ -213,6 +213,8 @@ def test_missing_files_are_found_before_any_work(tmp_path):
     check_network({"framework": "universal", "model": "rsunet", "weights": None})
     with pytest.raises(OptionError, match="--convnet-model .*gone.py does not exist"):
         check_network({"framework": "pytorch", "model": "gone.py", "weights": None})
+    with pytest.raises(OptionError, match="--convnet-model .* is a folder"):
+        check_network({"framework": "pytorch", "model": str(tmp_path), "weights": None})
     weights = str(tmp_path / "w.pt")
     with pytest.raises(OptionError, match="--convnet-weight-path .*w.pt does not exist"):
         check_network({"framework": "pytorch", "model": "rsunet", "weights": weights})

@@ -49,7 +49,7 @@ def test_tasks_cut_their_part_with_a_margin(array):
     ("options", "code", "message"),
     [
         ("-f missing.npy", 1, "missing.npy does not exist"),
-        ("-f text.npy", 1, "text.npy is not a .npy file of numbers"),
+        ("-f text.npy", 1, "text.npy is not a .npy file; check"),
         ("-f objects.npy", 1, "objects.npy is not a .npy file of numbers"),
         ("-f words.npy", 1, "a chunk holds real numbers"),
         ("-f flat.npy", 1, "has 2 dimensions, shape (3, 4)"),

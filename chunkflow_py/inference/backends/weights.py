@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DAMAGED = "weight file {} is damaged, or was not made by torch.save; copy or save it again"
+_MAGIC = (b"PK\x03\x04", b"\x80")  # an archive, or a pickle as PyTorch wrote before 1.6
 _TORCHSCRIPT = "{} is a TorchScript program, not weights; give it as --convnet-model"
 
 
@@ -45,6 +46,15 @@ def read_weights(
     if not Path(path).is_file():
         msg = f"weight file {path} does not exist; check --convnet-weight-path"
         raise ModelError(msg)
+    try:
+        with Path(path).open("rb") as file:
+            start = file.read(4)
+    except OSError as error:
+        msg = f"weight file {path} cannot be read: {error.strerror}; change its permissions"
+        raise ModelError(msg) from error
+    if not start.startswith(_MAGIC):
+        # Or PyTorch would say that the file may hold code, and trusting it would not help.
+        raise ModelError(_DAMAGED.format(path))
     if trust_weights:
         logger.warning("--trust-weights: code inside of %s is run if there is any", path)
     try:
@@ -128,7 +138,7 @@ def _state_dict(found: Any, path: str) -> dict[str, torch.Tensor]:
         others = [str(key) for key in found if key not in state]
         msg = (
             f"weight file {path} is neither a state dict nor a dict with one under 'state_dict'; "
-            f"not weights are {_first(others) if others else 'all of it, it is empty'}"
+            + (f"{_first(others)} are no tensors" if others else "it is empty")
         )
         raise ModelError(msg)
     if all(key.startswith("module.") for key in state):
