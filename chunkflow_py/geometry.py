@@ -6,13 +6,14 @@ import math
 import re
 import sys
 from dataclasses import dataclass, replace
+from functools import reduce
 from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple
 
 from chunkflow_py.errors import GeometryError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 AXES = ("z", "y", "x")
 
@@ -208,6 +209,15 @@ class BoundingBox:
         start = (self.start - origin) // step * step + origin
         stop = -(-(self.stop - origin) // step) * step + origin
         return BoundingBox(start, stop)
+
+
+def hull_of(boxes: BoxGrid | Sequence[BoundingBox] | None) -> BoundingBox | None:
+    """Return the smallest box around all *boxes*, or ``None`` without any."""
+    if not boxes:
+        return None
+    if isinstance(boxes, BoxGrid):
+        return boxes.bounds
+    return reduce(BoundingBox.hull, boxes)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -24,7 +24,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import click
 
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx, hull_of
 from chunkflow_py.params import ItemName, ItemNames, input_option, output_option, spread_auto
 from chunkflow_py.task import Skip, Task
 
@@ -55,14 +55,7 @@ class Outline:
     @property
     def region(self) -> BoundingBox | None:
         """The smallest box around all tasks."""
-        if not self.boxes:
-            return None
-        if isinstance(self.boxes, BoxGrid):
-            return self.boxes.bounds
-        hull = self.boxes[0]
-        for box in self.boxes[1:]:
-            hull = hull.hull(box)
-        return hull
+        return hull_of(self.boxes)
 
     @property
     def bounds(self) -> BoundingBox | None:

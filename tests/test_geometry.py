@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx, hull_of
 
 whole = st.integers(-1000, 1000)
 positive = st.integers(1, 50)
@@ -329,3 +329,11 @@ def test_grid_refuses_what_is_not_positive(name: str) -> None:
     ones = dict.fromkeys(("start", "size", "stride", "count"), Zyx(1, 1, 1))
     with pytest.raises(GeometryError, match=f"grid {name} must be at least 1"):
         BoxGrid(**ones | {name: Zyx(1, 0, 1)})
+
+
+def test_the_hull_of_many_boxes():
+    """A grid, a list and nothing give the box around all, the box around all, and None."""
+    grid = BoxGrid.covering(BoundingBox(Zyx(0, 0, 0), Zyx(7, 8, 9)), Zyx(4, 4, 4))
+    assert hull_of(grid) == hull_of(list(grid)) == BoundingBox(Zyx(0, 0, 0), Zyx(8, 8, 12))
+    assert hull_of(None) is None
+    assert hull_of([]) is None

@@ -197,7 +197,8 @@ class Inferencer:
                 f"patches are counted from the chunk's corner, so the result depends on how the "
                 f"volume is cut into tasks: {self._advice(grid, chunk, bbox, need)}",
             )
-        return self._legacy_plan(chunk, bbox, self.output_crop_margin)
+        target = bbox.grow(self.output_margin)
+        return self._legacy_plan(chunk, target, self.output_crop_margin)
 
     def _advice(self, grid: PatchGrid, chunk: Chunk, bbox: BoundingBox, need: BoundingBox) -> str:
         known = self._line is not None and self._line.has_tasks

@@ -45,6 +45,7 @@ def create_chunk(
 
     from chunkflow_py.chunk import Chunk
 
+    size = Zyx.of(size)  # a plain tuple will do
     if size.product() > sys.maxsize:  # NumPy has a message of its own for each pattern
         msg = f"unable to allocate {size.product()} voxels"
         raise MemoryError(msg)

@@ -57,7 +57,7 @@ class VolumeLoader:
         """
         if self._volume is None:
             found = open_volume(self.url, self.mip, format=self.format, **self.opening)
-            check_channels(self.channels, found)
+            check_channels(self.channels, found.channels, found.url)
             self._volume = found
         return self._volume
 

@@ -132,7 +132,7 @@ class PrecomputedVolume:
     ) -> Chunk:
         """Return the voxels inside *bbox*, as `Volume.read` says."""
         check_inside(bbox, self.bounds, self.url)
-        check_channels(channels, self)
+        check_channels(channels, self.channels, self.url)
         if bbox.is_empty:
             lead = () if self.channels is None else (len(channels or range(self.channels)),)
             voxels: np.ndarray[Any, Any] = np.zeros((*lead, *bbox.size), self.dtype)

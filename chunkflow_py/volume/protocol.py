@@ -177,19 +177,22 @@ def check_chunk(chunk: Chunk, volume: Volume, time: int | None = None) -> None:
         raise VolumeError(msg)
 
 
-def check_channels(channels: Sequence[int] | None, volume: Volume) -> None:
-    """Refuse channels that *volume* does not have.
+def check_channels(channels: Sequence[int] | None, existing: int | None, what: str) -> None:
+    """Refuse channels that a volume or file does not have.
+
+    Args:
+        channels: the channels asked for; ``None`` stands for all.
+        existing: how many there are; ``None`` without a channel axis, which counts as channel 0.
+        what: the volume or file, for the message.
 
     Raises:
         ChunkError: names those that exist.
     """
-    count = volume.channels or 1
+    count = existing or 1
     wrong = [c for c in channels or () if not 0 <= c < count]
     if wrong:
-        msg = (
-            f"channel {wrong[0]} is not one of the {count} channels of {volume.url}; "
-            f"choose from 0 to {count - 1}"
-        )
+        there = f"has channels 0 to {count - 1}" if count > 1 else "has channel 0 only"
+        msg = f"{what} {there}, but channel {wrong[0]} was asked for; change --channels"
         raise ChunkError(msg)
 
 

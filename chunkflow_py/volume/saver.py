@@ -26,7 +26,7 @@ from chunkflow_py.errors import (
     OptionError,
     VolumeNotFoundError,
 )
-from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx
+from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx, hull_of
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import VolumeSpec, check_alignment
@@ -105,14 +105,14 @@ class VolumeSaver:
         if self.volume is not None:
             bounds, unit = self.volume.bounds, self.volume.write_unit
         else:
-            known = self.bounds or domain or hull(boxes)
+            known = self.bounds or domain or hull_of(boxes)
             if known is None:
                 return
             bounds, block = self._plan(boxes, known)
             self._planned = bounds, block
             unit = self.shard_size or block
         if boxes:
-            _check_touch(hull(boxes), bounds, self.url)
+            _check_touch(hull_of(boxes), bounds, self.url)
             check_alignment(boxes, unit, bounds, self.url)
 
     def __call__(self, chunk: Chunk, time: int | None = None) -> Volume:
@@ -149,7 +149,7 @@ class VolumeSaver:
         if self.block_size is not None:
             return bounds, self.block_size
         block = fitting_block(boxes, bounds)
-        region = hull(boxes)
+        region = hull_of(boxes)
         if self.bounds is None and region is not None:
             try:
                 check_alignment(boxes or (), block, bounds, self.url)
@@ -197,18 +197,6 @@ class VolumeSaver:
         if self.shard_size is not None:
             settings["shard_size"] = self.shard_size
         return create_volume(spec, self.url, self.mip, format=self.format, **settings)
-
-
-def hull(boxes: BoxGrid | Sequence[BoundingBox] | None) -> BoundingBox | None:
-    """Return the smallest box around all *boxes*, or ``None`` without any."""
-    if not boxes:
-        return None
-    if isinstance(boxes, BoxGrid):
-        return boxes.bounds
-    result = boxes[0]
-    for box in boxes[1:]:
-        result = result.hull(box)
-    return result
 
 
 def common_unit(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox) -> Zyx:

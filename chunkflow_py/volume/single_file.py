@@ -20,6 +20,7 @@ from chunkflow_py.store.local import os_errors, replacing
 from chunkflow_py.volume.conversion import converted
 from chunkflow_py.volume.cutout import Cutout
 from chunkflow_py.volume.file_name import FileName
+from chunkflow_py.volume.protocol import check_channels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,26 +74,10 @@ class FileArray:
         """The box of all voxels."""
         return BoundingBox.from_size(self.voxel_offset, self.shape[-3:])
 
-    def check_channels(self, channels: Sequence[int] | None) -> None:
-        """Refuse channels that the array does not have.
-
-        Raises:
-            ChunkError: names those that exist.
-        """
-        if channels is None:
-            return
-        if len(self.shape) == 3:
-            msg = (
-                f"{self.what} of shape {self.shape} (z, y, x) has no channel axis to take channels "
-                f"{', '.join(map(str, channels))} from; leave --channels out"
-            )
-            raise ChunkError(msg)
-        if wrong := [c for c in channels if not 0 <= c < self.shape[0]]:
-            msg = (
-                f"{self.what} has {self.shape[0]} channels, 0 to {self.shape[0] - 1}, but channel "
-                f"{wrong[0]} was asked for; change --channels"
-            )
-            raise ChunkError(msg)
+    @property
+    def channels(self) -> int | None:
+        """Number of channels, or ``None`` without a channel axis."""
+        return None if len(self.shape) == 3 else self.shape[0]
 
     def read(
         self,
@@ -113,7 +98,9 @@ class FileArray:
             ChunkError: a channel does not exist, or a voxel does not fit into *dtype*.
             VolumeError: the file cannot be read.
         """
-        self.check_channels(channels)
+        check_channels(channels, self.channels, self.what)
+        if self.channels is None:
+            channels = None
         box = self.bounds if bbox is None else bbox
         array = self.read_part(box.slices(self.voxel_offset), channels)
         if not array.dtype.isnative:
@@ -171,7 +158,7 @@ class FileLoader:
         found = self._open(path)
         if found is None:
             return None
-        found.check_channels(self.channels)
+        check_channels(self.channels, found.channels, found.what)
         domain = self.cutout.box(found.bounds, None, found.what)[1]
         return found.bounds if self._has_tasks else domain
 

@@ -115,7 +115,7 @@ class ZarrVolume:
     ) -> Chunk:
         """Return the voxels inside *bbox*, as `Volume.read` says."""
         check_inside(bbox, self.bounds, self.url)
-        check_channels(channels, self)
+        check_channels(channels, self.channels, self.url)
         if channels is not None and self.channels is None:
             channels = None  # the one channel is all there is
         chosen = None if channels is None else list(channels)

@@ -126,7 +126,7 @@ class VolumeContract:
         volume = open_volume(url)
         np.testing.assert_array_equal(volume.read(BOUNDS), chunk)
         np.testing.assert_array_equal(volume.read(BOUNDS, [2, 0]), chunk.array[[2, 0]])
-        with pytest.raises(ChunkError, match=r"channel 3 is not one of the 3 .*0 to 2"):
+        with pytest.raises(ChunkError, match="has channels 0 to 2, but channel 3 was asked for"):
             volume.read(BOUNDS, [0, 3])
 
     def test_one_channel(self, url):

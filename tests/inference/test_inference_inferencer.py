@@ -254,3 +254,12 @@ def test_without_known_boxes_the_margin_named_suits_any():
     for z, y, x in np.ndindex(*DOMAIN.size):
         box = BoundingBox.from_size(DOMAIN.start + (z, y, x), (1, 1, 1))
         assert box.grow(Zyx(4, 9, 9)).contains(inferencer.required_input(box, DOMAIN))
+
+
+def test_the_output_margin_holds_for_legacy_patches_too():
+    """Where auto falls back, the result still reaches beyond the task by the output margin."""
+    geometry = PatchGeometry(Zyx(4, 8, 8), Zyx(4, 8, 8), Zyx(1, 2, 2))
+    task = BoundingBox.from_size((13, 26, 36), (5, 13, 13))
+    chunk = image(task.grow((1, 2, 2)))
+    inferencer = create(geometry, output_margin=Zyx(1, 1, 1))
+    assert inferencer(chunk, task).bbox == task.grow((1, 1, 1))

@@ -130,7 +130,7 @@ def test_remove_empty_deletes_only_what_holds_nothing(volume):
         ("-f text.h5", 1, "text.h5 is not an HDF5 file"),
         ("-f volume.h5 -d raw", 1, "no dataset 'raw', only /main (2, 8, 9, 10)"),
         ("-f volume.h5 -d voxel_size", 1, "has 1 dimensions, shape (3,)"),
-        ("-f volume.h5 -c 2", 1, "has 2 channels, 0 to 1, but channel 2"),
+        ("-f volume.h5 -c 2", 1, "has channels 0 to 1, but channel 2"),
         ("-f volume.h5 -c one", 2, "'one' is not a list of channels"),
         ("-f volume.h5 -s 9 9 9", 1, "reaches outside of dataset /main"),
         ("-f volume.h5 -t 2 2 2 -p 1 3 3", 2, "must lie behind"),

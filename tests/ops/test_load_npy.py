@@ -54,7 +54,7 @@ def test_tasks_cut_their_part_with_a_margin(array):
         ("-f words.npy", 1, "a chunk holds real numbers"),
         ("-f flat.npy", 1, "has 2 dimensions, shape (3, 4)"),
         ("-f many.npy", 1, "is an archive of arrays"),
-        ("-f volume.npy -c 2", 1, "has 2 channels, 0 to 1, but channel 2"),
+        ("-f volume.npy -c 2", 1, "has channels 0 to 1, but channel 2"),
         ("", 2, "--file-name"),
     ],
 )

@@ -100,7 +100,7 @@ def test_channels(tmp_path):
     voxels = np.random.default_rng(0).random((3, *BOUNDS.size), "f4")
     create_volume(spec, url).write(Chunk(voxels, BOUNDS.start))
     np.testing.assert_array_equal(load(loader("-v", url, "--channels", "2,0")), voxels[[2, 0]])
-    with pytest.raises(ChunkError, match="channel 3 is not one of the 3 channels"):
+    with pytest.raises(ChunkError, match="has channels 0 to 2, but channel 3 was asked for"):
         loader("-v", url, "-c", "3").bounds()
 
 

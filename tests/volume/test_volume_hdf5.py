@@ -197,7 +197,7 @@ def test_nonsense_in_the_header_is_refused(tmp_path, name, value, message):
 def test_missing_channels_are_refused(tmp_path, channels):
     """A channel that the dataset does not have is named with those that exist."""
     write_hdf5(tmp_path / "a.h5", Chunk(np.zeros((3, 2, 2, 2), "uint8")))
-    with pytest.raises(ChunkError, match=r"has 3 channels, 0 to 2, but channel (3|-1)"):
+    with pytest.raises(ChunkError, match=r"has channels 0 to 2, but channel (3|-1)"):
         open_hdf5(tmp_path / "a.h5").read(channels=channels)
 
 
