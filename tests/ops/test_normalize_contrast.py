@@ -74,8 +74,9 @@ def test_order_and_fractions_hold(seed, lower, upper):
     order = np.argsort(array, axis=None, kind="stable")
     assert (np.diff(result.ravel()[order].astype(int)) >= 0).all()
     assert (result.min(), result.max()) == (1, 60000)
-    assert np.mean(array < array[result == 1].max()) <= lower
-    assert np.mean(array > array[result == 60000].min()) <= upper
+    # Fractions near a whole number of voxels are rounded by their product with the count.
+    assert np.mean(array < array[result == 1].max()) <= lower + 1e-9
+    assert np.mean(array > array[result == 60000].min()) <= upper + 1e-9
 
 
 def test_types_and_ranges_that_cannot_work_are_refused():
