@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, overload
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 
 Kind = Literal["image", "segmentation", "probability", "affinity"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+class Voxels(NamedTuple):
+    """What an array will hold, known before there is one.
+
+    Attributes:
+        dtype: name of the type.
+        channels: number of channels.
+        kind: what the voxels mean.
+    """
+
+    dtype: str
+    channels: int
+    kind: Kind | None
 
 
 class Chunk(NDArrayOperatorsMixin):

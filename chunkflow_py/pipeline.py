@@ -22,6 +22,8 @@ from chunkflow_py.stages import (
     HasHalo,
     HasMargin,
     HasPrepare,
+    KeepsVoxels,
+    MakesVoxels,
     MovesFaces,
     Operator,
     Outline,
@@ -37,6 +39,7 @@ from chunkflow_py.task import Skip, Task
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
 
+    from chunkflow_py.chunk import Voxels
     from chunkflow_py.stages import Boxes
 
 logger = logging.getLogger(__name__)
@@ -111,15 +114,22 @@ class Pipeline:
         boxes: Boxes | None = getattr(self.source.body, "boxes", None) if self.source else None
         has_tasks = self.source is not None
         domains: dict[str, BoundingBox | None] = {}
+        voxels: dict[str, Voxels | None] = {}
         for stage in self.operators:
             body = stage.body
             domain = domains.get(stage.inputs[0]) if stage.inputs else None
+            held = voxels.get(stage.inputs[0]) if stage.inputs else None
             with _named(stage):
                 if isinstance(body, HasPrepare) and not (self.dry_run and stage.lane == "write"):
-                    body.prepare(Outline(boxes, domain, has_tasks))
+                    body.prepare(Outline(boxes, domain, has_tasks, held))
                 if isinstance(body, HasBounds):
                     domain = body.bounds()
             domains.update(dict.fromkeys(stage.outputs, domain))
+            if isinstance(body, MakesVoxels):
+                held = body.voxels()
+            elif not (isinstance(body, KeepsVoxels) and body.keeps_voxels):
+                held = None
+            voxels.update(dict.fromkeys(stage.outputs, held))
             if isinstance(body, MovesFaces) and boxes is not None:
                 boxes = _moved(boxes, body)
             has_tasks = has_tasks or (isinstance(body, SetsBox) and body.set_bbox)

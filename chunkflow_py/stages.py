@@ -19,7 +19,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import click
 
@@ -27,6 +27,9 @@ from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx, hull_of
 from chunkflow_py.params import ItemName, ItemNames, input_option, output_option, spread_auto
 from chunkflow_py.task import Skip, Task
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Voxels
 
 __all__ = ["Operator", "Outline", "Skip", "Source", "TaskSource", "operator", "source", "transform"]
 
@@ -46,11 +49,13 @@ class Outline:
             without a source, or one fed by a queue).
         domain: bounds of the volume that the operator's first input comes from, if known.
         has_tasks: whether tasks have boxes when they reach the operator, known or not.
+        voxels: what the operator's first input holds, if known.
     """
 
     boxes: Boxes | None = None
     domain: BoundingBox | None = None
     has_tasks: bool = False
+    voxels: Voxels | None = None
 
     @property
     def region(self) -> BoundingBox | None:
@@ -79,6 +84,21 @@ class HasBounds(Protocol):
 
     def bounds(self) -> BoundingBox | None:
         """Return the bounds, or ``None`` where they depend on the task; follows `prepare`."""
+
+
+@runtime_checkable
+class MakesVoxels(Protocol):
+    """A body that knows before the first task what voxels it makes."""
+
+    def voxels(self) -> Voxels:
+        """Return their type, channels and meaning."""
+
+
+@runtime_checkable
+class KeepsVoxels(Protocol):
+    """A body whose output holds what its first input holds, if *keeps_voxels*."""
+
+    keeps_voxels: bool
 
 
 @runtime_checkable

@@ -651,3 +651,27 @@ def test_two_commands_that_write_to_one_place_are_refused(
     assert result.exit_code == 2
     assert f"{first.split(maxsplit=1)[0]}#2 writes to " in result.output
     assert not list(tmp_path.iterdir())
+
+
+def test_a_volume_that_cannot_take_the_output_is_refused_before_any_work(tmp_path, capsys):
+    """Channels and type of the network's output are compared with an existing volume first."""
+    from chunkflow_py.cli.main import main
+
+    store = str(tmp_path / "map.zarr")
+    make = "--quiet create-chunk -s 8 16 16"
+    network = "inference -f identity -s 8 16 16 -v 0 0 0 -c"
+
+    def run(line):
+        with pytest.raises(SystemExit) as stop:
+            main(line.split())
+        return stop.value.code, capsys.readouterr().err
+
+    assert run(f"{make} {network} 2 save-zarr -s {store}") == (0, "")
+    for rest in ("save-zarr -s", "crop-margin -m 1 1 1 1 1 1 save-zarr -s"):
+        code, said = run(f"{make} {network} 3 {rest} {store}")
+        assert code == 1
+        assert said.startswith("Error: the line makes 3 channels of float32, but")
+    code, said = run(f"{make} {network} 2 --output-dtype uint8 save-zarr -s {store}")
+    assert "makes 2 channels of uint8, but" in said
+    other = f"{make} {network} 3 threshold save-zarr -s {store}"
+    assert run(other)[1].startswith("Error: save-zarr failed"), "what is not known is found later"

@@ -97,15 +97,15 @@ class EngineSettings:
                 f"--num-output-channels of at least 2, not {self.num_output_channels}"
             )
             raise OptionError(msg)
-        if self.output_kind == "affinity" and self.affinity_channels != 3:
+        if self.output_kind == "affinity" and self.output_channels != 3:
             msg = (
                 "--output-kind affinity means three channels (x, y, z), but the output has "
-                f"{self.affinity_channels}; change --num-output-channels or --output-kind"
+                f"{self.output_channels}; change --num-output-channels or --output-kind"
             )
             raise OptionError(msg)
 
     @property
-    def affinity_channels(self) -> int:
+    def output_channels(self) -> int:
         """Channels of the output, without the myelin map."""
         return self.num_output_channels - (self.mask_myelin_threshold is not None)
 
@@ -114,7 +114,7 @@ class EngineSettings:
         """What the output means: as said, else affinities if it has three channels."""
         if self.output_kind is not None:
             return self.output_kind
-        return "affinity" if self.affinity_channels == 3 else "probability"
+        return "affinity" if self.output_channels == 3 else "probability"
 
     @property
     def window(self) -> NDArray[np.float32]:
@@ -192,7 +192,7 @@ class Engine:
         target = grid.cover if output_box is None else output_box
         data = self._checked_input(array, box)
         self._check_required(grid, box, target)
-        channels = settings.affinity_channels
+        channels = settings.output_channels
         result = np.empty((channels, *target.size), dtype=settings.output_dtype)
         device = self.backend.device
         blender = SlabBlender(target, settings.num_output_channels, self._window, device)

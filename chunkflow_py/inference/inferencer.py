@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.chunk import Chunk, Voxels
 from chunkflow_py.errors import GeometryError, OptionError
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.backends import create_backend
@@ -141,6 +141,11 @@ class Inferencer:
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
         """Take what the rest of the line needs for a task's box, such as a second network."""
         self._needed = required
+
+    def voxels(self) -> Voxels:
+        """Return what the output will hold."""
+        settings = self.settings
+        return Voxels(settings.output_dtype, settings.output_channels, settings.meaning)
 
     # --- geometry ------------------------------------------------------------------------------
 
@@ -311,7 +316,7 @@ class Inferencer:
         if self.settings.augment and self.settings.output_kind is None:
             self._warn_once(
                 "kind",
-                f"--augment takes the {self.settings.affinity_channels} output channels for "
+                f"--augment takes the {self.settings.output_channels} output channels for "
                 f"{self.settings.meaning}; say --output-kind affinity or probability",
             )
         if "amplification" not in self._said:

@@ -6,7 +6,7 @@ Example: chunkflow create-chunk --size 20 64 64 crop-margin --margin-size 2 8 8 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
@@ -74,6 +74,7 @@ class MarginCropper:
     crop_bbox: bool
     input_name: str
     output_name: str
+    keeps_voxels: ClassVar[bool] = True
 
     @property
     def face_offsets(self) -> tuple[Zyx, Zyx]:

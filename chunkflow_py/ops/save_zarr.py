@@ -39,7 +39,7 @@ class ZarrSaver:
 
     def prepare(self, outline: Outline) -> None:
         """Check the boxes of all tasks against the write unit."""
-        self.saver.prepare(outline.boxes, outline.domain)
+        self.saver.prepare(outline.boxes, outline.domain, outline.voxels)
 
     def __call__(self, task: Task) -> Task:
         """Write the chunk."""

@@ -52,7 +52,7 @@ class PrecomputedSaver:
     def prepare(self, outline: Any) -> None:
         """Check the boxes of all tasks against the write unit (of an `Outline`)."""
         self._boxes = outline.boxes
-        self.saver.prepare(outline.boxes, outline.domain)
+        self.saver.prepare(outline.boxes, outline.domain, outline.voxels)
 
     def __call__(self, task: Task) -> Task:
         """Write the chunk, and what goes with it."""

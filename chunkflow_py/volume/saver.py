@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.chunk import Chunk, Kind, Voxels
     from chunkflow_py.volume.protocol import Volume
 
 logger = logging.getLogger(__name__)
@@ -88,15 +88,20 @@ class VolumeSaver:
         return f"{Location.parse(self.url).address} at mip {self.mip}"
 
     def prepare(
-        self, boxes: BoxGrid | Sequence[BoundingBox] | None, domain: BoundingBox | None
+        self,
+        boxes: BoxGrid | Sequence[BoundingBox] | None,
+        domain: BoundingBox | None,
+        voxels: Voxels | None = None,
     ) -> None:
         """Check the boxes of all tasks against the write unit, before the first task.
 
         Args:
             boxes: of all tasks, as they reach the saver, if known.
             domain: bounds of the volume that the line reads, if known.
+            voxels: what will be written, if known.
 
         Raises:
+            ChunkError: the volume holds other voxels.
             VolumeNotFoundError: there is no volume, and none is to be created.
             AlignmentError: two tasks would write to one block; names the sizes that work.
             GeometryError: no task touches the volume.
@@ -104,6 +109,8 @@ class VolumeSaver:
         self.volume = self._open()
         if self.volume is not None:
             bounds, unit = self.volume.bounds, self.volume.write_unit
+            if voxels is not None:
+                _check_voxels(voxels, self.dtype, self.volume)
         else:
             known = self.bounds or domain or hull_of(boxes)
             if known is None:
@@ -244,22 +251,40 @@ def fitted(chunk: Chunk, volume: Volume) -> Chunk:
     Raises:
         ChunkError: that would lose more than rounding.
     """
-    import numpy as np
-
     from chunkflow_py.volume.conversion import converted
 
-    here, there = chunk.dtype, volume.dtype
+    if not _fits(chunk.dtype, chunk.kind, volume):
+        msg = (
+            f"chunk {chunk.bbox} is {chunk.dtype}, but {volume.url} holds {volume.dtype}; write to "
+            "another volume, or convert the chunk"
+        )
+        raise ChunkError(msg)
+    return converted(chunk, volume.dtype)
+
+
+def _fits(here: np.dtype[Any], kind: Kind | None, volume: Volume) -> bool:
+    """Tell whether voxels can become those of *volume* with no loss but rounding."""
+    import numpy as np
+
+    there = volume.dtype
     widened = here.kind in "bui" and there.kind in "ui" and np.can_cast(here, there, "safe")
-    is_map = chunk.kind in ("probability", "affinity", None)
-    quantised = here.kind == "f" and there == np.uint8 and is_map
+    quantised = here.kind == "f" and there == np.uint8 and kind in ("probability", "affinity", None)
     narrowed = here.kind == "f" and there.kind == "f"
-    if here == there or widened or quantised or narrowed:
-        return converted(chunk, there)
-    msg = (
-        f"chunk {chunk.bbox} is {here}, but {volume.url} holds {there}; write to another volume, "
-        "or convert the chunk"
-    )
-    raise ChunkError(msg)
+    return here == there or widened or quantised or narrowed
+
+
+def _check_voxels(voxels: Voxels, dtype: np.dtype[Any] | None, volume: Volume) -> None:
+    """Refuse a volume that cannot take what the line will make, before any of it is made."""
+    import numpy as np
+
+    here = np.dtype(voxels.dtype) if dtype is None else dtype
+    if voxels.channels != (volume.channels or 1) or not _fits(here, voxels.kind, volume):
+        msg = (
+            f"the line makes {voxels.channels} channels of {here}, but {volume.url} holds "
+            f"{volume.channels or 1} of {volume.dtype}; write to another volume, or change the "
+            "line"
+        )
+        raise ChunkError(msg)
 
 
 def shape_bounds(shape: Zyx) -> BoundingBox:
