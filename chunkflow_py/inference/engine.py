@@ -347,7 +347,8 @@ class Engine:
     ) -> None:
         for first, last, values in blender.finish(stop):
             rows = slice(first - target.start.z, last - target.start.z)
-            result[:, rows] = self._converted(values).cpu().numpy()
+            # By torch, because it copies with all threads; to fresh memory that is what is slow.
+            torch.from_numpy(result)[:, rows].copy_(self._converted(values))
 
     def _converted(self, values: torch.Tensor) -> torch.Tensor:
         """Mask and convert (c, z, y, x) float32, which may be overwritten."""

@@ -321,9 +321,11 @@ class Inferencer:
             )
         if "amplification" not in self._said:
             self._said.add("amplification")
+            count = grid.count(target).product()
             logger.info(
-                "%d patches for %s: the network computes %.2f voxels per voxel of output",
-                grid.count(target).product(),
+                "%d patch%s for %s: the network computes %.2f voxels per voxel of output",
+                count,
+                "" if count == 1 else "es",
                 target,
                 grid.amplification(target),
             )

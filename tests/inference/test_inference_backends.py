@@ -719,7 +719,9 @@ def test_universal_says_what_it_does_not_decide(write, caplog):
 def test_patch_size_that_the_divisor_does_not_divide():
     """A network that fails on a size that is no multiple of its divisor is told the multiple."""
     backend = create_backend("pytorch", model="rsunet", **SIZES)
-    with pytest.raises(ModelError, match=r"--input-patch-size must be a multiple of \(1, 16, 16\)"):
+    with pytest.raises(
+        ModelError, match=r"--input-patch-size must be a multiple of \(1, 16, 16\), such as"
+    ):
         backend(torch.rand(1, 1, 4, 16, 24))
     with pytest.raises(ModelError, match="check --input-patch-size, --num-input-channels and"):
         backend(torch.rand(1, 2, 4, 16, 16))

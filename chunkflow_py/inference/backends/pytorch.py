@@ -131,7 +131,8 @@ class PyTorch:
                 return self._run(batch)
             remedy = "check --input-patch-size, --num-input-channels and --batch-size"
             if self.divisor and any(Zyx.of(shape[-3:]) % self.divisor):
-                remedy = f"--input-patch-size must be a multiple of {self.divisor}"
+                near = -(-Zyx.of(shape[-3:]) // self.divisor) * self.divisor
+                remedy = f"--input-patch-size must be a multiple of {self.divisor}, such as {near}"
             msg = (
                 f"model {self.model} failed on a batch of shape {shape} (n, c, z, y, x): "
                 f"{type(error).__name__}: {reason}; {remedy}"
