@@ -185,33 +185,36 @@ class Inferencer:
         if bbox is None:
             bbox = self._taskless_box(chunk)
         grid = self._anchored(chunk.domain)
-        # As much as later operators need, if the chunk was loaded for that; else the task's box.
-        for box in (self._needed(bbox, chunk.domain) if self._needed else bbox, bbox):
-            wanted = self._wanted(bbox.hull(box), chunk.domain)
-            need = grid.required_input(wanted)
-            if chunk.bbox.contains(need):
-                if wanted == chunk.domain:
-                    self._check_patch_num(grid, wanted)
-                return grid, wanted
+        # As much as later operators need, which may be more than the task's box.
+        asked = bbox.hull(self._needed(bbox, chunk.domain)) if self._needed else bbox
+        wanted = self._wanted(asked, chunk.domain)
+        need = grid.required_input(wanted)
+        if chunk.bbox.contains(need):
+            if wanted == chunk.domain:
+                self._check_patch_num(grid, wanted)
+            return grid, wanted
         if self.grid != "auto":
-            msg = f"--grid {self.grid}: {self._advice(grid, chunk, bbox, need)}"
+            msg = f"--grid {self.grid}: {self._advice(grid, chunk, bbox, asked)}"
             raise GeometryError(msg)
         if "legacy" not in self._said:
             self._warn_once(
                 "legacy",
                 f"patches are counted from the chunk's corner, so the result depends on how the "
-                f"volume is cut into tasks: {self._advice(grid, chunk, bbox, need)}",
+                f"volume is cut into tasks: {self._advice(grid, chunk, bbox, asked)}",
             )
-        target = bbox.grow(self.output_margin)
-        return self._legacy_plan(chunk, target, self.output_crop_margin)
+        # The task's box says what to return; what --output-crop-margin would drop lies around it.
+        return self._legacy_plan(chunk, wanted, None)
 
-    def _advice(self, grid: PatchGrid, chunk: Chunk, bbox: BoundingBox, need: BoundingBox) -> str:
+    def _advice(self, grid: PatchGrid, chunk: Chunk, bbox: BoundingBox, asked: BoundingBox) -> str:
+        """Return what disagrees, and the margin that suits all tasks of the line."""
+        wanted = self._wanted(asked, chunk.domain)
+        more = (bbox.start - asked.start).high(asked.stop - bbox.stop) + self.output_margin
         known = self._line is not None and self._line.has_tasks
-        # The margin has to suit all tasks: it would be no help to fail again at the next one.
-        margin = grid.sufficient_margin(self._line.boxes if known else [bbox], self.output_margin)
+        # It would be no help to fail again at the next task.
+        margin = grid.sufficient_margin(self._line.boxes if known else [bbox], more)
         return (
-            f"chunk {chunk.bbox} does not hold {need}, the input that decides the output on "
-            f"{self._wanted(bbox, chunk.domain)}; load it with --expand-margin-size auto, or with "
+            f"chunk {chunk.bbox} does not hold {grid.required_input(wanted)}, the input that "
+            f"decides the output on {wanted}; load it with --expand-margin-size auto, or with "
             f"--expand-margin-size {' '.join(map(str, margin))} (zyx, voxels)"
         )
 

@@ -1,5 +1,6 @@
 """crop-margin."""
 
+import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -7,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chunkflow_py.chunk import Chunk
-from chunkflow_py.cli.main import cli
+from chunkflow_py.cli.main import cli, main
 from chunkflow_py.errors import GeometryError
 from chunkflow_py.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.ops.crop_margin import command, crop_margin, crop_to_box
@@ -96,3 +97,23 @@ def test_required_input_is_what_cropping_brings_back(low, high):
     grown = body("-m", *numbers).required_input(box, box)
     assert crop_margin(Chunk(np.zeros(grown.size), grown.start), low, high).bbox == box
     assert body().required_input(box, box) == box
+
+
+def test_margins_that_the_volume_clipped_are_not_cropped_twice(tmp_path):
+    """Published lines with a fixed margin tile up to the faces of the volume."""
+    import zarr
+
+    make = f"--quiet create-chunk -s 32 48 48 -p random save-h5 -f {tmp_path}/em.h5"
+    store = tmp_path / "map.zarr"
+    line = (
+        f"--quiet generate-tasks -s 0 0 0 -z 32 48 48 -c 16 24 24 load-h5 -f {tmp_path}/em.h5 "
+        "--expand-margin-size {margin} inference -f identity -s 8 16 16 -v 4 4 4 -c 1 "
+        f"crop-margin -m 4 4 4 4 4 4 save-zarr -s {store} --block-size 16 24 24"
+    )
+    for words in (make, line.format(margin="auto"), line.format(margin="8 8 8")):
+        with pytest.raises(SystemExit) as stop:
+            main(words.split())
+        assert stop.value.code == 0
+    with h5py.File(tmp_path / "em.h5") as file:
+        expected = file["main"][:] / 255
+    np.testing.assert_allclose(zarr.open_group(store)["0"][0], expected, atol=1e-6)
