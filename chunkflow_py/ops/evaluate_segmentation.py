@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import GeometryError, OptionError, needs_extra
-from chunkflow_py.params import BBOX, input_option, output_option
+from chunkflow_py.params import BBOX, input_option, is_dry_run, output_option
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
@@ -148,5 +148,6 @@ def command(**options: Any) -> Evaluator:
     """Take the names and the region."""
     from chunkflow_py.volume.file_name import local_path
 
-    options["json"] = options["json"] and local_path(options["json"], "--json")
-    return Evaluator(**options)
+    path = options.pop("json")
+    path = path and local_path(path, "--json")
+    return Evaluator(json=None if is_dry_run() else path, **options)

@@ -121,3 +121,14 @@ def test_results_are_the_only_thing_on_stdout() -> None:
     assert result.stdout.startswith("chunk against groundtruth in 0-4_0-4_0-4\n")
     assert "elapsed" in result.stderr
     assert "elapsed" not in result.stdout
+
+
+def test_a_dry_run_writes_no_scores(tmp_path: Path) -> None:
+    """--dry-run computes and prints, and leaves no file behind."""
+    line = (
+        "create-chunk -d uint32 create-chunk -d uint32 -o groundtruth "
+        f"evaluate-segmentation -j {tmp_path}/scores.json"
+    )
+    for words, there in ((f"--dry-run {line}", False), (line, True)):
+        assert CliRunner().invoke(cli, words.split()).exit_code == 0
+        assert (tmp_path / "scores.json").exists() == there
