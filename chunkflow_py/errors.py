@@ -9,7 +9,8 @@ ChunkflowError
 ├── VolumeError (OSError)               a volume or file that cannot be read or written
 │   └── VolumeNotFoundError (FileNotFoundError)
 ├── ModelError (RuntimeError)           a network that cannot be loaded or run
-│   └── NonFiniteError                  a network that returned NaN or infinity
+│   ├── NonFiniteError                  a network that returned NaN or infinity
+│   └── OutOfMemoryError (MemoryError)  a batch that needs more memory than the device has
 ├── QueueError (OSError)                a queue that cannot be reached or refuses
 ├── MissingExtraError (ImportError)     an optional dependency that is not installed
 └── OperatorError (RuntimeError)        what an operator raised, with operator and task
@@ -68,6 +69,10 @@ class ModelError(ChunkflowError, RuntimeError):
 
 class NonFiniteError(ModelError):
     """A network returned NaN or infinity."""
+
+
+class OutOfMemoryError(ModelError, MemoryError):
+    """A batch needs more memory than the device of the network has."""
 
 
 class QueueError(ChunkflowError, OSError):

@@ -1,46 +1,75 @@
-"""What runs a network: one file a framework.
+"""What runs a network.
 
-| framework   | file           | what the model is                                                |
-|-------------|----------------|------------------------------------------------------------------|
-| `identity`  | `identity.py`  | nothing                                                          |
-| `pytorch`   | `pytorch.py`   | Python code, TorchScript, an exported program, a built-in name   |
-| `universal` | `universal.py` | Python code with `PatchInferencer`, or whatever `pytorch` takes  |
+`--framework` says what the model is:
+
+| framework   | file                 | what the model is                                          |
+|-------------|----------------------|------------------------------------------------------------|
+| `identity`  | `identity.py`        | nothing                                                    |
+| `pytorch`   | `network.py`         | Python code, TorchScript, exported program, built-in name  |
+| `universal` | `universal.py`       | Python code with `PatchInferencer`, or what `pytorch` takes |
+
+`--backend` says what runs a model of `pytorch`, between its hooks (`network_backend.py`):
+
+| backend       | file            | where                        |
+|---------------|-----------------|------------------------------|
+| `torch`       | `torch_core.py` | CPU, CUDA                    |
+| `openvino`    | `openvino.py`   | CPU                          |
+| `onnxruntime` | `onnx.py`       | CPU, CUDA                    |
+| `auto`        | `choose.py`     | the fastest that is exact    |
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError
+from chunkflow_py.geometry import Zyx
 from chunkflow_py.inference.backends.device import device_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import ModuleType
+
     import numpy as np
+    import torch
     from numpy.typing import NDArray
 
-    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.inference.backends.network import NetworkSource
+    from chunkflow_py.inference.backends.network_backend import Core
+    from chunkflow_py.inference.backends.precision import Dtype
     from chunkflow_py.inference.backends.protocol import Backend
 
-__all__ = ["FRAMEWORKS", "create_backend", "device_of"]
+__all__ = ["BACKENDS", "FRAMEWORKS", "create_backend", "describe_profile", "device_of"]
 
 logger = logging.getLogger(__name__)
 
 FRAMEWORKS = ("universal", "identity", "pytorch")
+BACKENDS = ("torch", "openvino", "onnxruntime", "auto")
 
 
 def create_backend(
     framework: str = "universal",
     *,
-    input_patch_size: Zyx,
-    output_patch_size: Zyx,
+    input_patch_size: Iterable[int],
+    output_patch_size: Iterable[int],
     model: str | None = None,
     weights: str | None = None,
     num_input_channels: int = 1,
     num_output_channels: int = 3,
+    batch_size: int = 1,
     device: str = "auto",
-    dtype: Literal["float32", "float16"] = "float32",
+    backend: str = "torch",
+    dtype: Dtype = "float32",
+    compile: bool = False,
+    tf32: bool = False,
+    cuda_graphs: bool = True,
+    fold: bool = True,
+    spatial_dims: int = 3,
+    outputs: tuple[str, ...] = (),
+    output_channels: tuple[int, ...] = (),
     window: NDArray[np.float32] | None = None,
     trust_weights: bool = False,
 ) -> Backend:
@@ -52,60 +81,175 @@ def create_backend(
     A model given as Python code is run as a program, with all rights of the user.
 
     Args:
-        framework: ``universal``, ``identity`` or ``pytorch``.
+        framework: ``universal``, ``identity`` or ``pytorch``: what the model is.
         input_patch_size: voxels, zyx.
         output_patch_size: voxels, zyx; at most the input patch size, by an even difference.
         model: path of Python code (``.py``), TorchScript (``.pt``, ``.pth``, ``.ts``) or of a
             ``torch.export`` program (``.pt2``), or the name of a built-in network.
         weights: path of the weight file, if the model needs one.
         num_input_channels: channels of a batch.
-        num_output_channels: channels that the network returns.
+        num_output_channels: channels that the network returns, in all its outputs.
+        batch_size: patches in every batch.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
-        dtype: arithmetic of the network; ``float16`` is autocast and needs CUDA.
+        backend: ``torch``, ``openvino``, ``onnxruntime`` or ``auto``: what runs the network.
+        dtype: arithmetic of the network; ``bfloat16`` and ``float16`` (CUDA only) leave
+            normalisation layers in float32.
+        compile: compile the network for the shape of the batch (``torch`` only).
+        tf32: let CUDA multiply float32 with 10 bits of mantissa.
+        cuda_graphs: on CUDA, capture the forward once and replay it, where that is possible.
+        fold: fold BatchNorm into the convolutions before it (``torch`` only).
+        spatial_dims: 3, or 2 to run a 2D network section by section.
+        outputs: names of the outputs to join, in order: keys of the dict that the network
+            returns, or positions in its tuple.
+        output_channels: channels of each of *outputs*.
         window: (z, y, x) float32 of the output patch size; ``universal`` multiplies by it.
         trust_weights: unpickle anything the weight file holds, which runs code inside of it.
 
     Raises:
         OptionError: an option cannot work, alone or here.
         ModelError: the model or its weights cannot be read or do not fit.
+        MissingExtraError: the library of the backend is not installed.
     """
-    if framework not in FRAMEWORKS:
-        near = difflib.get_close_matches(framework, FRAMEWORKS, n=1, cutoff=0.0)[0]
-        msg = f"framework {framework!r} is not one of {', '.join(FRAMEWORKS)}; nearest is {near!r}"
-        raise OptionError(msg)
+    given: dict[str, Any] = dict(locals())
+    _check_choice("framework", framework, FRAMEWORKS)
+    _check_choice("backend", backend, BACKENDS)
+    _check_choice("spatial-dims", spatial_dims, (3, 2))
+    sizes = Zyx.of(input_patch_size), Zyx.of(output_patch_size)
     if framework == "identity":
         from chunkflow_py.inference.backends.identity import Identity
 
-        return Identity(input_patch_size, output_patch_size, num_output_channels, device_of(device))
+        _check_torch(backend, "--framework identity")
+        return Identity(*sizes, num_output_channels, device_of(device))
     if model is None:
         msg = f"--framework {framework} needs a network; give --convnet-model, or try identity"
         raise OptionError(msg)
     from chunkflow_py.inference.backends.network import NetworkSource
-    from chunkflow_py.inference.backends.pytorch import PyTorch
+    from chunkflow_py.inference.backends.network_backend import NetworkBackend, check_outputs
 
+    check_outputs(outputs, output_channels, num_output_channels)
     source = NetworkSource(model, weights, num_input_channels, num_output_channels, trust_weights)
     module = source.run_file()
     if framework == "universal":
-        pytorch = any(hasattr(module, name) for name in ("InstantiatedModel", "load_model"))
-        if module is not None and (hasattr(module, "PatchInferencer") or not pytorch):
+        if module is not None and _is_inferencer(module):
             from chunkflow_py.inference.backends.universal import Universal
 
-            if device not in {"auto", "cpu"} or dtype != "float32":
+            _check_torch(backend, f"PatchInferencer of {model}")
+            if device not in {"auto", "cpu"} or dtype != "float32" or compile:
                 logger.warning("PatchInferencer of %s chooses its own device and dtype", model)
             return Universal(
                 model,
                 weights,
-                output_patch_size=output_patch_size,
+                output_patch_size=sizes[1],
                 num_output_channels=num_output_channels,
                 window=window,
                 module=module,
             )
         logger.info("--framework universal: %s is run by pytorch", model)
-    return PyTorch(
-        source,
-        input_patch_size=input_patch_size,
-        output_patch_size=output_patch_size,
-        device=device_of(device),
-        dtype=dtype,
+    if backend == "auto":
+        from chunkflow_py.inference.backends.choose import choose_backend
+
+        return choose_backend(given)
+    where = _device_for(backend, device)
+    if compile and backend != "torch":
+        logger.warning("--compile changes nothing: --backend %s always compiles", backend)
+    network = source.load(module, where)
+    divisor = getattr(network, "divisor", None)
+    shape = (batch_size, num_input_channels, *sizes[0])
+    made_for: tuple[int, ...] = shape
+    if spatial_dims == 2:
+        made_for = (batch_size * sizes[0].z, num_input_channels, sizes[0].y, sizes[0].x)
+    core: Core
+    if backend == "torch":
+        from chunkflow_py.inference.backends.torch_core import TorchCore
+
+        core = TorchCore(
+            network,
+            made_for,
+            device=where,
+            dtype=dtype,
+            compile=compile,
+            tf32=tf32,
+            cuda_graphs=cuda_graphs,
+            fold=fold,
+        )
+    else:
+        core = _converted(backend, source, network, made_for, where, dtype)
+    return NetworkBackend(
+        core,
+        model=model,
+        shape=shape,
+        output_patch_size=sizes[1],
+        num_output_channels=num_output_channels,
+        device=where,
         module=module,
+        divisor=divisor,
+        spatial_dims=spatial_dims,
+        outputs=outputs,
+        output_channels=output_channels,
     )
+
+
+def describe_profile(profile: dict[str, str]) -> str:
+    """Return a numerical profile in one line, for the log."""
+    return ", ".join(f"{name} {value}" for name, value in profile.items())
+
+
+def _converted(
+    backend: str,
+    source: NetworkSource,
+    network: Any,
+    shape: tuple[int, ...],
+    device: torch.device,
+    dtype: str,
+) -> Core:
+    """Return the network in the form of a library other than PyTorch."""
+    import torch
+
+    if not isinstance(network, torch.nn.Module):
+        msg = (
+            f"--backend {backend} converts a torch.nn.Module, and {source.model} makes a "
+            f"{type(network).__name__}; choose --backend torch"
+        )
+        raise OptionError(msg)
+    # A program has no training mode to leave.
+    with contextlib.suppress(NotImplementedError):
+        network.eval()
+    digest = source.digest(network)
+    if backend == "openvino":
+        from chunkflow_py.inference.backends.openvino import OpenVinoCore
+
+        return OpenVinoCore(network, shape, dtype=dtype, digest=digest)
+    from chunkflow_py.inference.backends.onnx import OnnxCore
+
+    return OnnxCore(network, shape, dtype=dtype, digest=digest, device=device)
+
+
+def _device_for(backend: str, name: str) -> torch.device:
+    if backend != "openvino":
+        return device_of(name)
+    if name not in {"auto", "cpu"}:
+        msg = (
+            f"--backend openvino runs on the CPU, not on --device {name}; choose --device cpu, or "
+            "--backend torch"
+        )
+        raise OptionError(msg)
+    return device_of("cpu")
+
+
+def _is_inferencer(module: ModuleType) -> bool:
+    pytorch = any(hasattr(module, name) for name in ("InstantiatedModel", "load_model"))
+    return hasattr(module, "PatchInferencer") or not pytorch
+
+
+def _check_torch(backend: str, what: str) -> None:
+    if backend not in {"torch", "auto"}:
+        msg = f"--backend {backend} cannot run {what}; choose --backend torch, or leave it out"
+        raise OptionError(msg)
+
+
+def _check_choice(option: str, value: object, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        listed = ", ".join(map(str, choices))
+        near = difflib.get_close_matches(str(value), map(str, choices), n=1, cutoff=0.0)[0]
+        msg = f"{option} {value!r} is not one of {listed}; nearest is {near!r}"
+        raise OptionError(msg)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +96,25 @@ class NetworkSource:
         elif module and isinstance(network, torch.nn.Module) and network.state_dict():
             logger.warning("no --convnet-weight-path: %s runs as its file made it", self.model)
         return network
+
+    def digest(self, network: torch.nn.Module) -> str:
+        """Return a hash of what decides the values that *network*, as loaded, computes.
+
+        That is the files named here, the Python files of its layers, and its weights, so that a
+        converted network can be kept for the next run.
+        """
+        found = hashlib.sha256(f"{self.model} {network}".encode())
+        files = {self.model, self.weights or ""}
+        for layer in network.modules():
+            module = sys.modules.get(type(layer).__module__)
+            if module is not None and not module.__name__.startswith("torch."):
+                files.add(getattr(module, "__file__", None) or "")
+        for file in sorted(path for path in files if Path(path).is_file()):
+            found.update(hashlib.sha256(Path(file).read_bytes()).digest())
+        for name, value in network.state_dict().items():
+            found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        return found.hexdigest()
 
     def _built_in(self) -> torch.nn.Module:
         channels = (self.num_input_channels, self.num_output_channels)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from chunkflow_py.geometry import Zyx
 
 
+_FLOATING = (np.float32, np.float16)
+
+
 class Universal:
     """The ``PatchInferencer`` of a model file.
 
@@ -108,4 +111,5 @@ class Universal:
                 "(n, c, z, y, x)"
             )
             raise ModelError(msg)
-        return torch.from_numpy(found.astype(np.float32, order="C", copy=True))
+        usable = found.dtype in _FLOATING and found.flags.writeable and min(found.strides) >= 0
+        return torch.from_numpy(found if usable else found.astype(np.float32, order="C"))

@@ -1,0 +1,312 @@
+"""What is the same for every network: hooks, named outputs, checks, and what errors say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from chunkflow_py.errors import ChunkflowError, ModelError, OptionError, OutOfMemoryError
+from chunkflow_py.geometry import Zyx
+from chunkflow_py.inference.backends.device import numerical_profile
+from chunkflow_py.inference.backends.hook import Hook
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+# What the engine multiplies by the window as it is.
+_FLOATING = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class Core(Protocol):
+    """A bare network, made ready for batches of one shape by one framework.
+
+    Attributes:
+        profile: what of it decides the bytes: library, precision, layout.
+    """
+
+    profile: dict[str, str]
+
+    def __call__(self, batch: Any) -> Any:
+        """Return what the network returns: a tensor, or a dict, list or tuple of tensors.
+
+        Args:
+            batch: (n, c, z, y, x), or (n, c, y, x) for a 2D network, float32, on the device;
+                not to be changed. Of a model file with ``pre_process``, whatever that returned.
+
+        Returns:
+            Tensors on the device, of any strides, valid until the next call.
+        """
+
+
+class NetworkBackend:
+    """A network that some core runs, between the hooks of its model file.
+
+    ```
+    batch --> pre_process --> core --> post_process --> named outputs joined --> checked
+              (model file)             (model file)
+    ```
+
+    ``pre_process`` and ``post_process`` of a model file may take NumPy arrays or tensors, and
+    may return either; which one they take is found out on the first batch. ``pre_process`` is
+    given (n, c, z, y, x) float32, ``post_process`` whatever the network returned.
+
+    A 2D network is given the sections of all patches as one batch:
+    (n, c, z, y, x) -> (n·z, c, y, x) -> network -> (n, c, z, y, x); its hooks see that batch.
+
+    Attributes:
+        device, weighted, divisor, profile: see `chunkflow_py.inference.backends.protocol.Backend`.
+        shape: of every batch, (n, c, z, y, x).
+    """
+
+    weighted = False
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        model: str,
+        shape: tuple[int, ...],
+        output_patch_size: Zyx,
+        num_output_channels: int,
+        device: torch.device,
+        module: ModuleType | None = None,
+        divisor: object = None,
+        spatial_dims: int = 3,
+        outputs: tuple[str, ...] = (),
+        output_channels: tuple[int, ...] = (),
+    ) -> None:
+        """Put the network between hooks and checks.
+
+        Args:
+            core: runs the network.
+            model: its name or file, for messages.
+            shape: of every batch, (n, c, z, y, x).
+            output_patch_size: voxels, zyx.
+            num_output_channels: of all outputs together.
+            device: where batches and results are.
+            module: the model file, run, with its hooks and ``DIVISOR``.
+            divisor: of the network, if it says so itself: one integer, or one for each axis.
+            spatial_dims: 3, or 2 for a network that takes single sections.
+            outputs: names of the outputs to join, in order: keys of a dict that the network
+                returns, or positions in its tuple.
+            output_channels: channels of each of *outputs*.
+
+        Raises:
+            ModelError: the divisor is none.
+        """
+        self.model, self.device, self.shape = model, device, shape
+        self._core, self._flat = core, spatial_dims == 2
+        self._sizes = (Zyx.of(shape[2:]), Zyx.of(output_patch_size))
+        self._channels = num_output_channels
+        self._outputs = dict(zip(outputs, output_channels, strict=True))
+        self._pre = Hook.of(module, "pre_process", device)
+        self._post = Hook.of(module, "post_process", device)
+        self.divisor = self._as_divisor(getattr(module, "DIVISOR", None), divisor)
+        self._more = {
+            "framework": "pytorch",
+            "batch": "x".join(map(str, shape)),
+            **({"spatial_dims": "2"} if self._flat else {}),
+        }
+
+    @property
+    def profile(self) -> dict[str, str]:
+        """What decides the bytes; the first batch may still change it (see `warm`)."""
+        return numerical_profile(self.device, **self._more, **self._core.profile)
+
+    def warm(self) -> None:
+        """Run a batch of zeros, so that kernels are made and compiled before the first chunk.
+
+        Raises:
+            ModelError: the network failed, or does not return what it should.
+        """
+        self(torch.zeros(self.shape, dtype=torch.float32, device=self.device))
+
+    def __call__(self, batch: torch.Tensor) -> torch.Tensor:
+        """Run the network on (n, c, z, y, x) float32; see `Backend`."""
+        with torch.inference_mode():
+            found = self._joined(self._run(batch))
+            found = self._stacked(found, batch)
+            self._check(tuple(found.shape), tuple(batch.shape))
+            found = found.to(self.device)
+            return found if found.dtype in _FLOATING else found.to(torch.float32)
+
+    # --- the network ---------------------------------------------------------------------------
+
+    def _run(self, batch: torch.Tensor) -> Any:
+        shape = tuple(batch.shape)
+        try:
+            # A hook may work in place on what it is given, and the batch is the caller's.
+            ready = batch.clone() if self._pre else batch
+            if self._flat:
+                ready = ready.transpose(1, 2).flatten(0, 1)
+            ready = self._pre(ready) if self._pre else ready
+            result = self._core(ready)
+            return self._post(result) if self._post else result
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            raise OutOfMemoryError(self._too_large(shape)) from error
+        except ChunkflowError:
+            raise
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0]
+            if "can't allocate memory" in reason or "not enough memory" in reason:
+                raise OutOfMemoryError(self._too_large(shape)) from error
+            remedy = "check --input-patch-size, --num-input-channels and --batch-size"
+            if self.divisor and any(Zyx.of(shape[-3:]) % self.divisor):
+                near = -(-Zyx.of(shape[-3:]) // self.divisor) * self.divisor
+                remedy = f"--input-patch-size must be a multiple of {self.divisor}, such as {near}"
+            msg = (
+                f"model {self.model} failed on a batch of shape {shape} (n, c, z, y, x): "
+                f"{type(error).__name__}: {reason}; {remedy}"
+            )
+            raise ModelError(msg) from error
+
+    def _too_large(self, shape: tuple[int, ...]) -> str:
+        return (
+            f"model {self.model} needs more memory than {self.device} has for a batch of "
+            f"shape {shape} (n, c, z, y, x); lower --batch-size or --input-patch-size"
+        )
+
+    # --- what it returned ----------------------------------------------------------------------
+
+    def _joined(self, found: Any) -> torch.Tensor:
+        """Return one tensor of what the network returned, named outputs in their order."""
+        if isinstance(found, dict) and self._outputs:
+            lacking = [name for name in self._outputs if name not in found]
+            if lacking:
+                msg = (
+                    f"model {self.model} returned a dict without {', '.join(lacking)}, which "
+                    f"--outputs asks for; it holds {', '.join(map(str, found))}"
+                )
+                raise ModelError(msg)
+            found = [found[name] for name in self._outputs]
+        names = ""
+        if isinstance(found, dict):
+            names = f" ({', '.join(map(str, found))})"
+            found = list(found.values())
+        if isinstance(found, (list, tuple)) and len(found) == 1:
+            found = found[0]
+        if isinstance(found, (list, tuple)) and self._outputs:
+            return self._concatenated(found)
+        tensor = _as_tensor(found)
+        if tensor is None:
+            many = f" of {len(found)} items{names}" if isinstance(found, (list, tuple)) else ""
+            kind = "dict" if names else type(found).__name__
+            msg = (
+                f"model {self.model} returned a {kind}{many}, not one tensor; name the outputs "
+                "to keep with --outputs, or define post_process in the model file to choose one"
+            )
+            raise ModelError(msg)
+        return tensor
+
+    def _concatenated(self, found: Any) -> torch.Tensor:
+        if len(found) < len(self._outputs):
+            msg = (
+                f"model {self.model} returned {len(found)} outputs, --outputs names "
+                f"{len(self._outputs)}: {', '.join(self._outputs)}"
+            )
+            raise ModelError(msg)
+        parts: list[torch.Tensor] = []
+        for (name, channels), item in zip(self._outputs.items(), found, strict=False):
+            tensor = _as_tensor(item)
+            if tensor is None:
+                msg = f"output {name} of model {self.model} is a {type(item).__name__}, no tensor"
+                raise ModelError(msg)
+            if tensor.ndim < 2 or tensor.shape[1] != channels:
+                msg = (
+                    f"output {name} of model {self.model} has shape {tuple(tensor.shape)}, but "
+                    f"--output-channels says {channels} for it"
+                )
+                raise ModelError(msg)
+            if parts and tensor.shape[2:] != parts[0].shape[2:]:
+                msg = (
+                    f"outputs {', '.join(self._outputs)} of model {self.model} differ in size: "
+                    f"{tuple(parts[0].shape[2:])} and, of {name}, {tuple(tensor.shape[2:])} "
+                    "voxels; leave out those of another size"
+                )
+                raise ModelError(msg)
+            parts.append(tensor)
+        return torch.cat(parts, 1)
+
+    def _stacked(self, found: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+        """Return (n, c, z, y, x) of the sections of a 2D network."""
+        if not self._flat:
+            return found
+        number, depth = batch.shape[0], batch.shape[2]
+        if found.ndim != 4 or found.shape[0] != number * depth:
+            msg = (
+                f"model {self.model} returned shape {tuple(found.shape)} for {number * depth} "
+                f"sections; with --spatial-dims 2 it must return "
+                f"({number * depth}, {self._channels}, y, x)"
+            )
+            raise ModelError(msg)
+        return found.view(number, depth, *found.shape[1:]).transpose(1, 2)
+
+    def _check(self, found: tuple[int, ...], batch: tuple[int, ...]) -> None:
+        if len(found) != 5 or found[0] != batch[0]:
+            msg = (
+                f"model {self.model} returned shape {found} for a batch of shape {batch}; "
+                f"it must return ({batch[0]}, {self._channels}, z, y, x)"
+            )
+            raise ModelError(msg)
+        if found[1] != self._channels:
+            msg = (
+                f"model {self.model} returned {found[1]} channels, --num-output-channels is "
+                f"{self._channels}; give --num-output-channels {found[1]}"
+            )
+            raise ModelError(msg)
+        if found[2:] not in self._sizes:
+            msg = (
+                f"model {self.model} returned patches of size {Zyx.of(found[2:])}, neither "
+                f"the input patch size {self._sizes[0]} nor the output patch size {self._sizes[1]} "
+                f"(zyx, voxels); give --output-patch-size {' '.join(map(str, found[2:]))}"
+            )
+            raise ModelError(msg)
+
+    def _as_divisor(self, of_file: object, of_network: object) -> Zyx | None:
+        found = of_file if of_network is None else of_network
+        if found is None:
+            return None
+        number = 2 if self._flat else 3
+        values: Any = (found,) * number if isinstance(found, int) else found
+        axes = tuple(values) if isinstance(values, (tuple, list, Zyx)) else ()
+        if len(axes) == 2 and self._flat:
+            axes = (1, *axes)
+        if len(axes) != 3 or not all(isinstance(v, int) and v > 0 for v in axes):
+            numbers = "one, two (y, x) or three" if self._flat else "one or three"
+            msg = f"divisor of {self.model} is {found!r}; it must be {numbers} positive integers"
+            raise ModelError(msg)
+        return Zyx.of(axes)
+
+
+def check_outputs(
+    outputs: tuple[str, ...], output_channels: tuple[int, ...], num_output_channels: int
+) -> None:
+    """Find out whether names and channels of outputs fit each other.
+
+    Raises:
+        OptionError: they do not.
+    """
+    if len(outputs) != len(output_channels):
+        msg = (
+            f"--outputs names {len(outputs)} outputs ({', '.join(outputs)}), --output-channels "
+            f"has {len(output_channels)} numbers; give one for each"
+        )
+        raise OptionError(msg)
+    if len(set(outputs)) < len(outputs):
+        msg = f"--outputs {' '.join(outputs)} names an output twice; name each once"
+        raise OptionError(msg)
+    if outputs and sum(output_channels) != num_output_channels:
+        msg = (
+            f"--output-channels {' '.join(map(str, output_channels))} make "
+            f"{sum(output_channels)}, --num-output-channels is {num_output_channels}; "
+            f"give --num-output-channels {sum(output_channels)}"
+        )
+        raise OptionError(msg)
+
+
+def _as_tensor(value: Any) -> torch.Tensor | None:
+    if hasattr(value, "__array__") and not isinstance(value, torch.Tensor):
+        value = torch.as_tensor(value)
+    return value if isinstance(value, torch.Tensor) else None
