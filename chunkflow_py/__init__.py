@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from chunkflow_py.allocator import keep_freed_memory as keep_freed_memory
     from chunkflow_py.chunk import Chunk as Chunk
     from chunkflow_py.geometry import BoundingBox as BoundingBox
     from chunkflow_py.geometry import BoxGrid as BoxGrid
@@ -26,6 +27,7 @@ _HOMES = {
     "Region": "chunkflow_py.geometry",
     "Task": "chunkflow_py.task",
     "Zyx": "chunkflow_py.geometry",
+    "keep_freed_memory": "chunkflow_py.allocator",
     "open_volume": "chunkflow_py.volume",
 }
 

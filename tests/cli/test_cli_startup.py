@@ -11,11 +11,13 @@ import pytest
 # added here is paid for by every `chunkflow --help`: numpy costs 0.2 s, torch 2 s.
 ALLOWED = {
     "chunkflow_py",
-    # light modules of the standard library: data classes, numbers, logging, threads, ctrl-C
+    # light modules of the standard library: data classes, numbers, logging, threads, ctrl-C, and
+    # ctypes, by which the allocator is told to keep memory
     *(
         "atexit",
         "concurrent",
         "copy",
+        "ctypes",
         "dataclasses",
         "logging",
         "math",
@@ -23,7 +25,7 @@ ALLOWED = {
         "queue",
         "signal",
     ),
-    *("string", "traceback"),
+    *("string", "struct", "traceback"),
 }
 
 SCRIPT = """

@@ -1,0 +1,58 @@
+"""Memory that stays: freed pages are kept for the next use, not handed back to the kernel.
+
+```
+as started      layer 1: map, fault page by page, free | layer 2: map, fault page by page, ...
+kept pages      layer 1: take                          | layer 2: take what layer 1 left
+```
+
+The C library of Linux (glibc) maps each large buffer anew and unmaps it when it is freed. A network
+frees and asks for buffers of the same sizes all the time, so that up to half of the time of a
+forward pass is the kernel's, clearing the same pages again. What was measured, and what else was
+tried, stands in docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Names and numbers of <malloc.h>.
+_SETTINGS = {
+    # Large buffers come from the heap too, which is where freed memory can be kept.
+    "M_MMAP_MAX": (-4, 0),
+    # Never give the end of the heap back; -1 stands for the largest size there is.
+    "M_TRIM_THRESHOLD": (-1, -1),
+    # One heap for all threads: those that glibc makes for other threads are cut into 64 MB pieces,
+    # which are unmapped when they are empty, and the network runs in a thread of its own.
+    "M_ARENA_MAX": (-8, 1),
+}
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep the memory that it frees, for its own next use.
+
+    Call it first thing, before other threads start and before anything large is allocated; the
+    command line does so by itself. It takes effect for the whole process and cannot be undone;
+    calling it again changes nothing. The process then stays as large as it was at its peak, and
+    ``numpy.zeros`` writes its zeros instead of leaving that to the kernel.
+
+    Returns:
+        Whether it was done: ``False`` where the C library is not glibc (macOS, Windows, Alpine
+        Linux), whose allocators have no such settings.
+    """
+    if not _is_glibc():
+        return False
+    import ctypes  # not free, and of no use elsewhere
+
+    mallopt = ctypes.CDLL(None).mallopt
+    done = [mallopt(number, value) == 1 for number, value in _SETTINGS.values()]
+    return all(done)
+
+
+def _is_glibc() -> bool:
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        return "glibc" in (os.confstr("CS_GNU_LIBC_VERSION") or "")
+    except (ValueError, OSError):  # another C library does not know the name
+        return False
