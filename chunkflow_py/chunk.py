@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike, NDArray
 
-Kind = Literal["image", "segmentation", "probability", "affinity"]
+Kind = Literal["image", "segmentation", "probability", "affinity", "logit", "vector", "embedding"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -48,8 +48,8 @@ class Chunk(NDArrayOperatorsMixin):
         array: (z, y, x) or (c, z, y, x), any dtype.
         voxel_offset: global position of the first voxel, voxels, zyx.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
-        kind: ``image``, ``segmentation``, ``probability``, ``affinity`` (channels are x, y, z) or
-            ``None`` when unknown.
+        kind: ``image``, ``segmentation``, ``probability``, ``affinity`` (channels are x, y, z),
+            ``logit``, ``vector`` (channels are x, y, z), ``embedding``, or ``None`` when unknown.
         domain: box of the volume the chunk was cut from (default: its own box).
     """
 

@@ -145,6 +145,6 @@ def _shader(array: Any, kind: Kind) -> str:
         values += ["0.0"] * (3 - len(values))
         return RGB.format(red=values[0], green=values[1], blue=values[2])
     low, high = 0.0, 255.0 if array.dtype.name == "uint8" else 1.0
-    if kind == "image" and array.dtype.name != "uint8" and array.size:
+    if kind not in ("probability", "affinity") and array.dtype.name != "uint8" and array.size:
         low, high = float(array.min()), float(array.max())
     return GREY.format(low=low, high=high if high > low else low + 1)

@@ -13,6 +13,10 @@ moved to the next voxel                                     .  a  b  c
 
 What moves in on the lowest face (.) is no value: the mean there is over the other runs. A
 transpose of y and x swaps the channels y and x.
+
+A vector belongs to a voxel and points somewhere, such as to the middle of a cell. In a patch
+flipped along d its component along d points the other way and comes back negated; a transpose of
+y and x swaps the components y and x.
 """
 
 from __future__ import annotations
@@ -23,12 +27,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from chunkflow_py.errors import OptionError
+from chunkflow_py.inference.output_kind import MEANING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-AFFINITY = "affinity"
-# Channel of the affinity along each axis (z, y, x), for the channel order x, y, z.
+AFFINITY, VECTOR = "affinity", "vector"
+_WITH_AXES = tuple(kind for kind, meaning in MEANING.items() if meaning.axes)
+# Channel that belongs to each axis (z, y, x), for the channel order x, y, z.
 _CHANNEL = (2, 1, 0)
 
 
@@ -49,19 +55,25 @@ class Symmetry(NamedTuple):
         turned = batch.flip(axes) if axes else batch
         return turned.transpose(-1, -2) if self.transpose else turned
 
-    def undo(self, output: torch.Tensor, *, affinity: bool) -> torch.Tensor:
+    def undo(self, output: torch.Tensor, kind: str | None = None) -> torch.Tensor:
         """Return the network's (n, c, z, y, x) *output* for a turned patch, turned back.
 
-        With *affinity* the channels of y and x are swapped where the axes were. Affinities along
-        a flipped axis are still one voxel too low: see `augmented`.
+        Of affinities and vectors the channels of y and x are swapped where the axes were, and of
+        vectors the component along a flipped axis is negated. Affinities along a flipped axis are
+        still one voxel too low: see `augmented`. The result may be a view of *output*, which is
+        not changed.
         """
         if self.transpose:
             output = output.transpose(-1, -2)
-            if affinity:
+            if kind in _WITH_AXES:
                 order = [1, 0, *range(2, output.shape[1])]
                 output = output[:, order]
         axes = [axis - 3 for axis in range(3) if self.flips[axis]]
-        return output.flip(axes) if axes else output
+        output = output.flip(axes) if axes else output
+        if kind == VECTOR and axes:  # which made it a copy
+            for axis in axes:
+                output[:, _CHANNEL[axis]].neg_()
+        return output
 
 
 def symmetries(*, in_plane: bool = False) -> list[Symmetry]:
@@ -84,7 +96,8 @@ def augmented(
             margin on both sides; must return values for voxels, not products with a window.
         batch: (n, c, z, y, x) with y equal to x; not changed.
         kind: ``affinity`` if the first three channels are affinities x, y, z with the lower
-            neighbour (channels beyond are taken voxel by voxel); anything else: all channels are.
+            neighbour, ``vector`` if they are the components x, y, z of a vector (channels beyond
+            are taken voxel by voxel); anything else: all channels are.
         in_plane: use the 8 symmetries that leave z alone instead of all 16.
 
     Returns:
@@ -92,7 +105,8 @@ def augmented(
         runs that have a value there.
 
     Raises:
-        OptionError: patches are not square in plane, or there are fewer than three affinities.
+        OptionError: patches are not square in plane, or there are fewer than three affinities or
+            components.
     """
     height, width = batch.shape[-2:]
     if height != width:
@@ -107,9 +121,9 @@ def augmented(
     for symmetry in runs:
         output = network(symmetry.apply(batch).contiguous())
         if total is None:
-            _check(output, affinity=affinity)
+            _check(output, kind)
             total = torch.zeros(output.shape, dtype=torch.float32, device=output.device)
-        output = symmetry.undo(output, affinity=affinity)
+        output = symmetry.undo(output, kind)
         if not affinity:
             total += output
             continue
@@ -135,7 +149,7 @@ def _add(total: torch.Tensor, values: torch.Tensor, axis: int, *, moved: bool) -
     total.narrow(axis - 3, 1, size - 1).add_(values.narrow(axis - 3, 0, size - 1))
 
 
-def _check(output: torch.Tensor, *, affinity: bool) -> None:
+def _check(output: torch.Tensor, kind: str | None) -> None:
     height, width = output.shape[-2:]
     if height != width:
         msg = (
@@ -143,9 +157,9 @@ def _check(output: torch.Tensor, *, affinity: bool) -> None:
             "voxels); make --output-patch-size square in plane, or leave --augment out"
         )
         raise OptionError(msg)
-    if affinity and output.shape[1] < 3:
+    if kind in _WITH_AXES and output.shape[1] < 3:
         msg = (
-            f"--output-kind affinity needs channels x, y and z to augment, the network returned "
+            f"--output-kind {kind} needs channels x, y and z to augment, the network returned "
             f"{output.shape[1]}; give another --output-kind"
         )
         raise OptionError(msg)

@@ -68,6 +68,12 @@ def convert(array: NDArray[Any], dtype: DTypeLike, kind: Kind | None) -> NDArray
             "are no integers; keep a float type"
         )
         raise ChunkError(msg)
+    if array.dtype.kind == "f" and kind in ("logit", "vector", "embedding"):
+        msg = (
+            f"{array.dtype} voxels of kind {kind}, from {low:g} to {high:g}, cannot become "
+            f"{target}: rounding leaves nothing of them; keep float16 or float32"
+        )
+        raise ChunkError(msg)
     if array.dtype.kind == "f" and target.kind == "u" and target.itemsize <= 2:
         if kind in ("probability", "affinity") or (kind is None and low >= 0 and high <= 1):
             return _map_to_integer(array, target)

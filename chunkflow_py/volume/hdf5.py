@@ -43,6 +43,9 @@ _LAYER_TYPES: dict[Kind, str] = {
     "segmentation": "segmentation",
     "probability": "probability_map",
     "affinity": "affinity_map",
+    "logit": "logit",
+    "vector": "vector",
+    "embedding": "embedding",
 }
 
 

@@ -53,6 +53,39 @@ def test_true_affinities_are_unchanged(in_plane, depth, width, seed):
     assert torch.allclose(result[inside], expected[inside], rtol=0, atol=1e-6)
 
 
+def gradient(image):
+    """Return vectors x, y, z: from each voxel towards brighter ones, round the patch's end."""
+    channels = [image.roll(-1, axis) - image.roll(1, axis) for axis in (-1, -2, -3)]
+    return torch.cat(channels, dim=1)
+
+
+@pytest.mark.parametrize("in_plane", [True, False])
+@given(depth=st.integers(1, 5), width=st.integers(1, 6), seed=st.integers(0, 99))
+@settings(max_examples=20)
+def test_true_vectors_are_unchanged(in_plane, depth, width, seed):
+    """Vectors of an equivariant network stay the same, each component with its sign and axis."""
+    image = noise(2, 1, depth, width, width, seed=seed)
+    result = augmented(gradient, image, "vector", in_plane=in_plane)
+    torch.testing.assert_close(result, gradient(image), rtol=0, atol=1e-6)
+
+
+def test_vectors_beside_other_channels():
+    """Channels beyond the three components are taken voxel by voxel."""
+    image = noise(1, 1, 4, 6, 6)
+
+    def network(batch):
+        return torch.cat([gradient(batch), smoothed(batch)], dim=1)
+
+    torch.testing.assert_close(augmented(network, image, "vector"), network(image))
+
+
+def test_treating_vectors_as_voxels_is_wrong():
+    """The sign matters: without it the components of the runs cancel."""
+    image = noise(1, 1, 6, 8, 8)
+    plain = augmented(gradient, image, "embedding")
+    assert float((plain - gradient(image)).abs().max()) > 0.1
+
+
 def test_treating_affinities_as_voxels_is_wrong():
     """The moved neighbour matters: without it the mean of the same runs is far off."""
     image = noise(1, 1, 6, 8, 8)
@@ -61,7 +94,7 @@ def test_treating_affinities_as_voxels_is_wrong():
     assert float((plain - true_affinity(image))[inside].abs().max()) > 0.1
 
 
-@pytest.mark.parametrize("kind", ["probability", "image", None])
+@pytest.mark.parametrize("kind", ["probability", "logit", "embedding", "image", None])
 def test_true_probabilities_are_unchanged(kind):
     """Output of an equivariant network that belongs to voxels stays the same."""
     image = noise(2, 1, 4, 6, 6)
@@ -74,6 +107,18 @@ def lopsided(batch):
     ramp = z[:, None, None] * 0.3 + y[:, None] * 0.05 + x * 0.01
     weights = torch.arange(1, 7, dtype=torch.float32).reshape(1, 6, 1, 1, 1)
     return torch.cos(weights * (batch + ramp)) + batch.roll(1, -1)
+
+
+def turned_component(vector, channel, flip, transpose):
+    """Return one component, x, y or z, of vectors (n, xyz) of a turned patch, turned back.
+
+    Follows the tip of the vector instead of a rule for components.
+    """
+    z, y, x = vector[:, 2], vector[:, 1], vector[:, 0]
+    if transpose:
+        y, x = x, y
+    z, y, x = (-v if f else v for v, f in zip((z, y, x), flip, strict=True))
+    return (x, y, z)[channel]
 
 
 def reference(image, kind, in_plane):
@@ -95,8 +140,14 @@ def reference(image, kind, in_plane):
         for voxel in np.ndindex(*size):
             here = turned(voxel)
             for channel in range(6):
-                if kind != "affinity" or channel > 2:
+                if kind not in {"affinity", "vector"} or channel > 2:
                     total[(slice(None), channel, *voxel)] += output[(slice(None), channel, *here)]
+                    count[(channel, *voxel)] += 1
+                    continue
+                if kind == "vector":
+                    total[(slice(None), channel, *voxel)] += turned_component(
+                        output[(slice(None), slice(0, 3), *here)], channel, flip, transpose
+                    )
                     count[(channel, *voxel)] += 1
                     continue
                 # The link of this voxel and its lower neighbour, and where the two have gone.
@@ -115,7 +166,7 @@ def reference(image, kind, in_plane):
 
 
 @pytest.mark.parametrize("in_plane", [True, False])
-@pytest.mark.parametrize("kind", ["affinity", "probability"])
+@pytest.mark.parametrize("kind", ["affinity", "probability", "vector", "logit", "embedding"])
 def test_mean_equals_a_reference(kind, in_plane):
     """The mean of the runs, mapped back, is what following each link by itself gives."""
     image = noise(2, 1, 3, 4, 4)
@@ -129,7 +180,7 @@ def test_number_of_runs(in_plane):
     runs = symmetries(in_plane=in_plane)
     image = noise(1, 3, 2, 4, 4)
     assert len({s.apply(image).numpy().tobytes() for s in runs}) == len(runs) == 16 - 8 * in_plane
-    assert all(torch.equal(s.undo(s.apply(image), affinity=False), image) for s in runs)
+    assert all(torch.equal(s.undo(s.apply(image)), image) for s in runs)
 
 
 def test_cropped_output():
@@ -156,7 +207,18 @@ def test_patches_that_are_not_square():
         augmented(lambda x: x[..., 1:-1], noise(1, 1, 2, 4, 4))
 
 
-def test_too_few_affinities():
-    """Affinities of one channel cannot be mapped back, which is said."""
-    with pytest.raises(OptionError, match="needs channels x, y and z"):
-        augmented(smoothed, noise(1, 1, 2, 4, 4), "affinity")
+@pytest.mark.parametrize("kind", ["affinity", "vector"])
+def test_too_few_channels(kind):
+    """Affinities or vectors of one channel cannot be mapped back, which is said."""
+    with pytest.raises(OptionError, match=f"--output-kind {kind} needs channels x, y and z"):
+        augmented(smoothed, noise(1, 1, 2, 4, 4), kind)
+
+
+@pytest.mark.parametrize("kind", ["affinity", "vector"])
+def test_turning_back_changes_no_output(kind):
+    """What the network returned may be a buffer of its own: no symmetry writes to it."""
+    output = noise(1, 3, 2, 4, 4)
+    before = output.clone()
+    for symmetry in symmetries():
+        symmetry.undo(output, kind)
+    assert torch.equal(output, before)

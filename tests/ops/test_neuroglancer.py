@@ -131,6 +131,19 @@ def test_a_given_voxel_size_wins():
     np.testing.assert_allclose(volume.dimensions.scales, [30e-9, 2e-9, 1e-9])
 
 
+@pytest.mark.parametrize(
+    ("kind", "low", "high"), [("probability", 0, 1), ("logit", -3, 4), ("embedding", -3, 4)]
+)
+def test_grey_spans_what_the_values_may_be(kind, low, high):
+    """A probability is shown from 0 to 1, what has no bounds from its least to its largest."""
+    from chunkflow_py.viewer import GREY, layer_of
+
+    values = np.array([[[-3.0, 4.0]]], np.float32)
+    assert layer_of(Chunk(values, kind=kind)).shader == GREY.format(
+        low=float(low), high=float(high)
+    )
+
+
 def test_what_cannot_be_shown_is_refused():
     """Labels below zero, or of several channels, are an error."""
     from chunkflow_py.viewer import layer_of

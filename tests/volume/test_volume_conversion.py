@@ -99,3 +99,12 @@ def test_the_chunk_is_not_modified_and_keeps_its_place():
     assert (array == np.float32(0.4)).all()
     assert (result.bbox, result.voxel_size_nm, result.kind) == (chunk.bbox, (4, 5, 6), chunk.kind)
     assert converted(chunk, None) is chunk
+
+
+@pytest.mark.parametrize("kind", ["logit", "vector", "embedding"])
+def test_values_that_are_no_map_become_no_integers(kind):
+    """Logits, vectors and embeddings are refused where rounding would leave nothing of them."""
+    array = np.array([[[0.2, 1.4]]], np.float32)
+    with pytest.raises(ChunkError, match=f"{kind}, from 0.2 to 1.4, cannot become uint8.*float16"):
+        convert(array, "uint8", kind)
+    assert convert(array, "float16", kind).dtype == np.float16
