@@ -2,6 +2,7 @@
 
 ```
 source -> read, read | compute, compute | write          one thread a lane, --ahead tasks between
+                       inference begins on the next task while one is on its way
               <- required input, asked from the last operator back to the loaders
 ```
 """
@@ -9,9 +10,9 @@ source -> read, read | compute, compute | write          one thread a lane, --ah
 from __future__ import annotations
 
 import logging
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from itertools import groupby
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ from chunkflow_py.stages import (
     Source,
     WritesTo,
 )
-from chunkflow_py.stream import prefetch
+from chunkflow_py.stream import overlapped, prefetch
 from chunkflow_py.task import Skip, Task
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class Pipeline:
         self.ahead = ahead
         self.dry_run = dry_run
         self.listener = listener or Listener()
+        self._free_since: dict[str, float] = {}
         seen: dict[str, int] = {}
         for stage in self.operators:
             seen[stage.name] = seen.get(stage.name, 0) + 1
@@ -215,10 +217,13 @@ class Pipeline:
             self.listener.run_started(stages, total)
             stack.callback(self.listener.run_finished)
             stream: Iterable[Task] = iter(self.source.body) if self.source else [Task()]
-            lanes = [list(group) for _, group in groupby(stages, key=lambda s: s.lane)]
+            lanes = self._lanes(stages)
             for number, lane in enumerate(lanes):
-                last = number == len(lanes) - 1
-                depth = 0 if last else self.ahead
+                depth = self.ahead
+                if number == len(lanes) - 1:
+                    depth = 0
+                elif self._starts_ahead(lanes[number + 1][0]):
+                    depth -= 1  # it has one task in hand itself
                 stream = prefetch(self._lane(stream, lane), depth, name=f"{lane[0].lane}-{number}")
             if close := getattr(stream, "close", None):
                 stack.callback(close)
@@ -227,8 +232,24 @@ class Pipeline:
                 yield task
                 del task
 
+    def _starts_ahead(self, stage: Operator) -> bool:
+        return self.ahead > 0 and stage.start is not None
+
+    def _lanes(self, stages: Sequence[Operator]) -> list[list[Operator]]:
+        """Group neighbours of one lane; what begins ahead comes first in its group."""
+        lanes: list[list[Operator]] = []
+        for stage in stages:
+            if lanes and lanes[-1][0].lane == stage.lane and not self._starts_ahead(stage):
+                lanes[-1].append(stage)
+            else:
+                lanes.append([stage])
+        return lanes
+
     def _lane(self, stream: Iterable[Task], lane: Sequence[Operator]) -> Iterator[Task]:
         """Apply the operators of one lane to every task; never raises for a task's sake."""
+        if self._starts_ahead(lane[0]):
+            begin, lane = partial(self._begin, lane[0]), lane[1:]
+            stream = overlapped(stream, begin)
         try:
             for task in stream:
                 for stage in lane:
@@ -241,16 +262,48 @@ class Pipeline:
                 close()
 
     def _apply(self, stage: Operator, task: Task) -> None:
-        if isinstance(stage.body, ReportsProgress):
-            stage.body.on_progress = partial(self.listener.operator_progressed, stage.name, task)
-        self.listener.operator_started(stage.name, task)
-        start = perf_counter()
-        try:
+        start = self._started(stage, task)
+        with self._failing(stage, task, start):
             result: object = stage.call(task)
             if result is not task:
                 got = "None" if result is None else f"a {type(result).__name__}"
                 msg = f"operator returned {got}, not its task; raise Skip to drop a task"
-                raise ChunkflowError(msg)  # noqa: TRY301  (the same handling as any failure)
+                raise ChunkflowError(msg)
+
+    def _begin(self, stage: Operator, task: Task) -> Future[Task]:
+        """Let *stage* begin on *task*, and return the future of the finished task."""
+        done: Future[Task] = Future()
+        if task.outcome is not None or stage.start is None or stage.finish is None:
+            done.set_result(task)
+            return done
+        begun, put = self._started(stage, task), stage.finish
+
+        def finished(result: Future[Any]) -> None:
+            # Time in which the stage was busy with the task before does not count.
+            with self._failing(stage, task, max(begun, self._free_since.get(stage.name, begun))):
+                put(task, result.result())
+            self._free_since[stage.name] = perf_counter()
+            done.set_result(task)
+
+        try:
+            stage.start(task).add_done_callback(finished)
+        except Exception as error:  # noqa: BLE001  (told of the task, like any failure)
+            failed: Future[Any] = Future()
+            failed.set_exception(error)
+            finished(failed)
+        return done
+
+    def _started(self, stage: Operator, task: Task) -> float:
+        if isinstance(stage.body, ReportsProgress):
+            stage.body.on_progress = partial(self.listener.operator_progressed, stage.name, task)
+        self.listener.operator_started(stage.name, task)
+        return perf_counter()
+
+    @contextmanager
+    def _failing(self, stage: Operator, task: Task, start: float) -> Iterator[None]:
+        """Turn what goes wrong inside into the outcome of the task, and take the time."""
+        try:
+            yield
         except Skip as skip:
             task.outcome = skip
             task.items.clear()

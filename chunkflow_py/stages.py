@@ -29,7 +29,9 @@ from chunkflow_py.params import ItemName, ItemNames, input_option, output_option
 from chunkflow_py.task import Skip, Task
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Voxels
+    from concurrent.futures import Future
+
+    from chunkflow_py.chunk import Chunk, Voxels
 
 __all__ = ["Operator", "Outline", "Skip", "Source", "TaskSource", "operator", "source", "transform"]
 
@@ -154,6 +156,14 @@ class ReportsProgress(Protocol):
     on_progress: Callable[[int, int], None] | None
 
 
+@runtime_checkable
+class StartsAhead(Protocol):
+    """A body of a transform that can begin on the next chunk while one is on its way."""
+
+    def start(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Future[Any]:
+        """Begin, and return the future of what a call would return."""
+
+
 # --- stages -------------------------------------------------------------------------------------
 
 
@@ -168,6 +178,8 @@ class Operator:
         body: what the command returned; may have hooks.
         inputs: names of the items it reads.
         outputs: names of the items it makes.
+        start: task -> future, to begin on the next task while one is on its way (or ``None``).
+        finish: puts what the future holds into the task.
     """
 
     name: str
@@ -176,6 +188,8 @@ class Operator:
     body: Any
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    start: Callable[[Task], Future[Any]] | None = None
+    finish: Callable[[Task, Any], None] | None = None
 
 
 @dataclass
@@ -289,7 +303,8 @@ def operator(
 def transform(function: Callable[..., Any]) -> StageCommand:
     """Make a command whose body is chunk -> chunk; adds --input-name and --output-name.
 
-    A body with a parameter ``bbox`` is given the task's box as well.
+    A body with a parameter ``bbox`` is given the task's box as well. It may return several chunks
+    by their names instead of one.
     """
 
     def make(
@@ -307,14 +322,22 @@ def transform(function: Callable[..., Any]) -> StageCommand:
 
         def call(task: Task) -> Task:
             chunk = task.chunk(source)
-            result = body(chunk, bbox=task.bbox) if wants_box else body(chunk)
+            finish(task, body(chunk, bbox=task.bbox) if wants_box else body(chunk))
+            return task
+
+        def start(task: Task) -> Future[Any]:
+            future: Future[Any] = body.start(task.chunk(source), bbox=task.bbox)  # type: ignore[attr-defined]
+            return future
+
+        def finish(task: Task, result: Any) -> None:
             if result is None:
                 msg = "operator returned None, not a chunk; raise Skip to drop a task"
                 raise ChunkflowError(msg)
-            task[target] = result
-            return task
+            for item, chunk in (result if isinstance(result, dict) else {target: result}).items():
+                task[item] = chunk
 
-        return Operator(name, "compute", call, body, inputs, outputs)
+        ahead = start if isinstance(body, StartsAhead) else None
+        return Operator(name, "compute", call, body, inputs, outputs, ahead, finish)
 
     def without_names(*args: Any, **options: Any) -> Any:
         options.pop("input_name")

@@ -1,13 +1,13 @@
-"""prefetch(): a stream run ahead in the background. All concurrency between lanes is here."""
+"""Streams that run ahead in the background. All concurrency between lanes is here."""
 
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 T = TypeVar("T")
 _END = object()
@@ -39,3 +39,57 @@ def prefetch(stream: Iterable[T], depth: int, name: str = "prefetch") -> Iterato
         pool.shutdown(cancel_futures=True)
         if close := getattr(items, "close", None):
             close()
+
+
+def overlapped(
+    stream: Iterable[T], begin: Callable[[T], Future[T]], name: str = "overlapped"
+) -> Iterator[T]:
+    """Yield what *begin* makes of each item, the next one begun while one is on its way.
+
+    ```
+    begin(a) ---------------------> yield a'
+                begin(b) ----------------------------> yield b'      b is begun once it is there;
+                                        begin(c) ----->              a' never waits for it
+    ```
+
+    Args:
+        stream: of items; what is slow about it runs in a thread.
+        begin: starts the work on an item; work on one item follows that on the one before.
+        name: of the thread.
+    """
+    items = iter(stream)
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+    running: deque[Future[T]] = deque()
+    upcoming: Future[object] | None = pool.submit(next, items, _END)
+    ended = False
+    try:
+        while upcoming is not None or running:
+            if upcoming is not None and (not running or _came(upcoming)):
+                item = upcoming.result()
+                ended = item is _END
+                upcoming = None
+                if not ended:
+                    running.append(begin(item))  # type: ignore[arg-type]  # _END was sorted out
+                    if len(running) == 1:
+                        upcoming = pool.submit(next, items, _END)
+                del item
+                continue
+            if upcoming is not None and not upcoming.done():
+                either: list[Future[Any]] = [running[0], upcoming]
+                wait(either, return_when=FIRST_COMPLETED)
+                if not running[0].done():
+                    continue
+            result = running.popleft().result()
+            if len(running) == 1:  # there is room for one more, unless the stream has ended
+                upcoming = upcoming or (None if ended else pool.submit(next, items, _END))
+            yield result
+            del result
+    finally:
+        pool.shutdown(cancel_futures=True)
+        if close := getattr(items, "close", None):
+            close()
+
+
+def _came(upcoming: Future[object]) -> bool:
+    """Tell whether an item is there; an error has to wait until what came before is yielded."""
+    return upcoming.done() and upcoming.exception() is None

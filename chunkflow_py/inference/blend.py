@@ -1,98 +1,203 @@
-"""Blending: weighted patches are summed in a slab that is given out as soon as it is complete.
+"""Blending: weighted patches are summed in a strip whose rows are given out as they complete.
+
+Patches come in the order of the grid: z slowest, then y, then x. One strip, as high as a patch and
+as wide as the box, holds the row of patches that is being summed:
 
 ```
-      z   |-- row 0 --|
-              |-- row 1 --|
-                  |-- row 2 --|
-slab      |===|                       complete once row 1 begins: given out, memory reused
-              |===|                   complete once row 2 begins
+        y |--- row j ---|                       z |-- layer k --|
+              |--- row j+1 ---|                         |-- layer k+1 --|
+strip     |=============|                     strip |===========|
+done      |===|          given out: no later  done  |=====|
+kept          |=========| patch touches it    kept        |=====| put by in `carry` until layer k+1
 ```
 
-The workspace is one slab (output patch height × cross-section of the box), however deep the box.
-Sums are made in the order of the grid and in float32, so the bytes of a voxel do not depend on
-which box it was computed in.
+So the workspace is a strip (patch height x patch length x width of the box) and the planes that two
+layers share, however deep the box is, and a row is still in the cache when it is given out. Sums
+are made in the order of the grid and in float32, so the bytes of a voxel do not depend on which box
+it was computed in.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import OrderedDict
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from chunkflow_py.geometry import BoundingBox, Zyx
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from chunkflow_py.inference.grid import PatchGrid
+
+_WEIGHTS_KEPT = 4  # regions: first, inner, last but one and last row of a layer
 
 
-class SlabBlender:
-    """Sums Σ w·p and Σ w over patches that arrive in grid order, and returns Σ w·p / Σ w.
+class Region(NamedTuple):
+    """Voxels that no later patch touches.
+
+    Attributes:
+        box: where they lie.
+        sums: (c, z, y, x) float32, Σ w·p; may be overwritten; valid until the next region.
+        weights: (z, y, x) float32, Σ w; must not be changed.
+    """
+
+    box: BoundingBox
+    sums: torch.Tensor
+    weights: torch.Tensor
+
+
+class Blender:
+    """Sums Σ w·p over patches that arrive in grid order, and knows Σ w.
+
+    Buffers are kept from box to box as long as their shapes stay the same.
 
     Args:
-        box: what is to be computed, global voxels.
-        channels: of the network's output.
         window: (z, y, x) float32, weights of an output patch.
+        channels: of the network's output.
         device: where the sums are kept.
     """
 
-    def __init__(
-        self, box: BoundingBox, channels: int, window: torch.Tensor, device: torch.device
-    ) -> None:
-        """Allocate the slab once."""
+    def __init__(self, window: torch.Tensor, channels: int, device: torch.device) -> None:
+        """Keep what all boxes have in common."""
+        self._window = window.to(device)
+        self._channels, self._device = channels, device
+        self._scratch: torch.Tensor | None = None
+        self._strip = self._carry = torch.empty(0)
+        self._weights: OrderedDict[tuple[object, ...], torch.Tensor] = OrderedDict()
+        self._row: tuple[int, int] | None = None
+
+    def begin(self, grid: PatchGrid, box: BoundingBox) -> None:
+        """Prepare for the patches of *grid* that touch *box*."""
         self.box = box
-        self.window = window.to(device)
-        height = min(window.shape[0], box.size.z)
-        shape = (height, box.size.y, box.size.x)
-        self._sum = torch.zeros((channels, *shape), dtype=torch.float32, device=device)
-        self._weight = torch.zeros(shape, dtype=torch.float32, device=device)
-        self._base = box.start.z
+        self._starts = tuple(
+            tuple(starts[k] for k in touched)
+            for starts, touched in zip(grid.starts, grid.touching(box), strict=True)
+        )
+        self._row = None
+        height, length, width = self._window.shape
+        z, y, x = self._starts
+        extent = (y[-1] + length - y[0], x[-1] + width - x[0])
+        shared = max((a + height - b for a, b in pairwise(z)), default=0)
+        self._strip = self._buffer(self._strip, (height, length, extent[1]))
+        self._carry = self._buffer(self._carry, (max(shared, 0), *extent))
+        if self._scratch is None:
+            self._scratch = self._buffer(torch.empty(0), (height, length, width))
+
+    def _buffer(self, old: torch.Tensor, size: tuple[int, int, int]) -> torch.Tensor:
+        shape = (self._channels, *size)
+        if old.shape == shape:
+            return old
+        return torch.empty(shape, dtype=torch.float32, device=self._device)
+
+    def advance(self, patch: BoundingBox) -> Iterator[Region]:
+        """Make ready for *patch*, the next one of the grid, and yield what became complete."""
+        row = (self._starts[0].index(patch.start.z), self._starts[1].index(patch.start.y))
+        if row != self._row:
+            yield from self.finish()
+            self._open(row)
 
     def add(self, patch: BoundingBox, values: torch.Tensor, *, weighted: bool) -> None:
-        """Add one patch; what lies outside of the box is left out.
+        """Add one patch, for which `advance` was called.
 
         Args:
-            patch: output box of the patch; its rows must begin at or before the slab's.
-            values: (c, z, y, x) float32; overwritten unless *weighted*.
+            patch: output box of the patch.
+            values: (c, z, y, x) of any floating dtype and strides; not changed.
             weighted: whether *values* come multiplied by the window already.
         """
-        part = patch.intersection(
-            BoundingBox(Zyx(self._base, self.box.start.y, self.box.start.x), self.box.stop)
-        )
-        # Multiply first, on the whole patch, then add: two correctly rounded steps. A fused
-        # multiply-add may round differently in the vector loop and in its tail, and the place of
-        # the tail depends on how the box cuts the patch.
+        start = patch.start.x - self._starts[2][0]
+        strip = self._strip[..., start : start + patch.size.x]
         if not weighted:
-            values.mul_(self.window)
-        inside = part.slices(patch.start)
-        slab = part.slices((self._base, self.box.start.y, self.box.start.x))
-        self._sum[(slice(None), *slab)] += values[(slice(None), *inside)]
-        self._weight[slab] += self.window[inside]
+            # Multiply, then add: two correctly rounded steps. A fused multiply-add may round
+            # differently in the vector loop and in its tail, and where the tail lies depends on
+            # the width of the box.
+            values = torch.mul(values, self._window, out=self._scratch)
+        strip += values
 
-    def finish(self, stop: int) -> Iterator[tuple[int, int, torch.Tensor]]:
-        """Give out the rows of the box before *stop*, which no later patch may touch.
-
-        Yields:
-            (first row, last row + 1, values): global z, and (c, z, y, x) float32, normalised;
-            valid until the next call of this object.
-        """
-        stop = min(stop, self.box.stop.z)
-        rows = stop - self._base
-        if rows <= 0:
+    def finish(self) -> Iterator[Region]:
+        """Yield what the last row completes; to be called after the last patch."""
+        if self._row is None:
             return
-        values = self._sum[:, :rows]
-        values.div_(self._weight[:rows])
-        yield self._base, stop, values
-        self._shift(rows)
-        self._base = stop
+        (layer, row), self._row = self._row, None
+        height, length, _ = self._window.shape
+        z, y, x = self._starts
+        bottom = z[layer + 1] if layer + 1 < len(z) else z[layer] + height
+        end = y[row + 1] if row + 1 < len(y) else y[row] + length
+        corner = Zyx(z[layer], y[row], x[0])
+        done = BoundingBox(corner, Zyx(bottom, end, x[0] + self._strip.shape[3]))
+        done = done.intersection(self.box)
+        if not done.is_empty:
+            yield Region(
+                done, self._strip[(slice(None), *done.slices(corner))], self._weights_on(done)
+            )
+        self._put_by(bottom - z[layer], y[row] - y[0], end - y[row])
 
-    def _shift(self, rows: int) -> None:
-        """Move what is still incomplete to the front, and clear behind it."""
-        height = self._weight.shape[0]
-        keep = height - rows
-        # In steps of *rows*, so that source and target of one copy never overlap.
-        for first in range(0, keep, rows):
-            last = min(first + rows, keep)
-            self._sum[:, first:last] = self._sum[:, first + rows : last + rows]
-            self._weight[first:last] = self._weight[first + rows : last + rows]
-        self._sum[:, keep:] = 0
-        self._weight[keep:] = 0
+    # --- the strip -----------------------------------------------------------------------------
+
+    def _open(self, index: tuple[int, int]) -> None:
+        """Bring the strip to a row: what earlier layers left there, and zeros elsewhere."""
+        layer, row = index
+        height, length, _ = self._window.shape
+        z, y, _ = self._starts
+        fresh = 0 if row == 0 else y[row - 1] + length - y[row]  # lines before it hold sums already
+        self._strip[:, :, fresh:] = 0
+        planes = z[layer - 1] + height - z[layer] if layer else 0
+        if planes > 0 and fresh < length:
+            first = y[row] + fresh - y[0]
+            lines = self._carry[:, :planes, first : first + length - fresh]
+            self._strip[:, :planes, fresh:] = lines
+        self._row = index
+
+    def _put_by(self, planes: int, first: int, lines: int) -> None:
+        """Keep for the next layer what lies below *planes*; move the rest of the row up."""
+        height, length, _ = self._window.shape
+        if planes < height:
+            self._carry[:, : height - planes, first : first + lines] = self._strip[
+                :, planes:, :lines
+            ]
+        # In steps of *lines*, so that source and target of one copy never overlap.
+        for start in range(0, length - lines, lines):
+            stop = min(start + lines, length - lines)
+            self._strip[:, :, start:stop] = self._strip[:, :, start + lines : stop + lines]
+
+    # --- the weights ---------------------------------------------------------------------------
+
+    def _weights_on(self, box: BoundingBox) -> torch.Tensor:
+        """Return Σ w of all patches that touch *box*; the same for boxes that lie alike."""
+        touching = tuple(
+            tuple(start - low for start in starts if low - size < start < high)
+            for starts, size, low, high in zip(
+                self._starts, self._window.shape, box.start, box.stop, strict=True
+            )
+        )
+        key = (*touching, box.size)
+        found = self._weights.pop(key, None)
+        if found is None:
+            if len(self._weights) >= _WEIGHTS_KEPT:
+                self._weights.popitem(last=False)
+            found = self._sum_of_windows(touching, box.size)
+        self._weights[key] = found
+        return found
+
+    def _sum_of_windows(self, starts: Sequence[Sequence[int]], size: Zyx) -> torch.Tensor:
+        """Sum along z and y first, on the width of one patch, then along x."""
+        width = self._window.shape[2]
+        column = self._window.new_zeros((size.z, size.y, width))
+        for z in starts[0]:
+            for y in starts[1]:
+                rows, from_rows = _shared(z, self._window.shape[0], size.z)
+                lines, from_lines = _shared(y, self._window.shape[1], size.y)
+                column[rows, lines] += self._window[from_rows, from_lines]
+        weights = self._window.new_zeros(size)
+        for x in starts[2]:
+            here, there = _shared(x, width, size.x)
+            weights[..., here] += column[..., there]
+        return weights
+
+
+def _shared(start: int, size: int, extent: int) -> tuple[slice, slice]:
+    """Return where [start, start + size) lies in [0, extent), and the part of it that does."""
+    low, high = max(start, 0), min(start + size, extent)
+    return slice(low, high), slice(low - start, high - start)

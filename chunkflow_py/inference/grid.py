@@ -284,3 +284,29 @@ class PatchGrid:
 
 def _words(size: Zyx) -> str:
     return " ".join(str(v) for v in size)
+
+
+def divisor_warning(grid: PatchGrid, divisor: Zyx | None) -> str | None:
+    """Return what to say when patches are shifted against each other by no multiple of *divisor*.
+
+    Args:
+        grid: the patches.
+        divisor: shifts to which the network is equivariant, zyx, or ``None`` if unknown.
+    """
+    if divisor is None or not grid.breaks_congruence(divisor):
+        return None
+    stride = grid.geometry.stride
+    if any(stride % divisor):
+        overlap = grid.geometry.output_patch_size - stride // divisor * divisor
+        size = grid.geometry.output_patch_size
+        near = overlap if min(size - overlap) > 0 else size - divisor
+        remedy = f"--output-patch-overlap {_words(near)}"
+        if not grid.keep_stride:
+            remedy += " with --grid padded"
+    else:
+        remedy = "--grid padded"
+    return (
+        f"patches are shifted against each other by steps that are not multiples of the network's "
+        f"divisor {divisor} (zyx, voxels), so overlapping patches disagree a little more than they "
+        f"need to; {remedy} keeps them congruent"
+    )

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 from chunkflow_py.chunk import Chunk, Voxels
 from chunkflow_py.errors import GeometryError, OptionError
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.backends import create_backend
-from chunkflow_py.inference.engine import (
-    Engine,
-    EngineSettings,
-    divisor_warning,
-)
-from chunkflow_py.inference.grid import PatchGrid
+from chunkflow_py.inference.engine import Engine, EngineSettings
+from chunkflow_py.inference.grid import PatchGrid, divisor_warning
 from chunkflow_py.inference.models import is_built_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
 
@@ -113,9 +114,15 @@ class Inferencer:
 
     def __exit__(self, *_: object) -> None:
         """Say what the rounding to uint8 clamped, and let go of the network."""
-        if self.engine is not None and self.engine.voxels_clamped:
-            count = self.engine.voxels_clamped
+        if self.engine is None:
+            return
+        if count := self.engine.voxels_clamped:
             logger.warning("in all, %d output values outside of [0, 1] were clamped", count)
+        if count := self.engine.patches_skipped:
+            logger.info(
+                "%d of %d patches were empty and not run", count, self.engine.patches_run + count
+            )
+        self.engine.close()
         self.engine = None
 
     def _loaded(self) -> Engine:
@@ -145,7 +152,7 @@ class Inferencer:
     def voxels(self) -> Voxels:
         """Return what the output will hold."""
         settings = self.settings
-        return Voxels(settings.output_dtype, settings.output_channels, settings.meaning)
+        return Voxels(settings.stored_dtype, settings.output_channels, settings.kind)
 
     # --- geometry ------------------------------------------------------------------------------
 
@@ -285,14 +292,37 @@ class Inferencer:
             GeometryError: the chunk does not hold the input needed, and ``grid`` is not ``auto``.
             ModelError: the network failed.
         """
+        stop = Event()
+        try:
+            return self.start(chunk, bbox, stop).result()
+        finally:
+            stop.set()  # for an interrupt; nothing else is left to be stopped
+
+    def start(
+        self, chunk: Chunk, bbox: BoundingBox | None = None, stop: Event | None = None
+    ) -> Future[Chunk]:
+        """Begin to compute what a call returns; the next chunk may be started meanwhile."""
         engine = self._loaded()
         grid, target = self._plan(chunk, bbox)
         self._explain(engine, grid, target, chunk)
-        output = engine.run(
-            chunk.array, chunk.bbox, output_box=target, grid=grid, on_progress=self.on_progress
+        return engine.start(
+            chunk.array,
+            chunk.bbox,
+            output_box=target,
+            grid=grid,
+            stop=stop,
+            on_progress=self.on_progress,
+            wrap=partial(self._wrapped, target, chunk.voxel_size_nm, chunk.domain),
         )
-        kind = self.settings.meaning
-        return Chunk(output, target.start, chunk.voxel_size_nm, kind, chunk.domain)
+
+    def _wrapped(
+        self,
+        target: BoundingBox,
+        voxel_size_nm: tuple[float, float, float],
+        domain: BoundingBox,
+        output: NDArray[Any],
+    ) -> Chunk:
+        return Chunk(output, target.start, voxel_size_nm, self.settings.kind, domain)
 
     def _explain(self, engine: Engine, grid: PatchGrid, target: BoundingBox, chunk: Chunk) -> None:
         need = self.settings.geometry.output_patch_size

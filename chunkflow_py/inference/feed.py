@@ -1,0 +1,249 @@
+"""Input: patches are cut, scaled and brought to the device ahead of the network."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from chunkflow_py.inference.transfer import Mark, SideStream, host_buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.inference.grid import PatchGrid
+
+    Scale = Callable[[NDArray[Any], NDArray[np.float32]], None]
+    Ready = SimpleQueue["Batch | BaseException | None"]
+
+_BUFFERS = 3  # one in the network, one on its way, one being filled
+_PATIENCE_S = 0.05  # how often a thread that waits looks whether it is still wanted
+
+
+class _Buffer:
+    """Room for one batch, on the host and on the device."""
+
+    def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
+        self.host = host_buffer(shape, torch.float32, device)
+        cuda = device.type == "cuda"
+        self.on_device = torch.empty(shape, device=device) if cuda else self.host
+        self.arrived, self.used = Mark(device), Mark(device)
+
+
+@dataclass
+class Batch:
+    """Patches of the grid in order, and the input of those that are to be run.
+
+    Attributes:
+        steps: output boxes of patches, with their place in the batch, or ``None`` for a patch
+            that is not run.
+        tensor: (n, c, z, y, x) float32 on the device, or ``None`` if none of them is run; places
+            that are not in use hold zeros.
+        used: number of places in use.
+        buffer: where the tensor is.
+    """
+
+    steps: list[tuple[BoundingBox, int | None]] = field(default_factory=list)
+    tensor: torch.Tensor | None = None
+    used: int = 0
+    buffer: _Buffer | None = None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What one run reads.
+
+    Attributes:
+        data: (c, z, y, x), any real dtype.
+        box: where *data* lies.
+        grid: the patches, and what they see outside of the domain.
+        target: the output box, which says which patches are run.
+        scale: (source, target) fills (c, z, y, x) float32 from voxels of *data*.
+        skip_empty: leave out patches whose input is zero everywhere.
+        wanted: leave out patches for whose output box this is false.
+    """
+
+    data: NDArray[Any]
+    box: BoundingBox
+    grid: PatchGrid
+    target: BoundingBox
+    scale: Scale
+    skip_empty: bool = False
+    wanted: Callable[[BoundingBox], bool] | None = None
+
+    def wants(self, patch: BoundingBox, source: NDArray[Any]) -> bool:
+        """Tell whether the network is run on *patch*, whose input is *source*."""
+        if self.wanted is not None and not self.wanted(patch):
+            return False
+        return not self.skip_empty or bool(source.any())
+
+    def source(self, patch: BoundingBox) -> tuple[NDArray[Any], list[NDArray[np.bool_]]]:
+        """Return the input of an output patch, and along each axis what of it has to be zero.
+
+        Returns:
+            (c, z, y, x) voxels of *data*, a view where the patch lies inside of *box*; and masks
+            along z, y and x of the voxels that lie in the zero padding (none for a view).
+        """
+        wanted = self.grid.input_box(patch)
+        if self.box.contains(wanted):
+            return self.data[(slice(None), *wanted.slices(self.box.start))], []
+        index = [
+            self.grid.source_indices(wanted.start[axis], wanted.stop[axis], axis)
+            for axis in range(3)
+        ]
+        # Voxels of the zero padding point one before the domain: read anything, then clear.
+        outside = [i < first for i, first in zip(index, self.grid.domain.start, strict=True)]
+        z, y, x = (
+            np.clip(i - first, 0, None) for i, first in zip(index, self.box.start, strict=True)
+        )
+        return self.data[:, z[:, None, None], y[:, None], x], outside
+
+
+class _StoppedError(Exception):
+    """The run is not wanted any more."""
+
+
+class Feed:
+    """Fills batches in a thread of its own, a few ahead, for one run after the other.
+
+    ```
+    thread   cut, scale -> pinned host buffer -- copy stream --> device buffer -> network
+                 ^------------------------- 3 buffers, in turn ------------------------'
+    ```
+    """
+
+    def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
+        """Allocate the buffers once.
+
+        Args:
+            shape: (n, c, z, y, x) of every batch.
+            device: where the network runs.
+        """
+        self._shape = shape
+        self._free: SimpleQueue[_Buffer] = SimpleQueue()
+        for _ in range(_BUFFERS):
+            self._free.put(_Buffer(shape, device))
+        self._stream = SideStream(device)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gather")
+
+    def open(self, cut: Cut) -> Batches:
+        """Begin to fill batches for *cut* as soon as those of earlier cuts are filled."""
+        ready: Ready = SimpleQueue()
+        stop = Event()
+        self._thread.submit(self._fill, cut, ready, stop)
+        return Batches(ready, stop, self._free)
+
+    def close(self) -> None:
+        """End the thread; every `Batches` has to be closed before."""
+        self._thread.shutdown()
+
+    def _fill(self, cut: Cut, ready: Ready, stop: Event) -> None:
+        """Put all batches of *cut* into *ready*, then ``None`` or what went wrong."""
+        end: BaseException | None = None
+        batch = Batch()
+        try:
+            with torch.inference_mode(), self._stream.entered():
+                for patch in cut.grid.patches(cut.target):
+                    source, outside = cut.source(patch)
+                    if not cut.wants(patch, source):
+                        batch.steps.append((patch, None))
+                        continue
+                    if batch.buffer is None:
+                        batch.buffer = self._take(stop)
+                    place = batch.buffer.host[batch.used].numpy()
+                    cut.scale(source, place)
+                    for axis, mask in enumerate(outside):
+                        place[(slice(None),) * (axis + 1) + (mask,)] = 0
+                    batch.steps.append((patch, batch.used))
+                    batch.used += 1
+                    if batch.used == self._shape[0]:
+                        ready.put(_sent(batch))
+                        batch = Batch()
+                if batch.steps:
+                    ready.put(_sent(batch))
+                    batch = Batch()
+        except _StoppedError:
+            pass
+        except BaseException as error:  # noqa: BLE001  (raised where the batch was waited for)
+            end = error
+        if batch.buffer is not None:
+            self._free.put(batch.buffer)
+        ready.put(end)
+
+    def _take(self, stop: Event) -> _Buffer:
+        """Return a buffer that nobody reads from any more."""
+        while not stop.is_set():
+            try:
+                buffer = self._free.get(timeout=_PATIENCE_S)
+            except Empty:
+                continue
+            buffer.arrived.wait()
+            return buffer
+        raise _StoppedError
+
+
+def _sent(batch: Batch) -> Batch:
+    """Bring a filled batch on its way to the device."""
+    if (buffer := batch.buffer) is not None:
+        buffer.host[batch.used :] = 0
+        batch.tensor = buffer.on_device
+        if buffer.on_device is not buffer.host:
+            buffer.used.hold()
+            buffer.on_device.copy_(buffer.host, non_blocking=True)
+            buffer.arrived.record()
+    return batch
+
+
+class Batches:
+    """The batches of one run, in order; has to be closed."""
+
+    def __init__(self, ready: Ready, stop: Event, free: SimpleQueue[_Buffer]) -> None:
+        """Take what the filling thread writes to."""
+        self._ready, self._stop, self._free = ready, stop, free
+        self._ended = False
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield each batch; its tensor is good until the next one is asked for.
+
+        Raises:
+            Exception: whatever went wrong while a batch was filled.
+        """
+        while (batch := self._next()) is not None:
+            try:
+                if batch.buffer is not None:
+                    batch.buffer.arrived.hold()
+                yield batch
+            finally:
+                self._release(batch)
+
+    def close(self) -> None:
+        """Stop filling, and give all buffers back."""
+        self._stop.set()
+        with suppress(Exception):  # nobody waits for a batch any more
+            while (batch := self._next()) is not None:
+                self._release(batch)
+
+    def _next(self) -> Batch | None:
+        if self._ended:
+            return None
+        item = self._ready.get()
+        if isinstance(item, Batch):
+            return item
+        self._ended = True
+        if item is not None:
+            raise item
+        return None
+
+    def _release(self, batch: Batch) -> None:
+        if batch.buffer is not None:
+            batch.buffer.used.record()
+            self._free.put(batch.buffer)

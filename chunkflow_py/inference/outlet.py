@@ -1,0 +1,178 @@
+"""Output: complete regions are normalised, converted on the device and brought to the host."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+import torch
+
+from chunkflow_py.errors import NonFiniteError
+from chunkflow_py.inference.activation import activated
+from chunkflow_py.inference.transfer import Mark, SideStream, host_buffer
+
+if TYPE_CHECKING:
+    from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.inference.blend import Region
+    from chunkflow_py.inference.settings import EngineSettings
+
+logger = logging.getLogger(__name__)
+
+_BUFFERS = 2  # one being filled by the device, one being emptied by the host
+
+
+class Outlet:
+    """Writes the regions that a blender gives out into an array on the host.
+
+    ```
+    sums / weights -> activation, mask, type (device) -- copy stream --> pinned buffer -> array
+                                                          another thread ------^
+    ```
+
+    On the CPU there is nothing to copy between: values are written where they belong at once.
+
+    Attributes:
+        clamped: output values outside of [0, 1] that the uint8 rule clamped so far.
+    """
+
+    def __init__(
+        self, settings: EngineSettings, device: torch.device, *, staged: bool | None = None
+    ) -> None:
+        """Open the copy stream.
+
+        Args:
+            settings: what to make of the values.
+            device: where regions are.
+            staged: go through buffers and a thread (default: on a GPU).
+        """
+        self.clamped = 0
+        self._settings, self._device = settings, device
+        self._dtype: torch.dtype = getattr(torch, settings.stored_dtype)
+        self._plain = settings.output_dtype == "float32" and not (
+            settings.mask_myelin_threshold is not None
+            or (settings.activation != "none" and settings.activate == "after")
+        )
+        staged = device.type == "cuda" if staged is None else staged
+        self._stream = SideStream(device)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="outlet") if staged else None
+        self._free: SimpleQueue[torch.Tensor] = SimpleQueue()
+        for _ in range(_BUFFERS if staged else 0):
+            self._free.put(torch.empty(0, dtype=torch.uint8))
+
+    def put(self, region: Region, target: torch.Tensor) -> Future[None] | None:
+        """Write one region.
+
+        Args:
+            region: complete sums; overwritten.
+            target: (c, z, y, x) of the output dtype on the host, of the region's size.
+
+        Returns:
+            What to wait for before *target* holds the values, or ``None`` if it does already.
+
+        Raises:
+            NonFiniteError: there are NaN or infinite values (or raised by what is waited for).
+        """
+        if self._thread is None:
+            _check_finite(region)
+            if self._plain:
+                torch.div(region.sums, region.weights, out=target)
+            else:
+                values, clamped = self._converted(region)
+                target.copy_(values)
+                self._count(int(clamped))
+            return None
+        finite = torch.isfinite(region.sums).all()
+        values, clamped = self._converted(region)
+        facts = torch.stack((finite.to(torch.int64), clamped))
+        values = values.contiguous()
+        done, copied = Mark(self._device), Mark(self._device)
+        done.record()
+        buffer = self._buffer(facts.nbytes + values.nbytes)
+        with self._stream.entered():
+            done.hold()
+            for source, staged in zip((facts, values), _parts(buffer, facts, values), strict=True):
+                staged.copy_(source, non_blocking=True)
+                self._stream.uses(source)
+            copied.record()
+        return self._thread.submit(self._empty, buffer, copied, region.box, target)
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    def _buffer(self, size: int) -> torch.Tensor:
+        """Return a host buffer of at least *size* bytes that nobody reads from any more."""
+        buffer = self._free.get()
+        if buffer.numel() < size:
+            return host_buffer((size,), torch.uint8, self._device)
+        return buffer
+
+    @torch.inference_mode()
+    def _empty(
+        self, buffer: torch.Tensor, copied: Mark, box: BoundingBox, target: torch.Tensor
+    ) -> None:
+        try:
+            copied.wait()
+            facts, values = _parts(buffer, torch.empty(2, dtype=torch.int64), target)
+            finite, clamped = facts.tolist()
+            if not finite:
+                raise NonFiniteError(non_finite("values", box))
+            target.copy_(values)
+            self._count(clamped)
+        finally:
+            self._free.put(buffer)
+
+    def _count(self, clamped: int) -> None:
+        if clamped and not self.clamped:
+            logger.warning("%d output values outside of [0, 1] were clamped", clamped)
+        self.clamped += clamped
+
+    def _converted(self, region: Region) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (c, z, y, x) of the output dtype, and how many values were clamped."""
+        settings = self._settings
+        values = region.sums.div_(region.weights)
+        clamped = torch.zeros((), dtype=torch.int64, device=values.device)
+        if settings.activate == "after":
+            values = activated(values, settings.activation)
+        if settings.mask_myelin_threshold is not None:
+            keep = values[-1:] < settings.mask_myelin_threshold
+            values = values[:-1].mul_(keep)
+        if settings.output_dtype == "argmax":
+            values = values.argmax(0, keepdim=True)
+        elif settings.output_dtype == "uint8":
+            clamped = ((values < 0) | (values > 1)).sum()
+            # round() of torch rounds half to even.
+            values = values.clamp_(0, 1).mul_(255).round_()
+        return values.to(self._dtype), clamped
+
+
+def _parts(
+    buffer: torch.Tensor, facts: torch.Tensor, values: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where facts and values of these types and shapes lie in a buffer of bytes."""
+    size = facts.numel() * facts.element_size()
+    end = size + values.numel() * values.element_size()
+    return (
+        buffer[:size].view(facts.dtype),
+        buffer[size:end].view(values.dtype).view(values.shape),
+    )
+
+
+def _check_finite(region: Region) -> None:
+    # A sum is not finite if one of its terms is not, and is far cheaper than a mask; it may
+    # also overflow by itself, so only then look at every value.
+    sums = region.sums
+    if not bool(torch.isfinite(sums.sum())) and not bool(torch.isfinite(sums).all()):
+        bad = int((~torch.isfinite(sums)).any(0).sum())
+        raise NonFiniteError(non_finite(f"{bad} voxels", region.box))
+
+
+def non_finite(what: str, where: object) -> str:
+    """Return what to say of values that are not finite."""
+    return (
+        f"the network returned {what} that are NaN or infinite in {where}; check weights, "
+        "--normalize and --dtype"
+    )

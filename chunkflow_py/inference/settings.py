@@ -1,0 +1,151 @@
+"""What decides the output of an engine besides the network and the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.inference.grid import Pad, PatchGeometry, PatchGrid
+from chunkflow_py.inference.output_kind import MEANING, OutputKind
+from chunkflow_py.inference.window import Bump, create_window
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from chunkflow_py.chunk import Kind
+    from chunkflow_py.geometry import BoundingBox
+
+OutputDtype = Literal["float32", "float16", "uint8", "argmax"]
+Activation = Literal["none", "sigmoid", "softmax"]
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What decides the output besides the network and the data.
+
+    Attributes:
+        geometry: patch sizes and overlap.
+        num_input_channels: channels the network takes.
+        num_output_channels: channels the network gives.
+        batch_size: patches in one forward; the last batch is filled up, so that every forward has
+            the same shape.
+        bump: name of the blending window.
+        pad: what the network sees outside of the domain.
+        keep_stride: let the last patch reach into the padding (``--grid padded``).
+        normalize: ``dtype`` divides integer images by the maximum of their type; ``none`` does
+            not.
+        output_dtype: ``float32``, ``float16``, or ``uint8``: 255·p rounded half to even, after
+            clamping p to [0, 1]; ``argmax``: the channel with the largest value, uint8, one
+            channel.
+        output_kind: what the output means: decides how augmentation maps it back, and whether the
+            first batch is checked to lie in [0, 1].
+        activation: applied to the network's output.
+        activate: ``before`` blending, on each patch, or ``after`` it.
+        augment: mean over 16 flips and transposes.
+        mask_myelin_threshold: zero the other channels where the last one, which is dropped, is
+            not below this.
+        skip_empty: do not run patches whose input is zero everywhere: the output of the network
+            there is defined as zero.
+    """
+
+    geometry: PatchGeometry
+    num_input_channels: int = 1
+    num_output_channels: int = 3
+    batch_size: int = 1
+    bump: Bump = "wu"
+    pad: Pad = "reflect"
+    keep_stride: bool = False
+    normalize: Literal["dtype", "none"] = "dtype"
+    output_dtype: OutputDtype = "float32"
+    output_kind: OutputKind | None = None
+    activation: Activation = "none"
+    activate: Literal["before", "after"] = "before"
+    augment: bool = False
+    mask_myelin_threshold: float | None = None
+    skip_empty: bool = False
+
+    def __post_init__(self) -> None:
+        """Check what must fit together.
+
+        Raises:
+            OptionError: a count is below 1, or options contradict each other.
+        """
+        for name in ("num_input_channels", "num_output_channels", "batch_size"):
+            if getattr(self, name) < 1:
+                msg = f"{name} is {getattr(self, name)}; it must be at least 1"
+                raise OptionError(msg)
+        size = self.geometry.input_patch_size
+        if self.augment and size.y != size.x:
+            msg = (
+                f"--augment transposes y and x, so patches must be square in plane; the input "
+                f"patch is {size.y} x {size.x} (y, x, voxels)"
+            )
+            raise OptionError(msg)
+        if self.mask_myelin_threshold is not None and self.num_output_channels < 2:
+            msg = (
+                "--mask-myelin-threshold takes the last channel as the myelin map, so it needs "
+                f"--num-output-channels of at least 2, not {self.num_output_channels}"
+            )
+            raise OptionError(msg)
+        self._check_kind()
+
+    def _check_kind(self) -> None:
+        kind, channels = self.output_kind, self._channels
+        if kind is not None and MEANING[kind].axes and channels != 3:
+            msg = (
+                f"--output-kind {kind} means three channels (x, y, z), but the output has "
+                f"{channels}; change --num-output-channels or --output-kind"
+            )
+            raise OptionError(msg)
+        bounded = kind is None or MEANING[kind].bounded or self.activation != "none"
+        if self.output_dtype == "uint8" and not bounded:
+            msg = (
+                f"--output-dtype uint8 keeps values in [0, 1], and --output-kind {kind} has "
+                "others; use --output-dtype float16 or float32, or --activation sigmoid"
+            )
+            raise OptionError(msg)
+        if self.output_dtype == "argmax" and not 2 <= channels <= 256:
+            msg = (
+                f"--output-dtype argmax names the largest of 2 to 256 channels, and the output has "
+                f"{channels}; set --num-output-channels, or use another --output-dtype"
+            )
+            raise OptionError(msg)
+
+    @property
+    def _channels(self) -> int:
+        """Channels that the network says something with: all but the myelin map."""
+        return self.num_output_channels - (self.mask_myelin_threshold is not None)
+
+    @property
+    def output_channels(self) -> int:
+        """Channels of the output, without the myelin map; one of ``argmax``."""
+        return 1 if self.output_dtype == "argmax" else self._channels
+
+    @property
+    def stored_dtype(self) -> Literal["float32", "float16", "uint8"]:
+        """Type of the output's voxels."""
+        return "uint8" if self.output_dtype == "argmax" else self.output_dtype
+
+    @property
+    def meaning(self) -> OutputKind:
+        """What the network's output means: as said, else affinities if it has three channels."""
+        if self.output_kind is not None:
+            return self.output_kind
+        return "affinity" if self._channels == 3 else "probability"
+
+    @cached_property
+    def window(self) -> NDArray[np.float32]:
+        """The blending window of an output patch."""
+        return create_window(self.geometry.output_patch_size, self.bump)
+
+    @property
+    def kind(self) -> Kind:
+        """What the voxels of the output mean."""
+        return "segmentation" if self.output_dtype == "argmax" else self.meaning
+
+    def grid(self, domain: BoundingBox) -> PatchGrid:
+        """Return the patches that cover *domain*."""
+        return PatchGrid(self.geometry, domain, self.pad, self.keep_stride)
