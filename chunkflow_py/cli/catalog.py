@@ -1,7 +1,8 @@
-"""Which operators there are, read from the file system without importing any of them.
+"""Which operators and verbs there are, read from the file system without importing any of them.
 
-A file of `chunkflow_py/ops` is a command: its name is the command's name, the first line of its
-docstring is the help text, and the decorator of its function ``command`` says what kind it is.
+A file of `chunkflow_py/ops` is an operator and a file of `chunkflow_py/cli/verbs` is a verb: its
+name is the command's name, the first line of its docstring is the help text, and the decorator of
+its function ``command`` says what kind it is.
 """
 
 from __future__ import annotations
@@ -17,18 +18,22 @@ if TYPE_CHECKING:
     import click
 
 OPS = Path(__file__).parent.parent / "ops"
+VERBS = Path(__file__).parent / "verbs"
 
 SECTIONS = {
     "source": "Make tasks (first in a line)",
     "read": "Load",
     "compute": "Process",
     "write": "Save and show",
+    "verb": "Tune, run and watch",
 }
+
+_KINDS = {"source": "source", "transform": "compute", "verb": "verb"}  # by decorator
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What the list of commands shows of one operator."""
+    """What the list of commands shows of one operator or verb."""
 
     name: str
     kind: str
@@ -37,13 +42,28 @@ class Entry:
 
 @lru_cache(maxsize=1)
 def names() -> tuple[str, ...]:
-    """Return the command names in alphabetical order; opens no file."""
-    return tuple(sorted(path.stem.replace("_", "-") for path in OPS.glob("[!_]*.py")))
+    """Return the names of the operators in alphabetical order; opens no file."""
+    return _names(OPS)
+
+
+@lru_cache(maxsize=1)
+def verbs() -> tuple[str, ...]:
+    """Return the names of the verbs in alphabetical order; opens no file."""
+    return _names(VERBS)
+
+
+def commands() -> tuple[str, ...]:
+    """Return the names of operators and verbs: all that may be typed."""
+    return (*names(), *verbs())
+
+
+def _names(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.stem.replace("_", "-") for path in folder.glob("[!_]*.py")))
 
 
 def path_of(name: str) -> Path:
     """Return the file of command *name*."""
-    return OPS / f"{name.replace('-', '_')}.py"
+    return (VERBS if name in verbs() else OPS) / f"{name.replace('-', '_')}.py"
 
 
 @cache
@@ -61,13 +81,14 @@ def describe(name: str) -> Entry:
         first = node.decorator_list[0] if node.decorator_list else None
         if isinstance(first, ast.Call) and first.args:
             return Entry(name, str(ast.literal_eval(first.args[0])), summary)
-        if isinstance(first, ast.Name):
-            return Entry(name, "source" if first.id == "source" else "compute", summary)
-    msg = f"{path_of(name)} has no function command under @transform, @operator or @source"
+        if isinstance(first, ast.Name) and first.id in _KINDS:
+            return Entry(name, _KINDS[first.id], summary)
+    msg = f"{path_of(name)} has no function command under @transform, @operator, @source or @verb"
     raise ValueError(msg)
 
 
 def load(name: str) -> click.Command:
-    """Import the operator and return its click command."""
-    module = import_module(f"chunkflow_py.ops.{name.replace('-', '_')}")
+    """Import the operator or verb and return its click command."""
+    package = "cli.verbs" if name in verbs() else "ops"
+    module = import_module(f"chunkflow_py.{package}.{name.replace('-', '_')}")
     return cast("click.Command", module.command)

@@ -1,4 +1,4 @@
-"""The command line: a chain of operators, each imported only when its name is typed."""
+"""The command line: a verb, or a chain of operators; each imported only when its name is typed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from click.shell_completion import CompletionItem
 
 from chunkflow_py.allocator import keep_freed_memory
 from chunkflow_py.cli import catalog
+from chunkflow_py.cli.verbs import Verb
 from chunkflow_py.errors import ChunkflowError, OptionError
 
 if TYPE_CHECKING:
@@ -51,27 +52,27 @@ class OperatorGroup(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the names of all operators."""
-        return list(catalog.names())
+        """Return the names of all operators and verbs."""
+        return list(catalog.commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import one operator."""
-        return catalog.load(cmd_name) if cmd_name in catalog.names() else None
+        """Import one operator or verb."""
+        return catalog.load(cmd_name) if cmd_name in catalog.commands() else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command a line goes on with, or suggest the nearest name."""
         word = args[0]
-        if word not in catalog.names():
-            near = get_close_matches(word, catalog.names(), n=3, cutoff=0.6)
+        if word not in catalog.commands():
+            near = get_close_matches(word, catalog.commands(), n=3, cutoff=0.6)
             hint = f" Did you mean {' or '.join(near)}?" if near else " See chunkflow --help."
             ctx.fail(f"No such command {word!r}.{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write one section a kind, from the files' first lines."""
-        entries = [catalog.describe(name) for name in catalog.names()]
+        entries = [catalog.describe(name) for name in catalog.commands()]
         width = formatter.width - 6 - max(len(entry.name) for entry in entries)
         for kind, title in catalog.SECTIONS.items():
             rows = [
@@ -87,7 +88,7 @@ class OperatorGroup(click.Group):
         """Complete command names without importing the commands."""
         matches = [
             CompletionItem(name, help=catalog.describe(name).summary)
-            for name in catalog.names()
+            for name in catalog.commands()
             if name.startswith(incomplete)
         ]
         return matches + click.Command.shell_complete(self, ctx, incomplete)
@@ -171,7 +172,7 @@ def cli(ctx: click.Context, /, verbose: bool, debug: bool, **_: object) -> None:
 def run_line(
     ctx: click.Context,
     /,
-    stages: Sequence[Operator | Source],
+    stages: Sequence[Operator | Source | Verb],
     *,
     ahead: int,
     dry_run: bool,
@@ -180,10 +181,13 @@ def run_line(
     debug: bool,
     **_: object,
 ) -> None:
-    """Check the line as a whole, run it, and exit with 1 if a task failed."""
+    """Check the line as a whole, run it, and exit with 1 if a task failed; or let a verb act."""
+    if verb := _verb_of(stages):
+        verb.act()
+        return
     from chunkflow_py.cli import report
     from chunkflow_py.pipeline import Pipeline
-    from chunkflow_py.stages import Source
+    from chunkflow_py.stages import Operator, Source
 
     for stage in stages[1:]:
         if isinstance(stage, Source):
@@ -194,7 +198,7 @@ def run_line(
             raise OptionError(msg)
     first = stages[0]
     source = first if isinstance(first, Source) else None
-    operators = [stage for stage in stages if not isinstance(stage, Source)]
+    operators = [stage for stage in stages if isinstance(stage, Operator)]
     show_progress = False if progress is None and not verbose else progress
     listener = report.Report(show_progress=show_progress, show_table=verbose)
     pipeline = Pipeline(operators, source, ahead=ahead, dry_run=dry_run, listener=listener)
@@ -208,6 +212,19 @@ def run_line(
             del task  # or its chunks would live on beside those of the next
     finally:
         tasks.close()
+
+
+def _verb_of(stages: Sequence[Operator | Source | Verb]) -> Verb | None:
+    """Return the verb of a line that is one.
+
+    A verb that acts on the operators after it (``submit``, ``plan``) would be given them here.
+    """
+    verb = next((stage for stage in stages if isinstance(stage, Verb)), None)
+    if verb is None or len(stages) == 1:
+        return verb
+    others = " ".join(stage.name for stage in stages if stage is not verb)
+    msg = f"{verb.name} is no part of a line and stands alone; leave {others} out, or {verb.name}"
+    raise OptionError(msg)
 
 
 @contextmanager

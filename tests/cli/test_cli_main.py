@@ -47,6 +47,8 @@ def test_help_has_a_section_for_each_kind(chunkflow: Run) -> None:
             "threshold",
             "Save and show:",
             "refuse",
+            "Tune, run and watch:",
+            "  tune ",
         )
     ]
     assert places == sorted(places)
@@ -103,7 +105,8 @@ def test_completion_lists_names_without_importing(chunkflow: Run) -> None:
 
 def test_list_of_commands(chunkflow: Run) -> None:
     """Programs that ask click for the commands get the same names."""
-    assert cli.list_commands(click.Context(cli)) == list(catalog.names())
+    names = cli.list_commands(click.Context(cli))
+    assert names == [*catalog.names(), *catalog.verbs()]
     assert cli.get_command(click.Context(cli), "no-such") is None
 
 
@@ -130,6 +133,9 @@ def test_a_file_without_a_command_is_named(
         ("treshold", "No such command 'treshold'. Did you mean threshold?"),
         ("create-chunk treshold", "No such command 'treshold'. Did you mean threshold?"),
         ("xyz", "No such command 'xyz'. See chunkflow --help."),
+        ("tine", "No such command 'tine'. Did you mean tune?"),
+        ("tune create-chunk", "tune is no part of a line and stands alone; leave create-chunk out"),
+        ("say create-chunk tune", "tune is no part of a line and stands alone; leave say create-"),
         ("--treshold", "No such option"),
         ("create-chunk --sise 1 2 3", "Did you mean '--size'?"),
         ("create-chunk --size 1 2", "requires 3 arguments"),

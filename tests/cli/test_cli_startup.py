@@ -93,6 +93,15 @@ def test_only_the_named_operators_are_imported(line: str, code: int) -> None:
     assert set(operators) <= {"chunkflow_py.ops.create_chunk", "chunkflow_py.ops.threshold"}
 
 
+@pytest.mark.parametrize(("line", "code"), [("tune --help", 0), ("tune --memory much", 2)])
+def test_a_verb_is_imported_when_it_is_named(line: str, code: int) -> None:
+    """Help and wrong options of a verb import no operator and no library."""
+    ended, modules, operators = start(*line.split())
+    assert ended == code
+    assert modules <= ALLOWED, f"imported as well: {sorted(modules - ALLOWED)}"
+    assert not operators
+
+
 def test_importing_the_package_is_free() -> None:
     """`import chunkflow_py` imports nothing but itself."""
     code = "import sys, chunkflow_py; print('numpy' in sys.modules, 'click' in sys.modules)"

@@ -1,0 +1,55 @@
+"""Verbs: what acts on a whole line or run. One file a verb; the file name is the verb's name.
+
+A verb comes first. Its function ``command`` receives the options once, checks them, and returns
+what is called when the whole line has been accepted, as that of an operator does:
+
+    @verb
+    @click.option(...)
+    def command(**options) -> Callable[[], None]: ...
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb with its options, ready to act.
+
+    Attributes:
+        name: as it was typed.
+        act: does it all; results go to stdout, everything else to the log.
+    """
+
+    name: str
+    act: Callable[[], None]
+
+
+class VerbCommand(click.Command):
+    """A click command that returns a verb instead of doing work."""
+
+    def invoke(self, ctx: click.Context) -> Verb:
+        """Call the command with its options; what it returns runs later."""
+        return Verb(str(ctx.info_name), super().invoke(ctx))
+
+
+def verb(function: Callable[..., Callable[[], None]]) -> VerbCommand:
+    """Make a verb that stands alone on its line."""
+    module = inspect.getmodule(function)
+    text = (inspect.getdoc(module) if module else None) or ""
+    settings: dict[str, Any] = {"help_option_names": ["--help", "-h"]}
+    return click.command(
+        function.__module__.rpartition(".")[2].replace("_", "-"),
+        cls=VerbCommand,
+        # After \b click leaves lines as they are: an example can be pasted.
+        help=text.replace("\nExample:", "\n\b\nExample:"),
+        context_settings=settings,
+    )(function)

@@ -1,0 +1,251 @@
+"""Find the fastest way to run a network on this machine, by trying.
+
+Measures backends, precisions, compilation, batch sizes and patch sizes, each in a process of its
+own. Prints a table, and the inference command of the best line. Errors are differences from
+PyTorch's float32 on the same patches, in units of the output.
+
+Example: chunkflow tune -m net.py -w net.pt -s 20 256 256 --volume-size 1000 8192 8192
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.cli.verbs import verb
+from chunkflow_py.params import zyx_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.inference.tune import Measurement, Tuning
+
+logger = logging.getLogger(__name__)
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY_UNITS = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+class MemoryType(click.ParamType[int]):
+    """An amount of memory, such as 16GB (decimal), 16GiB (binary) or a number of bytes."""
+
+    name = "memory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number of bytes."""
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", value.strip().lower())
+        amount = found and float(found[1]) * (_UNITS | _BINARY_UNITS).get(found[2], 0)
+        if not amount:
+            self.fail(f"{value!r} is not an amount of memory; write 16GB or 16GiB", param, ctx)
+        return int(amount)
+
+
+# fmt: off
+@verb
+@click.option("--convnet-model", "-m", help="Network, as for inference.")
+@click.option("--convnet-weight-path", "-w", help="Weights: a state_dict file.")
+@zyx_option("--input-patch-size", "-s", minimum=1,
+            help="Patch size that the network was trained with, voxels, zyx.  [default: any, where "
+                 "the network allows it]")
+@zyx_option("--output-patch-size", "-z", minimum=1,
+            help="What is kept of it, in the middle.  [default: all]")
+@zyx_option("--output-patch-overlap", "-v", default=(4, 64, 64), show_default=True, minimum=0,
+            help="Voxels that neighbouring output patches share, zyx.")
+@click.option("--num-input-channels", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Channels that the network takes.")
+@click.option("--num-output-channels", "-c", type=click.IntRange(min=1), default=3,
+              show_default=True, help="Channels that the network gives.")
+@click.option("--framework", "-f", type=click.Choice(["universal", "identity", "pytorch"]),
+              default="universal", show_default=True, help="What the model is.")
+@click.option("--device", default="auto", show_default=True,
+              help="cpu, cuda, cuda:N, or auto: cuda where there is one.")
+@click.option("--trust-weights", is_flag=True, help="Unpickle weight files that may hold code.")
+@click.option("--memory", type=MemoryType(), metavar="SIZE",
+              help="That may be taken, such as 16GB: of the host, or of the GPU.  [default: all]")
+@click.option("--tolerance", type=click.FloatRange(min=0), default=0.02, show_default=True,
+              help="Error (99.9th percentile) up to which a way is recommended.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=600,
+              show_default=True, help="Time to spend.")
+@click.option("--image", help="File or volume to measure errors on.  [default: smooth noise]")
+@zyx_option("--volume-size", minimum=1,
+            help="Voxels of a volume, zyx, to tell the hours of its forwards for.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def command(*, as_json: bool, volume_size: Zyx | None, **options: Any) -> Callable[[], None]:
+    """Take the options; the measuring is done when the verb acts."""
+    # fmt: on
+    same = ("framework", "num_input_channels", "num_output_channels", "device", "trust_weights")
+    network = {name: options[name] for name in same}
+    network |= {"model": options["convnet_model"], "weights": options["convnet_weight_path"]}
+    sizes = ("input_patch_size", "output_patch_size", "output_patch_overlap")
+
+    def act() -> None:
+        from chunkflow_py.inference.tune import tune
+
+        found = tune(
+            network,
+            **{name: options[name] for name in sizes},
+            memory_bytes=options["memory"],
+            tolerance=options["tolerance"],
+            seconds=options["seconds"],
+            image=_read(options["image"]) if options["image"] else None,
+            on_measured=lambda measured: logger.info("%s: %s", measured.candidate, _said(measured)),
+        )
+        line = _line(found, found.best, network) if found.best else None
+        print_result = _print_json if as_json else _print_table
+        print_result(found, line, volume_size)
+
+    return act
+
+
+def _read(place: str) -> NDArray[np.float32]:
+    """Return the middle of a file or volume: (c, z, y, x), integers scaled as inference does."""
+    from pathlib import Path
+
+    import numpy as np
+
+    from chunkflow_py.errors import OptionError
+    from chunkflow_py.geometry import BoundingBox, Zyx
+    from chunkflow_py.volume import open_volume
+
+    path, most = Path(place), Zyx(64, 768, 768)
+    volume: Any
+    if path.suffix in {".h5", ".hdf5", ".hdf"}:
+        from chunkflow_py.volume.hdf5 import open_hdf5
+
+        volume = open_hdf5(path)
+    elif path.suffix == ".npy":
+        from chunkflow_py.volume.npy import open_npy
+
+        volume = open_npy(path)
+    elif path.suffix in {".tif", ".tiff"}:
+        from chunkflow_py.volume.tiff import open_tiff
+
+        volume = open_tiff(path)
+    else:
+        volume = open_volume(place)
+    if volume is None:
+        msg = f"--image {place} is empty; give a file that holds an image"
+        raise OptionError(msg)
+    size = volume.bounds.size.low(most)
+    start = volume.bounds.start + (volume.bounds.size - size) // 2
+    array = volume.read(BoundingBox.from_size(start, size)).array
+    scale = np.iinfo(array.dtype).max if array.dtype.kind in "iu" else 1
+    scaled: NDArray[np.float32] = np.divide(array, np.float32(scale), dtype=np.float32)
+    return scaled[None] if scaled.ndim == 3 else scaled
+
+
+# --- what is printed ------------------------------------------------------------------------------
+
+
+def _line(found: Tuning, best: Measurement, network: dict[str, Any]) -> str:
+    """Return the inference command that runs the network in the best way."""
+    import shlex
+
+    candidate = best.candidate
+    words: list[Any] = ["inference", "--framework", network["framework"]]
+    for option, name in (("--convnet-model", "model"), ("--convnet-weight-path", "weights")):
+        if network[name] is not None:
+            words += [option, network[name]]
+    words += ["--trust-weights"] if network["trust_weights"] else []
+    words += ["--num-input-channels", network["num_input_channels"]]
+    words += ["--num-output-channels", network["num_output_channels"]]
+    words += ["--input-patch-size", *candidate.input_patch_size]
+    if candidate.output_patch_size != candidate.input_patch_size:
+        words += ["--output-patch-size", *candidate.output_patch_size]
+    words += ["--output-patch-overlap", *best.overlap]
+    words += ["--batch-size", candidate.batch_size, "--device", network["device"]]
+    if found.framework == "pytorch":  # the others have no choice
+        words += ["--backend", candidate.backend, "--dtype", candidate.dtype]
+        words += ["--compile"] if candidate.compile else []
+    return shlex.join(map(str, words))
+
+
+def _said(measured: Measurement) -> str:
+    if measured.seconds is None:
+        return str(measured.failure)
+    speed = f"{measured.voxels_per_second / 1e6:.3g} Mvoxel/s"
+    return f"{speed}; {measured.failure}" if measured.failure else speed
+
+
+def _print_json(found: Tuning, line: str | None, volume_size: Zyx | None) -> None:
+    import json
+
+    def row(measured: Measurement | None) -> dict[str, Any] | None:
+        if measured is None:
+            return None
+        result = asdict(measured)
+        result = {**result.pop("candidate"), **result}
+        result["voxels_per_second"] = measured.voxels_per_second or None
+        result["hours"] = measured.hours(volume_size) if volume_size else None
+        return result
+
+    result = {
+        "device": found.device,
+        "device_name": found.device_name,
+        "memory_bytes": found.memory_bytes,
+        "tolerance": found.tolerance,
+        "whole_patch": found.whole_patch,
+        "volume_size": volume_size,
+        "measurements": [row(measured) for measured in found.measurements],
+        "complete": found.complete,
+        "best": row(found.best),
+        "line": line,
+    }
+    click.echo(json.dumps(result, indent=2))
+
+
+def _print_table(found: Tuning, line: str | None, volume_size: Zyx | None) -> None:
+    head = ["backend", "dtype", "batch", "patch", "Mvoxel/s", "GB", "largest", "99.9 %", "mean"]
+    rows = [[*head, "hours"] if volume_size else head]
+    for measured in sorted(found.measurements, key=lambda m: -m.voxels_per_second):
+        candidate = measured.candidate
+        row = [
+            candidate.backend + (" compiled" if candidate.compile else ""),
+            candidate.dtype,
+            str(candidate.batch_size),
+            "x".join(map(str, candidate.input_patch_size)),
+            _number(measured.voxels_per_second or None, 1e6),
+            _number(measured.memory_bytes, 1e9),
+            *(_number(e) for e in (measured.largest, measured.percentile_999, measured.mean)),
+        ]
+        row += [_number(measured.hours(volume_size))] if volume_size else []
+        rows.append([*row, measured.failure or ("<- best" if measured == found.best else "")])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        click.echo("  ".join(cells + row[len(widths) :]).rstrip())
+    click.echo()
+    for note in _notes(found):
+        click.echo(note)
+    click.echo(line or "None is within the memory and the tolerance.")
+
+
+def _notes(found: Tuning) -> list[str]:
+    notes = [f"On {found.device_name}. Voxels of output, without what patches share."]
+    if found.whole_patch:
+        notes.append(
+            f"The network uses {', '.join(found.whole_patch)}: a voxel of its output depends on "
+            "the whole patch, so no size but the one it was trained with was measured."
+        )
+    if fastest := found.fastest:
+        notes.append(
+            f"Faster, but beyond the tolerance of {found.tolerance:g} or the memory of "
+            f"{found.memory_bytes / 1e9:.1f} GB: {fastest.candidate}, {_said(fastest)}."
+        )
+    if not found.complete:
+        notes.append("The time was too short for all; --seconds gives more.")
+    return notes
+
+
+def _number(value: float | None, unit: float = 1.0) -> str:
+    return "-" if value is None else f"{value / unit:.3g}"
