@@ -1,0 +1,237 @@
+"""Statistics of a whole dataset, and the file they rest in.
+
+A JSON file, with one entry for each channel of the image, in voxel values as they are stored
+(percentiles by linear interpolation, keys from "0" to "100"):
+
+    {"version": 1,
+     "channels": [{"mean": 131.2, "std": 24.9, "percentiles": {"1": 61, "99": 187.5}}]}
+
+An entry may lack what is not used. Any other key is an error, or a mistyped one would pass in
+silence.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.errors import ChunkError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+VERSION = 1
+PERCENTILES = (1.0, 99.0)  # what becomes 0 and 1 unless something else is said
+_CHANNEL_KEYS = ("mean", "std", "percentiles")
+
+
+@dataclass(frozen=True)
+class ChannelStatistics:
+    """What a statistics file says of one channel.
+
+    Attributes:
+        mean: of all voxels, or ``None`` if the file does not say it.
+        std: standard deviation of all voxels, or ``None``.
+        percentiles: voxel values by percentile, 0 to 100.
+    """
+
+    mean: float | None = None
+    std: float | None = None
+    percentiles: dict[float, float] = field(default_factory=dict)
+
+    def zscore(self, where: str) -> tuple[float, float]:
+        """Return what to subtract and to divide by.
+
+        Raises:
+            OptionError: mean or deviation are missing, or all voxels are alike.
+        """
+        if self.mean is None or self.std is None:
+            lacking = "mean" if self.mean is None else "std"
+            msg = f"{where} lacks {lacking}, which --normalize zscore needs; add it"
+            raise OptionError(msg)
+        if self.std <= 0:
+            msg = (
+                f"{where} has a standard deviation of {self.std:g}, which nothing can be divided "
+                "by; compute it over voxels that differ"
+            )
+            raise OptionError(msg)
+        return self.mean, self.std
+
+    def range(self, where: str, percentiles: tuple[float, float]) -> tuple[float, float]:
+        """Return what to subtract and to divide by, so that *percentiles* become 0 and 1.
+
+        Raises:
+            OptionError: a percentile is missing, or the values are not in order.
+        """
+        low, high = percentiles
+        if not 0 <= low < high <= 100:
+            msg = (
+                f"--normalize-percentiles {low:g} {high:g} must be two of 0 to 100, the lower one "
+                f"first, such as {PERCENTILES[0]:g} {PERCENTILES[1]:g}"
+            )
+            raise OptionError(msg)
+        for wanted in percentiles:
+            if wanted not in self.percentiles:
+                have = ", ".join(f"{value:g}" for value in sorted(self.percentiles)) or "none"
+                msg = (
+                    f"{where} has no percentile {wanted:g}; it has {have}: choose two of them "
+                    "with --normalize-percentiles"
+                )
+                raise OptionError(msg)
+        bottom, top = self.percentiles[low], self.percentiles[high]
+        if bottom >= top:
+            msg = (
+                f"{where} has {bottom:g} as percentile {low:g} and {top:g} as percentile {high:g}, "
+                "between which there is nothing to stretch; choose others with "
+                "--normalize-percentiles"
+            )
+            raise OptionError(msg)
+        return bottom, top - bottom
+
+
+def read_statistics(path: str) -> tuple[ChannelStatistics, ...]:
+    """Read a statistics file, the format of which is described above.
+
+    Raises:
+        OptionError: there is no such file, or it is not a statistics file; says where.
+    """
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        msg = f"--normalize-statistics {path} does not exist (looked in {Path.cwd()})"
+        raise OptionError(msg) from error
+    except (OSError, ValueError) as error:
+        msg = f"--normalize-statistics {path} is no JSON file: {error}"
+        raise OptionError(msg) from error
+    if not isinstance(found, dict) or found.get("version") != VERSION:
+        version = found.get("version") if isinstance(found, dict) else None
+        msg = (
+            f"--normalize-statistics {path} has version {version}; a statistics file has version "
+            f'{VERSION}: {{"version": {VERSION}, "channels": [{{"mean": 131.2, "std": 24.9}}]}}'
+        )
+        raise OptionError(msg)
+    _check_keys(found, ("version", "channels"), path)
+    channels = found.get("channels")
+    if not isinstance(channels, list) or not channels:
+        msg = f"{path} must list an entry for each channel of the image under channels"
+        raise OptionError(msg)
+    return tuple(_channel(entry, f"channel {i} of {path}") for i, entry in enumerate(channels))
+
+
+def _channel(entry: Any, where: str) -> ChannelStatistics:
+    if not isinstance(entry, dict):
+        msg = f"{where} is {entry!r}; it must be an object with {', '.join(_CHANNEL_KEYS)}"
+        raise OptionError(msg)
+    _check_keys(entry, _CHANNEL_KEYS, where)
+    percentiles = entry.get("percentiles", {})
+    if not isinstance(percentiles, dict):
+        msg = f'percentiles of {where} must be an object such as {{"1": 61, "99": 187.5}}'
+        raise OptionError(msg)
+    values: dict[float, float] = {}
+    for key, value in percentiles.items():
+        try:
+            percentile = float(key)
+        except ValueError:
+            percentile = math.nan
+        if not 0 <= percentile <= 100 or percentile in values:
+            msg = f"{where} has the percentile {key!r}; they are numbers from 0 to 100, each once"
+            raise OptionError(msg)
+        values[percentile] = _number(value, f"percentile {key} of {where}")
+    mean, std = (
+        _number(entry[key], f"{key} of {where}") if key in entry else None
+        for key in ("mean", "std")
+    )
+    return ChannelStatistics(mean, std, values)
+
+
+def _number(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        msg = f"{what} is {value!r}; it must be a finite number"
+        raise OptionError(msg)
+    return float(value)
+
+
+def _check_keys(found: dict[str, Any], known: tuple[str, ...], where: str) -> None:
+    for key in found:
+        if key not in known:
+            msg = f"{where} holds {key!r}; only {', '.join(known)} may be there"
+            raise OptionError(msg)
+
+
+def statistics_of(
+    chunks: Iterable[NDArray[Any]],
+    percentiles: Iterable[float] = (0, 0.1, 1, 2, 5, 50, 95, 98, 99, 99.8, 99.9, 100),
+) -> dict[str, Any]:
+    """Return the statistics of a dataset, as a statistics file holds them.
+
+    Exact, whatever the chunks are: voxels are counted by value.
+
+    Args:
+        chunks: (c, z, y, x) or (z, y, x), integers of 8 or 16 bits, all of one type and number of
+            channels; together the dataset, each voxel once.
+        percentiles: which to compute, by linear interpolation as `numpy.percentile` does.
+
+    Raises:
+        ChunkError: the type is another, chunks differ, or there is no voxel.
+    """
+    counts: NDArray[np.int64] | None = None
+    first: tuple[np.dtype[Any], int] | None = None
+    for chunk in chunks:
+        array = chunk[None] if chunk.ndim == 3 else chunk
+        if array.dtype.kind not in "iu" or array.dtype.itemsize > 2:
+            msg = f"voxels of {array.dtype} cannot be counted by value; convert them to uint16"
+            raise ChunkError(msg)
+        first = first or (array.dtype, len(array))
+        if (array.dtype, len(array)) != first:
+            msg = (
+                f"a chunk has {len(array)} channels of {array.dtype}, the one before it {first[1]} "
+                f"of {first[0]}; the chunks must be of one dataset"
+            )
+            raise ChunkError(msg)
+        if counts is None:
+            counts = np.zeros((len(array), 256**array.dtype.itemsize), np.int64)
+        lowest = int(np.iinfo(array.dtype).min)
+        for index, channel in enumerate(array):
+            for section in channel:  # counting needs 8 bytes a voxel
+                shifted = section.ravel().astype(np.intp) - lowest
+                counts[index] += np.bincount(shifted, minlength=counts.shape[1])
+    if counts is None or first is None or not counts[0].sum():
+        msg = "there is no voxel to take statistics of"
+        raise ChunkError(msg)
+    lowest, wanted = int(np.iinfo(first[0]).min), tuple(percentiles)
+    return {
+        "version": VERSION,
+        "channels": [_statistics_of_counts(count, lowest, wanted) for count in counts],
+    }
+
+
+def _statistics_of_counts(
+    counts: NDArray[np.int64], lowest: int, percentiles: tuple[float, ...]
+) -> dict[str, Any]:
+    """Return mean, deviation and percentiles, of counts of the values from *lowest* on."""
+    # Integers of Python do not overflow, so that the sums are exact.
+    present = [(lowest + int(i), int(counts[i])) for i in np.flatnonzero(counts)]
+    number = sum(count for _, count in present)
+    total = sum(value * count for value, count in present)
+    squares = sum(value * value * count for value, count in present)
+    below = np.cumsum(counts)
+
+    def percentile(wanted: float) -> float:
+        rank = wanted / 100 * (number - 1)
+        low = int(rank)
+        ranks = (low, min(low + 1, number - 1))
+        a, b = (lowest + int(i) for i in np.searchsorted(below, ranks, side="right"))
+        return a + (b - a) * (rank - low)
+
+    return {
+        "mean": total / number,
+        "std": math.sqrt((number * squares - total * total) / (number * number)),
+        "percentiles": {f"{wanted:g}": percentile(wanted) for wanted in percentiles},
+    }
