@@ -49,5 +49,8 @@ class Identity:
         self.profile = numerical_profile(device, framework="identity", dtype="float32")
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return (n, num_output_channels, z, y, x) of the output patch size; see the class."""
-        return batch[self._inside].repeat(1, self._channels, 1, 1, 1)
+        """Return (n, num_output_channels, z, y, x) of the output patch size; see the class.
+
+        It is a view of *batch*: a copy of it would be most of the work.
+        """
+        return batch[self._inside].expand(-1, self._channels, -1, -1, -1)
