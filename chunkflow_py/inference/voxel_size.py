@@ -1,0 +1,106 @@
+"""Whether data have the voxel size that a network was trained with.
+
+A network knows structures by their size in voxels: at another voxel size it finds less, and nobody
+is told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chunkflow_py.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+TOLERANCE = 0.1
+
+_HALVINGS = 6  # levels that are tried beyond the one at hand, where their sizes are not known
+# How pyramids are made: by 2 in the plane, or along all axes.
+_FACTORS = ((1, 2, 2), (2, 2, 2))
+
+
+def check_voxel_size(
+    model_nm: Sequence[float | None],
+    data_nm: Sequence[float],
+    mip: int | None = None,
+    levels: Iterable[tuple[int, Sequence[float]]] = (),
+    tolerance: float = TOLERANCE,
+) -> None:
+    """Refuse data whose voxels are not those of the network, and name the mip that fits.
+
+    Args:
+        model_nm: voxel size that the network was trained with, nanometres, zyx; ``None`` along an
+            axis on which it does not matter, such as z for a network of sections.
+        data_nm: voxel size of the data, nanometres, zyx.
+        mip: level of the data, if they come from a pyramid.
+        levels: mips of the volume with their voxel sizes (nanometres, zyx), if they are known.
+        tolerance: largest relative difference on an axis, of the network's voxel size.
+
+    Raises:
+        OptionError: an axis is farther off; or *model_nm* is not three positive numbers.
+    """
+    if len(model_nm) != 3 or not all(v is None or 0 < v < float("inf") for v in model_nm):
+        msg = (
+            f"--model-voxel-size-nm {_text(model_nm)} must be three positive numbers "
+            "(nanometres, zyx)"
+        )
+        raise OptionError(msg)
+    if _fits(model_nm, data_nm, tolerance):
+        return
+    off = "; ".join(
+        f"{axis} {data:g} instead of {model:g}"
+        for axis, data, model in zip("zyx", data_nm, model_nm, strict=True)
+        if model is not None and abs(data - model) > tolerance * model
+    )
+    at = "" if mip is None else f" (mip {mip})"
+    msg = (
+        f"the network was trained on voxels of {_text(model_nm)} nm (zyx), but the data{at} have "
+        f"{_text(data_nm)}, more than {tolerance:.0%} off along {off}; "
+        f"{_remedy(model_nm, data_nm, mip, list(levels), tolerance)}"
+    )
+    raise OptionError(msg)
+
+
+def _fits(model_nm: Sequence[float | None], data_nm: Sequence[float], tolerance: float) -> bool:
+    # A hair more, or 36 nm would be too far from 40 nm by rounding alone.
+    allowed = tolerance * (1 + 1e-9)
+    pairs = zip(data_nm, model_nm, strict=True)
+    return all(model is None or abs(data - model) <= allowed * model for data, model in pairs)
+
+
+def _remedy(
+    model_nm: Sequence[float | None],
+    data_nm: Sequence[float],
+    mip: int | None,
+    levels: list[tuple[int, Sequence[float]]],
+    tolerance: float,
+) -> str:
+    if levels:
+        for level, size in levels:
+            if _fits(model_nm, size, tolerance):
+                return f"load with --mip {level}"
+        listed = ", ".join(f"mip {level} {_text(size)}" for level, size in levels)
+        return (
+            f"no mip fits ({listed}); resample the data, or take a network that was trained on one "
+            "of these"
+        )
+    for factors in _FACTORS:
+        for steps in range(-_HALVINGS, _HALVINGS + 1):
+            size = [v * f**steps for v, f in zip(data_nm, factors, strict=True)]
+            if not _fits(model_nm, size, tolerance) or not steps:
+                continue
+            made = "in plane" if factors[0] == 1 else "along all axes"
+            if mip is None:
+                finer = "finer" if steps < 0 else "coarser"
+                return f"data {2 ** abs(steps)} times {finer} {made} would fit: load another mip"
+            if mip + steps >= 0:
+                return f"load with --mip {mip + steps}, if each mip is 2 times coarser {made}"
+    return (
+        "no mip made by factors of 2 fits; resample the data, or take another network (or correct "
+        "--model-voxel-size-nm, or the voxel size of the data with --voxel-size)"
+    )
+
+
+def _text(size_nm: Iterable[float | None]) -> str:
+    return " ".join("any" if v is None else f"{v:g}" for v in size_nm)
