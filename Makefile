@@ -1,7 +1,7 @@
 # `make demo` and `make test` do everything on a fresh Debian or Ubuntu that has make and
 # Python 3.11 to 3.13 with venv. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs-test bench clean
+.PHONY: help demo test lint docs-test bench bench-inference peers clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -29,12 +29,18 @@ lint: $(READY) ## ruff, mypy --strict, and the rules on who may import whom
 docs-test: $(READY) ## run every command of README.md and docs/ only
 	@$(BIN)/pytest -n auto -rs tests/docs
 
-bench: $(READY) ## run the benchmarks; each prints a ratio to its limit
-	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+bench: bench-inference ## run the benchmarks; each prints a ratio to its limit
+	@$(BIN)/python benchmarks/startup.py
+
+bench-inference: peers ## inference beside its limits and its peers; ARGS=--quick for a first look
+	@$(BIN)/python benchmarks/inference.py $(ARGS)
+
+peers: $(READY) ## make the environments of the tools that inference is compared with
+	@$(BIN)/python benchmarks/peers/build.py
 
 clean: ## remove the virtual environment and everything that was generated
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
-	  .coverage .coverage.* build demo-output *.egg-info
+	  benchmarks/peers/.envs .coverage .coverage.* build demo-output *.egg-info
 
 # The environment is made anew when it is broken, and brought up to date when a pin changes.
 # torch comes first and alone, so that pip takes the build that suits the machine; atomicwrites

@@ -1,8 +1,9 @@
-"""Inference on the CPU: what the engine costs beside the network, in time and in memory.
+"""Inference beside its limits and beside its peers, which run in turn with it on this machine.
 
-Run `python benchmarks/inference.py`; each line prints the measured ratio beside its limit, and
-everything goes to benchmarks/results/inference.json. Each measurement runs in a process of its
-own, so that peak memory is its own.
+    python benchmarks/inference.py [--rounds 3] [--threads N] [--quick] [--only NAME] [--write-docs]
+
+Every measurement is a process of its own, so that peak memory and warm caches are its own. The
+environments of the peers have to be there: `benchmarks/peers/build.py` makes them.
 """
 
 from __future__ import annotations
@@ -11,132 +12,324 @@ import argparse
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
-GB = 1e9
+from inference_report import lines
+from inference_table import as_markdown, as_text
+from peers.build import python_of
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+RESULTS = HERE / "results"
+PAGE = ROOT / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- results: written by --write-docs -->\n", "<!-- end of results -->\n"
+
+PATCH, OVERLAP = (20, 256, 256), (4, 64, 64)
+MODELS = ("rsunet_28_80", "rsunet_16_96", "rsunet_8_48")
+SHIPPED = ROOT / "examples" / "fib25"
+VARIANTS = (
+    ("torch", "float32"),
+    ("openvino", "float32"),
+    ("torch", "bfloat16"),
+    ("openvino", "bfloat16"),
+)
+# A peer between two of ours: whatever disturbs the machine for a while disturbs all alike.
+NETWORK_ORDER = (
+    "ours torch float32",
+    "chunkflow",
+    "ours openvino float32",
+    "monai",
+    "ours openvino bfloat16",
+    "ours torch bfloat16",
+)
+IDENTITY_ORDER = ("ours torch float32", "chunkflow", "monai")
+TIME_LIMIT_S = 1800
 
 
-def machine() -> dict[str, str | int]:
-    """Return what the figures depend on."""
-    import numpy as np
-    import torch
-
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        models = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        cpu = models[0].partition(": ")[2] if models else cpu
-    return {
-        "cpu": cpu,
-        "instruction set": torch.backends.cpu.get_cpu_capability(),
-        "cores": len(os.sched_getaffinity(0)),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-    }
-
-
-def measure(size: tuple[int, int, int], model: str, channels: int, threads: int) -> dict[str, Any]:
-    """Run one chunk through the engine and return seconds and bytes."""
-    import numpy as np
-    import torch
-
-    from chunkflow_py.geometry import BoundingBox, Zyx
-    from chunkflow_py.inference.backends import create_backend
-    from chunkflow_py.inference.engine import Engine, EngineSettings
-    from chunkflow_py.inference.grid import PatchGeometry
-
-    torch.set_num_threads(threads)
-    patch = Zyx(20, 256, 256)
-    settings = EngineSettings(
-        PatchGeometry(patch, patch, Zyx(4, 64, 64)), num_output_channels=channels
+def cases(*, quick: bool, smoke: bool) -> dict[str, dict[str, Any]]:
+    """Return what is run: settings by name. Large chunks get a third of the rounds."""
+    patch, overlap = ((20, 64, 64), (4, 16, 16)) if smoke else (PATCH, OVERLAP)
+    small, large = ((36, 112, 112), (52, 112, 112)) if smoke else ((36, 448, 448), (64, 768, 768))
+    blend = (36, 256, 256) if smoke else (128, 1024, 1024)
+    shallow, deep = (
+        ((40, 256, 256), (160, 256, 256)) if smoke else ((64, 1024, 1024), (256, 1024, 1024))
     )
-    backend = create_backend(
-        "identity" if model == "identity" else "pytorch",
-        model=None if model == "identity" else model,
-        input_patch_size=patch,
-        output_patch_size=patch,
-        num_output_channels=channels,
-        device="cpu",
-        window=settings.window,
-    )
-    image = np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8)
-    engine = Engine(backend, settings)
-    start = perf_counter()
-    output = engine.run(image, BoundingBox.from_size((0, 0, 0), size))
-    wall = perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    copied = np.empty_like(output)
-    np.copyto(copied, output)
-    start = perf_counter()
-    np.copyto(copied, output)
-    copy = perf_counter() - start
-    return {
-        "wall_s": wall,
-        "forward_s": engine.forward_seconds,
-        "outside_share": 1 - engine.forward_seconds / wall,
-        "peak_bytes": peak,
-        "input_bytes": image.nbytes,
-        "output_bytes": output.nbytes,
-        "patches": engine.patches_run,
-        "megavoxels_per_s": image.size / wall / 1e6,
-        "copyto_s": copy,
-        "copyto_ratio": wall / copy,
-        "machine": machine(),
-    }
+    common = {"patch": patch, "overlap": overlap}
+    result: dict[str, dict[str, Any]] = {}
+    for model in MODELS:
+        for size in (small,) if quick else (small, large):
+            result[f"{model} {name_of(size)}"] = {
+                "kind": "network",
+                "model": model,
+                "size": size,
+                "channels": 3,
+                "order": NETWORK_ORDER,
+                "large": size == large,
+                **common,
+            }
+    for channels in (1, 3):
+        result[f"identity {name_of(blend)}, {channels} channel{'s' * (channels > 1)}"] = {
+            "kind": "identity",
+            "model": "identity",
+            "size": blend,
+            "channels": channels,
+            "order": IDENTITY_ORDER,
+            "large": False,
+            **common,
+        }
+    for size in (shallow, deep):
+        result[f"workspace {name_of(size)}, 3 channels, uint8"] = {
+            "kind": "workspace",
+            "model": "identity",
+            "size": size,
+            "channels": 3,
+            "output_dtype": "uint8",
+            "order": IDENTITY_ORDER[:1],
+            "large": False,
+            **common,
+        }
+    return result
 
 
-def in_own_process(**settings: Any) -> dict[str, Any]:
-    """Run `measure` in a fresh interpreter."""
-    command = [sys.executable, __file__, "--measure", json.dumps(settings)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+def name_of(size: tuple[int, ...]) -> str:
+    """Return a size as it stands in the table."""
+    return "x".join(str(s) for s in size)
+
+
+def rounds_of(case: dict[str, Any], rounds: int) -> int:
+    """Return how often a case is run."""
+    return max(1, rounds // 3) if case["large"] else rounds
+
+
+# --- processes -----------------------------------------------------------------------------------
+
+
+def run_json(python: Path | str, script: str, job: dict[str, Any]) -> dict[str, Any]:
+    """Run a script of `peers/` in a fresh process and return what it reports, or its error."""
+    # Nothing but the processors this process may use says how many threads a tool starts with.
+    environment = {key: value for key, value in os.environ.items() if "NUM_THREADS" not in key}
+    environment["PYTHONPATH"] = str(ROOT)
+    command = [str(python), str(HERE / "peers" / script), json.dumps(job)]
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=TIME_LIMIT_S,
+        )
+    except FileNotFoundError:
+        return {"error": f"there is no {python}; make peers"}
+    except subprocess.TimeoutExpired:
+        return {"error": f"took more than {TIME_LIMIT_S} s"}
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return {"error": said[-1][:200]}
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
-def main() -> None:
-    """Measure, print each line beside its limit, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--measure", type=json.loads, help=argparse.SUPPRESS)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
-    arguments = parser.parse_args()
-    if arguments.measure:
-        print(json.dumps(measure(**arguments.measure)))
-        return
-    cases = {
-        "rsunet": {"size": (64, 768, 768), "model": "rsunet", "channels": 3},
-        "identity-1": {"size": (128, 1024, 1024), "model": "identity", "channels": 1},
-        "identity-3": {"size": (128, 1024, 1024), "model": "identity", "channels": 3},
+def run_contestant(contestant: str, case: dict[str, Any]) -> dict[str, Any]:
+    """Run one contestant on one case."""
+    if contestant in {"chunkflow", "monai"}:
+        return run_json(python_of(contestant), f"run_{contestant}.py", case)
+    _, backend, dtype = contestant.split()
+    return run_json(
+        sys.executable, "run_chunkflow_py.py", {**case, "backend": backend, "dtype": dtype}
+    )
+
+
+def measure_errors(*, smoke: bool) -> dict[str, Any]:
+    """Return the error of each precision and backend, of random and of trained networks."""
+    result = {}
+    patch = (20, 64, 64) if smoke else PATCH
+    for model in MODELS:
+        job = {"model": model, "patch": patch, "variants": VARIANTS[1:]}
+        name = f"{model}, random weights, random voxels"
+        result[name] = run_json(sys.executable, "run_errors.py", job)
+    job = {
+        "path": str(SHIPPED / "unet_fib25_model.py"),
+        "weights": str(SHIPPED / "unet_fib25.pt"),
+        "image": str(SHIPPED / "raw.h5"),
+        "patch": (48, 128, 128),
+        "variants": VARIANTS[1:],
     }
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in cases}
-    for _ in range(arguments.rounds):
-        for name, case in cases.items():
-            runs[name].append(in_own_process(threads=arguments.threads, **case))
-    outside = median(run["outside_share"] for run in runs["rsunet"])
-    walls = ", ".join(f"{run['wall_s']:.1f}" for run in runs["rsunet"])
-    print(f"rsunet 64x768x768, {arguments.threads} threads: wall {walls} s")
-    print(f"  outside of the forward: {outside:.1%} of the wall time (limit 10%)")
-    run = max(runs["rsunet"], key=lambda r: r["peak_bytes"])
-    limit = run["input_bytes"] + run["output_bytes"] + 1.5 * GB
-    print(f"  peak memory {run['peak_bytes'] / GB:.2f} GB (limit {limit / GB:.2f} GB)")
-    for name in ("identity-1", "identity-3"):
-        speed = median(r["megavoxels_per_s"] for r in runs[name])
-        ratio = median(r["copyto_ratio"] for r in runs[name])
-        peak = max(r["peak_bytes"] for r in runs[name]) / GB
-        print(f"{name} channel(s) 128x1024x1024: {speed:.0f} Mvoxel/s, {ratio:.1f} x the time of")
-        print(f"  one numpy.copyto of the output; peak memory {peak:.2f} GB")
-    RESULTS.mkdir(exist_ok=True)
-    target = RESULTS / "inference.json"
-    target.write_text(json.dumps(runs, indent=1) + "\n")
+    name = "the trained network of examples/fib25 on its image"
+    result[name] = run_json(sys.executable, "run_errors.py", job)
+    return {name: run.get("errors", run) for name, run in result.items()}
+
+
+def measure_gpu() -> dict[str, Any]:
+    """Return what `inference_gpu.py` reports, run where MONAI is."""
+    python = python_of("monai")
+    command = [str(python if python.exists() else sys.executable), str(HERE / "inference_gpu.py")]
+    done = subprocess.run(
+        [*command, "--json"], check=False, capture_output=True, text=True, timeout=TIME_LIMIT_S
+    )
+    if done.returncode:
+        return {"note": done.stderr.strip().splitlines()[-1][:200]}
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+# --- machine -------------------------------------------------------------------------------------
+
+
+def machine() -> dict[str, Any]:
+    """Return what the figures depend on, as far as this process knows without a heavy library."""
+    information = Path("/proc/cpuinfo").read_text().splitlines()
+    fields = {
+        key.strip(): value.strip() for key, _, value in (row.partition(":") for row in information)
+    }
+    flags = fields.get("flags", "").split()
+    versions = {}
+    for name in ("torch", "numpy", "openvino", "chunkflow_py"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "missing"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "processor": fields.get("model name", platform.machine()),
+        "cores": os.cpu_count(),
+        "threads": len(os.sched_getaffinity(0)),
+        "instructions": [flag for flag in flags if flag.startswith(("avx512", "amx", "avx2"))],
+        "bfloat16": any(flag in flags for flag in ("avx512_bf16", "amx_bf16")),
+        "memory_gb": round(memory / 1e9, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        **versions,
+    }
+
+
+def forecast_minutes(
+    chosen: dict[str, dict[str, Any]], rounds: int, arithmetic: dict[str, Any]
+) -> float:
+    """Return about how long the cases will take.
+
+    From the machine's own speed of multiplication, of which peers reach some 0.45 in a network and
+    this package some 0.75, bare forwards included; from measured speeds for the rest.
+    """
+    rate = arithmetic.get("operations_per_s", {}).get("float32", 2e11)
+    seconds = 0.0
+    for case in chosen.values():
+        start = len(case["order"]) * 6.0
+        sizes = zip(case["size"], case["patch"], case["overlap"], strict=True)
+        patches = 1.0
+        for size, patch, overlap in sizes:
+            patches *= -(-(size - overlap) // (patch - overlap))
+        if case["kind"] == "network":
+            forward = arithmetic.get("operations", {}).get(case["model"], 6e11) / rate
+            ours = patches + min(patches, 8)
+            work = forward * (2 * patches / 0.4 + ours * (2 / 0.75 + 2 / 1.5))
+        else:
+            work = case["channels"] * patches * 0.1 * len(case["order"])
+        seconds += rounds_of(case, rounds) * (start + work)
+    return seconds / 60 + 2
+
+
+# --- the whole -----------------------------------------------------------------------------------
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run everything that was asked for and return the report."""
+    allowed = sorted(os.sched_getaffinity(0))
+    if arguments.threads:
+        os.sched_setaffinity(0, allowed[: arguments.threads])
+    chosen = {
+        name: case
+        for name, case in cases(quick=arguments.quick, smoke=arguments.smoke).items()
+        if arguments.only in name
+    }
+    patch = next(iter(cases(quick=True, smoke=arguments.smoke).values()))["patch"]
+    job = {"models": MODELS, "patch": patch}
+    report: dict[str, Any] = {
+        "command": " ".join(["python", "benchmarks/inference.py", *sys.argv[1:]]),
+        "machine": machine(),
+        "rounds": arguments.rounds,
+        "arithmetic": run_json(sys.executable, "run_arithmetic.py", job),
+        "cases": chosen,
+        "runs": [],
+    }
+    minutes = forecast_minutes(chosen, arguments.rounds, report["arithmetic"])
+    threads = report["machine"]["threads"]
+    say(f"{len(chosen)} cases on {threads} threads: about {minutes:.0f} minutes")
+    for name, case in chosen.items():
+        for number in range(rounds_of(case, arguments.rounds)):
+            for contestant in case["order"]:
+                result = run_contestant(contestant, case)
+                record = {"case": name, "contestant": contestant, "round": number, **result}
+                report["runs"].append(record)
+                seconds = f"{result['wall_s']:.2f} s" if "wall_s" in result else result["error"]
+                say(f"  {name}, round {number + 1}, {contestant}: {seconds}")
+    report["errors"] = measure_errors(smoke=arguments.smoke) if arguments.only in "errors" else {}
+    report["gpu"] = measure_gpu() if arguments.only in "gpu" else {"note": "not asked for"}
+    return report
+
+
+def say(text: str) -> None:
+    """Print progress, which is no result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def write_docs(page: Path, results: list[Path]) -> None:
+    """Write the tables of *results* between the two comments of *page*."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(before + BEGIN + documented(results) + END + after, encoding="utf-8")
+
+
+def documented(results: list[Path]) -> str:
+    """Return machine, versions and table of each file of results."""
+    parts = []
+    for path in results:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        about = report["machine"]
+        parts.append(
+            f"\n### On {about['threads']} of {about['cores']} processors\n\n"
+            f"`{report['command']}`\n\n"
+            f"{about['processor']} ({', '.join(about['instructions'])}), "
+            f"{about['memory_gb']} GB; Python {about['python']}, torch {about['torch']}, "
+            f"OpenVINO {about['openvino']}, NumPy {about['numpy']}. Medians of {report['rounds']} "
+            f"interleaved rounds; large chunks have a third of them. Recorded in "
+            f"`benchmarks/results/{path.name}`.\n\n"
+            f"{as_markdown(lines(report))}\n"
+        )
+    return "".join(parts) or "\nNothing has been recorded yet.\n\n"
+
+
+def main() -> None:
+    """Measure, print the table, and write the results of a whole run."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3, help="of small chunks (default 3)")
+    parser.add_argument("--threads", type=int, help="processors to use (default: all allowed)")
+    parser.add_argument("--quick", action="store_true", help="one round, small chunks only")
+    parser.add_argument("--only", default="", help="cases whose name holds this, errors, or gpu")
+    parser.add_argument("--output", type=Path, help="where the results go")
+    parser.add_argument("--write-docs", action="store_true", help="only rewrite docs/benchmarks.md")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes: does everything run?")
+    arguments = parser.parse_args()
+    if arguments.write_docs:
+        write_docs(PAGE, sorted(RESULTS.glob("inference*.json")))
+        return
+    if arguments.quick or arguments.smoke:
+        arguments.rounds = 1
+    report = measure(arguments)
+    output = arguments.output
+    if output is None and not (arguments.quick or arguments.smoke or arguments.only):
+        threads = f"-threads-{arguments.threads}" if arguments.threads else ""
+        output = RESULTS / f"inference{threads}.json"
+    if output is not None:
+        output.write_text(json.dumps(report, indent=1) + "\n")
+        say(f"recorded in {output}")
+        if output.parent == RESULTS:
+            write_docs(PAGE, sorted(RESULTS.glob("inference*.json")))
+    print(as_text(lines(report)))
 
 
 if __name__ == "__main__":
