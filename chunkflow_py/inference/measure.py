@@ -17,6 +17,7 @@ import resource
 import statistics
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from chunkflow_py.allocator import keep_freed_memory
 from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.inference.accuracy import error_against
 from chunkflow_py.inference.backends import create_backend
 from chunkflow_py.inference.backends.device import describe_device, device_of
 from chunkflow_py.inference.backends.precision import bfloat16_unit
@@ -162,12 +164,7 @@ def measure(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         part = file.with_suffix(".part.npy")
         np.save(part, reference)
         part.replace(file)  # whole, or not at all
-    error = np.abs(found - reference)
-    yield {
-        "largest": float(error.max()),
-        "percentile_999": float(np.quantile(error, 0.999)),
-        "mean": float(error.mean(dtype=np.float64)),
-    }
+    yield asdict(error_against(torch.from_numpy(reference), torch.from_numpy(found)))
 
 
 def _backend(request: dict[str, Any]) -> Backend:

@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 PATCH_SIZE = Zyx(32, 128, 128)  # where none was said, and the network does not care
 TOLERANCE = 0.02
+MOST_PATCHES = 64  # in a batch
 SAME_SPEED = 0.95  # of the fastest: among such, the one with the smallest error is the best
 BACKENDS = {"cpu": ("torch", "openvino", "onnxruntime"), "cuda": ("torch", "onnxruntime")}
 # Larger patches overlap less; those with few voxels more come first. One smaller, for its memory.
@@ -291,10 +292,13 @@ class _Search:
         return best.candidate if best else self.base
 
     def _larger_batches(self, best: Candidate) -> Iterator[Candidate]:
-        while not self._is_too_large(candidate := replace(best, batch_size=2 * best.batch_size)):
+        while best.batch_size < MOST_PATCHES:
+            candidate = replace(best, batch_size=2 * best.batch_size)
+            if self._is_too_large(candidate):
+                return
             yield candidate
             if self._best() != candidate:
-                return  # no faster, or too large
+                return  # no faster, or no good
             best = candidate
 
     def _other_sizes(self, best: Candidate) -> Iterator[Candidate]:
