@@ -171,7 +171,28 @@ def test_dtype_of_torchscript(tmp_path):
     backend = create_backend(model=str(tmp_path / "net.pt"), dtype="bfloat16", **SIZES)
     results = [backend(batch()).clone() for _ in range(4)]
     assert results[0].dtype == torch.bfloat16
+    assert backend.profile["memory_layout"] == "channels_last_3d"
     assert all(torch.equal(result, results[0]) for result in results)
+
+
+class Viewing(nn.Module):
+    """A network that needs its maps contiguous."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv3d(1, 3, 3, padding=1)
+
+    def forward(self, x):
+        return self.conv(x).view(x.shape[0], -1).view(x.shape[0], 3, 4, 16, 16)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_torchscript_that_needs_contiguous_maps(tmp_path):
+    """A TorchScript program that calls view runs in the layout it needs."""
+    torch.jit.save(torch.jit.trace(Viewing(), (batch(),)), str(tmp_path / "net.pt"))
+    backend = create_backend(model=str(tmp_path / "net.pt"), **SIZES)
+    assert backend(batch()).shape == (2, 3, *PATCH)
+    assert backend.profile["memory_layout"] == "contiguous_format"
 
 
 # --- BatchNorm ----------------------------------------------------------------------------------
