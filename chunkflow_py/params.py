@@ -141,6 +141,26 @@ class ChannelsType(click.ParamType[tuple[int, ...]]):
         return tuple(int(part) for part in parts)
 
 
+class NumbersType(click.ParamType[tuple[int, ...]]):
+    """Whole numbers above 0, separated by commas."""
+
+    name = "numbers"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[int, ...]:
+        """Split at commas."""
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in value.split(",")]
+        if not all(part.isdecimal() and int(part) for part in parts):
+            self.fail(f"{value!r} is not a list of numbers above 0; write 3,1", param, ctx)
+        return tuple(int(part) for part in parts)
+
+
 class AxisType(click.IntRange):
     """One of three whole numbers; click itself would not say that one too few was given."""
 
@@ -159,6 +179,8 @@ class AxisType(click.IntRange):
 
 
 BBOX = BoxType()
+NAMES = NamesType()
+NUMBERS = NumbersType()
 
 
 def zyx_option(

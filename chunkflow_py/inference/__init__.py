@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from chunkflow_py.inference.backends import create_backend as create_backend
     from chunkflow_py.inference.engine import Engine as Engine
-    from chunkflow_py.inference.engine import EngineSettings as EngineSettings
     from chunkflow_py.inference.grid import PatchGeometry as PatchGeometry
     from chunkflow_py.inference.grid import PatchGrid as PatchGrid
     from chunkflow_py.inference.inferencer import Inferencer as Inferencer
+    from chunkflow_py.inference.placement import Placement as Placement
+    from chunkflow_py.inference.settings import EngineSettings as EngineSettings
     from chunkflow_py.inference.window import create_window as create_window
 
 _HOMES = {
     "Engine": "engine",
-    "EngineSettings": "engine",
+    "EngineSettings": "settings",
     "Inferencer": "inferencer",
     "PatchGeometry": "grid",
     "PatchGrid": "grid",
+    "Placement": "placement",
     "create_backend": "backends",
     "create_window": "window",
 }

@@ -20,11 +20,11 @@ from contextlib import closing
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from chunkflow_py.errors import ChunkError, GeometryError, ModelError, NonFiniteError, OptionError
 from chunkflow_py.geometry import BoundingBox
+from chunkflow_py.inference.accuracy import non_empty_batches
 from chunkflow_py.inference.activation import activated
 from chunkflow_py.inference.augment import augmented
 from chunkflow_py.inference.blend import Blender
@@ -32,7 +32,6 @@ from chunkflow_py.inference.feed import Cut, Feed
 from chunkflow_py.inference.outlet import Outlet, non_finite
 from chunkflow_py.inference.output_kind import MEANING
 from chunkflow_py.inference.results import ResultMemory
-from chunkflow_py.inference.settings import EngineSettings
 from chunkflow_py.inference.transfer import Stopwatch
 
 if TYPE_CHECKING:
@@ -44,10 +43,14 @@ if TYPE_CHECKING:
     from chunkflow_py.inference.blend import Region
     from chunkflow_py.inference.feed import Batches
     from chunkflow_py.inference.grid import PatchGrid
+    from chunkflow_py.inference.settings import EngineSettings
 
-__all__ = ["Engine", "EngineSettings"]
+__all__ = ["Engine"]
 
 logger = logging.getLogger(__name__)
+
+_SAMPLED = 8  # patches that are looked at to find some that are not empty
+_COMPARED = 2  # of them, run in float32 too
 
 
 class Engine:
@@ -65,7 +68,6 @@ class Engine:
         backend: Backend,
         settings: EngineSettings,
         *,
-        scale: Callable[[NDArray[Any], NDArray[np.float32]], None] | None = None,
         staged: bool | None = None,
     ) -> None:
         """Keep the network and the settings; buffers are made when they are first needed.
@@ -73,8 +75,6 @@ class Engine:
         Args:
             backend: the network.
             settings: what else decides the output.
-            scale: fills (c, z, y, x) float32 from voxels of the image (default: what the
-                settings say of ``normalize``).
             staged: bring output to the host through buffers and a thread (default: on a GPU).
 
         Raises:
@@ -92,7 +92,6 @@ class Engine:
         self._clock = Stopwatch(backend.device)
         self.patches_run = self.patches_skipped = 0
         device = backend.device
-        self._scale = scale or (divided if settings.normalize == "dtype" else cast)
         shape = (
             settings.batch_size,
             settings.num_input_channels,
@@ -117,6 +116,11 @@ class Engine:
     def voxels_clamped(self) -> int:
         """Number of output values outside of [0, 1] that the uint8 rule clamped so far."""
         return self._outlet.clamped
+
+    def warm(self) -> None:
+        """Begin to run the network on nothing, so that the first batch finds it compiled."""
+        if warm := getattr(self.backend, "warm", None):
+            self._thread.submit(warm)
 
     def close(self) -> None:
         """Stop what is being computed after the batch in the network, and end the threads."""
@@ -176,12 +180,21 @@ class Engine:
         target = grid.cover if output_box is None else output_box
         data = self._checked_input(array, box)
         self._check_required(grid, box, target)
-        cut = Cut(data, box, grid, target, self._scale, settings.skip_empty, wanted)
+        cut = Cut(data, box, grid, target, settings.normalizer, settings.skip_empty, wanted)
         job = self._thread.submit(
             self._compute, self._feed.open(cut), grid, target, stop or Event(), on_progress
         )
         # Not in the thread of the network: it goes on with the next box.
         return self._end.submit(_completed, job, wrap)
+
+    def sample(
+        self, array: NDArray[Any], box: BoundingBox, grid: PatchGrid, target: BoundingBox
+    ) -> list[torch.Tensor]:
+        """Return a few patches of *target* that are not empty, as batches, normalised."""
+        cut = Cut(self._checked_input(array, box), box, grid, target, self.settings.normalizer)
+        boxes = list(grid.patches(target))
+        patches = [cut.patch(patch) for patch in boxes[:: -(-len(boxes) // _SAMPLED)]]
+        return non_empty_batches(torch.stack(patches), self.settings.batch_size, most=_COMPARED)
 
     @torch.inference_mode()
     def _compute(
@@ -267,7 +280,8 @@ class Engine:
                 output = self.backend(batch)
         output = self._crop(output[:used])
         if settings.activation != "none" and settings.activate == "before":
-            output = activated(output, settings.activation)
+            channels = tuple(part.channels for part in settings.outputs)
+            output = activated(output, settings.activation, channels)
         if not self._checked:
             self._check_values(output)
         return output
@@ -326,20 +340,6 @@ def _completed(
     for write in writes:
         write.result()
     return result if wrap is None else wrap(result)
-
-
-def divided(source: NDArray[Any], target: NDArray[np.float32]) -> None:
-    """Fill *target* with *source*, integers divided by the maximum of their type."""
-    if source.dtype.kind in "iu":
-        divisor = np.float32(np.iinfo(source.dtype).max)
-        np.divide(source, divisor, out=target, casting="unsafe")
-    else:
-        cast(source, target)
-
-
-def cast(source: NDArray[Any], target: NDArray[np.float32]) -> None:
-    """Fill *target* with *source* as it is."""
-    np.copyto(target, source, casting="unsafe")
 
 
 def missing_margin(need: BoundingBox, box: BoundingBox) -> str:

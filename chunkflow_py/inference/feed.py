@@ -86,6 +86,21 @@ class Cut:
             return False
         return not self.skip_empty or bool(source.any())
 
+    def fill(
+        self, place: NDArray[np.float32], source: NDArray[Any], outside: list[NDArray[np.bool_]]
+    ) -> None:
+        """Write what the network sees of *source* to (c, z, y, x) *place*; see `source`."""
+        self.scale(source, place)
+        for axis, mask in enumerate(outside):
+            place[(slice(None),) * (axis + 1) + (mask,)] = 0
+
+    def patch(self, patch: BoundingBox) -> torch.Tensor:
+        """Return what the network sees of one patch, (c, z, y, x) float32."""
+        source, outside = self.source(patch)
+        place = np.empty(source.shape, np.float32)
+        self.fill(place, source, outside)
+        return torch.from_numpy(place)
+
     def source(self, patch: BoundingBox) -> tuple[NDArray[Any], list[NDArray[np.bool_]]]:
         """Return the input of an output patch, and along each axis what of it has to be zero.
 
@@ -159,10 +174,7 @@ class Feed:
                         continue
                     if batch.buffer is None:
                         batch.buffer = self._take(stop)
-                    place = batch.buffer.host[batch.used].numpy()
-                    cut.scale(source, place)
-                    for axis, mask in enumerate(outside):
-                        place[(slice(None),) * (axis + 1) + (mask,)] = 0
+                    cut.fill(batch.buffer.host[batch.used].numpy(), source, outside)
                     batch.steps.append((patch, batch.used))
                     batch.used += 1
                     if batch.used == self._shape[0]:

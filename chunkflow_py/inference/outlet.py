@@ -136,7 +136,8 @@ class Outlet:
         values = region.sums.div_(region.weights)
         clamped = torch.zeros((), dtype=torch.int64, device=values.device)
         if settings.activate == "after":
-            values = activated(values, settings.activation)
+            channels = tuple(part.channels for part in settings.outputs)
+            values = activated(values, settings.activation, channels, in_place=True)
         if settings.mask_myelin_threshold is not None:
             keep = values[-1:] < settings.mask_myelin_threshold
             values = values[:-1].mul_(keep)

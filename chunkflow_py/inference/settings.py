@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from chunkflow_py.errors import OptionError
 from chunkflow_py.inference.grid import Pad, PatchGeometry, PatchGrid
+from chunkflow_py.inference.normalize import Normalizer
 from chunkflow_py.inference.output_kind import MEANING, OutputKind
 from chunkflow_py.inference.window import Bump, create_window
 
@@ -17,9 +18,23 @@ if TYPE_CHECKING:
 
     from chunkflow_py.chunk import Kind
     from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.inference.activation import Activation
 
 OutputDtype = Literal["float32", "float16", "uint8", "argmax"]
-Activation = Literal["none", "sigmoid", "softmax"]
+
+
+class Output(NamedTuple):
+    """One of several outputs of a network.
+
+    Attributes:
+        name: key of the dict that the network returns (of a tuple, any name), and of the chunk.
+        channels: number of channels.
+        kind: what its values mean.
+    """
+
+    name: str
+    channels: int
+    kind: OutputKind
 
 
 @dataclass(frozen=True)
@@ -29,20 +44,21 @@ class EngineSettings:
     Attributes:
         geometry: patch sizes and overlap.
         num_input_channels: channels the network takes.
-        num_output_channels: channels the network gives.
+        num_output_channels: channels the network gives, in all its outputs.
+        outputs: names, channels and kinds of several outputs of one network (default: there is
+            one, which has all channels).
         batch_size: patches in one forward; the last batch is filled up, so that every forward has
             the same shape.
         bump: name of the blending window.
         pad: what the network sees outside of the domain.
         keep_stride: let the last patch reach into the padding (``--grid padded``).
-        normalize: ``dtype`` divides integer images by the maximum of their type; ``none`` does
-            not.
+        normalizer: what a voxel becomes before the network sees it.
         output_dtype: ``float32``, ``float16``, or ``uint8``: 255·p rounded half to even, after
             clamping p to [0, 1]; ``argmax``: the channel with the largest value, uint8, one
             channel.
         output_kind: what the output means: decides how augmentation maps it back, and whether the
             first batch is checked to lie in [0, 1].
-        activation: applied to the network's output.
+        activation: applied to the network's output; softmax over the channels of each output.
         activate: ``before`` blending, on each patch, or ``after`` it.
         augment: mean over 16 flips and transposes.
         mask_myelin_threshold: zero the other channels where the last one, which is dropped, is
@@ -54,11 +70,12 @@ class EngineSettings:
     geometry: PatchGeometry
     num_input_channels: int = 1
     num_output_channels: int = 3
+    outputs: tuple[Output, ...] = ()
     batch_size: int = 1
     bump: Bump = "wu"
     pad: Pad = "reflect"
     keep_stride: bool = False
-    normalize: Literal["dtype", "none"] = "dtype"
+    normalizer: Normalizer = field(default_factory=Normalizer)
     output_dtype: OutputDtype = "float32"
     output_kind: OutputKind | None = None
     activation: Activation = "none"
@@ -91,6 +108,25 @@ class EngineSettings:
             )
             raise OptionError(msg)
         self._check_kind()
+        if self.outputs:
+            self._check_outputs()
+
+    def _check_outputs(self) -> None:
+        total = sum(output.channels for output in self.outputs)
+        if total != self.num_output_channels:
+            msg = (
+                f"the outputs {', '.join(o.name for o in self.outputs)} have {total} channels in "
+                f"all, but --num-output-channels is {self.num_output_channels}; set it to {total}"
+            )
+            raise OptionError(msg)
+        for option, given in (
+            ("--augment", self.augment),
+            ("--mask-myelin-threshold", self.mask_myelin_threshold is not None),
+            ("--output-dtype argmax", self.output_dtype == "argmax"),
+        ):
+            if given:
+                msg = f"{option} is for networks of one output, and --output-names says several"
+                raise OptionError(msg)
 
     def _check_kind(self) -> None:
         kind, channels = self.output_kind, self._channels

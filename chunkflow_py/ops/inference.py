@@ -5,11 +5,12 @@ Example: chunkflow load-h5 -f em.h5 inference -m net.py -w net.pt -s 20 256 256 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.params import zyx_option
+from chunkflow_py.params import NAMES, NUMBERS, ItemNames, floats_option, zyx_option
 from chunkflow_py.stages import transform
 
 if TYPE_CHECKING:
@@ -38,16 +39,54 @@ if TYPE_CHECKING:
               default="universal", show_default=True, help="What runs the network.")
 @click.option("--device", default="auto", show_default=True,
               help="cpu, cuda, cuda:N, or auto: cuda where there is one.")
-@click.option("--dtype", "-d", type=click.Choice(["float32", "float16"]), default="float32",
-              show_default=True, help="Precision of the network.")
-@click.option("--output-dtype", type=click.Choice(["float32", "float16", "uint8"]),
+@click.option("--backend", type=click.Choice(["torch", "openvino", "onnxruntime", "auto"]),
+              default="torch", show_default=True,
+              help="Library that runs the network; auto: the fastest installed one whose error in "
+                   "float32 is below 1e-5.")
+@click.option("--dtype", "-d", type=click.Choice(["float32", "bfloat16", "float16"]),
               default="float32", show_default=True,
-              help="Type of the result; uint8 is 255 p, clamped, rounded half to even.")
-@click.option("--output-kind", type=click.Choice(["probability", "affinity"]),
-              help="What the output means; the first batch is checked to lie in [0, 1]. Affinity "
-                   "channels are x, y, z.")
-@click.option("--normalize", type=click.Choice(["dtype", "none"]), default="dtype",
-              show_default=True, help="Divide integer images by the maximum of their type, or not.")
+              help="Precision of the network; its error against float32 is logged.")
+@click.option("--compile/--no-compile", default=False, show_default=True,
+              help="Compile the network with torch.compile.")
+@click.option("--tf32/--no-tf32", default=False, show_default=True,
+              help="On a GPU, multiply float32 with 10 bits of mantissa.")
+@click.option("--cuda-graphs/--no-cuda-graphs", default=True, show_default=True,
+              help="On a GPU, capture the forward once and replay it.")
+@click.option("--spatial-dims", type=click.Choice(["3", "2"]), default="3", show_default=True,
+              help="2: the network takes single sections.")
+@click.option("--output-dtype", type=click.Choice(["float32", "float16", "uint8", "argmax"]),
+              default="float32", show_default=True,
+              help="Type of the result; uint8 is 255 p, clamped, rounded half to even; argmax is "
+                   "the channel with the largest value.")
+@click.option("--output-kind", type=NAMES,
+              help="What the output means: probability, affinity (channels x, y, z), logit, vector "
+                   "(channels x, y, z) or embedding; one for each of --output-names.")
+@click.option("--output-names", type=ItemNames("out"),
+              help="Chunks to make of a network that returns several outputs: keys of its dict, "
+                   "or names for the items of its tuple, such as affinity,myelin.")
+@click.option("--output-channels", type=NUMBERS,
+              help="Channels of each of --output-names, such as 3,1.")
+@click.option("--activation", type=click.Choice(["none", "sigmoid", "softmax"]), default="none",
+              show_default=True, help="What to apply to the network's output.")
+@click.option("--activate", type=click.Choice(["before", "after"]), default="before",
+              show_default=True, help="Apply it to each patch, or after blending.")
+@click.option("--normalize", type=click.Choice(["dtype", "none", "zscore", "percentile"]),
+              help="Divide integers by the maximum of their type (dtype), or use statistics of the "
+                   "whole dataset.  [default: dtype]")
+@click.option("--normalize-statistics", metavar="FILE",
+              help="Statistics of the whole dataset, JSON; see docs/inference.md.")
+@click.option("--normalize-percentiles", type=float, nargs=2, metavar="LOW HIGH",
+              default=(1.0, 99.0), show_default=True, help="Percentiles that become 0 and 1.")
+@floats_option("--model-voxel-size-nm",
+               help="Voxel size the network was trained with; images more than 10 % off are "
+                    "refused.")
+@click.option("--skip-empty-patches/--no-skip-empty-patches", default=False, show_default=True,
+              help="Do not run patches whose input is zero everywhere; their output is zero.")
+@click.option("--patch-mask", metavar="URL",
+              help="Volume of a coarse mask; patches outside of it are not run, their output is "
+                   "zero.")
+@click.option("--patch-mask-mip", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Resolution level of the mask.")
 @click.option("--bump", type=click.Choice(["wu", "zung", "gaussian", "linear", "constant"]),
               default="wu", show_default=True, help="Blending window.")
 @click.option("--grid", type=click.Choice(["auto", "anchored", "padded", "chunk"]), default="auto",
@@ -77,26 +116,27 @@ if TYPE_CHECKING:
 @click.option("--trust-weights", is_flag=True, help="Unpickle weight files that may hold code.")
 def command(**options: Any) -> Inferencer:
     """Check sizes and options; the network is loaded when the whole line has been accepted."""
-    from chunkflow_py.inference.engine import EngineSettings
-    from chunkflow_py.inference.grid import PatchGeometry
     from chunkflow_py.inference.inferencer import Inferencer, check_network
+    from chunkflow_py.inference.options import network_options, settings_from
+    from chunkflow_py.inference.placement import Placement
 
-    input_size = options["input_patch_size"]
-    output_size = options["output_patch_size"] or input_size
-    own = ("num_input_channels", "num_output_channels", "batch_size", "bump", "pad", "normalize",
-           "output_dtype", "output_kind", "augment", "mask_myelin_threshold")  # fmt: skip
-    settings = EngineSettings(
-        PatchGeometry(input_size, output_size, options["output_patch_overlap"]),
-        keep_stride=options["grid"] == "padded",
-        **{key: options[key] for key in own},
-    )
-    network = {
-        "framework": options["framework"],
-        "model": options["convnet_model"],
-        "weights": options["convnet_weight_path"],
-        **{key: options[key] for key in ("device", "dtype", "trust_weights")},
-    }
+    settings, network = settings_from(options), network_options(options)
     check_network(network)
-    more = ("output_margin", "output_crop_margin", "patch_num", "mask_output_chunk", "grid",
-            "patch_divisor")  # fmt: skip
-    return Inferencer(settings, network, **{key: options[key] for key in more})
+    own = ("output_margin", "output_crop_margin", "patch_num", "mask_output_chunk", "grid")
+    return Inferencer(
+        Placement(settings, **{key: options[key] for key in own}),
+        network,
+        patch_divisor=options["patch_divisor"],
+        model_voxel_size_nm=options["model_voxel_size_nm"],
+        warn_of_dtype=options["normalize"] is None,
+        mask=_mask(options["patch_mask"], options["patch_mask_mip"]),
+    )
+
+
+def _mask(url: str | None, mip: int) -> Any:
+    if url is None:
+        return None
+    from chunkflow_py.volume import open_volume
+    from chunkflow_py.volume.mask import touches_mask
+
+    return partial(touches_mask, open_volume(url, mip=mip))

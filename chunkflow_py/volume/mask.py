@@ -10,10 +10,14 @@ from chunkflow_py.errors import ChunkError, GeometryError
 from chunkflow_py.geometry import BoundingBox, Zyx
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from chunkflow_py.chunk import Chunk
     from chunkflow_py.volume.protocol import Volume
+
+    VoxelSize = tuple[float, float, float]
 
 
 def mask_of(chunk: Chunk, volume: Volume, *, fill_missing: bool = True) -> NDArray[Any]:
@@ -31,19 +35,8 @@ def mask_of(chunk: Chunk, volume: Volume, *, fill_missing: bool = True) -> NDArr
         ChunkError: the mask's voxel size is not a multiple of the chunk's.
         GeometryError: the chunk reaches outside of the mask, and may not.
     """
-    ratio = _ratio(volume, chunk)
-    box = BoundingBox(chunk.bbox.start // ratio, -(-chunk.bbox.stop // ratio))
-    inside = box.intersection(volume.bounds)
-    if inside != box and not fill_missing:
-        msg = (
-            f"chunk {chunk.bbox} needs {box} of mask {volume.url}, whose bounds are "
-            f"{volume.bounds}; use --fill-missing to count the rest as zero"
-        )
-        raise GeometryError(msg)
-    coarse = np.zeros(box.size, bool)
-    if not inside.is_empty:
-        values = volume.read(inside).array.astype(bool)
-        coarse[inside.slices(box.start)] = values if values.ndim == 3 else values.any(axis=0)
+    ratio = _ratio(volume, chunk.voxel_size_nm)
+    coarse, box = _read(volume, chunk.bbox, ratio, fill_missing=fill_missing)
     indexes = [
         np.arange(chunk.bbox.start[axis], chunk.bbox.stop[axis]) // ratio[axis] - box.start[axis]
         for axis in range(3)
@@ -51,12 +44,55 @@ def mask_of(chunk: Chunk, volume: Volume, *, fill_missing: bool = True) -> NDArr
     return coarse[np.ix_(*indexes)]
 
 
-def _ratio(volume: Volume, chunk: Chunk) -> Zyx:
-    ratios = [m / c for m, c in zip(volume.voxel_size_nm, chunk.voxel_size_nm, strict=True)]
+def touches_mask(
+    volume: Volume, box: BoundingBox, voxel_size_nm: VoxelSize
+) -> Callable[[BoundingBox], bool]:
+    """Return the function that tells whether a part of *box* touches the mask.
+
+    Args:
+        volume: of the mask, any dtype; what lies outside of it is zero.
+        box: which is read once, as coarse as the mask is.
+        voxel_size_nm: of the voxels that boxes are counted in, zyx.
+
+    Raises:
+        ChunkError: the mask's voxel size is not a multiple of this one.
+    """
+    ratio = _ratio(volume, voxel_size_nm)
+    coarse, around = _read(volume, box, ratio)
+
+    def touches(part: BoundingBox) -> bool:
+        inside = part.intersection(box)
+        cells = BoundingBox(inside.start // ratio, -(-inside.stop // ratio))
+        return not inside.is_empty and bool(coarse[cells.slices(around.start)].any())
+
+    return touches
+
+
+def _read(
+    volume: Volume, wanted: BoundingBox, ratio: Zyx, *, fill_missing: bool = True
+) -> tuple[NDArray[np.bool_], BoundingBox]:
+    """Return the mask around *wanted* (z, y, x), and the box of it in voxels of the mask."""
+    box = BoundingBox(wanted.start // ratio, -(-wanted.stop // ratio))
+    inside = box.intersection(volume.bounds)
+    if inside != box and not fill_missing:
+        msg = (
+            f"chunk {wanted} needs {box} of mask {volume.url}, whose bounds are "
+            f"{volume.bounds}; use --fill-missing to count the rest as zero"
+        )
+        raise GeometryError(msg)
+    coarse = np.zeros(box.size, bool)
+    if not inside.is_empty:
+        values = volume.read(inside).array.astype(bool)
+        coarse[inside.slices(box.start)] = values if values.ndim == 3 else values.any(axis=0)
+    return coarse, box
+
+
+def _ratio(volume: Volume, voxel_size_nm: VoxelSize) -> Zyx:
+    ratios = [m / c for m, c in zip(volume.voxel_size_nm, voxel_size_nm, strict=True)]
     if any(r < 1 - 1e-6 or abs(r - round(r)) > 1e-6 * r for r in ratios):
         msg = (
             f"voxels of mask {volume.url} are {volume.voxel_size_nm} nm, those of the chunk "
-            f"{chunk.voxel_size_nm} nm (zyx); the first must be a multiple of the second, "
+            f"{voxel_size_nm} nm (zyx); the first must be a multiple of the second, "
             "so choose another --mip, or load the chunk with its --voxel-size"
         )
         raise ChunkError(msg)

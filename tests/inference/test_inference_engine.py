@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from chunkflow_py.errors import ChunkError, GeometryError, ModelError, NonFiniteError, OptionError
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.backends.identity import Identity
-from chunkflow_py.inference.engine import Engine, EngineSettings
+from chunkflow_py.inference.engine import Engine
 from chunkflow_py.inference.grid import PatchGeometry
+from chunkflow_py.inference.normalize import Normalizer
+from chunkflow_py.inference.settings import EngineSettings
 from chunkflow_py.inference.window import BUMPS
 
 
@@ -252,7 +254,7 @@ def test_integer_images_are_divided_by_the_maximum_of_their_type(dtype):
     geometry = PatchGeometry(Zyx(2, 2, 2), Zyx(2, 2, 2), Zyx(0, 0, 0))
     box = BoundingBox.from_size((0, 0, 0), (2, 2, 2))
     for normalize, divisor in (("dtype", peak), ("none", 1)):
-        setting = EngineSettings(geometry, num_output_channels=1, normalize=normalize)
+        setting = EngineSettings(geometry, num_output_channels=1, normalizer=Normalizer(normalize))
         output = Engine(identity(setting), setting).run(image, box)
         np.testing.assert_allclose(output[0], image / divisor, rtol=1e-6)
 

@@ -6,21 +6,25 @@ import pytest
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.errors import GeometryError, OptionError
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
-from chunkflow_py.inference.engine import EngineSettings
 from chunkflow_py.inference.grid import PatchGeometry
 from chunkflow_py.inference.inferencer import Inferencer, check_network
+from chunkflow_py.inference.placement import Placement
+from chunkflow_py.inference.settings import EngineSettings
 from chunkflow_py.stages import Outline
 
 DOMAIN = BoundingBox.from_size((10, 20, 30), (17, 30, 31))
 GEOMETRY = PatchGeometry(Zyx(6, 12, 12), Zyx(4, 8, 8), Zyx(1, 2, 2))
 
 
-def create(geometry=GEOMETRY, grid="auto", *, settings=None, **more):
+IDENTITY = {"framework": "identity", "device": "cpu"}
+
+
+def create(geometry=GEOMETRY, grid="auto", *, settings=None, own=None, **more):
     """Return an inferencer around the identity network, one channel."""
     setting = EngineSettings(
         geometry, num_output_channels=1, keep_stride=grid == "padded", **(settings or {})
     )
-    return Inferencer(setting, {"framework": "identity", "device": "cpu"}, grid=grid, **more)
+    return Inferencer(Placement(setting, grid=grid, **more), IDENTITY, **(own or {}))
 
 
 def image(box=DOMAIN, domain=DOMAIN, seed=0):
@@ -145,30 +149,30 @@ def test_no_padding_limits_the_output_to_what_lies_deep_enough():
 def test_broken_congruence_is_said_with_the_alternative(caplog):
     """A divisor that stride or last patch break is warned of once; the padded grid keeps it."""
     geometry = PatchGeometry(Zyx(8, 16, 16), Zyx(8, 16, 16), Zyx(4, 8, 8))
-    create(geometry, patch_divisor=Zyx(4, 8, 8))(image())
+    create(geometry, own={"patch_divisor": Zyx(4, 8, 8)})(image())
     assert "--grid padded keeps them congruent" in caplog.text
     caplog.clear()
-    create(geometry, grid="padded", patch_divisor=Zyx(4, 8, 8))(image())
+    create(geometry, grid="padded", own={"patch_divisor": Zyx(4, 8, 8)})(image())
     assert "congruent" not in caplog.text
     odd = PatchGeometry(Zyx(8, 16, 16), Zyx(8, 16, 16), Zyx(3, 7, 8))
-    create(odd, grid="padded", patch_divisor=Zyx(4, 8, 8))(image())
+    create(odd, grid="padded", own={"patch_divisor": Zyx(4, 8, 8)})(image())
     assert "--output-patch-overlap 4 8 8 keeps" in caplog.text
 
 
 def test_wide_integers_are_warned_of(caplog):
     """uint16 images are divided by 65535, which darkens 12-bit data: said once."""
     chunk = Chunk(image().array.astype(np.uint16), DOMAIN.start)
-    inferencer = create()
+    inferencer = create(own={"warn_of_dtype": True})
     inferencer(chunk)
     inferencer(chunk)
-    assert caplog.text.count("divided by the maximum of their type") == 1
+    assert caplog.text.count("are divided by 65535, the largest of their type") == 1
 
 
 def test_augmentation_says_what_it_takes_the_channels_for(caplog):
     """Without --output-kind three channels are taken for affinities, and that is said."""
     geometry = PatchGeometry(Zyx(4, 8, 8), Zyx(4, 8, 8), Zyx(1, 2, 2))
     setting = EngineSettings(geometry, num_output_channels=3, augment=True)
-    output = Inferencer(setting, {"framework": "identity", "device": "cpu"})(image())
+    output = Inferencer(Placement(setting), IDENTITY)(image())
     assert output.kind == "affinity"
     assert "takes the 3 output channels for affinity" in caplog.text
 

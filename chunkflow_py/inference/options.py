@@ -1,0 +1,104 @@
+"""Settings of the engine and arguments of a backend from the options of the command line."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.inference.grid import PatchGeometry
+from chunkflow_py.inference.normalize import create_normalizer
+from chunkflow_py.inference.output_kind import OUTPUT_KINDS
+from chunkflow_py.inference.settings import EngineSettings, Output
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from chunkflow_py.inference.output_kind import OutputKind
+
+_SETTINGS = (
+    "num_input_channels", "batch_size", "bump", "pad", "output_dtype", "activation", "activate",
+    "augment", "mask_myelin_threshold",
+)  # fmt: skip
+_NETWORK = (
+    "framework", "backend", "device", "dtype", "compile", "tf32", "cuda_graphs", "trust_weights",
+)  # fmt: skip
+
+
+def settings_from(options: Mapping[str, Any]) -> EngineSettings:
+    """Return the settings of the engine.
+
+    Args:
+        options: of the command ``inference``, by their Python names.
+
+    Raises:
+        OptionError: options contradict each other.
+    """
+    size = options["input_patch_size"]
+    geometry = PatchGeometry(
+        size, options["output_patch_size"] or size, options["output_patch_overlap"]
+    )
+    kinds = _kinds(options["output_kind"])
+    outputs = _outputs(options["output_names"], options["output_channels"], kinds)
+    normalizer = create_normalizer(
+        options["normalize"] or "dtype",
+        num_channels=options["num_input_channels"],
+        statistics=options["normalize_statistics"],
+        percentiles=options["normalize_percentiles"],
+    )
+    return EngineSettings(
+        geometry,
+        num_output_channels=sum(output.channels for output in outputs)
+        or options["num_output_channels"],
+        outputs=outputs,
+        normalizer=normalizer,
+        output_kind=None if outputs or not kinds else kinds[0],
+        keep_stride=options["grid"] == "padded",
+        skip_empty=options["skip_empty_patches"],
+        **{key: options[key] for key in _SETTINGS},
+    )
+
+
+def network_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of `chunkflow_py.inference.backends.create_backend`."""
+    return {
+        "model": options["convnet_model"],
+        "weights": options["convnet_weight_path"],
+        "spatial_dims": int(options["spatial_dims"]),
+        **{key: options[key] for key in _NETWORK},
+    }
+
+
+def _kinds(words: tuple[str, ...] | None) -> tuple[OutputKind, ...]:
+    kinds: list[OutputKind] = []
+    for word in words or ():
+        known = [kind for kind in OUTPUT_KINDS if kind == word]
+        if not known:
+            msg = f"--output-kind {word!r} is not one of {', '.join(OUTPUT_KINDS)}"
+            raise OptionError(msg)
+        kinds += known
+    return tuple(kinds)
+
+
+def _outputs(
+    names: tuple[str, ...] | None,
+    channels: tuple[int, ...] | None,
+    kinds: tuple[OutputKind, ...],
+) -> tuple[Output, ...]:
+    if not names:
+        if channels or len(kinds) > 1:
+            option = "--output-channels" if channels else "--output-kind"
+            msg = f"{option} lists several outputs; name them with --output-names"
+            raise OptionError(msg)
+        return ()
+    if len(names) != len(channels or ()) or (kinds and len(kinds) != len(names)):
+        msg = (
+            f"--output-names has {len(names)} names, --output-channels {len(channels or ())} "
+            f"numbers and --output-kind {len(kinds)} words; give one of each for every output"
+        )
+        raise OptionError(msg)
+    rows = zip_longest(names, channels or (), kinds)
+    return tuple(
+        Output(name, count, kind or ("affinity" if count == 3 else "probability"))
+        for name, count, kind in rows
+    )

@@ -1,0 +1,194 @@
+"""Which patches a chunk is given, and which box comes out: anchored, padded and legacy patches."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from chunkflow_py.errors import GeometryError, OptionError
+from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.inference.grid import PatchGrid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.inference.settings import EngineSettings
+
+logger = logging.getLogger(__name__)
+
+GridMode = Literal["auto", "anchored", "padded", "chunk"]
+
+
+@dataclass
+class Placement:
+    """Places patches over chunks.
+
+    ```
+    domain    |----------------------------------------|    patches are placed here (anchored)
+    chunk           |------------------|                    must hold the required input
+    result              |---------|                         the task's box
+    ```
+
+    Attributes:
+        settings: of the engine.
+        grid: ``anchored`` to the domain; ``padded``, the same with an unbroken stride;
+            ``chunk``, counted from the chunk's corner as chunkflow 1.x did; ``auto``, anchored
+            when the chunk holds the required input, else ``chunk`` with a warning.
+        output_margin: voxels to compute beyond the task's box on each side.
+        output_crop_margin: legacy: voxels to drop on each side of what patches cover.
+        patch_num: legacy: number of patches the chunk must hold, zyx.
+        mask_output_chunk: legacy: keep all that patches cover instead of dropping the overlap.
+    """
+
+    settings: EngineSettings
+    grid: GridMode = "auto"
+    output_margin: Zyx = Zyx(0, 0, 0)
+    output_crop_margin: Zyx | None = None
+    patch_num: Zyx | None = None
+    mask_output_chunk: bool = False
+    line: Any = field(default=None, init=False, repr=False)
+    needed: Callable[[BoundingBox, BoundingBox], BoundingBox] | None = field(
+        default=None, init=False, repr=False
+    )
+    said: set[str] = field(default_factory=set, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check options against each other.
+
+        Raises:
+            OptionError: ``--grid padded`` with ``--pad none``.
+        """
+        if self.settings.keep_stride and self.settings.pad == "none":
+            msg = (
+                "--grid padded lets the last patch reach into the padding, and --pad none allows "
+                "none; use --grid anchored, or --pad reflect"
+            )
+            raise OptionError(msg)
+
+    def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
+        """Return the input that decides the output on *box*, for a volume with bounds *domain*."""
+        if self.grid == "chunk":
+            return box.grow(self._legacy_margin).intersection(domain)
+        return self._anchored(domain).required_input(self._wanted(box, domain))
+
+    @property
+    def _legacy_margin(self) -> Zyx:
+        return self.settings.geometry.margin + self._legacy_crop
+
+    @property
+    def _legacy_crop(self) -> Zyx:
+        if self.output_crop_margin is not None:
+            return self.output_crop_margin
+        overlap = self.settings.geometry.output_patch_overlap
+        return Zyx(0, 0, 0) if self.mask_output_chunk else overlap
+
+    def _anchored(self, domain: BoundingBox) -> PatchGrid:
+        return self.settings.grid(domain)
+
+    def _wanted(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
+        """Return what is to be computed for a task: its box and margin, where there is output."""
+        cover = self._anchored(domain).cover
+        wanted = box.grow(self.output_margin).intersection(cover)
+        if wanted.is_empty:
+            msg = f"task {box} has no voxel in common with {cover}, where there is an output"
+            raise GeometryError(msg)
+        return wanted
+
+    def plan(self, chunk: Chunk, bbox: BoundingBox | None) -> tuple[PatchGrid, BoundingBox]:
+        """Choose the patches and the output box for one chunk."""
+        if self.grid == "chunk":
+            return self._legacy_plan(chunk, None, self._legacy_crop)
+        if bbox is None:
+            bbox = self._taskless_box(chunk)
+        grid = self._anchored(chunk.domain)
+        # As much as later operators need, which may be more than the task's box.
+        asked = bbox.hull(self.needed(bbox, chunk.domain)) if self.needed else bbox
+        wanted = self._wanted(asked, chunk.domain)
+        need = grid.required_input(wanted)
+        if chunk.bbox.contains(need):
+            if wanted == chunk.domain:
+                self._check_patch_num(grid, wanted)
+            return grid, wanted
+        if self.grid != "auto":
+            msg = f"--grid {self.grid}: {self._advice(grid, chunk, bbox, asked)}"
+            raise GeometryError(msg)
+        if "legacy" not in self.said:
+            self.warn_once(
+                "legacy",
+                f"patches are counted from the chunk's corner, so the result depends on how the "
+                f"volume is cut into tasks: {self._advice(grid, chunk, bbox, asked)}",
+            )
+        # The task's box says what to return; what --output-crop-margin would drop lies around it.
+        return self._legacy_plan(chunk, wanted, None)
+
+    def _advice(self, grid: PatchGrid, chunk: Chunk, bbox: BoundingBox, asked: BoundingBox) -> str:
+        """Return what disagrees, and the margin that suits all tasks of the line."""
+        wanted = self._wanted(asked, chunk.domain)
+        more = (bbox.start - asked.start).high(asked.stop - bbox.stop) + self.output_margin
+        known = self.line is not None and self.line.has_tasks
+        # It would be no help to fail again at the next task.
+        margin = grid.sufficient_margin(self.line.boxes if known else [bbox], more)
+        return (
+            f"chunk {chunk.bbox} does not hold {grid.required_input(wanted)}, the input that "
+            f"decides the output on {wanted}; load it with --expand-margin-size auto, or with "
+            f"--expand-margin-size {' '.join(map(str, margin))} (zyx, voxels)"
+        )
+
+    def _taskless_box(self, chunk: Chunk) -> BoundingBox:
+        crop = self.output_crop_margin
+        if crop is None:
+            return chunk.domain
+        if any(a <= 2 * b for a, b in zip(chunk.domain.size, crop, strict=True)):
+            msg = f"--output-crop-margin {crop} leaves nothing of {chunk.domain} (zyx, voxels)"
+            raise GeometryError(msg)
+        return chunk.domain.grow(-crop)
+
+    def _legacy_plan(
+        self, chunk: Chunk, bbox: BoundingBox | None, crop: Zyx | None
+    ) -> tuple[PatchGrid, BoundingBox]:
+        """Count patches from the chunk's corner, as chunkflow 1.x did."""
+        geometry = self.settings.geometry
+        need = geometry.input_patch_size
+        if any(a < b for a, b in zip(chunk.size, need, strict=True)):
+            # Too small to do without padding: there is one patch along the short axes.
+            grid = PatchGrid(geometry, chunk.bbox, self._padding)
+        else:
+            grid = PatchGrid(geometry, chunk.bbox, "none")
+        self._check_patch_num(grid, grid.cover)
+        target = grid.cover
+        if crop is not None:
+            if any(a <= 2 * b for a, b in zip(target.size, crop, strict=True)):
+                msg = (
+                    f"--output-crop-margin {crop} leaves nothing of {target}, which the patches of "
+                    f"chunk {chunk.bbox} cover (zyx, voxels); lower it or load a larger chunk"
+                )
+                raise GeometryError(msg)
+            target = target.grow(-crop)
+        elif bbox is not None and not target.intersection(bbox).is_empty:
+            target = target.intersection(bbox)
+        return grid, target
+
+    @property
+    def _padding(self) -> Any:
+        return "reflect" if self.settings.pad == "none" else self.settings.pad
+
+    def _check_patch_num(self, grid: PatchGrid, box: BoundingBox) -> None:
+        if self.patch_num is None or grid.count(box) == self.patch_num:
+            return
+        geometry = self.settings.geometry
+        size = geometry.stride * (self.patch_num - 1) + geometry.input_patch_size
+        if grid.pad != "none":
+            size = size - geometry.margin * 2
+        msg = (
+            f"--patch-num is {self.patch_num}, but chunk {grid.domain} holds {grid.count(box)} "
+            f"patches (zyx); leave --patch-num out, or make the chunk {size} voxels large"
+        )
+        raise OptionError(msg)
+
+    def warn_once(self, key: str, text: str) -> None:
+        """Warn of *text*, once for each *key*."""
+        if key not in self.said:
+            self.said.add(key)
+            logger.warning(text)
