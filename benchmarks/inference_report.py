@@ -118,12 +118,11 @@ def network_lines(case: Case, report: Report) -> list[Line]:
     for name in (*case.peers(), *case.ours):
         text = spread(case.values(name, "wall_s"), "s")
         if name in case.ours:
-            text += "".join(
-                f"; {case.median(peer, 'wall_s') / case.median(name, 'wall_s'):.2f} x {peer}"
-                for peer in case.peers()
-            )
+            for peer in case.peers():
+                ratio = case.median(peer, "wall_s") / case.median(name, "wall_s")
+                text += f", {ratio:.2f} x {peer}"
             bare = case.median(name, "bare_forward_s") * case.median(name, "patches")
-            text += f"; bare forwards of as many patches {bare:.3g} s"
+            text += f", bare forwards {bare:.3g} s"
         result.append(Line(case.name, f"wall time, {TITLES.get(name, name)}", text))
     for name, error in case.errors.items():
         result.append(not_measured(case.name, f"wall time, {TITLES.get(name, name)}", "", error))
@@ -316,6 +315,8 @@ def gpu_lines(report: Report) -> list[Line]:
     """Return the lines of the GPU, or that there was none."""
     gpu = report["gpu"]
     outside, busy = "time outside the forward, ten chunks", "GPU busy, ten chunks"
+    if not gpu:
+        return []
     if not gpu.get("runs"):
         reason = gpu.get("note", "not run")
         return [

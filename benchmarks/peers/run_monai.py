@@ -17,7 +17,8 @@ def main() -> None:
     if asked["model"] == "identity":
 
         def network(batch: torch.Tensor) -> torch.Tensor:
-            return batch if channels == 1 else batch.repeat(1, channels, 1, 1, 1)
+            # A copy, as of any network: MONAI multiplies what is returned in place.
+            return batch.repeat(1, channels, 1, 1, 1)
 
     else:
         network = import_module(asked["model"]).InstantiatedModel
