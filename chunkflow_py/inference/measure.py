@@ -57,8 +57,11 @@ _WHOLE_PATCH: dict[str, int | None] = {
     "native_group_norm": None,
     "layer_norm": None,
     "native_layer_norm": None,
+    "adaptive_avg_pool2d": None,
     "adaptive_avg_pool3d": None,
+    "adaptive_max_pool2d": None,
     "adaptive_max_pool3d": None,
+    "_adaptive_avg_pool2d": None,
     "_adaptive_avg_pool3d": None,
 }
 _REDUCTIONS = {"mean", "sum", "std", "var", "var_mean", "std_mean", "amax", "amin"}
@@ -93,10 +96,11 @@ class WholePatchOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in _WHOLE_PATCH:
             flag = _WHOLE_PATCH[name]
             return full.endswith(".no_stats") or flag is None or bool(args[flag])
-        if name not in _REDUCTIONS or not args or args[0].ndim != 5:
+        # Patches are (n, c, z, y, x), and (n, c, y, x) within a 2D network.
+        if name not in _REDUCTIONS or not args or args[0].ndim not in (4, 5):
             return False
         axes = args[1] if len(args) > 1 else kwargs.get("dim")
-        return not axes or any(axis % 5 >= 2 for axis in np.atleast_1d(axes))
+        return not axes or any(axis % args[0].ndim >= 2 for axis in np.atleast_1d(axes))
 
 
 def inspect(request: dict[str, Any]) -> Iterator[dict[str, Any]]:

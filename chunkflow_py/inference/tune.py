@@ -59,6 +59,7 @@ class Candidate:
         dtype: arithmetic.
         compile: whether PyTorch compiles it.
         batch_size: patches in a forward.
+        tf32: whether CUDA multiplies float32 with 10 bits of mantissa.
     """
 
     input_patch_size: Zyx
@@ -67,6 +68,7 @@ class Candidate:
     dtype: str = "float32"
     compile: bool = False
     batch_size: int = 1
+    tf32: bool = False
 
     @property
     def input_voxels(self) -> int:
@@ -75,11 +77,17 @@ class Candidate:
 
     def __str__(self) -> str:
         """Return it as a person would say it."""
-        compiled = " compiled" if self.compile else ""
-        return (
-            f"{self.backend}{compiled} {self.dtype}, "
-            f"batch {self.batch_size} of {self.input_patch_size}"
-        )
+        return f"{self.runner} {self.precision}, batch {self.batch_size} of {self.input_patch_size}"
+
+    @property
+    def runner(self) -> str:
+        """What runs it, in words."""
+        return f"{self.backend} compiled" if self.compile else self.backend
+
+    @property
+    def precision(self) -> str:
+        """The arithmetic, in a word."""
+        return "tf32" if self.tf32 else self.dtype
 
 
 @dataclass(frozen=True)
@@ -280,6 +288,8 @@ class _Search:
             for dtype, backend in product(self.about["dtypes"], backends):
                 if (candidate := replace(self.base, backend=backend, dtype=dtype)) != self.base:
                     yield candidate
+            if device == "cuda":
+                yield replace(self.base, tf32=True)
             yield replace(self._best("torch"), compile=True)
         yield from self._larger_batches(self._best())
         if not self.found.whole_patch:
@@ -326,8 +336,8 @@ class _Search:
 
     def _is_too_large(self, candidate: Candidate) -> bool:
         """Tell whether a candidate would exceed the memory, by one of its kind; then note so."""
-        alike = [m for m in self.found.measurements if m.memory_bytes is not None
-                 and _kind(m.candidate) == _kind(candidate)]  # fmt: skip
+        known = [m for m in self.found.measurements if m.memory_bytes is not None]
+        alike = [m for m in known if m.candidate.way == candidate.way]
         if not alike:
             return False
         largest = max(alike, key=lambda m: m.candidate.input_voxels)
@@ -359,11 +369,10 @@ class _Search:
     def _ask(self, task: str, candidate: Candidate, limit_s: float) -> dict[str, Any]:
         """Return all that a process of its own found out until it ended, by itself or not."""
         name = "-".join(map(str, candidate.input_patch_size))
-        reference = str(self.folder / f"{name}.npy")
         request = self.request | {
             "task": task,
             "candidate": asdict(candidate),
-            "reference": reference,
+            "reference": str(self.folder / f"{name}.npy"),
         }
         command = [sys.executable, "-m", "chunkflow_py.inference.measure"]
         text = json.dumps(request).encode()
@@ -387,7 +396,3 @@ class _Search:
         for line in output.splitlines():
             answer |= json.loads(line)
         return answer
-
-
-def _kind(candidate: Candidate) -> tuple[str, str, bool]:
-    return candidate.backend, candidate.dtype, candidate.compile

@@ -94,9 +94,10 @@ def test_a_network_is_tried_in_all_precisions(
     """For PyTorch's networks the line says backend and precision, which `inference` takes."""
     monkeypatch.setattr(tune_module, "BACKENDS", {"cpu": ("torch",)})
     (tmp_path / "net.py").write_text(
-        "from torch import nn\nInstantiatedModel = nn.Conv3d(1, 1, 3, padding=1)\n"
+        "from torch import nn\nInstantiatedModel = nn.Conv2d(1, 1, 3, padding=1)\n"
     )
-    result = run("tune", "-m", str(tmp_path / "net.py"), *SMALL, "--json")
+    flat = ("--spatial-dims", "2")
+    result = run("tune", "-m", str(tmp_path / "net.py"), *SMALL, *flat, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     ways = [(m["dtype"], m["compile"]) for m in found["measurements"]]
@@ -120,7 +121,7 @@ def test_options_are_those_of_inference() -> None:
             count += 1
             assert (ours.opts, ours.nargs) == (theirs.opts, theirs.nargs)
             assert ours.default == theirs.default
-    assert count == 10
+    assert count == 11
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,13 @@ class Standardised(nn.Module):
         return x - x.mean((2, 3, 4), keepdim=True)
 
 
+class Sections(nn.Module):
+    """Subtracts the mean of the section, in code of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean((-2, -1), keepdim=True)
+
+
 class Functional(nn.Module):
     """Calls a function for its normalisation."""
 
@@ -104,6 +111,17 @@ def test_operators_on_the_whole_patch_are_found(name: str, form: str) -> None:
         with torch.inference_mode(), WholePatchOperators() as operators:
             network(batch)
     assert bool(operators.found) == depends, operators.found
+
+
+@pytest.mark.parametrize(
+    ("network", "depends"),
+    [(nn.InstanceNorm2d(4), True), (Sections(), True), (nn.BatchNorm2d(4), False)],
+)
+def test_operators_on_whole_sections_are_found(network: nn.Module, depends: bool) -> None:
+    """A 2D network is watched as well, on its patches of one section."""
+    with torch.inference_mode(), WholePatchOperators() as operators:
+        network.eval()(torch.rand(8, 4, 16, 16))
+    assert bool(operators.found) == depends
 
 
 def test_a_patch_size_is_needed_where_it_matters(tmp_path: Path) -> None:

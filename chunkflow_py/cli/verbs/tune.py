@@ -69,6 +69,8 @@ class MemoryType(click.ParamType[int]):
               default="universal", show_default=True, help="What the model is.")
 @click.option("--device", default="auto", show_default=True,
               help="cpu, cuda, cuda:N, or auto: cuda where there is one.")
+@click.option("--spatial-dims", type=click.Choice(["3", "2"]), default="3", show_default=True,
+              help="2 runs a 2D network section by section.")
 @click.option("--trust-weights", is_flag=True, help="Unpickle weight files that may hold code.")
 @click.option("--memory", type=MemoryType(), metavar="SIZE",
               help="That may be taken, such as 16GB: of the host, or of the GPU.  [default: all]")
@@ -86,6 +88,7 @@ def command(*, as_json: bool, volume_size: Zyx | None, **options: Any) -> Callab
     same = ("framework", "num_input_channels", "num_output_channels", "device", "trust_weights")
     network = {name: options[name] for name in same}
     network |= {"model": options["convnet_model"], "weights": options["convnet_weight_path"]}
+    network["spatial_dims"] = int(options["spatial_dims"])
     sizes = ("input_patch_size", "output_patch_size", "output_patch_overlap")
 
     def act() -> None:
@@ -164,9 +167,11 @@ def _line(found: Tuning, best: Measurement, network: dict[str, Any]) -> str:
         words += ["--output-patch-size", *candidate.output_patch_size]
     words += ["--output-patch-overlap", *best.overlap]
     words += ["--batch-size", candidate.batch_size, "--device", network["device"]]
+    words += ["--spatial-dims", 2] if network["spatial_dims"] == 2 else []
     if found.framework == "pytorch":  # the others have no choice
         words += ["--backend", candidate.backend, "--dtype", candidate.dtype]
         words += ["--compile"] if candidate.compile else []
+        words += ["--tf32"] if candidate.tf32 else []
     return shlex.join(map(str, words))
 
 
@@ -210,8 +215,8 @@ def _print_table(found: Tuning, line: str | None, volume_size: Zyx | None) -> No
     for measured in sorted(found.measurements, key=lambda m: -m.voxels_per_second):
         candidate = measured.candidate
         row = [
-            candidate.backend + (" compiled" if candidate.compile else ""),
-            candidate.dtype,
+            candidate.runner,
+            candidate.precision,
             str(candidate.batch_size),
             "x".join(map(str, candidate.input_patch_size)),
             _number(measured.voxels_per_second or None, 1e6),
