@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -47,6 +48,16 @@ NETWORK_ORDER = (
     "ours torch bfloat16",
 )
 IDENTITY_ORDER = ("ours torch float32", "chunkflow", "monai")
+INSTRUCTIONS = (
+    "avx2",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_bf16",
+    "amx_int8",
+    "asimd",
+    "bf16",
+)
 TIME_LIMIT_S = 1800
 
 
@@ -198,8 +209,8 @@ def machine() -> dict[str, Any]:
         "processor": fields.get("model name", platform.machine()),
         "cores": os.cpu_count(),
         "threads": len(os.sched_getaffinity(0)),
-        "instructions": [flag for flag in flags if flag.startswith(("avx512", "amx", "avx2"))],
-        "bfloat16": any(flag in flags for flag in ("avx512_bf16", "amx_bf16")),
+        "instructions": [flag for flag in INSTRUCTIONS if flag in flags],
+        "bfloat16": "avx512_bf16" in flags or "amx_bf16" in flags,
         "memory_gb": round(memory / 1e9, 1),
         "system": platform.platform(),
         "python": platform.python_version(),
@@ -249,7 +260,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     patch = next(iter(cases(quick=True, smoke=arguments.smoke).values()))["patch"]
     job = {"models": MODELS, "patch": patch}
     report: dict[str, Any] = {
-        "command": " ".join(["python", "benchmarks/inference.py", *sys.argv[1:]]),
+        "command": shlex.join(["python", "benchmarks/inference.py", *sys.argv[1:]]),
         "machine": machine(),
         "rounds": arguments.rounds,
         "arithmetic": run_json(sys.executable, "run_arithmetic.py", job),
