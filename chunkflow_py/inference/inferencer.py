@@ -97,8 +97,10 @@ class Inferencer:
         return self.placement.settings
 
     def __enter__(self) -> Inferencer:
-        """Load the network, and warm it up while the first chunk is read."""
-        self._loaded().warm()
+        """Load the network; what takes a while goes on while the first chunk is read."""
+        engine = self._loaded()
+        if self.network.get("compile") or engine.backend.device.type == "cuda":
+            engine.warm()
         return self
 
     def __exit__(self, *_: object) -> None:
