@@ -14,7 +14,6 @@ that what matters most comes first, because the time may end at any point:
 from __future__ import annotations
 
 import json
-import logging
 import signal
 import subprocess
 import sys
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
-
-logger = logging.getLogger(__name__)
 
 PATCH_SIZE = Zyx(32, 128, 128)  # where none was said, and the network does not care
 TOLERANCE = 0.02
@@ -77,7 +74,12 @@ class Candidate:
 
     def __str__(self) -> str:
         """Return it as a person would say it."""
-        return f"{self.runner} {self.precision}, batch {self.batch_size} of {self.input_patch_size}"
+        return f"{self.way}, batch {self.batch_size} of {self.input_patch_size}"
+
+    @property
+    def way(self) -> str:
+        """What runs it, in which arithmetic."""
+        return f"{self.runner} {self.precision}"
 
     @property
     def runner(self) -> str:
@@ -346,8 +348,7 @@ class _Search:
         need = idle + ((largest.memory_bytes or 0) - idle) * ratio
         if ratio <= 1 or need <= self.found.memory_bytes:
             return False
-        self._add(Measurement(candidate, self.geometry.output_patch_overlap,
-                              failure=f"not run: needs about {need / 1e9:.1f} GB"))  # fmt: skip
+        self._add(candidate, failure=f"not run: needs about {need / 1e9:.1f} GB")
         return True
 
     # --- measuring -----------------------------------------------------------------------------
@@ -359,10 +360,10 @@ class _Search:
             took = monotonic() - begin
             self.quickest = min(self.quickest or took, took)
         names = ("seconds", "memory_bytes", "largest", "percentile_999", "mean", "failure")
-        known = {name: answer.get(name) for name in names}
-        self._add(Measurement(candidate, self.geometry.output_patch_overlap, **known))
+        self._add(candidate, **{name: answer.get(name) for name in names})
 
-    def _add(self, measurement: Measurement) -> None:
+    def _add(self, candidate: Candidate, **known: Any) -> None:
+        measurement = Measurement(candidate, self.geometry.output_patch_overlap, **known)
         self.found.measurements.append(measurement)
         self.on_measured(measurement)
 
