@@ -15,17 +15,26 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Names and numbers of <malloc.h>.
+_MMAP_MAX = -4
+_MMAP_MAX_DEFAULT = 65536
 _SETTINGS = {
     # Large buffers come from the heap too, which is where freed memory can be kept.
-    "M_MMAP_MAX": (-4, 0),
+    "M_MMAP_MAX": (_MMAP_MAX, 0),
     # Never give the end of the heap back; -1 stands for the largest size there is.
     "M_TRIM_THRESHOLD": (-1, -1),
     # One heap for all threads: those that glibc makes for other threads are cut into 64 MB pieces,
     # which are unmapped when they are empty, and the network runs in a thread of its own.
     "M_ARENA_MAX": (-8, 1),
 }
+
+_kept = False
 
 
 def keep_freed_memory() -> bool:
@@ -40,13 +49,41 @@ def keep_freed_memory() -> bool:
         Whether it was done: ``False`` where the C library is not glibc (macOS, Windows, Alpine
         Linux), whose allocators have no such settings.
     """
+    global _kept  # noqa: PLW0603  (it is a fact of the process)
     if not _is_glibc():
         return False
+    done = [_set(number, value) for number, value in _SETTINGS.values()]
+    _kept = all(done)
+    return _kept
+
+
+def keeps_freed_memory() -> bool:
+    """Tell whether this process keeps the memory that it frees."""
+    return _kept
+
+
+@contextmanager
+def apart_from_heap() -> Iterator[None]:
+    """Map large buffers apart from the heap again while this is entered.
+
+    For the first forward of a network, in which libraries make small things that stay: between
+    large buffers that come and go they would cut the heap into pieces. Measured, RSUNet: the
+    process peaks at 0.93 to 1.16 GB instead of 1.04 to 1.60 GB. Not for two threads at once.
+    """
+    if not _kept:
+        yield
+        return
+    _set(_MMAP_MAX, _MMAP_MAX_DEFAULT)
+    try:
+        yield
+    finally:
+        _set(_MMAP_MAX, 0)
+
+
+def _set(number: int, value: int) -> bool:
     import ctypes  # not free, and of no use elsewhere
 
-    mallopt = ctypes.CDLL(None).mallopt
-    done = [mallopt(number, value) == 1 for number, value in _SETTINGS.values()]
-    return all(done)
+    return bool(ctypes.CDLL(None).mallopt(number, value) == 1)
 
 
 def _is_glibc() -> bool:

@@ -67,10 +67,31 @@ def test_the_command_line_keeps_memory_by_itself() -> None:
 
 
 @glibc_only
+def test_the_heap_can_be_spared() -> None:
+    """What is taken while the heap is spared is handed back at once; then memory stays again."""
+    spared = KEEP + "; from chunkflow_py.allocator import apart_from_heap"
+    inside = "with apart_from_heap(): use()"
+    assert faults(spared, inside) > 10_000
+    assert faults(spared, f"{inside}\nuse()") < 1000
+
+
+def test_nothing_is_kept_unless_asked_for() -> None:
+    """A library does not change the allocator of a program behind its back."""
+    code = (
+        "from chunkflow_py import allocator\n"
+        "with allocator.apart_from_heap(): pass\n"
+        "print(allocator.keeps_freed_memory())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
+
+
+@glibc_only
 def test_it_may_be_called_again() -> None:
     """A second call does nothing and says the same."""
     assert chunkflow_py.keep_freed_memory()
     assert chunkflow_py.keep_freed_memory()
+    assert allocator.keeps_freed_memory()
 
 
 @pytest.mark.parametrize("answer", [None, "", ValueError("unknown"), OSError("unknown")])
