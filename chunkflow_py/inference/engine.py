@@ -190,7 +190,11 @@ class Engine:
     def sample(
         self, array: NDArray[Any], box: BoundingBox, grid: PatchGrid, target: BoundingBox
     ) -> list[torch.Tensor]:
-        """Return a few patches of *target* that are not empty, as batches, normalised."""
+        """Return a few patches of *target* that are not empty, as batches, normalised.
+
+        Waits until the network is idle, so that the caller may run these batches through it.
+        """
+        self._thread.submit(int).result()
         cut = Cut(self._checked_input(array, box), box, grid, target, self.settings.normalizer)
         boxes = list(grid.patches(target))
         patches = [cut.patch(patch) for patch in boxes[:: -(-len(boxes) // _SAMPLED)]]
@@ -219,8 +223,9 @@ class Engine:
                 for patch, place in batch.steps:
                     for region in blender.advance(patch):
                         writes += self._give_out(region, target, result)
-                    if place is not None and outputs is not None:
-                        blender.add(patch, outputs[place], weighted=self.backend.weighted)
+                    run = place is not None and outputs is not None
+                    values = outputs[place] if run else None
+                    blender.add(patch, values, weighted=self.backend.weighted)
                 # What is written is let go of; what failed raises.
                 writes = [write for write in writes if not write.done() or write.result()]
                 done += len(batch.steps)
@@ -284,6 +289,7 @@ class Engine:
             output = activated(output, settings.activation, channels)
         if not self._checked:
             self._check_values(output)
+            self._checked = True  # only now: where it raised, the next box has to be refused too
         return output
 
     def _crop(self, output: torch.Tensor) -> torch.Tensor:
@@ -309,7 +315,6 @@ class Engine:
 
     def _check_values(self, output: torch.Tensor) -> None:
         """Compare the first batch with what the output was said to mean."""
-        self._checked = True
         bad = int((~torch.isfinite(output)).sum())
         if bad:
             raise NonFiniteError(non_finite(f"{bad} values", "the first batch"))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _BUFFERS = 3  # one in the network, one on its way, one being filled
 _PATIENCE_S = 0.05  # how often a thread that waits looks whether it is still wanted
+_SKIPPED = 256  # patches in a row that are not run, after which the engine is told
 
 
 class _Buffer:
@@ -116,11 +117,16 @@ class Cut:
             for axis in range(3)
         ]
         # Voxels of the zero padding point one before the domain: read anything, then clear.
+        # `fill` clears them once more, because the scale may make something else of a zero.
         outside = [i < first for i, first in zip(index, self.grid.domain.start, strict=True)]
         z, y, x = (
             np.clip(i - first, 0, None) for i, first in zip(index, self.box.start, strict=True)
         )
-        return self.data[:, z[:, None, None], y[:, None], x], outside
+        source = self.data[:, z[:, None, None], y[:, None], x]
+        # Whether a patch is empty must not depend on what was read instead of the zero padding.
+        for axis, mask in enumerate(outside):
+            source[(slice(None),) * (axis + 1) + (mask,)] = 0
+        return source, outside
 
 
 class _StoppedError(Exception):
@@ -171,6 +177,11 @@ class Feed:
                     source, outside = cut.source(patch)
                     if not cut.wants(patch, source):
                         batch.steps.append((patch, None))
+                        if batch.buffer is None and len(batch.steps) == _SKIPPED:
+                            ready.put(batch)
+                            batch = Batch()
+                            if stop.is_set():
+                                break
                         continue
                     if batch.buffer is None:
                         batch.buffer = self._take(stop)
