@@ -20,7 +20,7 @@ it was computed in.
 from __future__ import annotations
 
 from collections import OrderedDict
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -64,7 +64,11 @@ class Blender:
         """Keep what all boxes have in common."""
         self._window = window.to(device)
         self._channels, self._device = channels, device
-        self._scratch: torch.Tensor | None = None
+        together = device.type != "cpu"
+        self._groups = [slice(None)] if together else [slice(c, c + 1) for c in range(channels)]
+        self._scratch = torch.empty(
+            (channels if together else 1, *window.shape), dtype=torch.float32, device=device
+        )
         self._strip = self._carry = torch.empty(0)
         self._weights: OrderedDict[tuple[object, ...], torch.Tensor] = OrderedDict()
         self._row: tuple[int, int] | None = None
@@ -83,8 +87,6 @@ class Blender:
         shared = max((a + height - b for a, b in pairwise(z)), default=0)
         self._strip = self._buffer(self._strip, (height, length, extent[1]))
         self._carry = self._buffer(self._carry, (max(shared, 0), *extent))
-        if self._scratch is None:
-            self._scratch = self._buffer(torch.empty(0), (height, length, width))
 
     def _buffer(self, old: torch.Tensor, size: tuple[int, int, int]) -> torch.Tensor:
         shape = (self._channels, *size)
@@ -99,22 +101,64 @@ class Blender:
             yield from self.finish()
             self._open(row)
 
-    def add(self, patch: BoundingBox, values: torch.Tensor, *, weighted: bool) -> None:
+    def add(self, patch: BoundingBox, values: torch.Tensor | None, *, weighted: bool) -> None:
         """Add one patch, for which `advance` was called.
 
         Args:
             patch: output box of the patch.
-            values: (c, z, y, x) of any floating dtype and strides; not changed.
+            values: (c, z, y, x) of any floating dtype and strides; not changed. ``None`` adds
+                zeros.
             weighted: whether *values* come multiplied by the window already.
         """
-        start = patch.start.x - self._starts[2][0]
-        strip = self._strip[..., start : start + patch.size.x]
-        if not weighted:
-            # Multiply, then add: two correctly rounded steps. A fused multiply-add may round
-            # differently in the vector loop and in its tail, and where the tail lies depends on
-            # the width of the box.
-            values = torch.mul(values, self._window, out=self._scratch)
-        strip += values
+        x = patch.start.x - self._starts[2][0]
+        strip = self._strip[..., x : x + patch.size.x]
+        for fresh, box in self._parts(patch):
+            # Channel by channel on the CPU: what is multiplied is still in the cache to be added.
+            for channels in self._groups:
+                into = strip[channels][:, *box]
+                if values is None:
+                    if fresh:
+                        into.zero_()
+                    continue
+                part = values[channels][:, *box]
+                if not weighted:
+                    # Multiply, then add: two correctly rounded steps. A fused multiply-add may
+                    # round differently in the vector loop and in its tail, and where the tail
+                    # lies depends on the width of the box.
+                    out = into if fresh else self._scratch[:, *box]
+                    part = torch.mul(part, self._window[box], out=out)
+                if not fresh:
+                    into += part
+                elif weighted:
+                    into.copy_(part)
+
+    def _parts(self, patch: BoundingBox) -> Iterator[tuple[bool, tuple[slice, slice, slice]]]:
+        """Yield boxes that make up a patch, and whether it is the first one that touches them.
+
+        ```
+        z   +-----------------+       1  planes that the layer before touched
+            |        1        |       2  lines that the row before touched
+            +-----+-----------+       3  columns that the patch before touched
+            | 2,3 |   fresh   |
+            +-----+-----------+
+        ```
+        """
+        touched = [
+            starts[k - 1] + size - starts[k] if (k := starts.index(start)) else 0
+            for starts, start, size in zip(
+                self._starts, patch.start, self._window.shape, strict=True
+            )
+        ]
+        z, y, x = (slice(n, None) for n in touched)
+        every = slice(None)
+        for known, box in (
+            (touched[0], (slice(touched[0]), every, every)),
+            (touched[1], (z, slice(touched[1]), every)),
+            (touched[2], (z, y, slice(touched[2]))),
+        ):
+            if known:
+                yield False, box
+        yield True, (z, y, x)
 
     def finish(self) -> Iterator[Region]:
         """Yield what the last row completes; to be called after the last patch."""
@@ -137,12 +181,11 @@ class Blender:
     # --- the strip -----------------------------------------------------------------------------
 
     def _open(self, index: tuple[int, int]) -> None:
-        """Bring the strip to a row: what earlier layers left there, and zeros elsewhere."""
+        """Bring what earlier layers left there to the strip; `add` writes the rest first."""
         layer, row = index
         height, length, _ = self._window.shape
         z, y, _ = self._starts
         fresh = 0 if row == 0 else y[row - 1] + length - y[row]  # lines before it hold sums already
-        self._strip[:, :, fresh:] = 0
         planes = z[layer - 1] + height - z[layer] if layer else 0
         if planes > 0 and fresh < length:
             first = y[row] + fresh - y[0]
@@ -182,18 +225,12 @@ class Blender:
         return found
 
     def _sum_of_windows(self, starts: Sequence[Sequence[int]], size: Zyx) -> torch.Tensor:
-        """Sum along z and y first, on the width of one patch, then along x."""
-        width = self._window.shape[2]
-        column = self._window.new_zeros((size.z, size.y, width))
-        for z in starts[0]:
-            for y in starts[1]:
-                rows, from_rows = _shared(z, self._window.shape[0], size.z)
-                lines, from_lines = _shared(y, self._window.shape[1], size.y)
-                column[rows, lines] += self._window[from_rows, from_lines]
+        """Sum in the order of the grid, as the values are: so a constant image stays exact."""
         weights = self._window.new_zeros(size)
-        for x in starts[2]:
-            here, there = _shared(x, width, size.x)
-            weights[..., here] += column[..., there]
+        for corner in product(*starts):
+            pairs = [_shared(*axis) for axis in zip(corner, self._window.shape, size, strict=True)]
+            here, there = zip(*pairs, strict=True)
+            weights[here] += self._window[there]
         return weights
 
 

@@ -75,7 +75,8 @@ class Engine:
         Args:
             backend: the network.
             settings: what else decides the output.
-            staged: bring output to the host through buffers and a thread (default: on a GPU).
+            staged: bring input to the device and output to the host through buffers and threads
+                (default: on a GPU).
 
         Raises:
             OptionError: augmentation of a network whose patches come weighted.
@@ -97,7 +98,7 @@ class Engine:
             settings.num_input_channels,
             *settings.geometry.input_patch_size,
         )
-        self._feed = Feed(shape, device)
+        self._feed = Feed(shape, device, ahead=staged)
         window = torch.from_numpy(settings.window)
         self._blender = Blender(window, settings.num_output_channels, device)
         self._outlet = Outlet(settings, device, staged=staged)
@@ -223,8 +224,7 @@ class Engine:
                 for patch, place in batch.steps:
                     for region in blender.advance(patch):
                         writes += self._give_out(region, target, result)
-                    run = place is not None and outputs is not None
-                    values = outputs[place] if run else None
+                    values = None if place is None or outputs is None else outputs[place]
                     blender.add(patch, values, weighted=self.backend.weighted)
                 # What is written is let go of; what failed raises.
                 writes = [write for write in writes if not write.done() or write.result()]

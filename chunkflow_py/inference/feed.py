@@ -134,7 +134,10 @@ class _StoppedError(Exception):
 
 
 class Feed:
-    """Fills batches in a thread of its own, a few ahead, for one run after the other.
+    """Fills batches for one run after the other; for a GPU in a thread of its own, a few ahead.
+
+    On the CPU a batch is filled when it is asked for: a thread would only take a core away from
+    the network.
 
     ```
     thread   cut, scale -> pinned host buffer -- copy stream --> device buffer -> network
@@ -142,65 +145,81 @@ class Feed:
     ```
     """
 
-    def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], device: torch.device, *, ahead: bool | None = None
+    ) -> None:
         """Allocate the buffers once.
 
         Args:
             shape: (n, c, z, y, x) of every batch.
             device: where the network runs.
+            ahead: fill batches in a thread (default: for a GPU).
         """
+        ahead = device.type == "cuda" if ahead is None else ahead
         self._shape = shape
         self._free: SimpleQueue[_Buffer] = SimpleQueue()
-        for _ in range(_BUFFERS):
+        for _ in range(_BUFFERS if ahead else 1):
             self._free.put(_Buffer(shape, device))
         self._stream = SideStream(device)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gather")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gather") if ahead else None
 
     def open(self, cut: Cut) -> Batches:
         """Begin to fill batches for *cut* as soon as those of earlier cuts are filled."""
-        ready: Ready = SimpleQueue()
         stop = Event()
-        self._thread.submit(self._fill, cut, ready, stop)
-        return Batches(ready, stop, self._free)
+        batches = self._filled(cut, stop)
+        if self._thread is None:
+            return Batches(batches, stop, self._free)
+        ready: Ready = SimpleQueue()
+        self._thread.submit(_pass_on, batches, ready)
+        return Batches(_taken(ready), stop, self._free)
 
     def close(self) -> None:
         """End the thread; every `Batches` has to be closed before."""
-        self._thread.shutdown()
+        if self._thread is not None:
+            self._thread.shutdown()
 
-    def _fill(self, cut: Cut, ready: Ready, stop: Event) -> None:
-        """Put all batches of *cut* into *ready*, then ``None`` or what went wrong."""
-        end: BaseException | None = None
+    def _filled(self, cut: Cut, stop: Event) -> Iterator[Batch]:
+        """Yield the batches of *cut*, until told to stop."""
         batch = Batch()
         try:
-            with torch.inference_mode(), self._stream.entered():
-                for patch in cut.grid.patches(cut.target):
-                    source, outside = cut.source(patch)
-                    if not cut.wants(patch, source):
-                        batch.steps.append((patch, None))
-                        if batch.buffer is None and len(batch.steps) == _SKIPPED:
-                            ready.put(batch)
-                            batch = Batch()
-                            if stop.is_set():
-                                break
-                        continue
-                    if batch.buffer is None:
-                        batch.buffer = self._take(stop)
-                    cut.fill(batch.buffer.host[batch.used].numpy(), source, outside)
-                    batch.steps.append((patch, batch.used))
-                    batch.used += 1
-                    if batch.used == self._shape[0]:
-                        ready.put(_sent(batch))
-                        batch = Batch()
-                if batch.steps:
-                    ready.put(_sent(batch))
-                    batch = Batch()
+            for patch in cut.grid.patches(cut.target):
+                source, outside = cut.source(patch)
+                if not cut.wants(patch, source):
+                    batch.steps.append((patch, None))
+                    if batch.buffer is None and len(batch.steps) == _SKIPPED:
+                        done, batch = batch, Batch()
+                        yield done
+                        if stop.is_set():
+                            return
+                    continue
+                if batch.buffer is None:
+                    batch.buffer = self._take(stop)
+                cut.fill(batch.buffer.host[batch.used].numpy(), source, outside)
+                batch.steps.append((patch, batch.used))
+                batch.used += 1
+                if batch.used == self._shape[0]:
+                    done, batch = batch, Batch()
+                    yield self._sent(done)
+            if batch.steps:
+                done, batch = batch, Batch()
+                yield self._sent(done)
         except _StoppedError:
-            pass
-        except BaseException as error:  # noqa: BLE001  (raised where the batch was waited for)
-            end = error
-        if batch.buffer is not None:
-            self._free.put(batch.buffer)
-        ready.put(end)
+            return
+        finally:
+            if batch.buffer is not None:
+                self._free.put(batch.buffer)
+
+    def _sent(self, batch: Batch) -> Batch:
+        """Bring a filled batch on its way to the device."""
+        if (buffer := batch.buffer) is not None:
+            buffer.host[batch.used :] = 0
+            batch.tensor = buffer.on_device
+            if buffer.on_device is not buffer.host:
+                with self._stream.entered():
+                    buffer.used.hold()
+                    buffer.on_device.copy_(buffer.host, non_blocking=True)
+                    buffer.arrived.record()
+        return batch
 
     def _take(self, stop: Event) -> _Buffer:
         """Return a buffer that nobody reads from any more."""
@@ -214,25 +233,31 @@ class Feed:
         raise _StoppedError
 
 
-def _sent(batch: Batch) -> Batch:
-    """Bring a filled batch on its way to the device."""
-    if (buffer := batch.buffer) is not None:
-        buffer.host[batch.used :] = 0
-        batch.tensor = buffer.on_device
-        if buffer.on_device is not buffer.host:
-            buffer.used.hold()
-            buffer.on_device.copy_(buffer.host, non_blocking=True)
-            buffer.arrived.record()
-    return batch
+def _pass_on(batches: Iterator[Batch], ready: Ready) -> None:
+    """Put all batches into *ready*, then ``None`` or what went wrong."""
+    end: BaseException | None = None
+    try:
+        for batch in batches:
+            ready.put(batch)
+    except BaseException as error:  # noqa: BLE001  (raised where the batch was waited for)
+        end = error
+    ready.put(end)
+
+
+def _taken(ready: Ready) -> Iterator[Batch]:
+    """Yield what `_pass_on` puts into *ready*."""
+    while isinstance(item := ready.get(), Batch):
+        yield item
+    if item is not None:
+        raise item
 
 
 class Batches:
     """The batches of one run, in order; has to be closed."""
 
-    def __init__(self, ready: Ready, stop: Event, free: SimpleQueue[_Buffer]) -> None:
-        """Take what the filling thread writes to."""
-        self._ready, self._stop, self._free = ready, stop, free
-        self._ended = False
+    def __init__(self, batches: Iterator[Batch], stop: Event, free: SimpleQueue[_Buffer]) -> None:
+        """Take where batches come from, what stops that, and where buffers go back to."""
+        self._batches, self._stop, self._free = batches, stop, free
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield each batch; its tensor is good until the next one is asked for.
@@ -240,7 +265,7 @@ class Batches:
         Raises:
             Exception: whatever went wrong while a batch was filled.
         """
-        while (batch := self._next()) is not None:
+        for batch in self._batches:
             try:
                 if batch.buffer is not None:
                     batch.buffer.arrived.hold()
@@ -252,19 +277,8 @@ class Batches:
         """Stop filling, and give all buffers back."""
         self._stop.set()
         with suppress(Exception):  # nobody waits for a batch any more
-            while (batch := self._next()) is not None:
+            for batch in self._batches:
                 self._release(batch)
-
-    def _next(self) -> Batch | None:
-        if self._ended:
-            return None
-        item = self._ready.get()
-        if isinstance(item, Batch):
-            return item
-        self._ended = True
-        if item is not None:
-            raise item
-        return None
 
     def _release(self, batch: Batch) -> None:
         if batch.buffer is not None:

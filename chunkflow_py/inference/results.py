@@ -1,10 +1,9 @@
-"""Memory for results: large pages where the system has them, and used again once let go."""
+"""Memory for results, which is used again once nobody holds it any more."""
 
 from __future__ import annotations
 
 import mmap
 import weakref
-from contextlib import suppress
 from math import prod
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -21,9 +20,8 @@ _KEPT = 2  # blocks that may lie idle: one being written while the next is compu
 class ResultMemory:
     """Gives out arrays whose memory comes back when nobody uses them any more.
 
-    The first touch of a fresh page costs more than all the arithmetic of blending: with 4 KiB
-    pages 0.8 s a GB, with large pages 0.35 s, and nothing for memory used before (measured, 2
-    threads).
+    The first touch of fresh memory costs more than all the arithmetic of blending: 0.7 s a GB
+    against nothing for memory used before (measured, 2 threads; with large pages it took longer).
     """
 
     def __init__(self) -> None:
@@ -56,11 +54,7 @@ class ResultMemory:
                 if len(block) == size:
                     return self._idle.pop(place)
             self._idle.clear()  # of chunks of another kind: not needed again soon
-        block = mmap.mmap(-1, size)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # a kernel without them
-                block.madvise(mmap.MADV_HUGEPAGE)
-        return block
+        return mmap.mmap(-1, size)
 
     def _give_back(self, block: mmap.mmap) -> None:
         with self._lock:
