@@ -56,8 +56,8 @@ def blended(blender, grid, box, values_of):
         for region in blender.advance(patch):
             take(region)
         values = values_of(patch)
-        if values is not None:
-            blender.add(patch, torch.from_numpy(values), weighted=False)
+        given = None if values is None else torch.from_numpy(values)
+        blender.add(patch, given, weighted=False)
     for region in blender.finish():
         take(region)
     return result, given_out
@@ -164,7 +164,7 @@ def test_bytes_do_not_depend_on_the_box(case):
 @given(grids(), st.integers(0, 2**32 - 1), st.floats(0, 1))
 @settings(max_examples=80)
 def test_patches_left_out_count_as_zeros(case, seed, share):
-    """What is not added lowers the blend as zeros would; where nothing is added there is 0."""
+    """A patch without values lowers the blend as zeros would; where no other lies there is 0."""
     grid, box, noise = case
     window = create_window(grid.geometry.output_patch_size)
 

@@ -1,5 +1,11 @@
 """Inference is right: identity is identity, tiles do not show, cuts change nothing."""
 
+import gc
+import threading
+import time
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -379,3 +385,483 @@ def test_augmentation_needs_square_patches():
     geometry = PatchGeometry(Zyx(2, 4, 6), Zyx(2, 4, 6), Zyx(0, 0, 0))
     with pytest.raises(OptionError, match="4 x 6"):
         EngineSettings(geometry, augment=True)
+
+
+# --- the same bytes whatever else goes on --------------------------------------------------------
+
+
+def voxels(size, seed=0):
+    """Return random uint8 voxels and their box at the origin."""
+    image = np.random.default_rng(seed).integers(1, 256, size, dtype=np.uint8)
+    return image, BoundingBox.from_size((0, 0, 0), size)
+
+
+def convolution(channels=2, seed=0):
+    """Return a network of one layer."""
+    torch.manual_seed(seed)
+    return torch.nn.Conv3d(1, channels, 3, padding=1).requires_grad_(requires_grad=False)
+
+
+@st.composite
+def ways(draw):
+    """Draw what a run may be asked for besides patches: types, activations, skipping."""
+    channels = draw(st.integers(2, 3))
+    return channels, {
+        "output_dtype": draw(st.sampled_from(["float32", "float16", "uint8", "argmax"])),
+        "activation": draw(st.sampled_from(["none", "sigmoid", "softmax"])),
+        "activate": draw(st.sampled_from(["before", "after"])),
+        "skip_empty": draw(st.booleans()),
+        "mask_myelin_threshold": draw(st.sampled_from([None, 0.5])) if channels > 2 else None,
+    }
+
+
+@given(cases(largest=6), ways(), st.booleans())
+@settings(max_examples=120)
+def test_any_cut_gives_the_same_bytes_for_every_kind_of_output(case, way, staged):
+    """Types, activations before and after, skipped patches: a cut of required input, to the byte.
+
+    One engine computes both, directly or through buffers, beside one that does the other.
+    """
+    (setting, domain, box, seed), (channels, options) = case, way
+    setting = replace(setting, num_output_channels=channels, **options)
+    rng = np.random.default_rng(seed)
+    image = rng.integers(0, 256, domain.size, dtype=np.uint8)
+    image[rng.random(domain.size) < 0.9] = 0
+    network = convolution(channels, seed % 1000)
+    engine = Engine(Network(network), setting, staged=staged)
+    whole = engine.run(image, domain)
+    need = setting.grid(domain).required_input(box)
+    part = engine.run(image[need.slices(domain.start)], need, output_box=box, domain=domain)
+    inside = (slice(None), *box.slices(domain.start))
+    assert part.tobytes() == np.ascontiguousarray(whole[inside]).tobytes()
+    other = Engine(Network(network), setting, staged=not staged)
+    assert other.run(image, domain).tobytes() == whole.tobytes()
+    engine.close()
+    other.close()
+
+
+@given(cases(largest=6), ways())
+@settings(max_examples=80)
+def test_blending_equals_a_float64_reference_with_zeros_where_patches_are_skipped(case, way):
+    """Relative error below 1e-6 over the same float32 patch outputs, for any patches and box.
+
+    A patch whose input is zero everywhere, or is not wanted, counts as an output of zero.
+    """
+    (setting, domain, box, seed), _ = case, way
+    rng = np.random.default_rng(seed)
+    image = np.where(rng.random(domain.size) < 0.9, 0, 255).astype(np.uint8)
+    grid = setting.grid(domain)
+    unwanted = {patch for patch in grid.patches(box) if rng.random() < 0.3}
+    outputs = []
+
+    def network(batch):
+        shape = (len(batch), setting.num_output_channels, *setting.geometry.output_patch_size)
+        outputs.extend(0.5 + rng.random(shape, dtype=np.float32))
+        return torch.from_numpy(np.stack(outputs[-len(batch) :]))
+
+    setting = replace(setting, skip_empty=True)
+    engine = Engine(Network(network), setting)
+    result = engine.run(image, domain, output_box=box, wanted=lambda p: p not in unwanted)
+    reach = box
+    for patch in grid.patches(box):
+        reach = reach.hull(patch)
+    total, weight = np.zeros((setting.num_output_channels, *reach.size)), np.zeros(reach.size)
+    window, run = setting.window.astype(np.float64), 0
+    for patch in grid.patches(box):
+        wanted = grid.input_box(patch)
+        index = [grid.source_indices(wanted.start[a], wanted.stop[a], a) for a in range(3)]
+        seen = [i[i >= s] - s for i, s in zip(index, domain.start)]
+        inside = patch.slices(reach.start)
+        weight[inside] += window
+        if patch not in unwanted and image[np.ix_(*seen)].any():
+            total[(slice(None), *inside)] += window * outputs[run]
+            run += 1
+    inside = box.slices(reach.start)
+    expected = total[(slice(None), *inside)] / weight[inside]
+    np.testing.assert_allclose(result, expected, rtol=1e-6, atol=0)
+    assert (engine.patches_run, engine.patches_skipped) == (run, grid.count(box).product() - run)
+    engine.close()
+
+
+SMALL = EngineSettings(
+    PatchGeometry(Zyx(4, 6, 6), Zyx(4, 6, 6), Zyx(1, 2, 2)), num_output_channels=2, batch_size=3
+)
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_what_was_computed_before_does_not_matter(staged):
+    """Chunks of two sizes in turn, several in flight: the bytes of engines that saw only one."""
+    network = convolution()
+    inputs = [voxels((9, 11 + 3 * (n % 2), 13 - 5 * (n % 3 == 0)), n) for n in range(8)]
+    expected = [Engine(Network(network), SMALL).run(*given_).tobytes() for given_ in inputs]
+    engine = Engine(Network(network), SMALL, staged=staged)
+    assert [engine.run(*given_).tobytes() for given_ in inputs] == expected
+    futures = [engine.start(*given_) for given_ in inputs]
+    assert [future.result().tobytes() for future in futures] == expected
+    futures = [engine.start(*given_) for given_ in inputs[::-1]]
+    assert [future.result().tobytes() for future in futures[::-1]] == expected
+    engine.close()
+
+
+def test_the_next_box_is_begun_while_the_last_one_is_written():
+    """With two in flight, the network sees the second before anybody has asked for the first."""
+    seen = threading.Semaphore(0)
+    network = convolution()
+
+    def counted(batch):
+        seen.release()
+        return network(batch)
+
+    engine = Engine(Network(counted), SMALL, staged=True)
+    one, two = (engine.start(*voxels((4, 6, 6), n)) for n in range(2))
+    assert seen.acquire(timeout=10)
+    assert seen.acquire(timeout=10)
+    assert one.result().shape == two.result().shape == (2, 4, 6, 6)
+    engine.close()
+
+
+def test_wrap_is_applied_to_the_result_and_its_error_is_the_result():
+    """What *wrap* returns or raises is what the future holds."""
+    engine = Engine(Network(convolution()), SMALL)
+    image, box = voxels((4, 6, 6))
+    assert engine.start(image, box, wrap=lambda values: values.shape).result() == (2, 4, 6, 6)
+    with pytest.raises(ZeroDivisionError):
+        engine.start(image, box, wrap=lambda values: 1 // 0).result()
+    engine.close()
+
+
+@pytest.mark.parametrize(("overlap", "error"), [(Zyx(4, 6, 6), 1e-6), (Zyx(6, 9, 9), 2.5e-6)])
+@pytest.mark.parametrize("bump", BUMPS)
+def test_a_constant_image_of_one_stays_one(bump, overlap, error):
+    """Weights cancel to 1e-6 with 8 patches on a voxel, faces included; sums of 64 to 2.5e-6."""
+    geometry = PatchGeometry(Zyx(8, 12, 12), Zyx(8, 12, 12), overlap)
+    setting = EngineSettings(geometry, num_output_channels=1, bump=bump)
+    box = BoundingBox.from_size((-3, 2, 7), (19, 25, 31))
+    engine = Engine(identity(setting), setting)
+    output = engine.run(np.full(box.size, 255, np.uint8), box)
+    np.testing.assert_allclose(output, 1, rtol=0, atol=error)
+    engine.close()
+
+
+# --- skipping ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 3, 50])
+def test_an_empty_volume_is_zero_without_a_run_of_the_network(batch_size, staged):
+    """All patches empty: the network is never called, and the output is exactly zero."""
+    setting = replace(SMALL, batch_size=batch_size, skip_empty=True)
+    network = Network(lambda batch: torch.ones(len(batch), 2, *batch.shape[2:]))
+    engine = Engine(network, setting, staged=staged)
+    image, box = voxels((9, 20, 20))
+    assert engine.run(image, box).min() > 0.99
+    calls, skipped = len(network.shapes), engine.patches_skipped
+    told = []
+    output = engine.run(np.zeros_like(image), box, on_progress=lambda *n: told.append(n))
+    assert output.shape == (2, 9, 20, 20)
+    assert not output.any()
+    assert len(network.shapes) == calls
+    count = setting.grid(box).count(box).product()
+    assert engine.patches_skipped - skipped == count
+    assert told[-1] == (count, count)
+    engine.close()
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 7])
+def test_ones_everywhere_become_the_blend_of_zeros_and_ones(batch_size):
+    """Exactly 0 where only empty patches lie, exactly 1 - 1e-6 where none does, else between."""
+    setting = replace(SMALL, batch_size=batch_size, skip_empty=True)
+    image, box = np.zeros((9, 20, 20), np.uint8), BoundingBox.from_size((0, 0, 0), (9, 20, 20))
+    image[4, 10, 3] = image[0, 0, 19] = 1
+    network = Network(lambda batch: torch.ones(len(batch), 2, *batch.shape[2:]))
+    engine = Engine(network, setting)
+    output = engine.run(image, box)
+    grid, full, empty = setting.grid(box), np.zeros(box.size, int), np.zeros(box.size, int)
+    for patch in grid.patches(box):
+        (full if image[patch.slices()].any() else empty)[patch.slices()] += 1
+    assert not output[:, full == 0].any()
+    np.testing.assert_allclose(output[:, empty == 0], 1, atol=1e-6)
+    mixed = output[:, (full > 0) & (empty > 0)]
+    assert ((mixed > 0) & (mixed < 1)).all()
+    assert mixed.size
+    assert all(shape[0] == batch_size for shape in network.shapes)
+    engine.close()
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_the_second_chunk_of_a_kind_takes_the_memory_of_the_first(staged):
+    """Batches, sums and result lie where they lay, once the first result has been dropped."""
+    setting = replace(SMALL, geometry=PatchGeometry(Zyx(8, 96, 96), Zyx(8, 96, 96), Zyx(2, 16, 16)))
+    image, box = voxels((20, 256, 256))
+    places = []
+
+    def network(batch):
+        places[-1].add(batch.data_ptr())
+        return batch.expand(-1, 2, -1, -1, -1)
+
+    engine = Engine(Network(network), setting, staged=staged)
+    for _ in range(3):
+        places.append(set())
+        result = engine.run(image, box)
+        assert result.nbytes > 4 << 20
+        blender = engine._blender
+        buffers = (blender._strip, blender._carry, blender._scratch)
+        places[-1] |= {buffer.data_ptr() for buffer in buffers}
+        places[-1].add(result.__array_interface__["data"][0])
+        del result
+        gc.collect()
+    assert places[0] == places[1] == places[2]
+    engine.close()
+
+
+def test_a_result_that_is_still_looked_at_is_not_overwritten():
+    """Ten results, of which a slice each is kept, keep their values."""
+    size = Zyx(20, 260, 260)
+    large = PatchGeometry(size, size, Zyx(0, 0, 0))
+    setting = EngineSettings(large, num_output_channels=1, bump="constant")
+    box = BoundingBox.from_size((0, 0, 0), size)
+    engine = Engine(identity(setting), setting)
+    kept = []
+    for number in range(5):
+        image = np.full(box.size, number, np.float32)
+        result = engine.run(image, box)
+        kept.append(result[0, 3:5, 7] if number % 2 else torch.from_numpy(result)[:, 19])
+        del result
+    for number, view in enumerate(kept):
+        assert (np.asarray(view) == number).all()
+    engine.close()
+
+
+def test_host_workspace_does_not_grow_with_the_depth():
+    """All buffers of an engine after 64 and 256 sections: the same number of bytes."""
+    taken = []
+    for depth in (64, 256):
+        engine = Engine(Network(convolution()), SMALL, staged=True)
+        engine.run(*voxels((depth, 14, 18)))
+        blender, outlet, feed = engine._blender, engine._outlet, engine._feed
+        tensors = [blender._strip, blender._carry, blender._scratch, *blender._weights.values()]
+        tensors += [outlet._free.get() for _ in range(outlet._free.qsize())]
+        tensors += [feed._free.get().host for _ in range(feed._free.qsize())]
+        assert len(tensors) >= 3 + 4 + 2 + 1
+        taken.append(sum(tensor.nbytes for tensor in tensors))
+        engine.close()
+    assert taken[0] == taken[1]
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+def left(engine):
+    """Return how many buffers lie ready in the feed and in the outlet."""
+    return engine._feed._free.qsize(), engine._outlet._free.qsize()
+
+
+class Breaks:
+    """A convolution that fails, in one way or another, when it is told to."""
+
+    def __init__(self):
+        self.inner, self.calls, self.fail_at, self.how = convolution(), 0, None, None
+
+    def __call__(self, batch):
+        self.calls += 1
+        output = self.inner(batch)
+        if self.calls == self.fail_at:
+            if isinstance(self.how, BaseException):
+                raise self.how
+            return output * float("nan")
+        return output
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("at", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        (ModelError("no"), ModelError),
+        (SystemExit(3), SystemExit),
+        ("nan", NonFiniteError),
+    ],
+)
+def test_a_failed_run_leaves_nothing_behind(how, error, at, staged):
+    """Network raises or returns NaN, early or late, ten times: then right bytes, all buffers."""
+    network = Breaks()
+    engine = Engine(Network(network), SMALL, staged=staged)
+    image, box = voxels((9, 20, 20))
+    expected = Engine(Network(convolution()), SMALL).run(image, box).tobytes()
+    buffers = left(engine)
+    for _ in range(10):
+        network.calls, network.fail_at, network.how = 0, at, how
+        with pytest.raises(error):
+            engine.run(image, box)
+        network.fail_at = None
+        assert engine.run(image, box).tobytes() == expected
+        assert left(engine) == buffers
+    engine.close()
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("after", [0, 3, 10])
+def test_a_mask_that_fails_fails_the_run_alone(after, staged):
+    """An error of *wanted* comes out as it is; the next run is right, ten times over."""
+    engine = Engine(Network(convolution()), SMALL, staged=staged)
+    image, box = voxels((9, 20, 20))
+    expected = engine.run(image, box).tobytes()
+    buffers = left(engine)
+    for _ in range(10):
+        count = iter(range(after))
+
+        def wanted(patch, count=count):
+            if next(count, None) is None:
+                msg = "the mask is gone"
+                raise OSError(msg)
+            return True
+
+        with pytest.raises(OSError, match="the mask is gone"):
+            engine.run(image, box, wanted=wanted)
+        assert engine.run(image, box).tobytes() == expected
+        assert left(engine) == buffers
+    engine.close()
+
+
+def test_one_of_several_in_flight_may_fail():
+    """The second of four fails; the others have their bytes."""
+    network = convolution()
+
+    def sometimes(batch):
+        if float(batch.max()) > 1:
+            msg = "too bright"
+            raise ModelError(msg)
+        return network(batch)
+
+    engine = Engine(Network(sometimes), SMALL, staged=True)
+    inputs = [voxels((9, 20, 20), n) for n in range(4)]
+    expected = [Engine(Network(network), SMALL).run(*given_).tobytes() for given_ in inputs]
+    bright = (inputs[1][0].astype(np.float32), inputs[1][1])
+    futures = [engine.start(*(bright if n == 1 else inputs[n])) for n in range(4)]
+    assert isinstance(futures[1].exception(), ModelError)
+    assert [futures[n].result().tobytes() for n in (0, 2, 3)] == [expected[n] for n in (0, 2, 3)]
+    engine.close()
+
+
+def test_values_out_of_range_are_refused_chunk_after_chunk():
+    """A first batch that was refused is no licence for the next chunk."""
+    setting = EngineSettings(ONE, num_output_channels=1, output_kind="probability")
+    engine = Engine(Network(lambda batch: batch + 2), setting)
+    for _ in range(3):
+        with pytest.raises(ModelError, match="--activation sigmoid"):
+            engine.run(np.zeros((2, 2, 4), np.uint8), BOX)
+    engine.close()
+
+
+def test_stop_ends_a_run_after_the_batch_in_the_network():
+    """Setting *stop* cancels what is under way, and the next run is right."""
+    stop, calls, network = threading.Event(), [], convolution()
+
+    def stopping(batch):
+        calls.append(1)
+        if len(calls) == 2:
+            stop.set()
+        return network(batch)
+
+    engine = Engine(Network(stopping), SMALL, staged=True)
+    image, box = voxels((9, 30, 30))
+    buffers = left(engine)
+    with pytest.raises(CancelledError):
+        engine.start(image, box, stop=stop).result()
+    assert len(calls) == 2
+    assert left(engine) == buffers
+    expected = Engine(Network(network), SMALL).run(image, box).tobytes()
+    assert engine.run(image, box).tobytes() == expected
+    engine.close()
+
+
+def test_an_interrupt_stops_the_run(monkeypatch):
+    """Ctrl-C while waiting ends the run after the batch in the network; the next one is right."""
+    calls, network, go_on = [], convolution(), threading.Event()
+
+    def slow(batch):
+        calls.append(1)
+        go_on.wait(10)
+        return network(batch)
+
+    engine = Engine(Network(slow), SMALL, staged=True)
+    image, box = voxels((9, 30, 30))
+    result = Future.result
+
+    def interrupted(self, timeout=None):
+        if threading.current_thread() is threading.main_thread():
+            monkeypatch.undo()
+            while not calls:
+                time.sleep(0.001)
+            raise KeyboardInterrupt
+        return result(self, timeout)
+
+    monkeypatch.setattr(Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(image, box)
+    go_on.set()
+    expected = Engine(Network(network), SMALL).run(image, box).tobytes()
+    assert engine.run(image, box).tobytes() == expected
+    batches = -(-SMALL.grid(box).count(box).product() // SMALL.batch_size)
+    assert len(calls) == 1 + batches
+    engine.close()
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("in_flight", [0, 1, 3])
+def test_closing_during_a_run_ends_it_and_all_threads(in_flight, staged):
+    """Close returns soon; what was in flight is cancelled, and no thread is left."""
+    before = set(threading.enumerate())
+    network, calls, go_on = convolution(), [], threading.Event()
+
+    def slow(batch):
+        calls.append(1)
+        go_on.wait(10)
+        return network(batch)
+
+    engine = Engine(Network(slow), SMALL, staged=staged)
+    futures = [engine.start(*voxels((9, 30, 30), n)) for n in range(in_flight)]
+    while in_flight and not calls:
+        time.sleep(0.001)
+    timer = threading.Timer(0.05, go_on.set)
+    timer.start()
+    engine.close()
+    timer.join()
+    for future in futures:
+        with pytest.raises(CancelledError):
+            future.result(timeout=0)
+    assert len(calls) <= 1
+    assert not set(threading.enumerate()) - before
+    engine.close()  # a second time does nothing
+
+
+def test_an_engine_that_is_dropped_leaves_no_thread():
+    """Without close, threads end when nobody holds the engine any more."""
+    before = set(threading.enumerate())
+    engine = Engine(Network(convolution()), SMALL, staged=True)
+    engine.run(*voxels((9, 20, 20)))
+    del engine
+    gc.collect()
+    end = time.monotonic() + 10
+    while set(threading.enumerate()) - before:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_two_networks_at_once_do_not_share_anything():
+    """Engines in four threads of their own give the bytes they give alone."""
+    network = convolution()
+    inputs = [voxels((9, 20, 20), n) for n in range(4)]
+    expected = [Engine(Network(network), SMALL).run(*given_).tobytes() for given_ in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        engines = [Engine(Network(network), SMALL, staged=bool(n % 2)) for n in range(4)]
+        found = pool.map(lambda engine, given_: engine.run(*given_).tobytes(), engines, inputs)
+        assert list(found) == expected
+    with ThreadPoolExecutor(4) as pool:  # and one engine asked by four threads
+        found = pool.map(lambda given_: engines[0].run(*given_).tobytes(), inputs)
+        assert list(found) == expected
+    for engine in engines:
+        engine.close()

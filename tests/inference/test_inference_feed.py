@@ -26,10 +26,18 @@ def wait_until(condition):
         time.sleep(0.001)
 
 
-@pytest.fixture
-def feed():
+@pytest.fixture(params=[False, True], ids=["when asked", "ahead"])
+def feed(request):
     """Return a feed of batches of two patches, which is closed afterwards."""
-    made = Feed((2, 1, *SIZE), CPU)
+    made = Feed((2, 1, *SIZE), CPU, ahead=request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ahead():
+    """Return a feed that fills batches in a thread."""
+    made = Feed((2, 1, *SIZE), CPU, ahead=True)
     yield made
     made.close()
 
@@ -85,17 +93,18 @@ def test_cuts_are_fed_one_after_the_other(feed):
         batches.close()
 
 
-def test_three_buffers_serve_all_batches(feed):
-    """However many batches and cuts, they lie in the same three places."""
-    places = set()
+def test_a_few_buffers_serve_all_batches(feed):
+    """However many batches and cuts, they lie in the same three places, or one."""
+    places, count = set(), feed._free.qsize()
     for seed in range(2):
         batches = feed.open(cut_of((2, 3, 80), seed=seed))
         places |= {batch.tensor.data_ptr() for batch in batches}
         batches.close()
-    assert len(places) == 3
+    assert len(places) == count
+    assert count in (1, 3)
 
 
-def test_no_more_than_three_batches_are_filled_ahead(feed):
+def test_no_more_than_three_batches_are_filled_ahead(ahead):
     """Filling waits for a buffer, so that memory is bounded however slow the network is."""
     filled = []
 
@@ -103,7 +112,7 @@ def test_no_more_than_three_batches_are_filled_ahead(feed):
         filled.append(1)
         Normalizer()(source, place)
 
-    batches = feed.open(cut_of((2, 3, 80), scale=scale))
+    batches = ahead.open(cut_of((2, 3, 80), scale=scale))
     wait_until(lambda: len(filled) == 6)
     time.sleep(0.15)
     assert len(filled) == 6
@@ -179,7 +188,7 @@ def test_a_long_empty_stretch_is_told_as_it_goes(feed):
     assert {tensor for _, tensor, _ in counts} == {None}
 
 
-def test_closing_early_ends_a_long_empty_stretch(feed):
+def test_closing_early_ends_a_long_empty_stretch(ahead):
     """Who closes does not wait until all of an empty volume has been looked at."""
     looked = []
     go_on = threading.Event()
@@ -190,7 +199,7 @@ def test_closing_early_ends_a_long_empty_stretch(feed):
             go_on.wait(10)
         return False
 
-    batches = feed.open(cut_of((2, 3, 4 * 2000), wanted=wanted))
+    batches = ahead.open(cut_of((2, 3, 4 * 2000), wanted=wanted))
     wait_until(lambda: len(looked) == 10)
     batches._stop.set()
     go_on.set()
@@ -211,6 +220,7 @@ def test_what_goes_wrong_while_filling_comes_in_its_place(feed, after):
             raise OSError(msg)
         return True
 
+    buffers = feed._free.qsize()
     for _ in range(5):  # with three buffers, one lost a time would block
         count, found = 0, 0
         batches = feed.open(cut_of((2, 3, 40), wanted=wanted))
@@ -219,13 +229,14 @@ def test_what_goes_wrong_while_filling_comes_in_its_place(feed, after):
                 found += batch.used
         assert found == after // 2 * 2
         batches.close()
-        assert feed._free.qsize() == 3
+        assert feed._free.qsize() == buffers
     assert len(taken(feed, cut_of((2, 3, 40)))[0]) == 10
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_leaving_early_gives_all_buffers_back(feed, after):
     """Who closes after some batches leaves nothing behind, ten times in a row."""
+    buffers = feed._free.qsize()
     for _ in range(10):
         batches = feed.open(cut_of((2, 3, 80)))
         for number, _ in enumerate(batches):
@@ -233,7 +244,7 @@ def test_leaving_early_gives_all_buffers_back(feed, after):
                 break
         batches.close()
         batches.close()  # a second time does nothing
-        assert feed._free.qsize() == 3
+        assert feed._free.qsize() == buffers
         assert next(iter(batches), None) is None
 
 
@@ -251,7 +262,7 @@ def test_one_cut_closed_early_does_not_disturb_the_next(feed):
 def test_closing_ends_the_thread():
     """No thread of a feed outlives it."""
     before = set(threading.enumerate())
-    feed = Feed((2, 1, *SIZE), CPU)
+    feed = Feed((2, 1, *SIZE), CPU, ahead=True)
     taken(feed, cut_of((2, 3, 8)))
     assert any(t.name.startswith("gather") for t in set(threading.enumerate()) - before)
     feed.close()
