@@ -280,10 +280,15 @@ class Pipeline:
 
         def finished(result: Future[Any]) -> None:
             # Time in which the stage was busy with the task before does not count.
-            with self._failing(stage, task, max(begun, self._free_since.get(stage.name, begun))):
-                put(task, result.result())
-            self._free_since[stage.name] = perf_counter()
-            done.set_result(task)
+            start = max(begun, self._free_since.get(stage.name, begun))
+            try:
+                with self._failing(stage, task, start):
+                    put(task, result.result())
+            except BaseException as error:  # noqa: BLE001  (raised where the task is waited for)
+                done.set_exception(error)
+            else:
+                self._free_since[stage.name] = perf_counter()
+                done.set_result(task)
 
         try:
             stage.start(task).add_done_callback(finished)

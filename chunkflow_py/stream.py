@@ -75,8 +75,7 @@ def overlapped(
                 del item
                 continue
             if upcoming is not None and not upcoming.done():
-                either: list[Future[Any]] = [running[0], upcoming]
-                wait(either, return_when=FIRST_COMPLETED)
+                _wait_for_either(running[0], upcoming)
                 if not running[0].done():
                     continue
             result = running.popleft().result()
@@ -88,6 +87,11 @@ def overlapped(
         pool.shutdown(cancel_futures=True)
         if close := getattr(items, "close", None):
             close()
+
+
+def _wait_for_either(one: Future[Any], other: Future[Any]) -> None:
+    # A function of its own, so that no futures, nor the items in them, are kept afterwards.
+    wait((one, other), return_when=FIRST_COMPLETED)
 
 
 def _came(upcoming: Future[object]) -> bool:

@@ -1,4 +1,4 @@
-"""prefetch(): a stream run ahead in the background."""
+"""Streams that run ahead in the background, and work on them that overlaps."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import threading
 import time
 import traceback
 import weakref
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkflow_py.stream import prefetch
+from chunkflow_py.stream import overlapped, prefetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -141,3 +142,186 @@ def test_an_item_is_freed_before_the_next_one_is_there(depth: int) -> None:
     for item in prefetch(stream(), depth):
         del item
     assert len(made) == 3
+
+
+# --- overlapped ----------------------------------------------------------------------------------
+
+
+class Work:
+    """Work that is begun on items, and done when a test says so."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.futures: dict[int, Future[int]] = {}
+
+    def __call__(self, item: int) -> Future[int]:
+        self.begun.append(item)
+        return self.futures.setdefault(item, Future())
+
+    def done(self, item: int) -> None:
+        self.futures.setdefault(item, Future()).set_result(-item)
+
+
+@given(st.lists(st.integers(0, 3), max_size=12))
+def test_overlapped_keeps_the_order(delays: list[int]) -> None:
+    """Every item comes once, in order, however long the work on each one takes."""
+    with ThreadPoolExecutor(1) as pool:
+
+        def begin(item: int) -> Future[int]:
+            return pool.submit(lambda: (time.sleep(delays[item] / 2000), item + 100)[1])
+
+        found = list(overlapped(range(len(delays)), begin, "kept"))
+    assert found == [item + 100 for item in range(len(delays))]
+    assert not threads("kept")
+
+
+def test_the_next_item_is_begun_before_the_last_one_is_done() -> None:
+    """The second is begun while the first is on its way, a third only when that is taken."""
+    work, taken = Work(), []
+    for item in range(1, 5):
+        work.futures[item] = Future()
+
+    def consume() -> None:
+        taken.extend(overlapped(range(1, 5), work, "begun"))
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    for item in range(1, 5):
+        wait_until(lambda item=item: work.begun == list(range(1, min(item + 2, 5))))  # type: ignore[misc]
+        time.sleep(0.01)
+        assert len(work.begun) == min(item + 1, 4)  # no more than two are in flight
+        work.done(item)
+    consumer.join(10)
+    assert taken == [-1, -2, -3, -4]
+    assert not threads("begun")
+
+
+def test_a_result_never_waits_for_the_next_item() -> None:
+    """While the stream is slow, what is done is handed on."""
+    work, go_on = Work(), threading.Event()
+
+    def slow() -> Iterator[int]:
+        yield 1
+        go_on.wait(10)
+        yield 2
+
+    results = overlapped(slow(), work, "slow")
+    work.done(1)
+    assert next(results) == -1  # though the stream has not gone on
+    assert work.begun == [1]
+    go_on.set()
+    work.done(2)
+    assert next(results) == -2
+    assert next(results, None) is None
+
+
+def test_a_result_is_handed_on_if_it_is_done_while_the_stream_is_slow() -> None:
+    """The same where the work ends while both are waited for."""
+    work, go_on = Work(), threading.Event()
+
+    def slow() -> Iterator[int]:
+        yield 1
+        go_on.wait(10)
+
+    results = overlapped(slow(), work, "slow")
+    timer = threading.Timer(0.05, work.done, (1,))
+    timer.start()
+    assert next(results) == -1
+    go_on.set()
+    assert next(results, None) is None
+    timer.join()
+
+
+@pytest.mark.parametrize("before", [0, 1, 2, 3])
+def test_an_error_of_the_stream_comes_after_what_came_before(before: int) -> None:
+    """Results of all items before it arrive, then the error; nothing else is begun."""
+    work = Work()
+
+    def broken() -> Iterator[int]:
+        yield from range(1, before + 1)
+        msg = "the queue is gone"
+        raise OSError(msg)
+
+    for item in range(1, before + 1):
+        timer = threading.Timer(0.02 * item, work.done, (item,))
+        work.futures[item] = Future()
+        timer.start()
+    results = overlapped(broken(), work, "broken")
+    assert [next(results) for _ in range(before)] == [-item for item in range(1, before + 1)]
+    with pytest.raises(OSError, match="the queue is gone"):
+        next(results)
+    assert work.begun == list(range(1, before + 1))
+    assert not threads("broken")
+
+
+def test_an_error_of_the_work_comes_in_its_place() -> None:
+    """Results before it arrive; then the error ends the stream and its thread."""
+    work, closed = Work(), []
+
+    def stream() -> Iterator[int]:
+        try:
+            yield from range(1, 9)
+        finally:
+            closed.append(True)
+
+    work.done(1)
+    work.futures[2] = Future()
+    work.futures[2].set_exception(ValueError("second"))
+    results = overlapped(stream(), work, "failing")
+    assert next(results) == -1
+    with pytest.raises(ValueError, match="second"):
+        next(results)
+    assert closed == [True]
+    assert not threads("failing")
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2])
+def test_closing_overlapped_early_ends_thread_and_stream(taken: int) -> None:
+    """Whoever leaves early leaves no thread behind, and the stream may tidy up."""
+    closed = []
+
+    def endless() -> Iterator[int]:
+        number = 0
+        try:
+            while True:
+                yield (number := number + 1)
+        finally:
+            closed.append(True)
+
+    def begin(item: int) -> Future[int]:
+        future: Future[int] = Future()
+        future.set_result(item)
+        return future
+
+    results = overlapped(endless(), begin, "endless")
+    assert [next(results) for _ in range(taken)] == list(range(1, taken + 1))
+    results.close()  # type: ignore[attr-defined]
+    assert closed == ([True] if taken else [])
+    assert not threads("endless")
+
+
+def test_overlapped_frees_an_item_before_the_next_one_is_there() -> None:
+    """While the stream makes the next item, nothing but the consumer keeps the one before."""
+
+    class Item:
+        pass
+
+    made: list[weakref.ref[Item]] = []
+
+    def stream() -> Iterator[Item]:
+        for number in range(4):
+            if number > 1:  # by now the one before last has been taken
+                wait_until(lambda: made[-1]() is None)
+            item = Item()
+            made.append(weakref.ref(item))
+            yield item
+            del item
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def begin(item: Item) -> Future[Item]:
+            return pool.submit(lambda: (time.sleep(0.02), item)[1])
+
+        for item in overlapped(stream(), begin):
+            del item
+    assert len(made) == 4
