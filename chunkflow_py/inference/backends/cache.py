@@ -138,8 +138,9 @@ def _scratch_beside(entry: Path) -> Path | None:
     scratch = entry.parent / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
     try:
         make_folder(entry.parent)
-        scratch.mkdir()
-    except (VolumeError, OSError) as error:
+        with os_errors("write", entry.parent):
+            scratch.mkdir()
+    except VolumeError as error:
         _warn_unwritable(str(entry.parent), str(error))
         return None
     return scratch
