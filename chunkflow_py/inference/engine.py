@@ -24,7 +24,6 @@ import torch
 
 from chunkflow_py.errors import ChunkError, GeometryError, ModelError, NonFiniteError, OptionError
 from chunkflow_py.geometry import BoundingBox
-from chunkflow_py.inference.accuracy import non_empty_batches
 from chunkflow_py.inference.activation import activated
 from chunkflow_py.inference.augment import augmented
 from chunkflow_py.inference.blend import Blender
@@ -48,9 +47,6 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 logger = logging.getLogger(__name__)
-
-_SAMPLED = 8  # patches that are looked at to find some that are not empty
-_COMPARED = 2  # of them, run in float32 too
 
 
 class Engine:
@@ -179,7 +175,10 @@ class Engine:
         settings = self.settings
         grid = settings.grid(box if domain is None else domain) if grid is None else grid
         target = grid.cover if output_box is None else output_box
-        data = self._checked_input(array, box)
+        data = as_channels(array, settings.num_input_channels)
+        if tuple(data.shape[1:]) != box.size:
+            msg = f"an array of shape {array.shape} does not fill box {box} of size {box.size}"
+            raise ChunkError(msg)
         self._check_required(grid, box, target)
         cut = Cut(data, box, grid, target, settings.normalizer, settings.skip_empty, wanted)
         job = self._thread.submit(
@@ -188,18 +187,9 @@ class Engine:
         # Not in the thread of the network: it goes on with the next box.
         return self._end.submit(_completed, job, wrap)
 
-    def sample(
-        self, array: NDArray[Any], box: BoundingBox, grid: PatchGrid, target: BoundingBox
-    ) -> list[torch.Tensor]:
-        """Return a few patches of *target* that are not empty, as batches, normalised.
-
-        Waits until the network is idle, so that the caller may run these batches through it.
-        """
+    def wait_until_idle(self) -> None:
+        """Wait until the network is not in use, so that others may run it."""
         self._thread.submit(int).result()
-        cut = Cut(self._checked_input(array, box), box, grid, target, self.settings.normalizer)
-        boxes = list(grid.patches(target))
-        patches = [cut.patch(patch) for patch in boxes[:: -(-len(boxes) // _SAMPLED)]]
-        return non_empty_batches(torch.stack(patches), self.settings.batch_size, most=_COMPARED)
 
     @torch.inference_mode()
     def _compute(
@@ -245,20 +235,6 @@ class Engine:
         return [] if write is None else [write]
 
     # --- input ---------------------------------------------------------------------------------
-
-    def _checked_input(self, array: NDArray[Any], box: BoundingBox) -> NDArray[Any]:
-        data = array[None] if array.ndim == 3 else array
-        if data.ndim != 4 or tuple(data.shape[1:]) != box.size:
-            msg = f"an array of shape {array.shape} does not fill box {box} of size {box.size}"
-            raise ChunkError(msg)
-        if data.shape[0] != self.settings.num_input_channels:
-            msg = (
-                f"the image has {data.shape[0]} channel{'s' * (data.shape[0] > 1)}, but "
-                f"--num-input-channels is {self.settings.num_input_channels}; say "
-                f"--num-input-channels {data.shape[0]}, or choose channels with --channels"
-            )
-            raise ChunkError(msg)
-        return data
 
     @staticmethod
     def _check_required(grid: PatchGrid, box: BoundingBox, target: BoundingBox) -> None:
@@ -345,6 +321,26 @@ def _completed(
     for write in writes:
         write.result()
     return result if wrap is None else wrap(result)
+
+
+def as_channels(array: NDArray[Any], channels: int) -> NDArray[Any]:
+    """Return a (z, y, x) or (c, z, y, x) array as (c, z, y, x), with that many channels.
+
+    Raises:
+        ChunkError: it has another number of axes or of channels.
+    """
+    data = array[None] if array.ndim == 3 else array
+    if data.ndim != 4:
+        msg = f"an image is (z, y, x) or (c, z, y, x); got an array of shape {array.shape}"
+        raise ChunkError(msg)
+    if data.shape[0] != channels:
+        msg = (
+            f"the image has {data.shape[0]} channel{'s' * (data.shape[0] > 1)}, but "
+            f"--num-input-channels is {channels}; say --num-input-channels {data.shape[0]}, or "
+            "choose channels with --channels"
+        )
+        raise ChunkError(msg)
+    return data
 
 
 def missing_margin(need: BoundingBox, box: BoundingBox) -> str:

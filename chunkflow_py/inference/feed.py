@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from chunkflow_py.inference.accuracy import non_empty_batches
 from chunkflow_py.inference.transfer import Mark, SideStream, host_buffer
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _BUFFERS = 3  # one in the network, one on its way, one being filled
 _PATIENCE_S = 0.05  # how often a thread that waits looks whether it is still wanted
+_SAMPLED = 8  # patches that are looked at to find some that are not empty
+_COMPARED = 2  # of them, to compare ways of running the network
 _SKIPPED = 256  # patches in a row that are not run, after which the engine is told
 
 
@@ -127,6 +130,18 @@ class Cut:
         for axis, mask in enumerate(outside):
             source[(slice(None),) * (axis + 1) + (mask,)] = 0
         return source, outside
+
+
+def sample(cut: Cut, batch_size: int) -> list[torch.Tensor]:
+    """Return a few patches that are not empty, as the network gets them.
+
+    Returns:
+        (batch_size, c, z, y, x) float32 each, filled up with zeros; none if all that were looked
+        at are empty.
+    """
+    boxes = list(cut.grid.patches(cut.target))
+    patches = [cut.patch(patch) for patch in boxes[:: -(-len(boxes) // _SAMPLED)]]
+    return non_empty_batches(torch.stack(patches), batch_size, most=_COMPARED)
 
 
 class _StoppedError(Exception):

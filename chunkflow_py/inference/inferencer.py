@@ -13,16 +13,18 @@ from chunkflow_py.chunk import Chunk, Voxels
 from chunkflow_py.errors import OptionError
 from chunkflow_py.inference.accuracy import compare
 from chunkflow_py.inference.backends import create_backend, describe_profile
-from chunkflow_py.inference.engine import Engine
+from chunkflow_py.inference.engine import Engine, as_channels
+from chunkflow_py.inference.feed import Cut, sample
 from chunkflow_py.inference.grid import divisor_warning
 from chunkflow_py.inference.models import is_built_in
 from chunkflow_py.inference.normalize import dtype_warning
 from chunkflow_py.inference.voxel_size import check_voxel_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
+    import torch
     from numpy.typing import NDArray
 
     from chunkflow_py.geometry import BoundingBox, Zyx
@@ -98,9 +100,10 @@ class Inferencer:
 
     def __enter__(self) -> Inferencer:
         """Load the network; what takes a while goes on while the first chunk is read."""
-        engine = self._loaded()
-        if self.network.get("compile") or engine.backend.device.type == "cuda":
-            engine.warm()
+        if self.network.get("backend") != "auto":  # which is chosen with patches of the first chunk
+            engine = self._loaded()
+            if self.network.get("compile") or engine.backend.device.type == "cuda":
+                engine.warm()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -116,9 +119,12 @@ class Inferencer:
         self.engine.close()
         self.engine = None
 
-    def _loaded(self) -> Engine:
+    def _loaded(self, cut: Cut | None = None) -> Engine:
         if self.engine is None:
-            self.engine = Engine(self._backend(), self.settings)
+            patches: Sequence[torch.Tensor] = ()
+            if cut is not None and self.network.get("backend") == "auto":
+                patches = sample(cut, self.settings.batch_size)
+            self.engine = Engine(self._backend(patches=patches), self.settings)
         return self.engine
 
     def _backend(self, **changes: Any) -> Backend:
@@ -180,14 +186,16 @@ class Inferencer:
         self, chunk: Chunk, bbox: BoundingBox | None = None, stop: Event | None = None
     ) -> Future[Chunk | dict[str, Chunk]]:
         """Begin to compute what a call returns; the next chunk may be started meanwhile."""
-        engine = self._loaded()
         if self.model_voxel_size_nm is not None:
             check_voxel_size(self.model_voxel_size_nm, chunk.voxel_size_nm)
         grid, target = self.placement.plan(chunk, bbox)
+        data = as_channels(chunk.array, self.settings.num_input_channels)
+        cut = Cut(data, chunk.bbox, grid, target, self.settings.normalizer)
+        engine = self._loaded(cut)
         self._explain(engine, grid, target, chunk)
         if self.report_precision:
             self.report_precision = False
-            self._report_precision(engine, grid, target, chunk)
+            self._report_precision(engine, cut)
         return engine.start(
             chunk.array,
             chunk.bbox,
@@ -247,18 +255,16 @@ class Inferencer:
                 grid.amplification(target),
             )
 
-    def _report_precision(
-        self, engine: Engine, grid: PatchGrid, target: BoundingBox, chunk: Chunk
-    ) -> None:
+    def _report_precision(self, engine: Engine, cut: Cut) -> None:
         """Log what decides the bytes of the run, and how far that is from float32 by PyTorch."""
-        logger.info("numerical profile: %s", describe_profile(engine.backend.profile))
+        engine.wait_until_idle()  # until then it may be compiled, which the profile tells
         exact = {"backend": "torch", "dtype": "float32", "compile": False, "tf32": False}
-        if all(self.network.get(key, value) == value for key, value in exact.items()):
-            return
-        batches = engine.sample(chunk.array, chunk.bbox, grid, target)
-        if not batches:
-            logger.info("error against float32: not measured, the first patches are empty")
-            return
-        reference = self._backend(**exact, cuda_graphs=False)
-        accuracy = compare(engine.backend, reference, batches)
-        logger.info("error against float32, on a few patches: %s", accuracy)
+        if any(self.network.get(key, value) != value for key, value in exact.items()):
+            batches = sample(cut, self.settings.batch_size)
+            words = "not measured, the first patches are empty"
+            if batches:
+                device = str(engine.backend.device)
+                reference = self._backend(**exact, device=device, cuda_graphs=False)
+                words = f"{compare(engine.backend, reference, batches)}, on a few patches"
+            logger.info("error against float32: %s", words)
+        logger.info("numerical profile: %s", describe_profile(engine.backend.profile))

@@ -30,7 +30,7 @@ from chunkflow_py.geometry import Zyx
 from chunkflow_py.inference.backends.device import device_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from types import ModuleType
 
     import numpy as np
@@ -72,6 +72,7 @@ def create_backend(
     output_channels: tuple[int, ...] = (),
     window: NDArray[np.float32] | None = None,
     trust_weights: bool = False,
+    patches: Sequence[torch.Tensor] = (),
 ) -> Backend:
     """Load a network and return it ready for batches of patches.
 
@@ -104,6 +105,7 @@ def create_backend(
         output_channels: channels of each of *outputs*.
         window: (z, y, x) float32 of the output patch size; ``universal`` multiplies by it.
         trust_weights: unpickle anything the weight file holds, which runs code inside of it.
+        patches: non-empty batches for ``auto`` to measure with (default: made up).
 
     Raises:
         OptionError: an option cannot work, alone or here.
@@ -146,9 +148,7 @@ def create_backend(
             )
         logger.info("--framework universal: %s is run by pytorch", model)
     if backend == "auto":
-        from chunkflow_py.inference.backends.choose import choose_backend
-
-        return choose_backend(given)
+        return _chosen(given, (batch_size, num_input_channels, *sizes[0]))
     where = _device_for(backend, device)
     if compile and backend != "torch":
         logger.warning("--compile changes nothing: --backend %s always compiles", backend)
@@ -192,6 +192,23 @@ def create_backend(
 def describe_profile(profile: dict[str, str]) -> str:
     """Return a numerical profile in one line, for the log."""
     return ", ".join(f"{name} {value}" for name, value in profile.items())
+
+
+def _chosen(given: dict[str, Any], shape: tuple[int, ...]) -> Backend:
+    """Return the network run by the fastest library that computes what PyTorch computes."""
+    from chunkflow_py.inference.backends.choose import choose_backend, example_patches
+
+    device = device_of(given["device"])
+    patches = [batch.to(device) for batch in given.pop("patches")]
+
+    def make(name: str, dtype: str) -> Backend:
+        return create_backend(**given | {"backend": name, "dtype": dtype, "device": str(device)})
+
+    names = ("torch", "onnxruntime") if device.type == "cuda" else BACKENDS[:-1]
+    choice = choose_backend(
+        make, names, patches or example_patches(shape, device=device), dtype=given["dtype"]
+    )
+    return make(choice.name, given["dtype"])
 
 
 def _converted(
