@@ -47,11 +47,15 @@ def mask_of(chunk: Chunk, volume: Volume, *, fill_missing: bool = True) -> NDArr
 def touches_mask(
     volume: Volume, box: BoundingBox, voxel_size_nm: VoxelSize
 ) -> Callable[[BoundingBox], bool]:
-    """Return the function that tells whether a part of *box* touches the mask.
+    """Return the function that tells whether a box touches the mask.
+
+    The answer for a box depends on nothing else: a patch that reaches into two tasks has to be run
+    in both of them or in none.
 
     Args:
         volume: of the mask, any dtype; what lies outside of it is zero.
-        box: which is read once, as coarse as the mask is.
+        box: which is read once, as coarse as the mask is; of boxes that reach beyond it, the mask
+            is read for each by itself.
         voxel_size_nm: of the voxels that boxes are counted in, zyx.
 
     Raises:
@@ -61,9 +65,10 @@ def touches_mask(
     coarse, around = _read(volume, box, ratio)
 
     def touches(part: BoundingBox) -> bool:
-        inside = part.intersection(box)
-        cells = BoundingBox(inside.start // ratio, -(-inside.stop // ratio))
-        return not inside.is_empty and bool(coarse[cells.slices(around.start)].any())
+        cells = BoundingBox(part.start // ratio, -(-part.stop // ratio))
+        if around.contains(cells):
+            return bool(coarse[cells.slices(around.start)].any())
+        return bool(_read(volume, part, ratio)[0].any())
 
     return touches
 
