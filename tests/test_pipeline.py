@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -675,3 +677,255 @@ def test_a_volume_that_cannot_take_the_output_is_refused_before_any_work(tmp_pat
     assert "makes 2 channels of uint8, but" in said
     other = f"{make} {network} 3 threshold save-zarr -s {store}"
     assert run(other)[1].startswith("Error: save-zarr failed"), "what is not known is found later"
+
+
+# --- beginning ahead -----------------------------------------------------------------------------
+
+
+class Ahead:
+    """A body of a transform whose work is done by one thread, so that it can begin ahead."""
+
+    def __init__(self, work: Any, refuse: Any = None) -> None:
+        self.work, self.refuse = work, refuse
+        self.in_flight: list[int] = []
+        self.most = 0
+        self.pool = ThreadPoolExecutor(1)
+
+    def __call__(self, chunk: int) -> Any:
+        return self.work(chunk)
+
+    def start(self, chunk: int, bbox: Any = None) -> Future[Any]:
+        if self.refuse:
+            self.refuse(chunk)
+        self.in_flight.append(chunk)
+        self.most = max(self.most, len(self.in_flight))
+
+        def work() -> Any:
+            try:
+                return self.work(chunk)
+            finally:
+                self.in_flight.remove(chunk)
+
+        return self.pool.submit(work)
+
+
+def ahead_line(body: Any, lane: Any = "compute", name: str = "infer") -> Operator:
+    """Return an operator around *body*, as `transform` would make it, on numbers of tasks."""
+
+    def finish(task: Task, result: Any) -> None:
+        task["chunk"] = result
+
+    def call(task: Task) -> Task:
+        finish(task, body(number(task)))
+        return task
+
+    start = (lambda task: body.start(number(task), bbox=task.bbox)) if body else None
+    return Operator(name, lane, call, body, (), ("chunk",), start, finish)
+
+
+@AHEAD
+def test_a_body_with_start_overlaps_only_if_lanes_run_ahead(ahead: int) -> None:
+    """With --ahead 0 it is called; else two tasks are in flight, never more; order is kept."""
+    threads = set()
+
+    def work(chunk: int) -> int:
+        threads.add(threading.current_thread())
+        time.sleep(0.005)
+        return -chunk
+
+    body = Ahead(work)
+    tasks = run([make("r", lane="read"), ahead_line(body), make("w", lane="write")], ahead=ahead)
+    assert [number(task) for task in tasks] == list(range(6))
+    assert [task["chunk"] for task in tasks] == [-n for n in range(6)]
+    assert body.most == (2 if ahead else 0)
+    assert (threads == {threading.main_thread()}) == (ahead == 0)
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+@pytest.mark.parametrize("where", ["start", "future", "skip in start", "skip in future"])
+def test_what_goes_wrong_ahead_is_the_outcome_of_its_task(where: str, ahead: int) -> None:
+    """Every third task fails or is skipped, with the operator's name; the others arrive whole."""
+
+    def fail(chunk: int) -> int:
+        if chunk % 3 == 0:
+            if "skip" in where:
+                reason = "nothing there"
+                raise Skip(reason)
+            msg = "shapes differ"
+            raise ChunkError(msg)
+        return chunk
+
+    body = Ahead(lambda chunk: chunk, fail) if "start" in where else Ahead(fail)
+    later: list[int] = []
+
+    def note(task: Task) -> Task:
+        later.append(number(task))
+        return task
+
+    line = [make("r", lane="read"), ahead_line(body), make("c", note), make("w", lane="write")]
+    tasks = run(line, ahead=ahead)
+    assert [number(task) for task in tasks] == list(range(6))
+    assert later == [1, 2, 4, 5]
+    for task in tasks:
+        if number(task) % 3:
+            assert task.outcome is None
+            assert task["chunk"] == number(task)
+            continue
+        assert not task.items
+        assert "w" not in task.seconds
+        assert task.seconds.keys() == {"r", "infer"}
+        assert task.failed == ("skip" not in where)
+        if task.failed:
+            assert str(task.outcome).startswith("infer failed on task")
+            assert "shapes differ" in str(task.outcome)
+            assert isinstance(task.outcome.__cause__, ChunkError)  # type: ignore[union-attr]
+        else:
+            assert str(task.outcome) == "nothing there"
+
+
+def test_a_task_that_has_failed_already_is_not_begun() -> None:
+    """What failed while it was read passes by, in its place."""
+
+    def fail(task: Task) -> Task:
+        if number(task) == 2:
+            msg = "no such file"
+            raise ChunkError(msg)
+        return task
+
+    begun: list[int] = []
+    body = Ahead(lambda chunk: chunk, begun.append)
+    tasks = run([make("r", fail, "read"), ahead_line(body)], ahead=2)
+    assert begun == [0, 1, 3, 4, 5]
+    assert [task.failed for task in tasks] == [False, False, True, False, False, False]
+    assert [number(task) for task in tasks] == list(range(6))
+
+
+def test_a_listener_that_breaks_ends_the_run_instead_of_stopping_it() -> None:
+    """An error of the listener in the thread of the work reaches the consumer, no one waits."""
+
+    class Broken(Listener):
+        def operator_finished(self, label: str, task: Task, seconds: float) -> None:
+            if label == "infer" and number(task) == 1:
+                msg = "standard error is closed"
+                raise BrokenPipeError(msg)
+
+    body = Ahead(lambda chunk: chunk)
+    with pytest.raises(BrokenPipeError, match="standard error is closed"):
+        run([make("r", lane="read"), ahead_line(body)], ahead=1, listener=Broken())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_work_that_exits_ends_the_run_instead_of_stopping_it() -> None:
+    """sys.exit() in a model file is no failure of a task, and nothing waits for it forever."""
+
+    def leave(chunk: int) -> int:
+        if chunk == 1:
+            raise SystemExit(3)
+        return chunk
+
+    with pytest.raises(SystemExit):
+        run([make("r", lane="read"), ahead_line(Ahead(leave))], ahead=1)
+
+
+def test_times_ahead_add_up_to_the_wall_time() -> None:
+    """Waiting for the task before is not counted: the times of all tasks fill the wall time."""
+
+    def work(chunk: int) -> int:
+        time.sleep(0.05)
+        return chunk
+
+    start = time.perf_counter()
+    tasks = run([make("r", lane="read"), ahead_line(Ahead(work))], ahead=1)
+    wall = time.perf_counter() - start
+    total = sum(task.seconds["infer"] for task in tasks)
+    assert 6 * 0.05 <= total <= wall * 1.02
+    assert all(task.seconds["infer"] < 0.15 for task in tasks) or wall > 0.6
+
+
+def test_operators_before_it_run_while_it_computes() -> None:
+    """What lies before it in the compute lane works on the next task meanwhile."""
+    together = threading.Barrier(2, timeout=20)
+
+    def before(task: Task) -> Task:
+        if number(task) == 1:
+            together.wait()
+        return task
+
+    def work(chunk: int) -> int:
+        if chunk == 0:
+            together.wait()
+        return chunk
+
+    line = [make("r", lane="read"), make("before", before), ahead_line(Ahead(work))]
+    tasks = run([*line, make("after"), make("w", lane="write")], ahead=1)
+    assert [task.outcome for task in tasks] == [None] * 6
+
+
+def test_two_that_begin_ahead_overlap_each_other() -> None:
+    """The first works on the next task while the second works on this one."""
+    together = threading.Barrier(2, timeout=20)
+
+    def meet(which: int) -> Any:
+        def work(chunk: int) -> int:
+            if chunk == which:
+                together.wait()
+            return chunk
+
+        return Ahead(work)
+
+    line = [make("r", lane="read"), ahead_line(meet(1)), ahead_line(meet(0))]
+    tasks = run(line, ahead=1)
+    assert [task.outcome for task in tasks] == [None] * 6
+    assert [list(task.seconds) for task in tasks] == [["r", "infer", "infer#2"]] * 6
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_number_of_tasks_alive_is_bounded_if_one_begins_ahead(ahead: int) -> None:
+    """At most 1 + lanes x ahead tasks hold memory, one more than that while two are in flight."""
+    alive = most = 0
+    lock = threading.Lock()
+
+    class Large:
+        def __init__(self) -> None:
+            nonlocal alive, most
+            with lock:
+                alive += 1
+                most = max(most, alive)
+
+        def __del__(self) -> None:
+            nonlocal alive
+            with lock:
+                alive -= 1
+
+    def load(task: Task) -> Task:
+        task["image"] = Large()
+        return task
+
+    def work(chunk: int) -> int:
+        time.sleep(0.001)
+        return chunk
+
+    grid = BoxGrid.covering(BoundingBox.parse("0-40_0-1_0-1"), Zyx(1, 1, 1))
+    line = [make("load", load, "read"), ahead_line(Ahead(work)), make("save", lane="write")]
+    pipeline = Pipeline(line, Source("boxes", TaskSource(grid)), ahead=ahead)
+    pipeline.check()
+    for task in pipeline.run():
+        time.sleep(0.002)
+        del task
+    assert most <= 1 + 3 * ahead + 1
+    assert alive == 0
+
+
+def test_leaving_early_while_work_is_in_flight() -> None:
+    """A consumer that stops does not wait for more than what has begun, and leaves no thread."""
+    begun: list[int] = []
+    body = Ahead(lambda chunk: chunk, begun.append)
+    line = [make("r", lane="read"), ahead_line(body), make("w", lane="write")]
+    pipeline = Pipeline(line, Source("boxes", TaskSource(GRID)), ahead=1)
+    pipeline.check()
+    tasks = pipeline.run()
+    next(tasks)
+    tasks.close()
+    assert len(begun) <= 5
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith(("overlapped", "read-", "compute-"))]
