@@ -52,12 +52,14 @@ class Outline:
         domain: bounds of the volume that the operator's first input comes from, if known.
         has_tasks: whether tasks have boxes when they reach the operator, known or not.
         voxels: what the operator's first input holds, if known.
+        ahead: how many tasks each lane may work ahead.
     """
 
     boxes: Boxes | None = None
     domain: BoundingBox | None = None
     has_tasks: bool = False
     voxels: Voxels | None = None
+    ahead: int = 0
 
     @property
     def region(self) -> BoundingBox | None:
@@ -319,6 +321,9 @@ def transform(function: Callable[..., Any]) -> StageCommand:
         except ValueError:  # compiled functions, such as NumPy's, do not tell
             wants_box = False
         source, target = params["input_name"], params["output_name"]
+        named = list(outputs)
+        named.remove(target)  # which is not made where the body names its chunks itself
+        outputs = tuple(named) or outputs
 
         def call(task: Task) -> Task:
             chunk = task.chunk(source)

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.params import (
     BBOX,
+    NUMBERS,
     ChannelsType,
     ItemNames,
     NamesType,
@@ -45,6 +46,7 @@ def parse(option: Any, *args: str) -> Any:
 box = click.option("--box", type=BBOX)
 names = click.option("--names", type=NamesType())
 channels = channels_option("-c")
+numbers = click.option("--numbers", "-n", type=NUMBERS)
 size = zyx_option("--size", "-s", minimum=1)
 offset = zyx_option("--offset", "-t", default=(0, 0, 0))
 voxel_size = floats_option("--voxel-size", "-v")
@@ -57,6 +59,8 @@ margin = margin_option("--margin", "-e")
         (box, ["--box", "-8-8_0-64_0-64"], BoundingBox.parse("-8-8_0-64_0-64")),
         (names, ["--names", "a, b ,c"], ("a", "b", "c")),
         (channels, ["-c", "2, 0"], (2, 0)),
+        (numbers, ["-n", "3, 1"], (3, 1)),
+        (numbers, ["-n", "12"], (12,)),
         (size, ["--size", "1", "2", "3"], Zyx(1, 2, 3)),
         (size, [], None),
         (offset, ["-t", "-8", "-0", "-16"], Zyx(-8, 0, -16)),
@@ -88,6 +92,10 @@ def test_right_values(option: Any, args: list[str], value: object) -> None:
         (box, ["--box", "1-0_0-1_0-1"], "lies before its start"),
         (names, ["--names", "a,,b"], "'a,,b' holds an empty name; write a,b,c"),
         (channels, ["-c", "0,x"], "'0,x' is not a list of channels"),
+        (numbers, ["-n", "3,0"], "'3,0' is not a list of numbers above 0; write 3,1"),
+        (numbers, ["-n", "3,,1"], "'3,,1' is not a list of numbers above 0; write 3,1"),
+        (numbers, ["-n", "3,-1"], "'3,-1' is not a list of numbers above 0; write 3,1"),
+        (numbers, ["-n", "3,1.5"], "'3,1.5' is not a list of numbers above 0; write 3,1"),
         (size, ["-s", "1", "2", "0"], "0 is not in the range x>=1"),
         (size, ["-s", "1", "2"], "requires 3 arguments"),
         (size, ["-s", "1", "2", "3.5"], "'3.5' is not a valid integer"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import Any
 
 import click
@@ -203,3 +204,67 @@ def test_outline_bounds_hold_domain_and_tasks() -> None:
     assert Outline([BOX]).bounds == BOX
     assert Outline(None, other).bounds == other
     assert Outline().bounds is None
+
+
+# --- several chunks, and beginning ahead ---------------------------------------------------------
+
+
+@transform
+@click.option("--parts", type=ItemNames("out"))
+def split(parts: tuple[str, ...] | None) -> Any:
+    """Return a body that makes a chunk for each name."""
+    return lambda chunk: {name: chunk * n for n, name in enumerate(parts)} if parts else chunk
+
+
+@pytest.mark.parametrize("parts", ["a,b", "b,chunk", "chunk"])
+def test_a_body_that_names_its_chunks_makes_those_alone(parts: str) -> None:
+    """What a later command may read are the names that are made, not --output-name besides."""
+    names = tuple(parts.split(","))
+    made = stage(split, "--parts", parts, "-i", "image")
+    assert made.outputs == names
+    after = made.call(task(image=3.0))
+    assert {name: after.chunk(name).array.item() for name in names} == {
+        name: 3.0 * n for n, name in enumerate(names)
+    }
+    assert stage(split).outputs == ("chunk",)
+    assert stage(split, "-o", "map").outputs == ("map",)
+
+
+class Starts:
+    """A body that can begin ahead, and tells what it was given."""
+
+    def __init__(self) -> None:
+        self.given: list[Any] = []
+
+    def __call__(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Chunk:
+        return chunk * 2
+
+    def start(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Future[Any]:
+        self.given.append((chunk.array.item(), bbox))
+        future: Future[Any] = Future()
+        future.set_result(self(chunk, bbox))
+        return future
+
+
+def test_a_body_with_start_is_given_chunk_and_box_and_finishes_as_a_call_does() -> None:
+    """`start` and `finish` together do to a task what `call` does."""
+    body = Starts()
+
+    @transform
+    def double() -> Any:
+        """Return the body."""
+        return body
+
+    made = stage(double, "-i", "image", "-o", "map")
+    assert made.start is not None
+    assert made.finish is not None
+    ahead, called = task(image=4.0), made.call(task(image=4.0))
+    made.finish(ahead, made.start(ahead).result())
+    assert body.given == [(4.0, BOX)]
+    assert ahead.items.keys() == called.items.keys() == {"image", "map"}
+    assert ahead.chunk("map").array.item() == called.chunk("map").array.item() == 8.0
+    with pytest.raises(ChunkflowError, match="returned None"):
+        made.finish(ahead, None)
+    with pytest.raises(ChunkflowError, match="no chunk named"):
+        made.start(task(other=1.0))
+    assert stage(scale).start is None

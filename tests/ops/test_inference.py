@@ -309,3 +309,13 @@ def test_a_patch_mask_gives_one_answer_however_the_volume_is_cut(folder, task):
     for channel in found:
         np.testing.assert_allclose(channel, total / weight, atol=1e-6)
     assert 0 < (total == 0).sum() < total.size
+
+
+def test_names_of_outputs_are_checked_before_any_work(folder, capsys):
+    """With --output-names there is no chunk of --output-name: reading it is a usage error."""
+    named = ["--output-names", "a,b", "--output-channels", "3,1", "-o", "map"]
+    assert line("inference", *IDENTITY, *named, "save-h5", "-f", "out.h5", "-i", "map") == 2
+    text = " ".join(capsys.readouterr().err.split())
+    assert "save-h5 reads 'map', which no operator before it makes" in text
+    assert "a, b" in text
+    assert not (folder / "out.h5").exists()
