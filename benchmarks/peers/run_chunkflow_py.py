@@ -6,6 +6,7 @@ them), ``output_dtype``.
 
 from __future__ import annotations
 
+from importlib import import_module
 from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from chunkflow_py.inference.activations import Activations
     from chunkflow_py.inference.engine import Engine
     from chunkflow_py.inference.grid import PatchGrid
+    from chunkflow_py.inference.settings import EngineSettings
 
 BARE_FORWARDS = 8
 """Forwards measured beside a run at most: those of the largest chunk alone would take minutes."""
@@ -41,6 +44,38 @@ def bare_forward_seconds(engine: Engine, image: NDArray[np.uint8], grid: PatchGr
     return seconds / len(patches)
 
 
+def forecast_bytes(
+    asked: dict[str, Any], settings: EngineSettings, weights_and_maps: tuple[int, Activations]
+) -> int:
+    """Return the peak memory that is foretold once the network is loaded, before there is data."""
+    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.inference.memory import Workload, forecast
+
+    weights, maps = weights_and_maps
+    size = Zyx(*asked["size"])
+    backend = asked.get("backend", "torch")
+    return forecast(Workload(settings, maps, weights, size, size, backend=backend)).host_bytes
+
+
+def weights_and_maps(asked: dict[str, Any]) -> tuple[int, Activations]:
+    """Return the bytes of the network's weights, and of its maps as a run without data tells."""
+    import torch
+
+    from chunkflow_py.inference.activations import Activations, peak_activations
+    from chunkflow_py.inference.backends.fold import fold_batch_norm
+
+    if asked["model"] == "identity":
+        return 0, Activations(0, 1)
+    network = import_module(asked["model"]).InstantiatedModel
+    shape = (1, 1, *asked["patch"])
+    fold_batch_norm(network, shape)
+    maps = peak_activations(network, shape, dtype=getattr(torch, asked.get("dtype", "float32")))
+    if maps is None:
+        msg = f"the maps of {asked['model']} could not be counted"
+        raise RuntimeError(msg)
+    return sum(parameter.nbytes for parameter in network.parameters()), maps
+
+
 def main() -> None:
     """Measure one run of the engine, the network loaded before, as for the peers."""
     allocator.keep_freed_memory()
@@ -55,7 +90,7 @@ def main() -> None:
         num_output_channels=asked["channels"],
         output_dtype=asked.get("output_dtype", "float32"),
     )
-    image = random_image(asked["size"])
+    network = weights_and_maps(asked)
     start = perf_counter()
     backend = create_backend(
         "identity" if identity else "pytorch",
@@ -69,17 +104,21 @@ def main() -> None:
         dtype=asked.get("dtype", "float32"),
     )
     setup = perf_counter() - start
+    expected = forecast_bytes(asked, settings, network)
+    image = random_image(asked["size"])
     engine = Engine(backend, settings)
     box = BoundingBox.from_size((0, 0, 0), image.shape)
     _, result = timed(lambda: engine.run(image, box))
     more: dict[str, Any] = {
         "setup_s": setup,
+        "forecast_bytes": expected,
         "forward_s": engine.forward_seconds,
         "patches": engine.patches_run,
         "profile": backend.profile,
     }
     if not identity:
         more["bare_forward_s"] = bare_forward_seconds(engine, image, settings.grid(box))
+    engine.close()
     report({**result, **more})
 
 
