@@ -1,0 +1,61 @@
+"""From options of the command line to settings and arguments of a backend."""
+
+import pytest
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.inference.options import network_options, settings_from
+from chunkflow_py.ops.inference import command
+
+
+def options(*words):
+    """Return the options of a command line, by their Python names."""
+    words = ["-f", "identity", "-s", "4", "8", "8", "-v", "1", "2", "2", *map(str, words)]
+    with command.make_context("inference", words) as context:
+        return context.params
+
+
+def test_defaults_are_those_of_the_settings():
+    """Without options: all of the patch is kept, dtype normalisation, one unnamed output."""
+    made = settings_from(options())
+    assert made.geometry.output_patch_size == made.geometry.input_patch_size == (4, 8, 8)
+    assert (made.batch_size, made.num_output_channels, made.outputs) == (1, 3, ())
+    assert (made.normalizer.method, made.output_kind, made.skip_empty) == ("dtype", None, False)
+
+
+def test_outputs_are_put_together():
+    """Names, channels and kinds belong together in order; channels are added up."""
+    words = ["--output-names", "aff,m", "--output-channels", "3,2"]
+    made = settings_from(options(*words))
+    assert made.outputs == (("aff", 3, "affinity"), ("m", 2, "probability"))
+    assert made.num_output_channels == 5
+    made = settings_from(options(*words, "--output-kind", "vector,embedding"))
+    assert [output.kind for output in made.outputs] == ["vector", "embedding"]
+
+
+def test_one_named_output_is_one_of_several():
+    """A single name works like many."""
+    made = settings_from(options("--output-names", "a", "--output-channels", 2))
+    assert made.outputs == (("a", 2, "probability"),)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--output-channels", 3], "name them with --output-names"),
+        (["--output-kind", "logit,logit"], "name them with --output-names"),
+        (["--output-kind", "image"], "'image' is not one of probability, affinity, logit"),
+        (["--output-names", "a,b", "--output-channels", 3], "2 names, .* 1 numbers"),
+    ],
+)
+def test_lists_that_do_not_belong_together_are_refused(words, said):
+    """Each output has a name, a number of channels and a kind."""
+    with pytest.raises(OptionError, match=said):
+        settings_from(options(*words))
+
+
+def test_a_backend_is_told_what_the_line_says():
+    """Model, device and precision reach the backend under the names of its arguments."""
+    given = options("--dtype", "float16", "--no-cuda-graphs", "--spatial-dims", 2, "-w", "w.pt")
+    made = network_options(given)
+    assert (made["framework"], made["dtype"], made["cuda_graphs"]) == ("identity", "float16", False)
+    assert (made["spatial_dims"], made["weights"], made["model"]) == (2, "w.pt", None)
