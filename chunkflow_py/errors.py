@@ -98,7 +98,7 @@ class OperatorError(ChunkflowError, RuntimeError):
         where = f" on task {task}" if task else ""
         # Our own errors are sentences already; a foreign one needs its type to be understood.
         what = str(cause)
-        if isinstance(cause, MemoryError):
+        if isinstance(cause, MemoryError) and not isinstance(cause, ChunkflowError):
             why = f" ({what[0].lower()}{what[1:]})" if what else ""
             what = f"there is not enough memory{why}; make the chunk or the tasks smaller"
         elif not isinstance(cause, ChunkflowError):

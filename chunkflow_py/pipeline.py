@@ -123,7 +123,7 @@ class Pipeline:
             held = voxels.get(stage.inputs[0]) if stage.inputs else None
             with _named(stage):
                 if isinstance(body, HasPrepare) and not (self.dry_run and stage.lane == "write"):
-                    body.prepare(Outline(boxes, domain, has_tasks, held))
+                    body.prepare(Outline(boxes, domain, has_tasks, held, self.ahead))
                 if isinstance(body, HasBounds):
                     domain = body.bounds()
             domains.update(dict.fromkeys(stage.outputs, domain))

@@ -6,7 +6,7 @@ import logging
 import weakref
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -84,6 +84,33 @@ def peak_activations(
             continue
         return Activations(peak, prod(small) // small[1], exact=False).scaled(voxels)
     return None
+
+
+class NetworkMemory(NamedTuple):
+    """Memory that a network takes.
+
+    Attributes:
+        activations: its maps, or ``None`` if they cannot be found out.
+        weight_bytes: its weights.
+    """
+
+    activations: Activations | None
+    weight_bytes: int
+
+
+def network_memory(
+    network: Any,
+    shape: Sequence[int],
+    dtype: str,
+    device: torch.device,
+    divisor: Any = None,
+) -> NetworkMemory:
+    """Return what *network* takes, as it is loaded; see `peak_activations`."""
+    steps = (divisor,) * 3 if isinstance(divisor, int) else divisor
+    found = peak_activations(
+        network, shape, dtype=getattr(torch, dtype), device=device, divisor=steps
+    )
+    return NetworkMemory(found, sum(tensor.nbytes for tensor in _tensors(network)))
 
 
 def _small_shapes(shape: tuple[int, ...], divisor: Sequence[int] | None) -> list[tuple[int, ...]]:

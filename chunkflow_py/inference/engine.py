@@ -22,12 +22,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from chunkflow_py.errors import ChunkError, GeometryError, ModelError, NonFiniteError, OptionError
+from chunkflow_py.errors import (
+    ChunkError,
+    GeometryError,
+    ModelError,
+    NonFiniteError,
+    OptionError,
+    OutOfMemoryError,
+)
 from chunkflow_py.geometry import BoundingBox
 from chunkflow_py.inference.activation import activated
 from chunkflow_py.inference.augment import augmented
 from chunkflow_py.inference.blend import Blender
 from chunkflow_py.inference.feed import Cut, Feed
+from chunkflow_py.inference.fit import lowered_batch, out_of_memory, smaller_batch
 from chunkflow_py.inference.outlet import Outlet, non_finite
 from chunkflow_py.inference.output_kind import MEANING
 from chunkflow_py.inference.results import ResultMemory
@@ -103,6 +111,7 @@ class Engine:
         self._end = ThreadPoolExecutor(1, thread_name_prefix="inference-end")
         self._closed = Event()
         self._checked = False
+        self._at_once = settings.batch_size
 
     @property
     def forward_seconds(self) -> float:
@@ -255,10 +264,7 @@ class Engine:
         """Return (n, c, z, y, x) of the output patch size for the patches in use."""
         settings = self.settings
         with self._clock.running():
-            if settings.augment:
-                output = augmented(self.backend, batch, settings.meaning)
-            else:
-                output = self.backend(batch)
+            output = self._fitting(batch)
         output = self._crop(output[:used])
         if settings.activation != "none" and settings.activate == "before":
             channels = tuple(part.channels for part in settings.outputs)
@@ -267,6 +273,32 @@ class Engine:
             self._check_values(output)
             self._checked = True  # only now: where it raised, the next box has to be refused too
         return output
+
+    def _fitting(self, batch: torch.Tensor) -> torch.Tensor:
+        """Run the network on as many patches at a time as the device has memory for."""
+        while True:
+            try:
+                if self._at_once >= len(batch):
+                    return self._network(batch)
+                # Filled up, so that all forwards have one shape.
+                whole = -(-len(batch) // self._at_once) * self._at_once
+                filled = batch.new_zeros((whole, *batch.shape[1:]))
+                filled[: len(batch)] = batch
+                starts = range(0, whole, self._at_once)
+                parts = (filled[first : first + self._at_once] for first in starts)
+                return torch.cat([self._network(part).clone() for part in parts])
+            except OutOfMemoryError as error:
+                smaller = smaller_batch(self._at_once)
+                if smaller is None or not self.settings.lower_batch:
+                    msg = out_of_memory(self.backend.device, self._at_once, smaller)
+                    raise OutOfMemoryError(msg) from error
+                logger.warning(lowered_batch(self._at_once, smaller))
+                self._at_once = smaller
+
+    def _network(self, batch: torch.Tensor) -> torch.Tensor:
+        if self.settings.augment:
+            return augmented(self.backend, batch, self.settings.meaning)
+        return self.backend(batch)
 
     def _crop(self, output: torch.Tensor) -> torch.Tensor:
         geometry = self.settings.geometry

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.chunk import Chunk, Voxels
 from chunkflow_py.errors import OptionError
 from chunkflow_py.inference.accuracy import compare
+from chunkflow_py.inference.activations import Activations, NetworkMemory
 from chunkflow_py.inference.backends import create_backend, describe_profile
 from chunkflow_py.inference.engine import Engine, as_channels
 from chunkflow_py.inference.feed import Cut, sample
+from chunkflow_py.inference.fit import check_fits
 from chunkflow_py.inference.grid import divisor_warning
+from chunkflow_py.inference.memory import Workload, forecast
 from chunkflow_py.inference.models import is_built_in
 from chunkflow_py.inference.normalize import dtype_warning
 from chunkflow_py.inference.voxel_size import check_voxel_size
@@ -102,6 +105,7 @@ class Inferencer:
         """Load the network; what takes a while goes on while the first chunk is read."""
         if self.network.get("backend") != "auto":  # which is chosen with patches of the first chunk
             engine = self._loaded()
+            self._foretell(engine)
             if self.network.get("compile") or engine.backend.device.type == "cuda":
                 engine.warm()
         return self
@@ -140,6 +144,35 @@ class Inferencer:
             "window": settings.window,
         }
         return create_backend(**options | self.network | changes)
+
+    def _foretell(self, engine: Engine) -> None:
+        """Log how much memory the run will take at its peak, and refuse what will not fit.
+
+        Raises:
+            OptionError: it does not fit; names what would.
+        """
+        sizes = self.placement.largest_task()
+        memory = getattr(engine.backend, "memory", None)
+        if sizes is None or (memory is None and engine.backend.weighted):
+            return
+        found = NetworkMemory(Activations(0, 1), 0) if memory is None else memory()
+        line = self.placement.line
+        workload = Workload(
+            self.settings,
+            found.activations,
+            found.weight_bytes,
+            input_size=sizes[0],
+            output_size=sizes[1],
+            input_dtype=line.voxels.dtype if line.voxels else "uint8",
+            device=engine.backend.device,
+            backend=self.network.get("backend", "torch"),
+            divisor=self.patch_divisor or engine.backend.divisor,
+            ahead=line.ahead,
+            tasks=1 if line.boxes is None else len(line.boxes),
+        )
+        expected = forecast(workload)
+        logger.info("expected peak: %s", expected)
+        check_fits(expected)
 
     # --- the line ------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from chunkflow_py.inference.settings import EngineSettings
 
 _FLOAT = 4  # bytes
-_FEED = 3  # batches being filled, on their way and in the network
+_FEED = 3  # batches being filled, on their way and in the network; on the CPU there is one
 _COPIES = 1  # the copy of a batch that the network may work on
 _REGIONS = 4  # of weights, kept by the blender
 _CONVERSION = 8  # bytes for a value of a region: masks, and values of another type
@@ -161,7 +161,8 @@ def forecast(workload: Workload) -> Forecast:
     batch *= settings.geometry.input_patch_size.product()
     cover = workload.input_size.high(settings.geometry.output_patch_size)
     region = _region(settings.geometry, cover)
-    blending = engine_workspace(settings.geometry, settings.num_output_channels, cover)
+    channels = settings.num_output_channels
+    blending = engine_workspace(settings.geometry, channels, cover, channels if cuda else 1)
     item = np.dtype(settings.stored_dtype).itemsize
     inputs, outputs = chunks_in_flight(workload.ahead, workload.tasks)
     chunks = {
@@ -178,7 +179,7 @@ def forecast(workload: Workload) -> Forecast:
     converted = 0 if settings.output_dtype == "float32" else settings.num_output_channels
     work = {
         "engine workspace": blending + region * converted * _CONVERSION,
-        "batches": batch * (_FEED + _COPIES) + _augmentation(settings, batch),
+        "batches": batch * ((_FEED if cuda else 1) + _COPIES) + _augmentation(settings, batch),
     }
     libraries = max(0, workload.resident_bytes - (0 if cuda else workload.weight_bytes))
     start = {"interpreter and libraries": libraries + _FIRST_USE}
@@ -189,7 +190,9 @@ def forecast(workload: Workload) -> Forecast:
     return Forecast(workload, host, network | work, found is not None)
 
 
-def engine_workspace(geometry: PatchGeometry, channels: int, cover: Zyx) -> int:
+def engine_workspace(
+    geometry: PatchGeometry, channels: int, cover: Zyx, at_once: int | None = None
+) -> int:
     """Return the bytes that blending takes, which does not depend on the depth of a chunk.
 
     ```
@@ -202,7 +205,9 @@ def engine_workspace(geometry: PatchGeometry, channels: int, cover: Zyx) -> int:
         geometry: of the patches.
         channels: that the network returns.
         cover: size of what the patches of a chunk cover, voxels, zyx.
+        at_once: channels that are multiplied by the window at once (default: all).
     """
+    at_once = channels if at_once is None else at_once
     height, length, width = geometry.output_patch_size
     starts, _, _ = PatchGrid(geometry, BoundingBox.from_size((0, 0, 0), cover)).starts
     shared = max((a + height - b for a, b in pairwise(starts)), default=0)
@@ -210,7 +215,7 @@ def engine_workspace(geometry: PatchGeometry, channels: int, cover: Zyx) -> int:
     carry = max(0, shared) * cover.y * cover.x
     patch = height * length * width
     weights = patch + _REGIONS * _region(geometry, cover)
-    return _FLOAT * (channels * (strip + carry + patch) + weights)
+    return _FLOAT * (channels * (strip + carry) + at_once * patch + weights)
 
 
 def _region(geometry: PatchGeometry, cover: Zyx) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _SETTINGS = (
     "num_input_channels", "batch_size", "bump", "pad", "output_dtype", "activation", "activate",
-    "augment", "mask_myelin_threshold",
+    "augment", "mask_myelin_threshold", "lower_batch",
 )  # fmt: skip
 _NETWORK = (
     "framework", "backend", "device", "dtype", "compile", "tf32", "cuda_graphs", "trust_weights",

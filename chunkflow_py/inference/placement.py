@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from chunkflow_py.errors import GeometryError, OptionError
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.inference.grid import PatchGrid
 
 if TYPE_CHECKING:
@@ -95,6 +95,25 @@ class Placement:
             msg = f"task {box} has no voxel in common with {cover}, where there is an output"
             raise GeometryError(msg)
         return wanted
+
+    def largest_task(self) -> tuple[Zyx, Zyx] | None:
+        """Return the sizes of the largest input and output chunk of the line, if it is known."""
+        line = self.line
+        if line is None or line.domain is None or (line.has_tasks and not line.boxes):
+            return None
+        boxes = [line.domain]
+        if line.has_tasks:
+            # Tasks of a grid are of one size; the second one has margins on both sides.
+            boxes = [line.boxes[min(k, len(line.boxes) - 1)] for k in (0, len(line.boxes) // 2)]
+            if not isinstance(line.boxes, BoxGrid):
+                boxes = [max(line.boxes, key=lambda box: box.voxels)]
+        pairs = []
+        for box in boxes:
+            inside = box.intersection(line.domain)
+            if not inside.is_empty:
+                wanted = self._wanted(inside, line.domain)
+                pairs.append((self.required_input(inside, line.domain).size, wanted.size))
+        return max(pairs, key=lambda pair: pair[0].product(), default=None)
 
     def plan(self, chunk: Chunk, bbox: BoundingBox | None) -> tuple[PatchGrid, BoundingBox]:
         """Choose the patches and the output box for one chunk."""

@@ -63,6 +63,8 @@ class EngineSettings:
         augment: mean over 16 flips and transposes.
         mask_myelin_threshold: zero the other channels where the last one, which is dropped, is
             not below this.
+        lower_batch: run smaller batches where the GPU has too little memory, which changes the
+            numerical profile.
         skip_empty: do not run patches whose input is zero everywhere: the output of the network
             there is defined as zero.
     """
@@ -82,6 +84,7 @@ class EngineSettings:
     activate: Literal["before", "after"] = "before"
     augment: bool = False
     mask_myelin_threshold: float | None = None
+    lower_batch: bool = False
     skip_empty: bool = False
 
     def __post_init__(self) -> None:

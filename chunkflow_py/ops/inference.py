@@ -31,6 +31,8 @@ if TYPE_CHECKING:
             help="Voxels that neighbouring output patches share, zyx.")
 @click.option("--batch-size", "-b", type=click.IntRange(min=1), default=1, show_default=True,
               help="Patches in one forward.")
+@click.option("--lower-batch/--no-lower-batch", default=False, show_default=True,
+              help="Go on with smaller batches where a GPU has too little memory, with a warning.")
 @click.option("--num-input-channels", type=click.IntRange(min=1), default=1, show_default=True,
               help="Channels that the network takes.")
 @click.option("--num-output-channels", "-c", type=click.IntRange(min=1), default=3,

@@ -33,7 +33,7 @@ WORKLOAD = Workload(
 
 # Runs an engine in a process of its own; prints what was foretold and what it took, in bytes.
 SCRIPT = """
-import json, resource, sys
+import json, sys
 import numpy as np, torch
 from chunkflow_py.allocator import apart_from_heap, keep_freed_memory
 keep_freed_memory()
@@ -43,6 +43,12 @@ from chunkflow_py.inference.activations import Activations, peak_activations
 from chunkflow_py.inference.backends.fold import fold_batch_norm
 from chunkflow_py.inference.memory import Workload, forecast
 from chunkflow_py.inference.models import create_model
+
+def peak_bytes():
+    # getrusage would tell of the process that started this one if that was larger.
+    for line in open("/proc/self/status"):
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
 
 case = json.loads(sys.argv[1])
 patch, size = Zyx.of(case["patch"]), Zyx.of(case["size"])
@@ -65,7 +71,7 @@ with apart_from_heap(), torch.inference_mode():
 engine = Engine(backend, settings)
 engine.run(image, BoundingBox.from_size((0, 0, 0), size))
 engine.close()
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+peak = peak_bytes()
 print(expected.host_bytes, peak, expected.workload.resident_bytes)
 """
 
@@ -104,7 +110,7 @@ def test_parts_have_names_and_make_the_sum():
     assert (found.device, found.device_bytes) == ({}, 0)
     assert found.host["input chunks"] == 72 * 896 * 896
     assert found.host["output chunks"] == 3 * 4 * 64 * 768 * 768
-    assert found.host["batches"] == 4 * 4 * PATCH.product()
+    assert found.host["batches"] == 2 * 4 * PATCH.product()
 
 
 def test_a_gpu_takes_its_parts():

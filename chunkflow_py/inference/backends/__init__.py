@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError
@@ -125,6 +126,7 @@ def create_backend(
     if model is None:
         msg = f"--framework {framework} needs a network; give --convnet-model, or try identity"
         raise OptionError(msg)
+    from chunkflow_py.inference.activations import network_memory
     from chunkflow_py.inference.backends.network import NetworkSource
     from chunkflow_py.inference.backends.network_backend import NetworkBackend, check_outputs
 
@@ -186,6 +188,7 @@ def create_backend(
         spatial_dims=spatial_dims,
         outputs=outputs,
         output_channels=output_channels,
+        memory=partial(network_memory, network, made_for, dtype, where, divisor),
     )
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from chunkflow_py.allocator import apart_from_heap
 from chunkflow_py.errors import ChunkflowError, ModelError, OptionError, OutOfMemoryError
 from chunkflow_py.geometry import Zyx
 from chunkflow_py.inference.backends.device import numerical_profile
 from chunkflow_py.inference.backends.hook import Hook
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
+
+    from chunkflow_py.inference.activations import NetworkMemory
 
 
 # What the engine multiplies by the window as it is.
@@ -58,6 +63,7 @@ class NetworkBackend:
     Attributes:
         device, weighted, divisor, profile: see `chunkflow_py.inference.backends.protocol.Backend`.
         shape: of every batch, (n, c, z, y, x).
+        memory: finds out what the network takes, or ``None`` if that cannot be found out.
     """
 
     weighted = False
@@ -76,6 +82,7 @@ class NetworkBackend:
         spatial_dims: int = 3,
         outputs: tuple[str, ...] = (),
         output_channels: tuple[int, ...] = (),
+        memory: Callable[[], NetworkMemory] | None = None,
     ) -> None:
         """Put the network between hooks and checks.
 
@@ -92,10 +99,12 @@ class NetworkBackend:
             outputs: names of the outputs to join, in order: keys of a dict that the network
                 returns, or positions in its tuple.
             output_channels: channels of each of *outputs*.
+            memory: finds out what the network takes.
 
         Raises:
             ModelError: the divisor is none.
         """
+        self.memory, self._first = memory, True
         self.model, self.device, self.shape = model, device, shape
         self._core, self._flat = core, spatial_dims == 2
         self._sizes = (Zyx.of(shape[2:]), Zyx.of(output_patch_size))
@@ -125,7 +134,8 @@ class NetworkBackend:
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
         """Run the network on (n, c, z, y, x) float32; see `Backend`."""
-        with torch.inference_mode():
+        first, self._first = self._first, False
+        with torch.inference_mode(), apart_from_heap() if first else nullcontext():
             found = self._joined(self._run(batch))
             found = self._stacked(found, batch)
             self._check(tuple(found.shape), tuple(batch.shape))
