@@ -127,11 +127,12 @@ class Pipeline:
                 if isinstance(body, HasBounds):
                     domain = body.bounds()
             domains.update(dict.fromkeys(stage.outputs, domain))
+            made: Voxels | dict[str, Voxels] | None = None
             if isinstance(body, MakesVoxels):
-                held = body.voxels()
-            elif not (isinstance(body, KeepsVoxels) and body.keeps_voxels):
-                held = None
-            voxels.update(dict.fromkeys(stage.outputs, held))
+                made = body.voxels()
+            elif isinstance(body, KeepsVoxels) and body.keeps_voxels:
+                made = held
+            voxels.update(made if isinstance(made, dict) else dict.fromkeys(stage.outputs, made))
             if isinstance(body, MovesFaces) and boxes is not None:
                 boxes = _moved(boxes, body)
             has_tasks = has_tasks or (isinstance(body, SetsBox) and body.set_bbox)

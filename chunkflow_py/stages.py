@@ -94,8 +94,8 @@ class HasBounds(Protocol):
 class MakesVoxels(Protocol):
     """A body that knows before the first task what voxels it makes."""
 
-    def voxels(self) -> Voxels:
-        """Return their type, channels and meaning."""
+    def voxels(self) -> Voxels | dict[str, Voxels]:
+        """Return their type, channels and meaning; by name, if there are several chunks."""
 
 
 @runtime_checkable

@@ -79,6 +79,7 @@ def weights_and_maps(asked: dict[str, Any]) -> tuple[int, Activations]:
 def main() -> None:
     """Measure one run of the engine, the network loaded before, as for the peers."""
     allocator.keep_freed_memory()
+    allocator.sleep_while_waiting()
     asked = job()
     from chunkflow_py.geometry import BoundingBox, Zyx
     from chunkflow_py.inference import Engine, EngineSettings, PatchGeometry, create_backend

@@ -15,7 +15,7 @@ import click
 from click.exceptions import Exit
 from click.shell_completion import CompletionItem
 
-from chunkflow_py.allocator import keep_freed_memory
+from chunkflow_py.allocator import keep_freed_memory, sleep_while_waiting
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.verbs import Verb
 from chunkflow_py.errors import ChunkflowError, OptionError
@@ -263,6 +263,7 @@ def _ending_soon() -> Iterator[None]:
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 a task failed, 2 usage, 130 interrupted."""
     keep_freed_memory()
+    sleep_while_waiting()
     try:
         with _ending_soon():
             code = cli.main(args, prog_name="chunkflow", standalone_mode=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
 from queue import Empty, SimpleQueue
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 _BUFFERS = 3  # one in the network, one on its way, one being filled
 _PATIENCE_S = 0.05  # how often a thread that waits looks whether it is still wanted
+_LARGE = 250_000  # values of a patch, from which on a thread more pays
+_MOST_THREADS = 8  # that scale one patch: memory gives no more
 _SAMPLED = 8  # patches that are looked at to find some that are not empty
 _COMPARED = 2  # of them, to compare ways of running the network
 _SKIPPED = 256  # patches in a row that are not run, after which the engine is told
@@ -94,7 +98,7 @@ class Cut:
         self, place: NDArray[np.float32], source: NDArray[Any], outside: list[NDArray[np.bool_]]
     ) -> None:
         """Write what the network sees of *source* to (c, z, y, x) *place*; see `source`."""
-        self.scale(source, place)
+        _by_all_threads(self.scale, source, place)
         for axis, mask in enumerate(outside):
             place[(slice(None),) * (axis + 1) + (mask,)] = 0
 
@@ -130,6 +134,25 @@ class Cut:
         for axis, mask in enumerate(outside):
             source[(slice(None),) * (axis + 1) + (mask,)] = 0
         return source, outside
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="scale")
+
+
+def _by_all_threads(scale: Scale, source: NDArray[Any], place: NDArray[np.float32]) -> None:
+    """Scale parts of a large patch at once: NumPy by itself uses one thread."""
+    planes, threads = place.shape[1], min(torch.get_num_threads(), _MOST_THREADS)
+    if threads == 1 or place.size < _LARGE or planes < threads:
+        scale(source, place)
+        return
+    cuts = [planes * k // threads for k in range(threads + 1)]
+    first, *others = (slice(a, b) for a, b in pairwise(cuts))
+    jobs = [_pool().submit(scale, source[:, part], place[:, part]) for part in others]
+    scale(source[:, first], place[:, first])
+    for job in jobs:
+        job.result()
 
 
 def sample(cut: Cut, batch_size: int) -> list[torch.Tensor]:

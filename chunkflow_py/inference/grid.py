@@ -74,7 +74,8 @@ class PatchGeometry:
                 msg = (
                     f"output patch {self.output_patch_size} must not be larger than input patch "
                     f"{self.input_patch_size} along {axis} (zyx, voxels); lower "
-                    f"--output-patch-size to {self.output_patch_size.low(self.input_patch_size)}"
+                    f"--output-patch-size to "
+                    f"{_words(self.output_patch_size.low(self.input_patch_size))}"
                 )
                 raise OptionError(msg)
             if (size_in - size_out) % 2:

@@ -188,9 +188,12 @@ class Inferencer:
         """Return the input that decides the output on *box*, for a volume with bounds *domain*."""
         return self.placement.required_input(box, domain)
 
-    def voxels(self) -> Voxels:
-        """Return what the output will hold."""
+    def voxels(self) -> Voxels | dict[str, Voxels]:
+        """Return what the output will hold; by their names, if there are several."""
         settings = self.settings
+        if settings.outputs:
+            dtype = settings.stored_dtype
+            return {o.name: Voxels(dtype, o.channels, o.kind) for o in settings.outputs}
         return Voxels(settings.stored_dtype, settings.output_channels, settings.kind)
 
     # --- the call ------------------------------------------------------------------------------
@@ -234,11 +237,19 @@ class Inferencer:
             chunk.bbox,
             output_box=target,
             grid=grid,
-            wanted=self.mask(target, chunk.voxel_size_nm) if self.mask else None,
+            wanted=self._wanted(target, chunk.voxel_size_nm),
             stop=stop,
             on_progress=self.on_progress,
             wrap=partial(self._wrapped, target, chunk.voxel_size_nm, chunk.domain),
         )
+
+    def _wanted(
+        self, target: BoundingBox, voxel_size_nm: tuple[float, float, float]
+    ) -> Callable[[BoundingBox], bool] | None:
+        if self.mask is None:
+            return None
+        # Patches reach beyond the box, each by less than itself: so the mask is read once.
+        return self.mask(target.grow(self.settings.geometry.output_patch_size), voxel_size_nm)
 
     def _wrapped(
         self,

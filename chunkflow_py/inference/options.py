@@ -38,6 +38,9 @@ def settings_from(options: Mapping[str, Any]) -> EngineSettings:
     geometry = PatchGeometry(
         size, options["output_patch_size"] or size, options["output_patch_overlap"]
     )
+    if options["activate"] == "after" and options["activation"] == "none":
+        msg = "--activate after says when, but not what; add --activation sigmoid or softmax"
+        raise OptionError(msg)
     kinds = _kinds(options["output_kind"])
     outputs = _outputs(options["output_names"], options["output_channels"], kinds)
     normalizer = create_normalizer(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_TOO_LARGE = "output in {} is beyond 65504, the largest float16; use --output-dtype float32"
 _BUFFERS = 2  # one being filled by the device, one being emptied by the host
 
 
@@ -80,12 +81,15 @@ class Outlet:
                 torch.div(region.sums, region.weights, out=target)
             else:
                 values, clamped = self._converted(region)
+                if not bool(self._in_range(values)):
+                    raise NonFiniteError(_TOO_LARGE.format(region.box))
                 target.copy_(values)
                 self._count(int(clamped))
             return None
         finite = torch.isfinite(region.sums).all()
         values, clamped = self._converted(region)
-        facts = torch.stack((finite.to(torch.int64), clamped))
+        state = finite.to(torch.int64) * 2 + self._in_range(values)  # 3: as it should be
+        facts = torch.stack((state, clamped))
         values = values.contiguous()
         done, copied = Mark(self._device), Mark(self._device)
         done.record()
@@ -117,13 +121,20 @@ class Outlet:
         try:
             copied.wait()
             facts, values = _parts(buffer, torch.empty(2, dtype=torch.int64), target)
-            finite, clamped = facts.tolist()
-            if not finite:
-                raise NonFiniteError(non_finite("values", box))
+            state, clamped = facts.tolist()
+            if state < 3:
+                msg = _TOO_LARGE.format(box) if state == 2 else non_finite("values", box)
+                raise NonFiniteError(msg)
             target.copy_(values)
             self._count(clamped)
         finally:
             self._free.put(buffer)
+
+    def _in_range(self, values: torch.Tensor) -> torch.Tensor:
+        """Tell whether float16 could hold *values*; what other types cannot hold is clamped."""
+        if self._dtype is not torch.float16:
+            return torch.ones((), dtype=torch.bool, device=values.device)
+        return torch.isfinite(values).all()
 
     def _count(self, clamped: int) -> None:
         if clamped and not self.clamped:

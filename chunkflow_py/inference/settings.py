@@ -110,9 +110,9 @@ class EngineSettings:
                 f"--num-output-channels of at least 2, not {self.num_output_channels}"
             )
             raise OptionError(msg)
-        self._check_kind()
         if self.outputs:
             self._check_outputs()
+        self._check_kind(self.output_kind, self._channels)
 
     def _check_outputs(self) -> None:
         total = sum(output.channels for output in self.outputs)
@@ -130,19 +130,26 @@ class EngineSettings:
             if given:
                 msg = f"{option} is for networks of one output, and --output-names says several"
                 raise OptionError(msg)
+        names = [output.name for output in self.outputs]
+        for name, channels, kind in self.outputs:
+            if names.count(name) > 1:
+                msg = (
+                    f"--output-names {','.join(names)} says {name} twice; each chunk needs its own"
+                )
+                raise OptionError(msg)
+            self._check_kind(kind, channels, f" of output {name}")
 
-    def _check_kind(self) -> None:
-        kind, channels = self.output_kind, self._channels
+    def _check_kind(self, kind: OutputKind | None, channels: int, whose: str = "") -> None:
         if kind is not None and MEANING[kind].axes and channels != 3:
             msg = (
-                f"--output-kind {kind} means three channels (x, y, z), but the output has "
+                f"--output-kind {kind}{whose} means three channels (x, y, z), but the output has "
                 f"{channels}; change --num-output-channels or --output-kind"
             )
             raise OptionError(msg)
         bounded = kind is None or MEANING[kind].bounded or self.activation != "none"
         if self.output_dtype == "uint8" and not bounded:
             msg = (
-                f"--output-dtype uint8 keeps values in [0, 1], and --output-kind {kind} has "
+                f"--output-dtype uint8 keeps values in [0, 1], and --output-kind {kind}{whose} has "
                 "others; use --output-dtype float16 or float32, or --activation sigmoid"
             )
             raise OptionError(msg)

@@ -43,8 +43,8 @@ class Backend(Protocol):
 
         Returns:
             (n, c, z, y, x) on `device`, of the input patch size or of the output patch size, in
-            float32, bfloat16 or float16, with any strides. It must not be changed, may share memory with
-            *batch*, and is valid until the next call or until *batch* changes.
+            float32, bfloat16 or float16, with any strides. It must not be changed, may share memory
+            with *batch*, and is valid until the next call or until *batch* changes.
 
         Raises:
             ModelError: the network failed on a batch of this shape.
