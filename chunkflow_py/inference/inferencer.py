@@ -14,6 +14,7 @@ from chunkflow_py.errors import OptionError
 from chunkflow_py.inference.accuracy import compare
 from chunkflow_py.inference.activations import Activations, NetworkMemory
 from chunkflow_py.inference.backends import create_backend, describe_profile
+from chunkflow_py.inference.bioimage import is_package
 from chunkflow_py.inference.engine import Engine, as_channels
 from chunkflow_py.inference.feed import Cut, sample
 from chunkflow_py.inference.fit import check_fits
@@ -61,7 +62,7 @@ def check_network(network: dict[str, Any]) -> None:
         if path is not None and not Path(path).exists():
             msg = f"{option} {path} does not exist (looked in {Path.cwd()})"
             raise OptionError(msg)
-        if path is not None and Path(path).is_dir():
+        if path is not None and Path(path).is_dir() and not is_package(path):
             msg = f"{option} {path} is a folder; name a file in it"
             raise OptionError(msg)
 

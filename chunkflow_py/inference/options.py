@@ -6,8 +6,9 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError
+from chunkflow_py.inference.bioimage import is_package, read_package
 from chunkflow_py.inference.grid import PatchGeometry
-from chunkflow_py.inference.normalize import create_normalizer
+from chunkflow_py.inference.normalize import Normalizer, create_normalizer
 from chunkflow_py.inference.output_kind import OUTPUT_KINDS
 from chunkflow_py.inference.settings import EngineSettings, Output
 
@@ -23,6 +24,50 @@ _SETTINGS = (
 _NETWORK = (
     "framework", "backend", "device", "dtype", "compile", "tf32", "cuda_graphs", "trust_weights",
 )  # fmt: skip
+
+
+def with_package(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return *options* with what a package of the BioImage Model Zoo says of its network.
+
+    Options that say the same of a network are taken from the package; margin, normalisation,
+    activation and voxel size only where the user said nothing.
+
+    Raises:
+        ModelError: the package cannot be read, or asks for what cannot be done.
+        OptionError: the network does not take the sizes.
+    """
+    model = options["convnet_model"]
+    if model is None or not is_package(model):
+        return options
+    package = read_package(model)
+    said = dict(options, package=package)
+    size = options["input_patch_size"]
+    said["output_patch_size"] = options["output_patch_size"] or size - package.margin * 2
+    said["num_input_channels"] = package.num_input_channels
+    said["num_output_channels"] = package.num_output_channels
+    said["spatial_dims"] = str(package.spatial_dims)
+    said["model_voxel_size_nm"] = options["model_voxel_size_nm"] or package.voxel_size_nm
+    if options["activation"] == "none":
+        said["activation"] = package.activation
+    if len(package.outputs) > 1:
+        said["output_names"] = options["output_names"] or package.outputs
+        said["output_channels"] = options["output_channels"] or package.output_channels
+    package.check_sizes(size, said["output_patch_size"], options["batch_size"])
+    return said
+
+
+def _normalizer(options: Mapping[str, Any]) -> Normalizer:
+    package, statistics = options.get("package"), options["normalize_statistics"]
+    channels = options["num_input_channels"]
+    if package is not None and options["normalize"] is None:
+        made: Normalizer = package.normalization.normalizer(channels, statistics)
+        return made
+    return create_normalizer(
+        options["normalize"] or "dtype",
+        num_channels=channels,
+        statistics=statistics,
+        percentiles=options["normalize_percentiles"],
+    )
 
 
 def settings_from(options: Mapping[str, Any]) -> EngineSettings:
@@ -43,18 +88,12 @@ def settings_from(options: Mapping[str, Any]) -> EngineSettings:
         raise OptionError(msg)
     kinds = _kinds(options["output_kind"])
     outputs = _outputs(options["output_names"], options["output_channels"], kinds)
-    normalizer = create_normalizer(
-        options["normalize"] or "dtype",
-        num_channels=options["num_input_channels"],
-        statistics=options["normalize_statistics"],
-        percentiles=options["normalize_percentiles"],
-    )
     return EngineSettings(
         geometry,
         num_output_channels=sum(output.channels for output in outputs)
         or options["num_output_channels"],
         outputs=outputs,
-        normalizer=normalizer,
+        normalizer=_normalizer(options),
         output_kind=None if outputs or not kinds else kinds[0],
         keep_stride=options["grid"] == "padded",
         skip_empty=options["skip_empty_patches"],

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 # fmt: off
 @transform
 @click.option("--convnet-model", "-m",
-              help="Network: a Python file (which is run as code), a TorchScript or torch.export "
-                   "file, or a built-in name such as rsunet.")
+              help="Network: a Python file (which is run as code), a TorchScript, torch.export or "
+                   "ONNX file, a BioImage Model Zoo package, or a built-in name such as rsunet.")
 @click.option("--convnet-weight-path", "-w", help="Weights: a state_dict file.")
 @zyx_option("--input-patch-size", "-s", required=True, minimum=1,
             help="What the network sees at a time, voxels, zyx.")
@@ -119,18 +119,19 @@ if TYPE_CHECKING:
 def command(**options: Any) -> Inferencer:
     """Check sizes and options; the network is loaded when the whole line has been accepted."""
     from chunkflow_py.inference.inferencer import Inferencer, check_network
-    from chunkflow_py.inference.options import network_options, settings_from
+    from chunkflow_py.inference.options import network_options, settings_from, with_package
     from chunkflow_py.inference.placement import Placement
 
-    settings, network = settings_from(options), network_options(options)
+    said = with_package(options)
+    settings, network = settings_from(said), network_options(said)
     check_network(network)
     own = ("output_margin", "output_crop_margin", "patch_num", "mask_output_chunk", "grid")
     return Inferencer(
         Placement(settings, **{key: options[key] for key in own}),
         network,
         patch_divisor=options["patch_divisor"],
-        model_voxel_size_nm=options["model_voxel_size_nm"],
-        warn_of_dtype=options["normalize"] is None,
+        model_voxel_size_nm=said["model_voxel_size_nm"],
+        warn_of_dtype=options["normalize"] is None and "package" not in said,
         mask=_mask(options["patch_mask"], options["patch_mask_mip"]),
     )
 

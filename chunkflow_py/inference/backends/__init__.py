@@ -24,6 +24,7 @@ import contextlib
 import difflib
 import logging
 from functools import partial
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError
@@ -48,6 +49,7 @@ __all__ = ["BACKENDS", "FRAMEWORKS", "create_backend", "describe_profile", "devi
 logger = logging.getLogger(__name__)
 
 FRAMEWORKS = ("universal", "identity", "pytorch")
+CONVERTED = (".onnx", ".xml")
 BACKENDS = ("torch", "openvino", "onnxruntime", "auto")
 
 
@@ -86,8 +88,9 @@ def create_backend(
         framework: ``universal``, ``identity`` or ``pytorch``: what the model is.
         input_patch_size: voxels, zyx.
         output_patch_size: voxels, zyx; at most the input patch size, by an even difference.
-        model: path of Python code (``.py``), TorchScript (``.pt``, ``.pth``, ``.ts``) or of a
-            ``torch.export`` program (``.pt2``), or the name of a built-in network.
+        model: path of Python code (``.py``), TorchScript (``.pt``, ``.pth``, ``.ts``), a
+            ``torch.export`` program (``.pt2``), a converted network (``.onnx``, ``.xml`` of
+            OpenVINO) or a package of the BioImage Model Zoo, or the name of a built-in network.
         weights: path of the weight file, if the model needs one.
         num_input_channels: channels of a batch.
         num_output_channels: channels that the network returns, in all its outputs.
@@ -131,6 +134,24 @@ def create_backend(
     from chunkflow_py.inference.backends.network_backend import NetworkBackend, check_outputs
 
     check_outputs(outputs, output_channels, num_output_channels)
+    shape = (batch_size, num_input_channels, *sizes[0])
+    made_for: tuple[int, ...] = shape
+    if spatial_dims == 2:
+        made_for = (batch_size * sizes[0].z, num_input_channels, sizes[0].y, sizes[0].x)
+    finished = partial(
+        NetworkBackend,
+        model=model,
+        shape=shape,
+        output_patch_size=sizes[1],
+        num_output_channels=num_output_channels,
+        spatial_dims=spatial_dims,
+        outputs=outputs,
+        output_channels=output_channels,
+    )
+    if PurePath(model).suffix in CONVERTED:
+        _no_weights(weights, model)
+        core = _from_file(model, made_for, backend, dtype, device)
+        return finished(core, device=_device_for(backend, device))
     source = NetworkSource(model, weights, num_input_channels, num_output_channels, trust_weights)
     module = source.run_file()
     if framework == "universal":
@@ -150,16 +171,12 @@ def create_backend(
             )
         logger.info("--framework universal: %s is run by pytorch", model)
     if backend == "auto":
-        return _chosen(given, (batch_size, num_input_channels, *sizes[0]))
+        return _chosen(given, shape)
     where = _device_for(backend, device)
     if compile and backend != "torch":
         logger.warning("--compile changes nothing: --backend %s always compiles", backend)
     network = source.load(module, where)
     divisor = getattr(network, "divisor", None)
-    shape = (batch_size, num_input_channels, *sizes[0])
-    made_for: tuple[int, ...] = shape
-    if spatial_dims == 2:
-        made_for = (batch_size * sizes[0].z, num_input_channels, sizes[0].y, sizes[0].x)
     core: Core
     if backend == "torch":
         from chunkflow_py.inference.backends.torch_core import TorchCore
@@ -176,20 +193,32 @@ def create_backend(
         )
     else:
         core = _converted(backend, source, network, made_for, where, dtype)
-    return NetworkBackend(
+    return finished(
         core,
-        model=model,
-        shape=shape,
-        output_patch_size=sizes[1],
-        num_output_channels=num_output_channels,
         device=where,
         module=module,
         divisor=divisor,
-        spatial_dims=spatial_dims,
-        outputs=outputs,
-        output_channels=output_channels,
         memory=partial(network_memory, network, made_for, dtype, where, divisor),
     )
+
+
+def _no_weights(weights: str | None, model: str) -> None:
+    if weights is not None:
+        msg = f"model {model} holds its weights; leave --convnet-weight-path {weights} out"
+        raise OptionError(msg)
+
+
+def _from_file(model: str, shape: tuple[int, ...], backend: str, dtype: str, device: str) -> Core:
+    """Return a network that was converted already, run by the library it was converted for."""
+    if backend == "openvino" or PurePath(model).suffix == ".xml":
+        from chunkflow_py.inference.backends.openvino import OpenVinoCore
+
+        return OpenVinoCore.from_file(model, shape, dtype=dtype)
+    from chunkflow_py.inference.backends.onnx import OnnxCore
+
+    if backend == "torch":
+        logger.info("%s is run by ONNX Runtime; --backend openvino can run it too", model)
+    return OnnxCore.from_file(model, shape, dtype=dtype, device=device_of(device))
 
 
 def describe_profile(profile: dict[str, str]) -> str:

@@ -7,6 +7,7 @@ import logging
 import sys
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+    from chunkflow_py.inference.bioimage import ModelPackage
+
 logger = logging.getLogger(__name__)
 
 PROGRAM_SUFFIXES = (".pt", ".pth", ".ts", ".pt2")
@@ -32,8 +35,9 @@ class NetworkSource:
     """What the user said of a network.
 
     Attributes:
-        model: name of a built-in network, or a file: Python code, TorchScript or an exported
-            program. All but built-in names are programs, to be trusted as such.
+        model: name of a built-in network, or a file: Python code, TorchScript, an exported
+            program, or a package of the BioImage Model Zoo. All but built-in names are programs,
+            to be trusted as such.
         weights: file of the weights, or ``None`` if the model needs none.
         num_input_channels: of a batch.
         num_output_channels: to be returned.
@@ -46,9 +50,18 @@ class NetworkSource:
     num_output_channels: int = 3
     trust_weights: bool = False
 
+    @cached_property
+    def package(self) -> ModelPackage | None:
+        """The package of the BioImage Model Zoo, if the model is one."""
+        from chunkflow_py.inference.bioimage import is_package, read_package
+
+        return read_package(self.model) if is_package(self.model) else None
+
     @property
     def is_program(self) -> bool:
         """Whether the model is TorchScript or an exported program."""
+        if self.package is not None:
+            return self.package.is_program
         return Path(self.model).suffix in PROGRAM_SUFFIXES
 
     def run_file(self) -> ModuleType | None:
@@ -57,7 +70,7 @@ class NetworkSource:
         Raises:
             ModelError: there is no such file, or it cannot be run.
         """
-        if models.is_built_in(self.model):
+        if models.is_built_in(self.model) or self.package is not None:
             return None
         if not Path(self.model).is_file():
             msg = (
@@ -77,6 +90,8 @@ class NetworkSource:
         Raises:
             ModelError: the model or its weights cannot be read or do not fit.
         """
+        if self.package is not None:
+            return self.package.load(trust_weights=self.trust_weights)
         if models.is_built_in(self.model):
             return self._built_in()
         if module is None:
@@ -105,6 +120,8 @@ class NetworkSource:
         """
         found = hashlib.sha256(f"{self.model} {network}".encode())
         files = {self.model, self.weights or ""}
+        if self.package is not None:
+            found.update((self.package.weights.file.sha256 or "").encode())
         for layer in network.modules():
             module = sys.modules.get(type(layer).__module__)
             if module is not None and not module.__name__.startswith("torch."):
