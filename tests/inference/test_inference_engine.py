@@ -5,6 +5,7 @@ import threading
 import time
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,7 +13,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkflow_py.errors import ChunkError, GeometryError, ModelError, NonFiniteError, OptionError
+from chunkflow_py.errors import (
+    ChunkError,
+    GeometryError,
+    ModelError,
+    NonFiniteError,
+    OptionError,
+    OutOfMemoryError,
+)
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.backends.identity import Identity
 from chunkflow_py.inference.engine import Engine
@@ -97,9 +105,7 @@ def test_any_cut_of_the_input_gives_the_same_bytes(case):
     """Running on exactly the required input equals running on the whole domain, to the byte."""
     setting, domain, box, seed = case
     image = np.random.default_rng(seed).integers(0, 256, domain.size, dtype=np.uint8)
-    torch.manual_seed(seed % 1000)
-    convolution = torch.nn.Conv3d(1, setting.num_output_channels, 3, padding=1)
-    engine = Engine(Network(convolution), setting)
+    engine = Engine(Network(convolution(setting.num_output_channels, seed % 1000)), setting)
     whole = engine.run(image, domain)
     need = setting.grid(domain).required_input(box)
     part = engine.run(image[need.slices(domain.start)], need, output_box=box, domain=domain)
@@ -397,9 +403,25 @@ def voxels(size, seed=0):
 
 
 def convolution(channels=2, seed=0):
-    """Return a network of one layer."""
+    """Return a network of one layer, whose bytes do not depend on where a patch lies in memory.
+
+    Matrix libraries take other paths for memory that is aligned in another way, as a patch of three
+    voxels is at the second place of a batch; here a product is one rounding, and so is a sum.
+    """
     torch.manual_seed(seed)
-    return torch.nn.Conv3d(1, channels, 3, padding=1).requires_grad_(requires_grad=False)
+    layer = torch.nn.Conv3d(1, channels, 3, padding=1).requires_grad_(requires_grad=False)
+
+    def network(batch):
+        size = batch.shape[2:]
+        padded = torch.nn.functional.pad(batch, (1, 1, 1, 1, 1, 1))
+        output = layer.bias[:, None, None, None].repeat(len(batch), 1, *size)
+        for place in product(range(3), repeat=3):
+            box = tuple(slice(k, k + n) for k, n in zip(place, size))
+            weight = layer.weight[:, 0, place[0], place[1], place[2]]
+            output += weight[:, None, None, None] * padded[:, :, *box]
+        return output
+
+    return network
 
 
 @st.composite
@@ -865,3 +887,33 @@ def test_two_networks_at_once_do_not_share_anything():
         assert list(found) == expected
     for engine in engines:
         engine.close()
+
+
+class Small(Network):
+    """A network on a device that has memory for two patches at a time."""
+
+    def __call__(self, batch):
+        """Run the batch, or raise what a backend raises when memory ends."""
+        if len(batch) > 2:
+            msg = "not enough memory"
+            raise OutOfMemoryError(msg)
+        return super().__call__(batch)
+
+
+def test_a_batch_that_does_not_fit_names_the_one_that_may():
+    """Without --lower-batch memory that ends is an error with the batch to use."""
+    engine = Engine(Small(convolution()), replace(SMALL, batch_size=5))
+    with pytest.raises(OutOfMemoryError, match="--batch-size 5; give --batch-size 2, or --lower"):
+        engine.run(*voxels((9, 20, 20)))
+
+
+def test_lower_batch_goes_on_with_a_warning_and_the_same_result(caplog):
+    """Smaller batches are of one shape, are told of once, and change nothing but rounding."""
+    image, box = voxels((9, 20, 20))
+    expected = Engine(Network(convolution()), SMALL).run(image, box)
+    network = Small(convolution())
+    engine = Engine(network, replace(SMALL, batch_size=5, lower_batch=True))
+    np.testing.assert_array_equal(engine.run(image, box), expected)
+    np.testing.assert_array_equal(engine.run(image, box), expected)
+    assert {shape[0] for shape in network.shapes} == {2}
+    assert caplog.text.count("going on with 2: the numerical profile changed") == 1

@@ -267,3 +267,28 @@ def test_the_output_margin_holds_for_legacy_patches_too():
     chunk = image(task.grow((1, 2, 2)))
     inferencer = create(geometry, output_margin=Zyx(1, 1, 1))
     assert inferencer(chunk, task).bbox == task.grow((1, 1, 1))
+
+
+def test_memory_is_told_before_anything_is_read(caplog):
+    """The log names the expected peak, part by part, once the network is loaded."""
+    caplog.set_level("INFO")
+    inferencer = create()
+    inferencer.prepare(
+        Outline(BoxGrid(DOMAIN.start, DOMAIN.size, DOMAIN.size, Zyx(1, 1, 1)), DOMAIN, True)
+    )
+    with inferencer:
+        pass
+    assert "expected peak: " in caplog.text
+    assert "interpreter and libraries" in caplog.text
+
+
+def test_a_chunk_that_cannot_fit_is_refused_with_one_that_would():
+    """Before anything is read, the error holds both sizes and a chunk that works."""
+    domain = BoundingBox.from_size((0, 0, 0), (10_000, 20_000, 20_000))
+    inferencer = create(PatchGeometry(Zyx(20, 256, 256), Zyx(20, 256, 256), Zyx(4, 64, 64)))
+    inferencer.prepare(Outline(None, domain))
+    with (
+        pytest.raises(OptionError, match=r"expected to peak .* are available; .* chunks of"),
+        inferencer,
+    ):
+        pass
