@@ -80,14 +80,19 @@ class Outlet:
             if self._plain:
                 torch.div(region.sums, region.weights, out=target)
             else:
-                values, clamped = self._converted(region)
-                if not bool(self._in_range(values)):
-                    raise NonFiniteError(_TOO_LARGE.format(region.box))
-                target.copy_(values)
-                self._count(int(clamped))
+                total = 0
+                # Plane by plane, so that from step to step the values are in the cache.
+                for plane in range(len(region.weights)):
+                    part = slice(plane, plane + 1)
+                    values, clamped = self._converted(region.sums[:, part], region.weights[part])
+                    if not bool(self._in_range(values)):
+                        raise NonFiniteError(_TOO_LARGE.format(region.box))
+                    target[:, part] = values
+                    total += int(clamped)
+                self._count(total)
             return None
         finite = torch.isfinite(region.sums).all()
-        values, clamped = self._converted(region)
+        values, clamped = self._converted(region.sums, region.weights)
         state = finite.to(torch.int64) * 2 + self._in_range(values)  # 3: as it should be
         facts = torch.stack((state, clamped))
         values = values.contiguous()
@@ -141,10 +146,12 @@ class Outlet:
             logger.warning("%d output values outside of [0, 1] were clamped", clamped)
         self.clamped += clamped
 
-    def _converted(self, region: Region) -> tuple[torch.Tensor, torch.Tensor]:
+    def _converted(
+        self, sums: torch.Tensor, weights: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (c, z, y, x) of the output dtype, and how many values were clamped."""
         settings = self._settings
-        values = region.sums.div_(region.weights)
+        values = sums.div_(weights)
         clamped = torch.zeros((), dtype=torch.int64, device=values.device)
         if settings.activate == "after":
             channels = tuple(part.channels for part in settings.outputs)
