@@ -271,7 +271,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     minutes = forecast_minutes(chosen, arguments.rounds, report["arithmetic"])
     threads = report["machine"]["threads"]
     say(f"cases: {len(chosen)}, on {threads} threads: about {minutes:.0f} minutes")
-    for name, case in chosen.items():
+    report["errors"] = measure_errors(smoke=arguments.smoke) if arguments.only in "errors" else {}
+    report["gpu"] = measure_gpu() if arguments.only in "gpu" else {}
+    # Large chunks last: what is interrupted has the rest.
+    for name, case in sorted(chosen.items(), key=lambda item: item[1]["large"]):
         for number in range(rounds_of(case, arguments.rounds)):
             for contestant in case["order"]:
                 result = run_contestant(contestant, case)
@@ -279,8 +282,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                 report["runs"].append(record)
                 seconds = f"{result['wall_s']:.2f} s" if "wall_s" in result else result["error"]
                 say(f"  {name}, round {number + 1}, {contestant}: {seconds}")
-    report["errors"] = measure_errors(smoke=arguments.smoke) if arguments.only in "errors" else {}
-    report["gpu"] = measure_gpu() if arguments.only in "gpu" else {}
+                if arguments.unfinished:
+                    arguments.unfinished.write_text(json.dumps(report, indent=1) + "\n")
     return report
 
 
@@ -323,6 +326,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one round, small chunks only")
     parser.add_argument("--only", default="", help="cases whose name holds this, errors, or gpu")
     parser.add_argument("--output", type=Path, help="where the results go")
+    parser.add_argument("--unfinished", type=Path, help="where what there is goes after each run")
     parser.add_argument("--write-docs", action="store_true", help="only rewrite docs/benchmarks.md")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: does everything run?")
     arguments = parser.parse_args()
