@@ -150,8 +150,8 @@ def create_backend(
     )
     if PurePath(model).suffix in CONVERTED:
         _no_weights(weights, model)
-        core = _from_file(model, made_for, backend, dtype, device)
-        return finished(core, device=_device_for(backend, device))
+        converted = _from_file(model, made_for, backend, dtype, device)
+        return finished(converted, device=_device_for(backend, device))
     source = NetworkSource(model, weights, num_input_channels, num_output_channels, trust_weights)
     module = source.run_file()
     if framework == "universal":
