@@ -121,30 +121,11 @@ class LengthType(click.ParamType[float]):
         return length
 
 
-class ChannelsType(click.ParamType[tuple[int, ...]]):
-    """Indices of channels, separated by commas."""
-
-    name = "channels"
-
-    def convert(
-        self,
-        value: Any,
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> tuple[int, ...]:
-        """Split at commas; the order is that of the channels in the chunk."""
-        if isinstance(value, tuple):
-            return value
-        parts = [part.strip() for part in value.split(",")]
-        if not all(part.isdecimal() for part in parts):
-            self.fail(f"{value!r} is not a list of channels; write 0,2", param, ctx)
-        return tuple(int(part) for part in parts)
-
-
 class NumbersType(click.ParamType[tuple[int, ...]]):
-    """Whole numbers above 0, separated by commas."""
+    """Whole numbers, separated by commas, in the order in which they are given."""
 
     name = "numbers"
+    least, words = 1, "numbers above 0; write 3,1"
 
     def convert(
         self,
@@ -156,9 +137,16 @@ class NumbersType(click.ParamType[tuple[int, ...]]):
         if isinstance(value, tuple):
             return value
         parts = [part.strip() for part in value.split(",")]
-        if not all(part.isdecimal() and int(part) for part in parts):
-            self.fail(f"{value!r} is not a list of numbers above 0; write 3,1", param, ctx)
+        if not all(part.isdecimal() and int(part) >= self.least for part in parts):
+            self.fail(f"{value!r} is not a list of {self.words}", param, ctx)
         return tuple(int(part) for part in parts)
+
+
+class ChannelsType(NumbersType):
+    """Indices of channels, separated by commas."""
+
+    name = "channels"
+    least, words = 0, "channels; write 0,2"
 
 
 class AxisType(click.IntRange):
