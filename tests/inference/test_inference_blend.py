@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rounding import rounding
 
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.blend import Blender
@@ -82,7 +83,7 @@ def reference(grid, box, window, values_of, channels):
 @given(grids(), st.sampled_from(BUMPS), st.integers(1, 3))
 @settings(max_examples=150)
 def test_sums_over_weights_equal_a_float64_reference(case, bump, channels):
-    """Any overlap, last patch moved back or not, any box: 1e-6 of the largest term; no gap."""
+    """Any overlap, last patch moved back or not, any box: 1e-6 for up to 16 patches on a voxel."""
     grid, box, seed = case
     window = create_window(grid.geometry.output_patch_size, bump)
     blender = Blender(torch.from_numpy(window), channels, CPU)
@@ -93,7 +94,10 @@ def test_sums_over_weights_equal_a_float64_reference(case, bump, channels):
     found, given_out = blended(blender, grid, box, values_of)
     assert given_out.min() == given_out.max() == 1
     np.testing.assert_allclose(
-        found, reference(grid, box, window, values_of, channels), rtol=1e-6, atol=7e-6
+        found,
+        reference(grid, box, window, values_of, channels),
+        rtol=rounding(grid),
+        atol=7 * rounding(grid),
     )
 
     def positive(patch):  # without cancellation the relative error itself is small
@@ -101,7 +105,7 @@ def test_sums_over_weights_equal_a_float64_reference(case, bump, channels):
 
     found, _ = blended(blender, grid, box, positive)
     np.testing.assert_allclose(
-        found, reference(grid, box, window, positive, channels), rtol=1e-6, atol=0
+        found, reference(grid, box, window, positive, channels), rtol=rounding(grid), atol=0
     )
 
 
@@ -174,7 +178,7 @@ def test_patches_left_out_count_as_zeros(case, seed, share):
 
     found, _ = blended(Blender(torch.from_numpy(window), 1, CPU), grid, box, values_of)
     expected = reference(grid, box, window, values_of, 1)
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=7e-6)
+    np.testing.assert_allclose(found, expected, rtol=rounding(grid), atol=7 * rounding(grid))
     assert not found[expected == 0].any()
 
 
