@@ -1,9 +1,9 @@
 """The engine: patches in, network, blended output out, with a workspace that does not grow.
 
 ```
-Feed (thread)      cut, scale  ->  batches, a few ahead
+Feed               cut, scale  ->  batches, for a GPU a few ahead, in a thread
 run  (thread)                      network -> Blender: strip of sums -> complete regions
-Outlet (thread)                                                          -> type -> result
+Outlet                                                   -> type -> result, for a GPU in a thread
 ```
 
 Usable on arrays alone:

@@ -123,6 +123,8 @@ def command(**options: Any) -> Inferencer:
     from chunkflow_py.inference.placement import Placement
 
     said = with_package(options)
+    # So that the line knows what is made, also where only the package says it.
+    click.get_current_context().params["output_names"] = said["output_names"]
     settings, network = settings_from(said), network_options(said)
     check_network(network)
     own = ("output_margin", "output_crop_margin", "patch_num", "mask_output_chunk", "grid")

@@ -93,3 +93,22 @@ def test_a_converted_network_takes_no_weights(image, tmp_path, capsys):
     (tmp_path / "weights.pt").write_bytes(b"")
     assert run("-m", "net.onnx", "-w", "weights.pt", "-c", 2, *PATCHES)[0] == 2
     assert "leave --convnet-weight-path" in " ".join(capsys.readouterr().err.split())
+
+
+def test_outputs_that_only_the_package_names_are_known_to_the_line(image, tmp_path):
+    """Two outputs become chunks by their names, which later commands may read."""
+
+    class Two(torch.nn.Module):
+        def forward(self, batch):
+            return batch, batch * 0.5
+
+    outputs = [output_0_4(channels=1, name=name) for name in ("first", "second")]
+    description = describe("0.4.10", None, outputs)
+    example = torch.zeros(1, 1, 6, 6, 6)
+    folder = write_package(tmp_path / "package", description, network=Two(), example=example)
+    words = ["load-h5", "-f", "em.h5", "inference", "-m", folder, *PATCHES]
+    with pytest.raises(SystemExit) as stop:
+        main([*map(str, words), "save-h5", "-i", "second", "-f", "out.h5"])
+    assert stop.value.code == 0
+    with h5py.File("out.h5") as file:
+        np.testing.assert_allclose(file["main"][:][0], image * 0.5, rtol=1e-6)
