@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from chunkflow_py.errors import AlignmentError, ChunkError, GeometryError, VolumeError
-from chunkflow_py.geometry import AXES, BoxGrid, Zyx
+from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx
+from chunkflow_py.store.protocol import Access
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from chunkflow_py.chunk import Chunk, Kind
-    from chunkflow_py.geometry import BoundingBox
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,10 @@ class VolumeSpec:
         kind: what the voxels mean.
         block_size: extent of one stored block, voxels, zyx.
         encoding: compression by its name in the format, or ``None`` for the format's default.
+        shard_size: extent of a shard of whole blocks, voxels, zyx, or ``None`` without shards.
+        times: length of the time axis, or ``None`` without one.
+        factor: shrinkage from each level to the next, zyx.
+        max_mip: the coarsest level that is made with it.
     """
 
     bounds: BoundingBox
@@ -39,6 +43,30 @@ class VolumeSpec:
     kind: Kind | None
     block_size: Zyx
     encoding: str | None = None
+    shard_size: Zyx | None = None
+    times: int | None = None
+    factor: Zyx = Zyx(2, 2, 2)
+    max_mip: int = 0
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How to use a volume; what a format has no use for is ignored.
+
+    Attributes:
+        fill_missing: read blocks that are not stored as the fill value; if not, they are an error.
+        store_zeros: write blocks that hold nothing but the fill value too; if not, they are left
+            out, and removed where they exist.
+        parallel: blocks to encode or decode at the same time (default: one a core).
+        cache_bytes: how much of what was decoded to keep for the next read.
+        access: how to call on a store in a cloud.
+    """
+
+    fill_missing: bool = True
+    store_zeros: bool = False
+    parallel: int | None = None
+    cache_bytes: int = 0
+    access: Access = field(default_factory=Access)
 
 
 class Volume(Protocol):
@@ -54,6 +82,7 @@ class Volume(Protocol):
         block_size: extent of one stored block, voxels, zyx.
         write_unit: what one writer must write whole (a block, or a shard of blocks), zyx.
         times: length of the time axis, or ``None`` without one.
+        mips: numbers of the levels of the volume that this is one of.
     """
 
     url: str
@@ -65,6 +94,7 @@ class Volume(Protocol):
     block_size: Zyx
     write_unit: Zyx
     times: int | None
+    mips: tuple[int, ...]
 
     def read(
         self,
@@ -99,6 +129,22 @@ class Volume(Protocol):
             ChunkError: dtype or number of channels differ.
             VolumeError: a block cannot be written, or there is no such time index.
         """
+
+    def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
+        """Tell whether every write unit that *bbox* touches is stored.
+
+        Raises:
+            GeometryError: *bbox* reaches outside of the bounds.
+        """
+
+
+def coarser(bounds: BoundingBox, factor: Zyx) -> BoundingBox:
+    """Return the bounds of a level that is *factor* times coarser.
+
+    Coarse voxel k is made of the fine voxels k·factor to (k+1)·factor, whatever the bounds, so
+    that all levels lie over each other: the start is rounded down and the stop up.
+    """
+    return BoundingBox(bounds.start // factor, -(-bounds.stop // factor))
 
 
 def check_alignment(

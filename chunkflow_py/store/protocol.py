@@ -1,0 +1,92 @@
+"""Objects under a URL: what every store can do, whatever holds the bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@dataclass(frozen=True)
+class Access:
+    """How to call on a store that is not a folder.
+
+    Attributes:
+        anonymous: without credentials, for public data.
+        requester_pays: have the requests billed to the caller (S3 and GCS).
+    """
+
+    anonymous: bool = False
+    requester_pays: bool = False
+
+
+class Store(Protocol):
+    """A flat set of objects below one URL; safe to call from several threads.
+
+    A key is a path below the URL, with ``/`` between its parts. Every write is atomic: under a key
+    there is the old object or the new one, whole; a local write is on the disk when it returns.
+    Every call ends: transient failures are retried under a budget of time.
+
+    Attributes:
+        url: what a person would write; never holds a credential.
+        is_local: whether the objects are files of this machine.
+        connections: how many calls at the same time are worth while.
+
+    Raises (all methods):
+        VolumeError: the store cannot be reached, or refuses; says what to change.
+    """
+
+    url: str
+    is_local: bool
+    connections: int
+
+    def get(self, key: str) -> bytes | None:
+        """Return the whole object, or ``None`` if there is none."""
+
+    def get_range(self, key: str, start: int, stop: int) -> bytes | None:
+        """Return bytes *start* to *stop* of an object, fewer where it ends before.
+
+        A negative *start* counts from the end of the object, and *stop* is then 0: the last
+        ``-start`` bytes. ``None`` if there is no such object.
+        """
+
+    def put(
+        self,
+        key: str,
+        data: bytes | memoryview,
+        *,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        cache_control: str | None = None,
+    ) -> None:
+        """Write an object whole. The headers are kept by clouds and ignored by folders."""
+
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
+        """Write an object unless there is one; return whether it was written by this call.
+
+        When the reply to a write is lost, the object is read back: what was written by this call
+        is never reported as a conflict.
+        """
+
+    def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
+        """Replace an object by what *change* makes of it, against concurrent updates.
+
+        Args:
+            key: of the object.
+            change: old content (``None`` if there is none) -> new content; may be called again
+                when another process was faster.
+
+        Returns:
+            The new content.
+        """
+
+    def delete(self, key: str) -> None:
+        """Remove an object; it is no error if there is none."""
+
+    def size(self, key: str) -> int | None:
+        """Return the length of an object in bytes, or ``None`` if there is none."""
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """Yield the keys that begin with *prefix*, in no particular order."""
