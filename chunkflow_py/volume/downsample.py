@@ -1,0 +1,200 @@
+"""Shrink voxels by whole factors: the mean for images, the most frequent label for labels.
+
+```
+fine     |0 1|2 3|4 5|6 7|8 9|        coarse voxel k is made of the fine voxels k·f to (k+1)·f,
+chunk      |---------------|          counted from the origin of the volume, that the chunk holds
+coarse   | 0 | 1 | 2 | 3 | 4 |
+```
+
+Where chunks begin and end on multiples of the factor, or at the bounds of the volume, a coarse
+voxel is the same however the volume is cut.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from chunkflow_py.chunk import Chunk
+from chunkflow_py.errors import ChunkError, OptionError
+from chunkflow_py.geometry import Zyx
+from chunkflow_py.volume.protocol import coarser
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from chunkflow_py.chunk import Kind
+
+Mode = Literal["auto", "mean", "mode"]
+
+_Span = tuple[slice, slice, int]  # of fine voxels, of coarse voxels, fine voxels in each
+
+
+def downsample(
+    chunk: Chunk, factor: Zyx = Zyx(2, 2, 2), mode: Mode = "auto", *, sparse: bool = False
+) -> Chunk:
+    """Return *chunk* with voxels that are *factor* times larger.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), any real dtype, at any offset.
+        factor: whole numbers, zyx.
+        mode: ``mean`` (integers: the exact mean, rounded half to even; floats: summed in at least
+            single precision), ``mode`` (the most frequent value, the smallest of several), or
+            ``auto``, which is the mode for labels, see `is_labels`.
+        sparse: of labels, let 0 win only where there is nothing else.
+
+    Returns:
+        A chunk of the same dtype, channels and kind; a coarse voxel of which the chunk holds a
+        part is made of that part.
+
+    Raises:
+        OptionError: a factor is below 1.
+        ChunkError: the mean of bools was asked for.
+    """
+    if min(factor) < 1:
+        msg = f"--factor {factor} must be at least 1 in every axis (zyx); 2 2 2 is usual"
+        raise OptionError(msg)
+    labels = is_labels(chunk.dtype, chunk.kind) if mode == "auto" else mode == "mode"
+    if chunk.dtype.kind == "b" and not labels:
+        msg = f"chunk {chunk.bbox} is bool, which has no mean; use the mode, or convert it to uint8"
+        raise ChunkError(msg)
+    box = coarser(chunk.bbox, factor)
+    result = np.empty((*chunk.shape[:-3], *box.size), chunk.dtype)
+    spans = [_spans(*axis) for axis in zip(chunk.bbox.start, chunk.bbox.stop, factor, strict=True)]
+    for channel in np.ndindex(chunk.shape[:-3]):
+        fine, coarse = chunk.array[channel], result[channel]
+        for part in product(*spans):
+            source, target = (tuple(span[i] for span in part) for i in (0, 1))
+            cell = Zyx(*(span[2] for span in part))
+            if cell == (1, 1, 1):
+                coarse[target] = fine[source]
+            elif labels:
+                _modes(fine[source], cell, coarse[target], sparse=sparse)
+            else:
+                _means(fine[source], cell, coarse[target])
+    z, y, x = (s * f for s, f in zip(chunk.voxel_size_nm, factor, strict=True))
+    return Chunk(result, box.start, (z, y, x), chunk.kind, coarser(chunk.domain, factor))
+
+
+def is_labels(dtype: np.dtype[Any], kind: Kind | None) -> bool:
+    """Tell whether voxels are names of objects, of which there is no mean.
+
+    So are those of kind ``segmentation``; of unknown kind, bools and integers of 32 bits or more.
+    """
+    wide = dtype.kind == "b" or (dtype.kind in "iu" and dtype.itemsize >= 4)
+    return kind == "segmentation" or (kind is None and wide)
+
+
+def _spans(start: int, stop: int, factor: int) -> list[_Span]:
+    """Cut an axis into what holds whole coarse voxels and what holds parts of one at its ends."""
+    first, last = -(-start // factor), stop // factor  # of the whole ones
+    base = start // factor
+    if first > last:  # all within one coarse voxel
+        return [(slice(0, stop - start), slice(0, 1), stop - start)]
+    found = []
+    if head := first * factor - start:
+        found.append((slice(0, head), slice(0, 1), head))
+    if last > first:
+        fine = slice(head, last * factor - start)
+        found.append((fine, slice(first - base, last - base), factor))
+    if tail := stop - last * factor:
+        rest = slice(last * factor - start, stop - start)
+        found.append((rest, slice(last - base, last - base + 1), tail))
+    return found
+
+
+# --- the mean -------------------------------------------------------------------------------------
+
+
+def _means(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any]) -> None:
+    """Write the mean of every cell of *fine*, whose extent is a multiple of *cell*."""
+    count = cell.product()
+    for z in range(coarse.shape[0]):  # a plane of cells after the other, which stay in the cache
+        planes = fine[z * cell.z : (z + 1) * cell.z]
+        if fine.dtype.kind == "f":
+            sums = _sums(planes, cell, np.promote_types(fine.dtype, np.float32))
+            np.divide(sums, sums.dtype.type(count), out=coarse[z], casting="same_kind")
+        elif fine.dtype.itemsize < 8:
+            coarse[z] = _rounded(_sums(planes, cell, _accumulator(fine.dtype, count)), count)
+        else:  # the sum may exceed 64 bits: the halves of a number are added by themselves
+            high = _sums(planes >> 32, cell, fine.dtype)
+            low = _sums(planes & 0xFFFFFFFF, cell, fine.dtype)
+            whole, rest = np.divmod(high, count)
+            coarse[z] = (whole << 32) + _rounded((rest << 32) + low, count)
+
+
+def _accumulator(dtype: np.dtype[Any], count: int) -> np.dtype[Any]:
+    """Return the smallest type that holds the sum of *count* voxels, and half of one more."""
+    most = (int(np.iinfo(dtype).max) + 1) * count
+    sizes = (2, 4, 8)
+    kinds = [np.dtype(f"{dtype.kind}{size}") for size in sizes]
+    return next((kind for kind in kinds if most <= np.iinfo(kind).max), kinds[-1])
+
+
+def _sums(planes: NDArray[Any], cell: Zyx, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the sums of one plane of cells, in a fixed order: (y, x) of *dtype*."""
+    width = cell.x
+    pairs = planes.dtype.kind == "u" and width == 2 and dtype.itemsize == 2 * planes.itemsize
+    if pairs and planes.strides[-1] == planes.itemsize:
+        # Two neighbours are the two halves of one wider number, whichever of them comes first.
+        both = planes.view(dtype)
+        planes = (both & np.iinfo(planes.dtype).max) + (both >> 8 * planes.itemsize)
+        width = 1
+    total: NDArray[Any] = planes[0].astype(dtype)
+    for plane in planes[1:]:
+        total += plane
+    total = reduce(np.add, [total[row :: cell.y] for row in range(cell.y)])
+    return reduce(np.add, [total[:, column::width] for column in range(width)])
+
+
+def _rounded(sums: NDArray[Any], count: int) -> NDArray[Any]:
+    """Return integers *sums* divided by *count*, which is above 1, rounded half to even."""
+    if count & (count - 1) == 0:
+        shift = count.bit_length() - 1
+        result: NDArray[Any] = (sums >> shift) & 1  # 1 where half has to go up
+        result += sums
+        result += (count >> 1) - 1
+        result >>= shift
+        return result
+    quotient: NDArray[Any] = sums // count
+    twice = (sums - quotient * count) * 2
+    up: NDArray[Any] = (twice > count) | ((twice == count) & (quotient & 1 == 1))
+    quotient += up
+    return quotient
+
+
+# --- the mode -------------------------------------------------------------------------------------
+
+
+def _modes(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any], *, sparse: bool) -> None:
+    """Write the most frequent label of every cell of *fine*, a multiple of *cell* in extent."""
+    steps = list(product(range(cell.z), range(cell.y), range(cell.x)))
+    for z in range(coarse.shape[0]):
+        planes = fine[z * cell.z : (z + 1) * cell.z]
+        parts = [planes[k, j :: cell.y, i :: cell.x] for k, j, i in steps]
+        mixed = np.zeros(coarse.shape[1:], np.bool_)
+        for part in parts[1:]:
+            mixed |= part != parts[0]
+        coarse[z] = parts[0]
+        if mixed.any():  # most cells lie within one object
+            coarse[z][mixed] = _modes_of_rows(np.stack([p[mixed] for p in parts], 1), sparse=sparse)
+
+
+def _modes_of_rows(labels: NDArray[Any], *, sparse: bool) -> NDArray[Any]:
+    """Return the most frequent label of every row, the smallest of several; sorts *labels*."""
+    labels.sort(axis=1)
+    columns = np.ascontiguousarray(labels.T)
+    best: NDArray[Any] = columns[0].copy()
+    most = np.zeros(len(labels), np.uint32)
+    run = np.zeros(len(labels), np.uint32)
+    for index, column in enumerate(columns):
+        if index:
+            run *= column == columns[index - 1]
+        run += column != 0 if sparse else np.uint32(1)
+        better = run > most  # labels ascend: of equal ones the first stays
+        np.copyto(best, column, where=better)
+        np.copyto(most, run, where=better)
+    return best
