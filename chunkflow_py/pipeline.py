@@ -3,6 +3,7 @@
 ```
 source -> read, read | compute, compute | write          one thread a lane, --ahead tasks between
                        inference begins on the next task while one is on its way
+          loaders and savers that are thread-safe work on all tasks that they are ahead, at once
               <- required input, asked from the last operator back to the loaders
 ```
 """
@@ -13,6 +14,7 @@ import logging
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from itertools import pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +34,10 @@ from chunkflow_py.stages import (
     ReportsProgress,
     SetsBox,
     Source,
+    ThreadSafe,
     WritesTo,
 )
-from chunkflow_py.stream import overlapped, prefetch
+from chunkflow_py.stream import mapped, overlapped, prefetch
 from chunkflow_py.task import Skip, Task
 
 if TYPE_CHECKING:
@@ -218,20 +221,45 @@ class Pipeline:
             self.listener.run_started(stages, total)
             stack.callback(self.listener.run_finished)
             stream: Iterable[Task] = iter(self.source.body) if self.source else [Task()]
-            lanes = self._lanes(stages)
-            for number, lane in enumerate(lanes):
-                depth = self.ahead
-                if number == len(lanes) - 1:
-                    depth = 0
-                elif self._starts_ahead(lanes[number + 1][0]):
-                    depth -= 1  # it has one task in hand itself
-                stream = prefetch(self._lane(stream, lane), depth, name=f"{lane[0].lane}-{number}")
+            stream = self._line(stream, self._lanes(stages))
             if close := getattr(stream, "close", None):
                 stack.callback(close)
             for task in stream:
                 self.listener.task_finished(task)
                 yield task
                 del task
+
+    def _line(self, stream: Iterable[Task], lanes: Sequence[Sequence[Operator]]) -> Iterable[Task]:
+        """Join the lanes, each with as many tasks ahead as `_depths` says."""
+        for number, (lane, depth) in enumerate(zip(lanes, self._depths(lanes), strict=True)):
+            name = f"{lane[0].lane}-{number}"
+            if self._at_once(lane):
+                stream = mapped(stream, partial(self._through, lane), depth, name)
+            else:
+                stream = prefetch(self._lane(stream, lane), depth, name)
+        return stream
+
+    def _depths(self, lanes: Sequence[Sequence[Operator]]) -> list[int]:
+        """Return how many tasks each lane works ahead of what the next one asks for."""
+        depths = [self.ahead] * len(lanes)
+        if lanes and not self._at_once(lanes[-1]):
+            depths[-1] = 0  # it runs in the caller's thread
+        for number, (lane, later) in enumerate(pairwise(lanes)):
+            begins = self._starts_ahead(later[0])  # and so has one task in hand itself
+            if self._at_once(lane):
+                depths[number] += not begins
+            elif later is lanes[-1] and self._at_once(later):
+                depths[number] = 0  # what it makes is taken at once
+                depths[-1] += not self._starts_ahead(lane[0])
+            else:
+                depths[number] -= begins
+        return depths
+
+    def _at_once(self, lane: Sequence[Operator]) -> bool:
+        """Tell whether a lane works on several tasks at the same time."""
+        return self.ahead > 0 and all(
+            isinstance(stage.body, ThreadSafe) and stage.body.thread_safe for stage in lane
+        )
 
     def _starts_ahead(self, stage: Operator) -> bool:
         return self.ahead > 0 and stage.start is not None
@@ -253,14 +281,17 @@ class Pipeline:
             stream = overlapped(stream, begin)
         try:
             for task in stream:
-                for stage in lane:
-                    if task.outcome is None:
-                        self._apply(stage, task)
-                yield task
+                yield self._through(lane, task)
                 del task  # free its chunks before the next task loads its own
         finally:
             if close := getattr(stream, "close", None):
                 close()
+
+    def _through(self, lane: Sequence[Operator], task: Task) -> Task:
+        for stage in lane:
+            if task.outcome is None:
+                self._apply(stage, task)
+        return task
 
     def _apply(self, stage: Operator, task: Task) -> None:
         start = self._started(stage, task)

@@ -159,6 +159,13 @@ class ReportsProgress(Protocol):
 
 
 @runtime_checkable
+class ThreadSafe(Protocol):
+    """A body that may work on several tasks at once, in several threads, if *thread_safe*."""
+
+    thread_safe: bool
+
+
+@runtime_checkable
 class StartsAhead(Protocol):
     """A body of a transform that can begin on the next chunk while one is on its way."""
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 T = TypeVar("T")
+R = TypeVar("R")
 _END = object()
 
 
@@ -37,6 +38,48 @@ def prefetch(stream: Iterable[T], depth: int, name: str = "prefetch") -> Iterato
             del item  # an item may be large: do not keep it while waiting for the next
     finally:
         pool.shutdown(cancel_futures=True)
+        if close := getattr(items, "close", None):
+            close()
+
+
+def mapped(
+    stream: Iterable[T], work: Callable[[T], R], depth: int, name: str = "mapped"
+) -> Iterator[R]:
+    """Yield what *work* makes of each item; what may wait is worked on at the same time.
+
+    ```
+    depth 1     work(a) --------------> yield a'        while a' is waited for, b is worked on;
+                work(b) --------------------> yield b'   c is not begun before b' is asked for
+    ```
+
+    Order is kept; an error is raised where its item would have come, and then nothing new is
+    begun; closing the generator early waits for what has begun and closes the stream.
+
+    Args:
+        stream: of items, taken one after the other in a thread of its own.
+        work: may be called in several threads at once.
+        depth: how many items may be taken beyond the one that is asked for, or in hand.
+        name: of the threads.
+    """
+    items = iter(stream)
+    feeder = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{name}-feed")
+    workers = ThreadPoolExecutor(max_workers=depth + 1, thread_name_prefix=name)
+
+    def begin() -> Future[R] | None:
+        item = next(items, _END)
+        return None if item is _END else workers.submit(work, item)  # type: ignore[arg-type]
+
+    try:
+        waiting = deque(feeder.submit(begin) for _ in range(depth + 1))
+        while (begun := waiting.popleft().result()) is not None:
+            result = begun.result()
+            del begun
+            yield result
+            del result  # before another item takes its place
+            waiting.append(feeder.submit(begin))
+    finally:
+        feeder.shutdown(cancel_futures=True)
+        workers.shutdown(cancel_futures=True)
         if close := getattr(items, "close", None):
             close()
 

@@ -220,8 +220,12 @@ def test_neighbours_of_one_lane_share_a_thread() -> None:
 
 
 @AHEAD
-def test_number_of_tasks_alive_is_bounded(ahead: int) -> None:
-    """At most 1 + lanes · ahead tasks hold memory at any time, however fast the reader is."""
+@pytest.mark.parametrize("at_once", [False, True])
+def test_number_of_tasks_alive_is_bounded(ahead: int, at_once: bool) -> None:
+    """At most 1 + lanes · ahead tasks hold memory at any time, however fast the reader is.
+
+    One more where lanes work on several at once.
+    """
     alive = most = 0
     lock = threading.Lock()
 
@@ -242,21 +246,124 @@ def test_number_of_tasks_alive_is_bounded(ahead: int) -> None:
         return task
 
     grid = BoxGrid.covering(BoundingBox.parse("0-40_0-1_0-1"), Zyx(1, 1, 1))
-    line = [make("load", load, "read"), make("c"), make("save", lane="write")]
+    line = [make("load", Safe(load) if at_once else load, "read"), make("c")]
+    line.append(make("save", Safe(wait_s=0.001) if at_once else lambda task: task, "write"))
     pipeline = Pipeline(line, Source("boxes", TaskSource(grid)), ahead=ahead)
     pipeline.check()
     for task in pipeline.run():
         del task
-    assert most <= 1 + 3 * ahead
+    assert most <= 1 + 3 * ahead + (at_once and ahead > 0)
     assert alive == 0
 
 
+class Safe:
+    """A body for several threads, that counts how many tasks it works on at once."""
+
+    thread_safe = True
+
+    def __init__(self, work: Any = None, wait_s: float = 0.0) -> None:
+        self.work, self.wait_s = work, wait_s
+        self.now = self.most = 0
+        self.threads: set[str] = set()
+        self.lock = threading.Lock()
+
+    def __call__(self, task: Task) -> Task:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            self.threads.add(threading.current_thread().name)
+        try:
+            time.sleep(self.wait_s)
+            if self.work:
+                self.work(task)
+            return task
+        finally:
+            with self.lock:
+                self.now -= 1
+
+
 @AHEAD
-def test_leaving_early_ends_threads_and_contexts(ahead: int) -> None:
+def test_thread_safe_lanes_work_on_all_tasks_that_they_are_ahead(ahead: int) -> None:
+    """Slow reads and writes go on at once, no more than may work ahead; tasks keep their order."""
+    read, write = Safe(wait_s=0.02), Safe(wait_s=0.02)
+    grid = BoxGrid.covering(BoundingBox.parse("0-12_0-1_0-1"), Zyx(1, 1, 1))
+    line = [make("r", read, "read"), make("c"), make("w", write, "write")]
+    tasks = run(line, grid, ahead=ahead)
+    assert [number(task) for task in tasks] == list(range(12))
+    assert [list(task.seconds) for task in tasks] == [["r", "c", "w"]] * 12
+    assert read.most == (ahead + 2 if ahead else 1)
+    assert ahead == 0 or 2 <= write.most <= ahead + 2
+    if ahead == 0:
+        assert read.threads == write.threads == {threading.current_thread().name}
+
+
+def test_a_lane_is_at_once_only_if_all_of_it_is() -> None:
+    """One operator that is not thread-safe keeps the whole lane on one thread."""
+    read = Safe(wait_s=0.005)
+    line = [make("r", read, "read"), make("r", lane="read"), make("w", Safe(), "write")]
+    run(line, ahead=2)
+    assert (read.most, len(read.threads)) == (1, 1)
+
+
+@AHEAD
+@pytest.mark.parametrize("where", ["read", "write"])
+def test_what_goes_wrong_in_one_of_several_threads_is_its_task_s_own(
+    where: str, ahead: int
+) -> None:
+    """Failed and skipped tasks arrive in their places, the others are whole."""
+
+    def work(task: Task) -> None:
+        time.sleep(0.002 * (number(task) % 2))
+        if number(task) == 1:
+            msg = "no such block"
+            raise ChunkError(msg)
+        if number(task) == 4:
+            reason = "nothing there"
+            raise Skip(reason)
+
+    bodies = {lane: Safe(work if lane == where else None) for lane in ("read", "write")}
+    line = [make(lane, body, lane) for lane, body in bodies.items()]
+    tasks = run([line[0], make("c"), line[1]], ahead=ahead)
+    assert [number(task) for task in tasks] == list(range(6))
+    assert [task.failed for task in tasks] == [n == 1 for n in range(6)]
+    assert str(tasks[1].outcome) == f"{where} failed on task 1-2_0-1_0-1: no such block"
+    assert str(tasks[4].outcome) == "nothing there"
+
+
+def seconds_of(ahead: int, *, read: float, compute: float, write: float) -> float:
+    """Return how long a line of three lanes takes for 8 tasks, each lane sleeping so long."""
+    grid = BoxGrid.covering(BoundingBox.parse("0-8_0-1_0-1"), Zyx(1, 1, 1))
+
+    def work(task: Task) -> Task:
+        time.sleep(compute)
+        return task
+
+    line = [make("r", Safe(wait_s=read), "read"), make("c", work)]
+    line.append(make("w", Safe(wait_s=write), "write"))
+    start = time.perf_counter()
+    assert len(run(line, grid, ahead=ahead)) == 8
+    return time.perf_counter() - start
+
+
+def test_a_line_takes_as_long_as_its_slowest_lane() -> None:
+    """Reading and writing hide behind computing: in all within 10 % of its time."""
+    assert seconds_of(1, read=0.01, compute=0.1, write=0.01) <= 1.10 * 0.8
+
+
+def test_lanes_that_keep_pace_are_much_faster_than_one_after_the_other() -> None:
+    """Where reading and writing wait for a network and all lanes keep pace: at least 2.5 times."""
+    slow = seconds_of(0, read=0.08, compute=0.04, write=0.08)
+    assert slow >= 2.5 * seconds_of(1, read=0.08, compute=0.04, write=0.08)
+
+
+@AHEAD
+@pytest.mark.parametrize("at_once", [False, True])
+def test_leaving_early_ends_threads_and_contexts(ahead: int, at_once: bool) -> None:
     """A consumer that stops leaves no thread and no open operator behind."""
     before = set(threading.enumerate())
     opened = Opened()
-    line = [make("load", opened, "read"), make("c"), make("w", lane="write")]
+    opened.thread_safe = at_once
+    line = [make("load", opened, "read"), make("c"), make("w", Safe(), "write")]
     pipeline = Pipeline(line, Source("boxes", TaskSource(GRID)), ahead=ahead)
     pipeline.check()
     tasks = pipeline.run()
@@ -276,6 +383,7 @@ class Opened:
 
     events: list[str] = field(default_factory=list)
     broken: Exception | None = None
+    thread_safe: bool = False
 
     def __enter__(self) -> Opened:
         self.events.append("enter")
@@ -880,7 +988,8 @@ def test_two_that_begin_ahead_overlap_each_other() -> None:
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 3])
-def test_number_of_tasks_alive_is_bounded_if_one_begins_ahead(ahead: int) -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_number_of_tasks_alive_is_bounded_if_one_begins_ahead(ahead: int, at_once: bool) -> None:
     """At most 1 + lanes x ahead tasks hold memory, one more than that while two are in flight."""
     alive = most = 0
     lock = threading.Lock()
@@ -907,6 +1016,8 @@ def test_number_of_tasks_alive_is_bounded_if_one_begins_ahead(ahead: int) -> Non
 
     grid = BoxGrid.covering(BoundingBox.parse("0-40_0-1_0-1"), Zyx(1, 1, 1))
     line = [make("load", load, "read"), ahead_line(Ahead(work)), make("save", lane="write")]
+    if at_once:
+        line = [make("load", Safe(load), "read"), line[1], make("save", Safe(), "write")]
     pipeline = Pipeline(line, Source("boxes", TaskSource(grid)), ahead=ahead)
     pipeline.check()
     for task in pipeline.run():

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkflow_py.stream import overlapped, prefetch
+from chunkflow_py.stream import mapped, overlapped, prefetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,6 +142,71 @@ def test_an_item_is_freed_before_the_next_one_is_there(depth: int) -> None:
     for item in prefetch(stream(), depth):
         del item
     assert len(made) == 3
+
+
+# --- mapped --------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 3), max_size=12), st.integers(0, 4))
+def test_mapped_keeps_the_order(delays: list[int], depth: int) -> None:
+    """Every item comes once, in order, however long the work on each one takes."""
+
+    def work(item: int) -> int:
+        time.sleep(delays[item] / 2000)
+        return item + 100
+
+    found = list(mapped(range(len(delays)), work, depth, "kept"))
+    assert found == [item + 100 for item in range(len(delays))]
+    assert not threads("kept")
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_mapped_works_on_all_that_it_is_ahead(depth: int) -> None:
+    """The item asked for and *depth* more are worked on at once, and not one more is begun."""
+    together = threading.Barrier(depth + 1, timeout=10)
+    begun: list[int] = []
+
+    def work(item: int) -> int:
+        begun.append(item)
+        if item <= depth:
+            together.wait()
+        return item
+
+    results = mapped(range(100), work, depth, "ahead")
+    assert next(results) == 0
+    time.sleep(0.02)
+    assert sorted(begun) == list(range(depth + 1))
+    assert next(results) == 1
+    results.close()  # type: ignore[attr-defined]
+    assert not threads("ahead")
+
+
+@pytest.mark.parametrize("where", ["stream", "work"])
+def test_an_error_of_mapped_comes_in_its_place(where: str) -> None:
+    """Results before it arrive, then the error; the stream is closed and no thread is left."""
+    closed = []
+
+    def stream() -> Iterator[int]:
+        try:
+            for item in range(9):
+                if item == 2 and where == "stream":
+                    raise ValueError(item)
+                yield item
+        finally:
+            closed.append(True)
+
+    def work(item: int) -> int:
+        time.sleep(0.01 * (3 - item))
+        if item == 2 and where == "work":
+            raise ValueError(item)
+        return item
+
+    results = mapped(stream(), work, 1, "failing")
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(ValueError, match="2"):
+        next(results)
+    assert closed == [True]
+    assert not threads("failing")
 
 
 # --- overlapped ----------------------------------------------------------------------------------
