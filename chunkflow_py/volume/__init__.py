@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 
 if TYPE_CHECKING:
+    from chunkflow_py.store.protocol import Store
     from chunkflow_py.volume.location import Location
-    from chunkflow_py.volume.protocol import Volume, VolumeSpec
+    from chunkflow_py.volume.protocol import Opening, Volume, VolumeSpec
 
 Mode = Literal["r", "r+"]
 
@@ -22,7 +23,16 @@ _SIGNS = {
     ".zarray": "zarr",
     ".zgroup": "zarr",
     ".zattrs": "zarr",
+    "attributes.json": "n5",
 }
+_MODULES = {
+    "precomputed": "precomputed",
+    "zarr": "zarr",
+    "n5": "n5",
+    "h5": "hdf5_volume",
+    "graphene": "graphene",
+}
+_CREATABLE = ("precomputed", "zarr", "h5")
 
 
 def open_volume(
@@ -31,49 +41,40 @@ def open_volume(
     mode: Mode = "r",
     *,
     format: str | None = None,
-    fill_missing: bool = True,
-    use_https: bool = False,
-    store_zeros: bool = False,
-    parallel: int = 1,
+    opening: Opening | None = None,
 ) -> Volume:
     """Open a volume at one resolution level.
 
     Args:
-        url: a path, or an address such as ``precomputed://gs://bucket/em`` or ``zarr://em.zarr``.
+        url: a path, or an address such as ``precomputed://gs://bucket/em``, ``zarr://em.zarr``,
+            ``s3://bucket/em``, ``n5://em.n5`` or ``h5://em.h5:main``.
         mip: resolution level, 0 the finest.
         mode: ``r`` to read, ``r+`` to write too.
-        format: ``precomputed`` or ``zarr``, where the address does not say it (default: by the
-            files in the folder).
-        fill_missing: read blocks that are not stored as zeros; if not, they are an error. Zarr
-            always reads them as its fill value.
-        use_https: read a public bucket without credentials.
-        store_zeros: write blocks that hold nothing but zeros too; if not, they are left out, and
-            removed where they exist.
-        parallel: how many blocks to encode and write at the same time (precomputed; zarr decides
-            by itself).
+        format: ``precomputed``, ``zarr``, ``n5`` or ``h5``, where the address does not say it
+            (default: by the files in the place).
+        opening: how to use it.
 
     Raises:
         VolumeNotFoundError: there is none, or it has no such level.
         VolumeError: it cannot be read, or its format is not known.
     """
     from chunkflow_py.volume.location import Location
+    from chunkflow_py.volume.protocol import Opening
 
-    place = Location.parse(url)
-    driver: Any = _driver(place.format or format or _detect(place))
-    volume: Volume = driver.open_volume(
-        place,
-        mip,
-        mode,
-        fill_missing=fill_missing,
-        use_https=use_https,
-        store_zeros=store_zeros,
-        parallel=parallel,
-    )
+    place, opening = Location.parse(url), opening or Opening()
+    driver: Any = _driver(place.format or format or _detect(place, opening))
+    volume: Volume = driver.open_volume(place, mip, mode, opening)
     return volume
 
 
 def create_volume(
-    spec: VolumeSpec, url: str, mip: int = 0, *, format: str | None = None, **settings: Any
+    spec: VolumeSpec,
+    url: str,
+    mip: int = 0,
+    *,
+    format: str | None = None,
+    opening: Opening | None = None,
+    **settings: Any,
 ) -> Volume:
     """Create a volume and open it for writing.
 
@@ -84,49 +85,64 @@ def create_volume(
         spec: of the level *mip*.
         url: where; a bare path needs *format*.
         mip: resolution level that *spec* describes.
-        format: ``precomputed`` or ``zarr``, where the address does not say it.
+        format: ``precomputed``, ``zarr`` or ``h5``, where the address does not say it.
+        opening: how to use the volume.
         settings: of the format, see `precomputed.create_volume` and `zarr.create_volume`.
 
     Raises:
-        VolumeError: it cannot be written, or the format cannot hold such voxels.
+        VolumeError: it cannot be written, or the format cannot hold such voxels, or there is
+            another volume already.
     """
+    from chunkflow_py.store import open_store
     from chunkflow_py.volume.location import Location
+    from chunkflow_py.volume.protocol import Opening
 
-    place = Location.parse(url)
+    place, opening = Location.parse(url), opening or Opening()
     kind = place.format or format
     if kind is None:
         msg = f"cannot create {url}: write precomputed://{url} or zarr://{url} to say its format"
         raise VolumeError(msg)
-    if place.is_local and (found := _found(place)) not in (None, kind):
-        msg = f"{url} holds a {found} volume already; write the {kind} volume to another folder"
+    if kind not in _CREATABLE:
+        msg = f"cannot create {url}: {kind} volumes are only read; write precomputed:// or zarr://"
         raise VolumeError(msg)
+    if kind != "h5":
+        found = _found(open_store(place.store_url, opening.access))
+        if found not in (None, kind):
+            msg = f"{url} holds a {found} volume already; write the {kind} volume elsewhere"
+            raise VolumeError(msg)
     driver: Any = _driver(kind)
-    volume: Volume = driver.create_volume(spec, place, mip, **settings)
+    volume: Volume = driver.create_volume(spec, place, mip, opening, **settings)
     return volume
 
 
 def _driver(format: str) -> object:
-    return import_module(f"chunkflow_py.volume.{format}")
+    return import_module(f"chunkflow_py.volume.{_MODULES[format]}")
 
 
-def _found(place: Location) -> str | None:
-    return next((kind for sign, kind in _SIGNS.items() if (place.folder / sign).is_file()), None)
+def _found(store: Store) -> str | None:
+    return next((kind for sign, kind in _SIGNS.items() if store.size(sign) is not None), None)
 
 
-def _detect(place: Location) -> str:
-    folder = place.folder
-    if kind := _found(place):
-        return kind
-    if (folder / "attributes.json").is_file():
-        msg = f"{place} is an N5 volume, which is not supported yet; convert it to zarr"
-        raise VolumeError(msg)
-    if not folder.exists():
-        msg = f"{place} does not exist; check the path, or create the volume first"
-    elif not folder.is_dir():
+def _detect(place: Location, opening: Opening) -> str:
+    from chunkflow_py.store import open_store
+
+    if place.is_local and place.folder.is_file():
+        if _is_hdf5(place):
+            return "h5"
         msg = f"{place} is a file, not the folder of a volume; name a folder"
-    else:
-        msg = (
-            f"{place} holds no volume: there is neither info (precomputed) nor zarr.json, .zarray "
-            "or .zgroup (zarr); check the path, or create the volume first"
-        )
+        raise VolumeNotFoundError(msg)
+    if place.is_local and not place.folder.exists():
+        msg = f"{place} does not exist; check the path, or create the volume first"
+        raise VolumeNotFoundError(msg)
+    if kind := _found(open_store(place.store_url, opening.access)):
+        return kind
+    msg = (
+        f"{place} holds no volume: there is neither info (precomputed) nor zarr.json, .zarray "
+        "or .zgroup (zarr) nor attributes.json (N5); check the path, or create the volume first"
+    )
     raise VolumeNotFoundError(msg)
+
+
+def _is_hdf5(place: Location) -> bool:
+    with place.folder.open("rb") as file:
+        return file.read(8) == b"\x89HDF\r\n\x1a\n"

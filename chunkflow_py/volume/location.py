@@ -1,24 +1,34 @@
-"""Where a volume is: what a person writes, taken apart into format, protocol and path.
+"""Where a volume is: what a person writes, taken apart into format, protocol, path and dataset.
 
-| written                                | format      | protocol | path           |
-|----------------------------------------|-------------|----------|----------------|
-| ``em``, ``/data/em``, ``file://em``    | by its files | file    | ``/data/em``   |
-| ``precomputed://file:///data/em``      | precomputed | file     | ``/data/em``   |
-| ``gs://bucket/em``                     | precomputed | gs       | ``bucket/em``  |
-| ``zarr://em.zarr``, ``zarr3://file://em.zarr`` | zarr | file    | ``/data/em.zarr`` |
+| written                                | format      | protocol | path              |
+|----------------------------------------|-------------|----------|-------------------|
+| ``em``, ``/data/em``, ``file://em``    | by its files | file    | ``/data/em``      |
+| ``precomputed://file:///data/em``      | precomputed | file     | ``/data/em``      |
+| ``gs://bucket/em``                     | by its files | gs      | ``bucket/em``     |
+| ``zarr://em.zarr``, ``zarr3://file://em.zarr`` | zarr | file   | ``/data/em.zarr`` |
+| ``s3://bucket/em.zarr/|zarr3:``        | zarr        | s3       | ``bucket/em.zarr`` |
+| ``h5://em.h5:main``, ``em.h5:main``    | h5          | file     | ``/data/em.h5``   |
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
 from chunkflow_py.errors import VolumeError
 
-# scheme -> format; a format is a module of this package
-FORMATS = {"precomputed": "precomputed", "zarr": "zarr", "zarr2": "zarr", "zarr3": "zarr"}
+# scheme -> format
+FORMATS = {
+    "precomputed": "precomputed", "zarr": "zarr", "zarr2": "zarr", "zarr3": "zarr", "n5": "n5",
+    "h5": "h5", "hdf5": "h5", "graphene": "graphene",
+}  # fmt: skip
 PROTOCOLS = ("file", "gs", "s3", "http", "https", "mem")
+_HDF5 = re.compile(
+    r"(?P<path>.+\.(?:h5|hdf5|hdf))(?::(?P<dataset>[^/:][^:]*|/[^:]+))?", re.IGNORECASE
+)
+_OTHER_NAMES = {"neuroglancer-precomputed": "precomputed"}  # as Neuroglancer spells it after |
 
 
 @dataclass(frozen=True)
@@ -27,15 +37,19 @@ class Location:
 
     Attributes:
         url: as it was written, for messages.
-        format: ``precomputed`` or ``zarr``, or ``None`` if it has to be found out.
+        format: of `FORMATS`, or ``None`` if it has to be found out.
         protocol: one of `PROTOCOLS`.
         path: an absolute path for ``file``, else what follows ``://``; without a final slash.
+        dataset: name of the dataset in an HDF5 file, if the address says it.
+        scheme: how the format was written, such as ``zarr2``.
     """
 
     url: str
     format: str | None
     protocol: str
     path: str
+    dataset: str | None = None
+    scheme: str | None = None
 
     @classmethod
     def parse(cls, url: str) -> Location:
@@ -47,19 +61,29 @@ class Location:
         kind, rest = None, url
         scheme, separator, after = url.partition("://")
         if separator and scheme in FORMATS:
-            kind, rest = FORMATS[scheme], after
-            scheme, separator, after = rest.partition("://")
+            kind, rest = scheme, after
+        elif "|" in url:
+            rest, _, kind = url.rpartition("|")
+            kind = kind.strip(":/")
+            kind = _OTHER_NAMES.get(kind, kind)
+            if kind not in FORMATS:
+                raise VolumeError(_unknown(kind, url))
+        scheme, separator, after = rest.partition("://")
         if separator and scheme not in PROTOCOLS:
             raise VolumeError(_unknown(scheme, url))
         protocol, path = (scheme, after) if separator else ("file", rest)
         if not path.strip("/") and path != "/":
             msg = f"{url!r} names no volume; write a path, such as file:///data/em"
             raise VolumeError(msg)
+        dataset = None
+        if kind in (None, "h5", "hdf5") and (match := _HDF5.fullmatch(path)):
+            is_file = protocol != "file" or not Path(match["path"]).expanduser().is_dir()
+            if kind is not None or is_file:
+                kind, path, dataset = kind or "h5", match["path"], match["dataset"]
         if protocol == "file":
             path = str(Path(path).expanduser().absolute())
-        elif kind is None:
-            kind = "precomputed"  # as cloud-volume takes gs://bucket/em
-        return cls(url, kind, protocol, path.rstrip("/") or "/")
+        found = None if kind is None else FORMATS[kind]
+        return cls(url, found, protocol, path.rstrip("/") or "/", dataset, kind)
 
     @property
     def is_local(self) -> bool:
@@ -72,8 +96,8 @@ class Location:
         return Path(self.path)
 
     @property
-    def address(self) -> str:
-        """Protocol and path, as cloud-files wants them."""
+    def store_url(self) -> str:
+        """Protocol and path, as `store.open_store` wants them."""
         return f"{self.protocol}://{self.path}"
 
     def __truediv__(self, name: str) -> Location:
@@ -87,11 +111,6 @@ class Location:
 
 
 def _unknown(scheme: str, url: str) -> str:
-    if scheme == "n5":
-        return (
-            f"cannot open {url}: N5 volumes are not supported yet; "
-            "convert it to zarr or precomputed"
-        )
     known = (*FORMATS, *PROTOCOLS)
     near = get_close_matches(scheme, known, n=1, cutoff=0.4)
     words = f"did you mean {near[0]}://?" if near else f"known are {', '.join(known)}"

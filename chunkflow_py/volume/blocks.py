@@ -1,0 +1,442 @@
+"""The block engine: volumes that are stored as many small objects, whatever their format.
+
+```
+read     which blocks?  ->  fetch, decode, place      one job a block, in a pool of threads
+write    encode, put                                  one job a unit; the blocks of a shard in
+                                                      parallel, then the shard, whole
+```
+
+A format says where a block is and how it is encoded (`Layout`), a store how bytes are kept
+(`Store`); what is the same for all of them is here, once: the pool, the edges, blocks that are
+missing or damaged, the check of write units, the cache.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from dataclasses import dataclass
+from functools import cached_property, partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.chunk import Chunk
+from chunkflow_py.errors import ChunkflowError, VolumeError
+from chunkflow_py.geometry import AXES, BoundingBox, Zyx
+from chunkflow_py.volume import open_volume
+from chunkflow_py.volume.protocol import Opening, check_channels, check_chunk, check_inside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.chunk import Kind
+    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.volume import Mode
+    from chunkflow_py.volume.layout import Index, Layout
+
+_CANONICAL = "tczyx"
+
+Selection = tuple[slice | list[int], ...]  # along the axes of the array
+
+
+@dataclass(frozen=True)
+class Span:
+    """Part of an axis that lies in one block.
+
+    Attributes:
+        block: index of the block along the axis.
+        inside: where in the block.
+        outside: where in the array that is read or written.
+    """
+
+    block: int
+    inside: slice | list[int]
+    outside: slice | list[int]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Part of an array that lies in one block: *inside* the block, *outside* in the array."""
+
+    block: Index
+    inside: Selection
+    outside: Selection
+
+
+@dataclass
+class Traffic:
+    """What reading has cost so far, in bytes.
+
+    Attributes:
+        stored_bytes: fetched, as stored.
+        decoded_bytes: voxels of the blocks that were decoded.
+        needed_bytes: voxels that were asked for.
+        cache_hits: blocks that did not have to be fetched again.
+    """
+
+    stored_bytes: int = 0
+    decoded_bytes: int = 0
+    needed_bytes: int = 0
+    cache_hits: int = 0
+
+
+class BlockVolume:
+    """One level of a volume of blocks, as a `Volume`.
+
+    Args:
+        url: what a person would write to open it again.
+        store: of the objects.
+        layout: of the array in the store.
+        voxel_offset: position of the first voxel, zyx.
+        voxel_size_nm: nanometres, zyx.
+        kind: what the voxels mean, if known.
+        mode: ``r`` or ``r+``.
+        mip: number of this level.
+        mips: numbers of all levels.
+        opening: how to use it.
+        channel_names: one a channel, if known.
+
+    Attributes:
+        url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips: as
+            `Volume` says.
+        traffic: what reading has cost so far.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        store: Store,
+        layout: Layout,
+        *,
+        voxel_offset: Zyx,
+        voxel_size_nm: tuple[float, float, float],
+        kind: Kind | None,
+        mode: Mode,
+        mip: int = 0,
+        mips: tuple[int, ...] = (0,),
+        opening: Opening | None = None,
+        channel_names: tuple[str, ...] = (),
+    ) -> None:
+        """Read off the shape of the array.
+
+        Raises:
+            VolumeError: it has an axis that is neither t, c, z, y nor x and longer than 1.
+        """
+        shape = dict(zip(layout.axes, layout.shape, strict=True))
+        for axis, length in shape.items():
+            if axis not in _CANONICAL and length != 1:
+                msg = f"{url} has an axis {axis!r} of length {length}; known are t, c, z, y, x"
+                raise VolumeError(msg)
+        self.url, self.mip, self.mips, self._mode = url, mip, mips, mode
+        self._store, self._layout, self._opening = store, layout, opening or Opening()
+        self.bounds = BoundingBox.from_size(voxel_offset, self._spatial(layout.shape))
+        self.voxel_size_nm = voxel_size_nm
+        self.kind: Kind | None = kind
+        self.dtype: np.dtype[Any] = layout.dtype
+        self.channels: int | None = shape.get("c")
+        self.times: int | None = shape.get("t")
+        self.block_size = self._spatial(layout.block)
+        self.write_unit = self._spatial(layout.unit)
+        self.channel_names = channel_names
+        self.traffic = Traffic()
+        self._lock = Lock()
+        self._cache: OrderedDict[Index, NDArray[Any]] = OrderedDict()
+        self._cached_bytes = 0
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
+        """Open it again in another process."""
+        return partial(open_volume, self.url, self.mip, self._mode, opening=self._opening), ()
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def read(
+        self,
+        bbox: BoundingBox,
+        channels: Sequence[int] | None = None,
+        *,
+        time: int | None = None,
+    ) -> Chunk:
+        """Return the voxels inside *bbox*, as `Volume.read` says."""
+        check_inside(bbox, self.bounds, self.url)
+        check_channels(channels, self.channels, self.url)
+        wanted: dict[str, range | list[int]] = self._wanted(bbox, time)
+        count = self.channels or 1
+        if self.channels is not None and channels is not None:
+            wanted["c"] = list(channels)
+            count = len(channels)
+        voxels: NDArray[Any] = np.empty((1, count, *bbox.size), self.dtype)
+        array = self._as_stored(voxels)
+        units: dict[Index, list[Piece]] = {}
+        for piece in self._pieces(wanted) if voxels.size else ():
+            known = self._from_cache(piece.block)
+            if known is None:
+                units.setdefault(self._unit_of(piece.block), []).append(piece)
+            else:
+                array[piece.outside] = known[piece.inside]
+        self._read_units(units, array)
+        with self._lock:
+            self.traffic.needed_bytes += voxels.nbytes
+        found = voxels[0, 0] if self.channels is None else voxels[0]
+        return Chunk(found, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
+
+    def _read_units(self, units: Mapping[Index, list[Piece]], array: NDArray[Any]) -> None:
+        def fetch(unit: Index, pieces: list[Piece]) -> list[Callable[[], None]]:
+            blocks = [piece.block for piece in pieces]
+            with self._damage(unit):
+                found = self._layout.fetch(self._store, unit, blocks)
+            with self._lock:
+                self.traffic.stored_bytes += sum(len(data or b"") for data in found.values())
+            rest: list[Callable[[], None]] = [
+                partial(self._place, unit, piece, found[piece.block], array) for piece in pieces
+            ]
+            if len(rest) == 1:
+                rest.pop()()
+            return rest
+
+        jobs = [partial(fetch, unit, pieces) for unit, pieces in units.items()]
+        if len(jobs) == 1:
+            _run(self._pool, jobs[0]())
+            return
+        # the blocks of a shard are decoded in parallel, as soon as they are there
+        _run(self._pool, (job for rest in _results(self._pool, jobs) for job in rest))
+
+    def _place(self, unit: Index, piece: Piece, data: bytes | None, array: NDArray[Any]) -> None:
+        if data is None:
+            if not self._opening.fill_missing:
+                msg = (
+                    f"block {piece.block} of {self.url} is not stored "
+                    f"({self._layout.key(unit)}); --fill-missing reads such blocks as "
+                    f"{self._layout.fill}"
+                )
+                raise VolumeError(msg)
+            array[piece.outside] = self._layout.fill
+            return
+        extent = self._extent(piece.block)
+        with self._damage(unit, piece.block):
+            block = self._layout.decode(data, piece.block)
+            if any(have < need for have, need in zip(block.shape, extent, strict=True)):
+                msg = f"it holds {block.shape} voxels, not {extent}"
+                raise ValueError(msg)
+        array[piece.outside] = block[piece.inside]
+        self._to_cache(piece.block, block)
+
+    def _from_cache(self, block: Index) -> NDArray[Any] | None:
+        if not self._opening.cache_bytes:
+            return None
+        with self._lock:
+            found = self._cache.get(block)
+            if found is not None:
+                self._cache.move_to_end(block)
+                self.traffic.cache_hits += 1
+            return found
+
+    def _to_cache(self, block: Index, voxels: NDArray[Any]) -> None:
+        with self._lock:
+            self.traffic.decoded_bytes += voxels.nbytes
+            if voxels.nbytes > self._opening.cache_bytes or block in self._cache:
+                return
+            self._cache[block] = voxels
+            self._cached_bytes += voxels.nbytes
+            while self._cached_bytes > self._opening.cache_bytes:
+                self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def write(self, chunk: Chunk, *, time: int | None = None) -> None:
+        """Write *chunk*, as `Volume.write` says."""
+        if self._mode == "r":
+            msg = f"{self.url} was opened for reading; open it with mode 'r+'"
+            raise VolumeError(msg)
+        check_chunk(chunk, self, time)
+        length = dict(zip(self._layout.axes, self._layout.unit, strict=True)).get("t", 1)
+        if length > 1:
+            msg = (
+                f"a block of {self.url} holds {length} time points, which tasks would overwrite "
+                "for each other; store it with one time point a block"
+            )
+            raise VolumeError(msg)
+        if chunk.bbox.is_empty:
+            return
+        array = self._as_stored(chunk.array.reshape(1, chunk.channels, *chunk.size))
+        units: dict[Index, list[Piece]] = {}
+        for piece in self._pieces(self._wanted(chunk.bbox, time)):
+            units.setdefault(self._unit_of(piece.block), []).append(piece)
+        if all(len(pieces) == 1 for pieces in units.values()):
+            _run(self._pool, (partial(self._write_one, u, p[0], array) for u, p in units.items()))
+            return
+        _run(self._pool, self._writes(units, array))
+
+    def _writes(
+        self, units: Mapping[Index, list[Piece]], array: NDArray[Any]
+    ) -> Iterator[Callable[[], None]]:
+        """Encode the blocks of one shard after the other, and yield the job that writes it."""
+        for unit, pieces in units.items():
+            jobs = [partial(self._encode, piece, array) for piece in pieces]
+            encoded = dict(_results(self._pool, jobs))
+            found = {block: data for block, data in sorted(encoded.items()) if data is not None}
+            yield partial(self._put, unit, found)
+
+    def _write_one(self, unit: Index, piece: Piece, array: NDArray[Any]) -> None:
+        block, data = self._encode(piece, array)
+        self._put(unit, {} if data is None else {block: data})
+
+    def _encode(self, piece: Piece, array: NDArray[Any]) -> tuple[Index, bytes | None]:
+        voxels, fill = array[piece.outside], self._layout.fill
+        if not self._opening.store_zeros:
+            empty = not voxels.any() if fill == 0 else bool((voxels == fill).all())
+            if empty:
+                return piece.block, None
+        with _Foreign(f"cannot encode block {piece.block} of {self.url}"):
+            return piece.block, self._layout.encode(voxels, piece.block)
+
+    def _put(self, unit: Index, blocks: Mapping[Index, bytes]) -> None:
+        with self._lock:
+            for block in self._cache.keys() & blocks.keys():
+                self._cached_bytes -= self._cache.pop(block).nbytes
+        if blocks:
+            self._layout.put(self._store, unit, blocks)
+        else:
+            self._layout.remove(self._store, unit)
+
+    # --- what is stored --------------------------------------------------------------------------
+
+    def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
+        """Tell whether every write unit that *bbox* touches is stored, as `Volume` says."""
+        check_inside(bbox, self.bounds, self.url)
+        units = {self._unit_of(piece.block) for piece in self._pieces(self._wanted(bbox, time))}
+        jobs = (partial(self._layout.exists, self._store, unit) for unit in sorted(units))
+        return all(_results(self._pool, jobs))
+
+    # --- geometry --------------------------------------------------------------------------------
+
+    def _wanted(self, bbox: BoundingBox, time: int | None) -> dict[str, range | list[int]]:
+        """Return the positions along each axis, all channels."""
+        wanted: dict[str, range | list[int]] = {
+            axis: range(part.start, part.stop)
+            for axis, part in zip(AXES, bbox.slices(self.bounds.start), strict=True)
+        }
+        wanted["c"] = range(self.channels or 1)
+        if self.times is not None:
+            if time is None and self.times > 1:
+                msg = (
+                    f"{self.url} has {self.times} time points and the task names none; name one "
+                    "with --time or in the task's box, such as t0_0-64_0-512_0-512"
+                )
+                raise VolumeError(msg)
+            if not 0 <= (time or 0) < self.times:
+                msg = f"{self.url} has the time indices 0 to {self.times - 1}; got {time}"
+                raise VolumeError(msg)
+            wanted["t"] = range(time or 0, (time or 0) + 1)
+        return wanted
+
+    def _pieces(self, wanted: Mapping[str, range | list[int]]) -> Iterator[Piece]:
+        spans = [
+            list(_spans(wanted.get(axis, range(1)), length))
+            for axis, length in zip(self._layout.axes, self._layout.block, strict=True)
+        ]
+        for combination in itertools.product(*spans):
+            yield Piece(
+                tuple(span.block for span in combination),
+                tuple(span.inside for span in combination),
+                tuple(span.outside for span in combination),
+            )
+
+    def _unit_of(self, block: Index) -> Index:
+        sizes = zip(block, self._layout.block, self._layout.unit, strict=True)
+        return tuple(index * length // unit for index, length, unit in sizes)
+
+    def _extent(self, block: Index) -> tuple[int, ...]:
+        sizes = zip(block, self._layout.block, self._layout.shape, strict=True)
+        return tuple(min(length, total - index * length) for index, length, total in sizes)
+
+    def _as_stored(self, voxels: NDArray[Any]) -> NDArray[Any]:
+        """Return (t, c, z, y, x) voxels as a view with the axes of the array, in their order."""
+        axes = self._layout.axes
+        kept = [axis for axis in _CANONICAL if axis in axes]
+        view = voxels[tuple(slice(None) if axis in axes else 0 for axis in _CANONICAL)]
+        view = view.transpose([kept.index(axis) for axis in axes if axis in kept])
+        return view[tuple(slice(None) if axis in kept else np.newaxis for axis in axes)]
+
+    def _spatial(self, shape: Sequence[int]) -> Zyx:
+        found = dict(zip(self._layout.axes, shape, strict=True))
+        return Zyx(*(found.get(axis, 1) for axis in AXES))
+
+    # --- threads and errors ----------------------------------------------------------------------
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        threads = self._opening.parallel or _cores()
+        if not self._store.is_local:
+            threads = max(threads, self._store.connections)
+        return ThreadPoolExecutor(threads, thread_name_prefix="block")
+
+    def _damage(self, unit: Index, block: Index | None = None) -> _Foreign:
+        which = "" if block is None or self._layout.unit == self._layout.block else f"{block} in "
+        return _Foreign(
+            f"block {which}{self._layout.key(unit)} of {self.url} is damaged",
+            "; restore it from a copy, or remove it to have it made again",
+        )
+
+
+class _Foreign:
+    """Translates whatever a codec stumbles on into one sentence."""
+
+    def __init__(self, words: str, remedy: str = "") -> None:
+        self._words, self._remedy = words, remedy
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, ChunkflowError):
+            reason = str(error).strip() or type(error).__name__
+            msg = f"{self._words}: {reason}{self._remedy}"
+            raise VolumeError(msg) from error
+
+
+def _spans(wanted: range | list[int], length: int) -> Iterator[Span]:
+    """Yield the parts of *wanted* positions that lie in one block of *length* each."""
+    if isinstance(wanted, range):
+        for block in range(wanted.start // length, -(-wanted.stop // length)):
+            low = max(wanted.start, block * length)
+            high = min(wanted.stop, (block + 1) * length)
+            yield Span(
+                block,
+                slice(low - block * length, high - block * length),
+                slice(low - wanted.start, high - wanted.start),
+            )
+        return
+    for block in sorted({position // length for position in wanted}):
+        here = [i for i, position in enumerate(wanted) if position // length == block]
+        yield Span(block, [wanted[i] - block * length for i in here], here)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _run(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Any]]) -> None:
+    for _ in _results(pool, jobs):
+        pass
+
+
+def _results(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Any]]) -> Iterator[Any]:
+    """Yield what the jobs return, in any order; after a failure no further job begins."""
+    futures: set[Future[Any]] = set()
+    try:
+        futures.update(pool.submit(job) for job in jobs)
+        for future in as_completed(futures):
+            yield future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+        wait(futures)  # none may go on with the caller's array
