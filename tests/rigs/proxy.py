@@ -1,0 +1,146 @@
+"""A proxy before a server, which injects faults by rules: `python proxy.py http://127.0.0.1:1234`.
+
+It listens on a free port of loopback, prints its address, and ends when its standard input does.
+`POST /_fault` with `{"rules": [...], "seed": 0}` replaces the rules and empties the log of requests
+that `GET /_fault` returns. The first rule that matches a request is applied:
+
+| type        | fault                                                             | settings     |
+|-------------|-------------------------------------------------------------------|--------------|
+| latency     | wait, then go on to the next rules                                | s            |
+| status      | answer instead of the server                                      | code, body   |
+| reset       | drop the connection before the server hears of the request        |              |
+| reset_after | the server acts, its answer is lost                               |              |
+| truncate    | send the head of the answer and half of its body, then drop       |              |
+
+Every rule may be narrowed by `method` and `path` (regular expressions; the latter is searched for
+in path and query), `p` (a probability), and `count` (how often it is applied in all).
+"""
+
+import asyncio
+import random
+import re
+import socket
+import struct
+import sys
+from contextlib import suppress
+
+from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
+
+SLOW_DOWN = (
+    "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+)
+# These say how one connection carries the message, not what the message is.
+HOP_BY_HOP = ("connection", "keep-alive", "transfer-encoding")
+
+
+class FaultProxy:
+    """Forwards every request to one server, but for what the rules say."""
+
+    def __init__(self, upstream):
+        self.upstream = upstream
+        self.set({"rules": []})
+
+    def set(self, wanted):
+        """Replace the rules and start the log anew."""
+        self.rules = [dict(rule) for rule in wanted["rules"]]
+        self.random = random.Random(wanted.get("seed", 0))
+        self.log = []
+
+    def applies(self, rule, request):
+        """Tell whether a rule is to be applied, and count it."""
+        if not re.fullmatch(rule.get("method", ".*"), request.method):
+            return False
+        if not re.search(rule.get("path", ""), request.raw_path):
+            return False
+        if rule.get("count") == 0 or self.random.random() >= rule.get("p", 1):
+            return False
+        if rule.get("count") is not None:
+            rule["count"] -= 1
+        return True
+
+    async def control(self, request):
+        """Set the rules, or return the log."""
+        if request.method == "POST":
+            self.set(await request.json())
+        return web.json_response(self.log)
+
+    async def handle(self, request):
+        """Answer one request."""
+        body = await request.read()
+        fault = None
+        for rule in self.rules:
+            if not self.applies(rule, request):
+                continue
+            if rule["type"] != "latency":
+                fault = rule
+                break
+            await asyncio.sleep(rule["s"])
+        kind = fault["type"] if fault else "none"
+        record = {"method": request.method, "path": request.raw_path, "fault": kind}
+        record["headers"] = dict(request.headers)
+        self.log.append(record)
+        if kind == "status":
+            text, kind = fault.get("body", SLOW_DOWN), "application/xml"
+            return web.Response(status=fault.get("code", 503), text=text, content_type=kind)
+        if kind == "reset":
+            return self.reset(request)
+        async with self.session.request(
+            request.method,
+            self.upstream + request.raw_path,
+            headers={k: v for k, v in request.headers.items() if k.lower() not in HOP_BY_HOP},
+            data=body,
+            allow_redirects=False,
+        ) as answer:
+            content = await answer.read()
+            headers = answer.headers.copy()
+        record["status"] = answer.status
+        for name in HOP_BY_HOP:
+            headers.popall(name, None)
+        if kind == "reset_after":
+            return self.reset(request)
+        if kind == "truncate" and len(content) > 1:
+            return await self.truncate(request, answer.status, headers, content)
+        return web.Response(status=answer.status, headers=headers, body=content)
+
+    def reset(self, request):
+        """Close the connection by RST, as a server that dies."""
+        if request.transport is not None:
+            peer = request.transport.get_extra_info("socket")
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            request.transport.abort()
+        return web.Response()
+
+    async def truncate(self, request, status, headers, content):
+        """Send half of what the head of the answer promises."""
+        headers["Content-Length"] = str(len(content))
+        response = web.StreamResponse(status=status, headers=headers)
+        with suppress(ConnectionError):
+            await response.prepare(request)
+            await response.write(content[: len(content) // 2])
+        if request.transport is not None:
+            request.transport.close()
+        return response
+
+    async def run(self):
+        """Serve until standard input ends."""
+        application = web.Application(client_max_size=1 << 40)
+        application.router.add_route("*", "/_fault", self.control)
+        application.router.add_route("*", "/{path:.*}", self.handle)
+        runner = web.AppRunner(application, access_log=None, auto_decompress=False)
+        # The server may close a connection that it kept; each request gets a new one, so that no
+        # fault happens but those asked for.
+        connector = TCPConnector(limit=0, force_close=True)
+        timeout = ClientTimeout(total=None)
+        async with ClientSession(
+            connector=connector, timeout=timeout, auto_decompress=False, requote_redirect_url=False
+        ) as self.session:
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            host, port = site._server.sockets[0].getsockname()
+            print(f"http://{host}:{port}", flush=True)
+            await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(FaultProxy(sys.argv[1]).run())

@@ -1,0 +1,109 @@
+"""A bucket of S3 for a test: on two emulators, each behind a proxy that can inject faults."""
+
+import secrets
+from dataclasses import dataclass, field
+
+import pytest
+
+from rigs import servers
+
+SECRET = "secret-of-the-rig-5f1c"  # no message may hold it
+SEVERAL_FAULTS = [
+    {"type": "status", "code": 503, "p": 0.1},
+    {"type": "reset", "p": 0.1},
+    {"type": "reset_after", "p": 0.05},
+    {"type": "truncate", "p": 0.1, "method": "GET"},
+]
+
+
+@dataclass(frozen=True)
+class S3:
+    """A new bucket, and how to reach it.
+
+    Attributes:
+        url: ``s3://bucket/prefix``, where nothing is yet.
+        bucket: its name.
+        endpoint: address of the proxy, which is what the environment names.
+        faults: remote control of the proxy: ``with s3.faults(*rules) as faults: ...; faults.log()``.
+        environment: variables for other processes; set in this one already.
+        server: ``ministack`` or ``moto``.
+    """
+
+    url: str
+    bucket: str
+    endpoint: str
+    faults: servers.Faults
+    environment: dict = field(repr=False)
+    server: str
+
+
+def environment(endpoint, folder):
+    """Return the variables that send every S3 client to an endpoint with a rig's credentials.
+
+    Args:
+        endpoint: address of the server.
+        folder: an empty folder, where no configuration of the machine is found.
+    """
+    return {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "rig",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_SESSION_TOKEN": "",  # cloud-files wants it set
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": f"{folder}/no-config",
+        "AWS_SHARED_CREDENTIALS_FILE": f"{folder}/no-credentials",
+        "NO_PROXY": "127.0.0.1,localhost",
+    }
+
+
+def make_bucket(endpoint):
+    """Make a bucket of a new name; return the name."""
+    bucket = f"rig-{secrets.token_hex(6)}"
+    servers.call(f"{endpoint}/{bucket}", b"", method="PUT")
+    return bucket
+
+
+@pytest.fixture(scope="session")
+def ministack(tmp_path_factory):
+    """The remote control of a proxy before ministack, for the whole session."""
+    try:
+        with (
+            servers.ministack(tmp_path_factory.mktemp("ministack") / "log") as address,
+            servers.proxy(address) as faults,
+        ):
+            yield faults
+    except servers.ServerMissingError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def moto(tmp_path_factory):
+    """The remote control of a proxy before moto's server, for the whole session."""
+    with (
+        servers.moto(tmp_path_factory.mktemp("moto") / "log") as address,
+        servers.proxy(address) as faults,
+    ):
+        yield faults
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.aws) for name in ("ministack", "moto")]
+)
+def s3(request, monkeypatch, tmp_path_factory):
+    """A new bucket on each of the emulators, to which the environment points.
+
+    For one emulator only: ``@pytest.mark.parametrize("s3", ["ministack"], indirect=True)``.
+    """
+    faults = request.getfixturevalue(request.param)
+    variables = environment(faults.address, tmp_path_factory.getbasetemp())
+    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    faults.set()
+    bucket = make_bucket(faults.address)
+    yield S3(f"s3://{bucket}/volume", bucket, faults.address, faults, variables, request.param)
+    faults.set()
