@@ -1,10 +1,16 @@
-"""What every volume driver must do: inherit `VolumeContract` and say how to create and open one."""
+"""What every volume driver must do.
 
+A driver inherits `LocalContract` for folders of this machine and `CloudContract` for buckets, and
+says how to create and open a volume.
+"""
+
+import pickle
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from rigs.s3 import SEVERAL_FAULTS
 
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.errors import (
@@ -14,10 +20,13 @@ from chunkflow_py.errors import (
     VolumeError,
     VolumeNotFoundError,
 )
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.store import open_store
 from chunkflow_py.volume import create_volume, open_volume
-from chunkflow_py.volume.protocol import VolumeSpec
+from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.protocol import Opening, VolumeSpec
 
+METADATA = ("info", "zarr.json", ".zarray", ".zattrs", ".zgroup", "attributes.json")
 BOUNDS = BoundingBox(Zyx(-3, 7, 100), Zyx(17, 40, 133))  # 20 x 33 x 33, ends inside of blocks
 BLOCK = Zyx(8, 16, 16)
 
@@ -42,11 +51,11 @@ from chunkflow_py.geometry import BoundingBox
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 create_volume  # import everything before the start
-import chunkflow_py.volume.zarr, chunkflow_py.volume.precomputed
+import chunkflow_py.store.objects, chunkflow_py.volume.zarr, chunkflow_py.volume.precomputed
 url, start, box = sys.argv[1], float(sys.argv[2]), BoundingBox.parse(sys.argv[3])
 spec = VolumeSpec(box, (40.0, 4.5, 4.0), np.dtype("uint8"), None, "image", (8, 16, 16))
 time.sleep(max(0, start - time.time()))
-for _ in range(20):
+for _ in range(5):
     print(create_volume(spec, url).bounds)
 """
 
@@ -59,22 +68,55 @@ def noise(bounds=BOUNDS, dtype="uint8", channels=None, seed=0):
     return Chunk(array, bounds.start, (40, 4.5, 4))
 
 
+DENIED = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+
+
 class VolumeContract:
-    """Tests of the promises of `chunkflow_py.volume.protocol.Volume`."""
+    """Tests of the promises of `chunkflow_py.volume.protocol.Volume`.
+
+    Attributes:
+        scheme: of the format, as users write it.
+        shard_size: of the volumes that are made, or None.
+        settings: further ones of `create_volume`.
+        compressed: an encoding of which damage inside of a block shows.
+    """
 
     scheme: str
+    shard_size: Zyx | None = None
+    settings: dict = {}
+    compressed: str | None = None
 
     @pytest.fixture
-    def url(self, tmp_path):
+    def url(self):
         """Return where the volume of this test goes."""
-        return f"{self.scheme}://{tmp_path}/em"
+        raise NotImplementedError
+
+    @property
+    def unit(self):
+        """Extent of what is written whole."""
+        return self.shard_size or BLOCK
 
     def create(self, url, dtype="uint8", channels=None, kind="image", encoding=None, mip=0):
         """Create a volume over `BOUNDS`."""
         spec = VolumeSpec(
-            BOUNDS, (40.0, 4.5, 4.0), np.dtype(dtype), channels, kind, BLOCK, encoding
-        )
-        return create_volume(spec, url, mip)
+            BOUNDS, (40.0, 4.5, 4.0), np.dtype(dtype), channels, kind, BLOCK, encoding,
+            shard_size=self.shard_size,
+        )  # fmt: skip
+        return create_volume(spec, url, mip, **self.settings)
+
+    def store(self, url):
+        """Return the store below the volume."""
+        return open_store(Location.parse(url).store_url)
+
+    def objects(self, url):
+        """Return what is stored, keys and bytes."""
+        store = self.store(url)
+        return {key: store.get(key) for key in store.list()}
+
+    def stored_blocks(self, url):
+        """Return the keys of the objects that hold voxels."""
+        keys = self.objects(url)
+        return sorted(key for key in keys if key.rpartition("/")[2] not in METADATA)
 
     @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "float32"])
     def test_round_trip(self, url, dtype):
@@ -95,8 +137,10 @@ class VolumeContract:
         assert volume.dtype == np.float32
         assert volume.channels == 3
         assert volume.kind == "affinity"
-        assert volume.block_size == volume.write_unit == BLOCK
+        assert volume.block_size == BLOCK
+        assert volume.write_unit == self.unit
         assert volume.times is None
+        assert volume.mips == (0,)
 
     def test_domain(self, url):
         """A chunk knows the volume it was cut from, its voxel size and its kind."""
@@ -106,11 +150,11 @@ class VolumeContract:
         assert chunk.voxel_size_nm == (40.0, 4.5, 4.0)
         assert chunk.kind == "image"
 
-    def test_detected(self, url, tmp_path):
-        """The format is found out from the files, with or without file://."""
+    def test_detected(self, url):
+        """The format is found out from what is stored."""
         self.create(url).write(noise())
-        for address in (str(tmp_path / "em"), f"file://{tmp_path}/em"):
-            np.testing.assert_array_equal(open_volume(address).read(BOUNDS), noise())
+        address = Location.parse(url).store_url
+        np.testing.assert_array_equal(open_volume(address).read(BOUNDS), noise())
 
     def test_offsets(self, url):
         """A box is counted in global voxels, negative ones included, across blocks."""
@@ -139,18 +183,15 @@ class VolumeContract:
         """Blocks written one by one, the last ones cut off by the bounds, make up the whole."""
         chunk = noise()
         volume = self.create(url)
-        for z in range(-3, 17, 8):
-            for y in range(7, 40, 16):
-                for x in range(100, 133, 16):
-                    box = BoundingBox.from_size(Zyx(z, y, x), BLOCK).intersection(BOUNDS)
-                    volume.write(chunk.cut(box))
+        for box in BoxGrid.covering(BOUNDS, self.unit):
+            volume.write(chunk.cut(box.intersection(BOUNDS)))
         np.testing.assert_array_equal(open_volume(url).read(BOUNDS), chunk)
 
     def test_other_blocks_stay(self, url):
         """A write changes the blocks it covers and no others."""
         volume = self.create(url)
         volume.write(noise())
-        box = BoundingBox.from_size(Zyx(5, 23, 116), BLOCK)
+        box = BoundingBox.from_size(BOUNDS.start + self.unit, self.unit).intersection(BOUNDS)
         volume.write(noise(box, seed=1))
         wanted = noise().array
         wanted[box.slices(BOUNDS.start)] = noise(box, seed=1).array
@@ -165,12 +206,15 @@ class VolumeContract:
         assert not open_volume(url).read(BOUNDS).array.any()
 
     def test_misaligned(self, url):
-        """A write that cuts a block is refused with the nearest that works; nothing is written."""
+        """A write that cuts a write unit is refused with the nearest; nothing is written."""
         volume = self.create(url)
-        box = BoundingBox(Zyx(-3, 7, 100), Zyx(5, 23, 120))
-        with pytest.raises(AlignmentError, match=r"nearest aligned is -3-5_7-23_100-132"):
+        box = BoundingBox(BOUNDS.start, BOUNDS.start + self.unit + (0, 0, 4))
+        nearest = BoundingBox(BOUNDS.start, BOUNDS.start + self.unit * (1, 1, 2))
+        with pytest.raises(
+            AlignmentError, match=rf"nearest aligned is {nearest.intersection(BOUNDS)}"
+        ):
             volume.write(noise(box))
-        assert not volume.read(BOUNDS).array.any()
+        assert self.stored_blocks(url) == []
 
     def test_outside(self, url):
         """Reading or writing outside of the bounds is refused with the part that lies inside."""
@@ -194,9 +238,9 @@ class VolumeContract:
         with pytest.raises(VolumeError, match="opened for reading"):
             open_volume(url).write(noise())
 
-    def test_missing(self, url, tmp_path):
+    def test_missing(self, url):
         """A volume or level that does not exist is named, with what to do."""
-        with pytest.raises(VolumeNotFoundError, match=rf"{tmp_path}/em .*check the path"):
+        with pytest.raises(VolumeNotFoundError, match=rf"{url} .*check the path"):
             open_volume(url)
         self.create(url)
         with pytest.raises(VolumeNotFoundError, match=r"has no mip 7; it has 0"):
@@ -210,23 +254,149 @@ class VolumeContract:
         assert volume.voxel_size_nm == (40.0, 4.5, 4.0)
         np.testing.assert_array_equal(volume.read(BOUNDS), noise())
 
-    def test_unknown_encoding(self, url, tmp_path):
+    def test_unknown_encoding(self, url):
         """An encoding the format does not have is refused with those it has; nothing is made."""
         with pytest.raises(VolumeError, match=r"no encoding 'nonsense'; choose .*raw"):
             self.create(url, encoding="nonsense")
-        assert not (tmp_path / "em").exists()
+        assert self.objects(url) == {}
 
-    def test_same_bytes(self, url, tmp_path):
-        """Writing the same voxels twice leaves the same files, byte by byte."""
+    def test_same_bytes(self, url):
+        """The same voxels are the same objects, byte by byte, whole or unit by unit."""
+        volume, chunk = self.create(url), noise()
+        volume.write(chunk)
+        before = self.objects(url)
+        for box in reversed(list(BoxGrid.covering(BOUNDS, self.unit))):
+            volume.write(chunk.cut(box.intersection(BOUNDS)))
+        assert self.objects(url) == before
 
-        def files():
-            return {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-
+    def test_has_blocks(self, url):
+        """Units that were written are there, those beside them are not, however small the box."""
         volume = self.create(url)
-        volume.write(noise())
-        before = files()
-        volume.write(noise())
-        assert files() == before
+        first = BoundingBox.from_size(BOUNDS.start, self.unit)
+        assert not volume.has_blocks(first)
+        volume.write(noise(first))
+        assert volume.has_blocks(first)
+        assert volume.has_blocks(BoundingBox.from_size(BOUNDS.start, Zyx(1, 1, 1)))
+        assert not volume.has_blocks(BoundingBox(first.start, first.stop + (0, 0, 1)))
+        with pytest.raises(GeometryError, match="outside of"):
+            volume.has_blocks(BOUNDS.grow(Zyx(0, 0, 1)))
+
+    def test_missing_blocks(self, url):
+        """A block that is not stored is read as zeros, or named, as the reader wants it."""
+        volume, chunk = self.create(url), noise()
+        volume.write(chunk)
+        key = self.stored_blocks(url)[0]
+        self.store(url).delete(key)
+        found = open_volume(url).read(BOUNDS).array
+        assert 0 < (found == 0).sum() <= self.unit.z * self.unit.y * self.unit.x
+        np.testing.assert_array_equal(found[found != 0], chunk.array[found != 0])
+        with pytest.raises(VolumeError, match=r"is not stored .*--fill-missing") as caught:
+            open_volume(url, opening=Opening(fill_missing=False)).read(BOUNDS)
+        assert key.removesuffix(".gz") in str(caught.value)
+
+    @pytest.mark.parametrize("left", [0, 1, 0.5, -1])
+    def test_truncated_block(self, url, left):
+        """A block that was cut off is an error that names it, never zeros."""
+        self.create(url).write(noise())
+        store, key = self.store(url), self.stored_blocks(url)[0]
+        data = store.get(key)
+        store.put(key, data[: int(left * len(data)) if isinstance(left, float) else left])
+        with pytest.raises(VolumeError, match=r"damaged") as caught:
+            open_volume(url).read(BOUNDS)
+        assert key.removesuffix(".gz") in str(caught.value)
+
+    def test_corrupt_block(self, url):
+        """A block of which the middle was overwritten is an error that names it."""
+        if self.compressed is None:
+            pytest.skip("this format has no encoding with a check sum")
+        self.create(url, encoding=self.compressed).write(noise())
+        store, key = self.store(url), self.stored_blocks(url)[0]
+        data = bytearray(store.get(key))
+        middle = len(data) // 2
+        data[middle : middle + 64] = bytes(b ^ 0xFF for b in data[middle : middle + 64])
+        store.put(key, bytes(data))
+        with pytest.raises(VolumeError, match=r"damaged") as caught:
+            open_volume(url).read(BOUNDS)
+        assert key.removesuffix(".gz") in str(caught.value)
+
+    def test_cache(self, url):
+        """Blocks that are kept are not fetched again; what was written since is seen."""
+        self.create(url).write(noise())
+        volume = open_volume(url, mode="r+", opening=Opening(cache_bytes=1 << 20))
+        volume.read(BOUNDS)
+        fetched = volume.traffic.stored_bytes
+        np.testing.assert_array_equal(volume.read(BOUNDS), noise())
+        assert volume.traffic.stored_bytes == fetched > 0
+        assert volume.traffic.needed_bytes == 2 * noise().array.nbytes
+        volume.write(noise(seed=1))
+        np.testing.assert_array_equal(volume.read(BOUNDS), noise(seed=1))
+
+    def test_other_process(self, url):
+        """A volume can be sent to another process, where it is opened again."""
+        self.create(url).write(noise())
+        again = pickle.loads(pickle.dumps(open_volume(url)))
+        np.testing.assert_array_equal(again.read(BOUNDS), noise())
+
+    def test_many_threads(self, url):
+        """Reads and writes of several threads at once do not disturb each other."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        volume, chunk = self.create(url), noise()
+        boxes = [box.intersection(BOUNDS) for box in BoxGrid.covering(BOUNDS, self.unit)]
+
+        def copy(box):
+            volume.write(chunk.cut(box))
+            np.testing.assert_array_equal(volume.read(box), chunk.cut(box))
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(copy, boxes))
+        np.testing.assert_array_equal(volume.read(BOUNDS), chunk)
+
+    def test_created_again(self, url):
+        """To create what is there already changes nothing; to create something else is refused."""
+        self.create(url).write(noise())
+        before = self.objects(url)
+        self.create(url)
+        assert self.objects(url) == before
+        with pytest.raises(VolumeError, match=r"uint8.*uint16|uint16.*uint8"):
+            self.create(url, "uint16")
+        assert self.objects(url) == before
+
+    def test_created_by_many(self, url):
+        """Processes that create the same volume at once all succeed, and it is whole."""
+        import time
+
+        run = [sys.executable, "-c", CREATE, url, str(time.time() + 3), str(BOUNDS)]
+        many = [
+            subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for _ in range(8)
+        ]
+        for process in many:
+            out, err = process.communicate(timeout=60)
+            assert process.returncode == 0, err
+            assert out.split() == [str(BOUNDS)] * 5
+        assert open_volume(url).bounds == BOUNDS
+
+
+class LocalContract(VolumeContract):
+    """What volumes in folders promise beyond that."""
+
+    @pytest.fixture
+    def url(self, tmp_path):
+        """Return where the volume of this test goes."""
+        return f"{self.scheme}://{tmp_path}/em"
+
+    def test_bare_path(self, url, tmp_path):
+        """The format is found out from the files, with or without file://."""
+        self.create(url).write(noise())
+        for address in (str(tmp_path / "em"), f"file://{tmp_path}/em"):
+            np.testing.assert_array_equal(open_volume(address).read(BOUNDS), noise())
+
+    def test_no_folder(self, url, tmp_path):
+        """A volume that could not be created leaves no folder behind."""
+        with pytest.raises(VolumeError):
+            self.create(url, encoding="nonsense")
+        assert not (tmp_path / "em").exists()
 
     def test_failing_write(self, url, tmp_path):
         """A write that fails leaves the old blocks, no torn file, and one sentence."""
@@ -241,17 +411,33 @@ class VolumeContract:
         assert set(after) == set(before)
         assert all(after[p] == before[p] for p in set(before) - small)
 
-    def test_created_by_many(self, url):
-        """Processes that create the same volume at once all succeed, and it is whole."""
-        import time
 
-        run = [sys.executable, "-c", CREATE, url, str(time.time() + 3), str(BOUNDS)]
-        many = [
-            subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            for _ in range(8)
-        ]
-        for process in many:
-            out, err = process.communicate(timeout=60)
-            assert process.returncode == 0, err
-            assert out.split() == [str(BOUNDS)] * 20
-        assert open_volume(url).bounds == BOUNDS
+class CloudContract(VolumeContract):
+    """The same promises in buckets, on each of the emulators, and under faults."""
+
+    pytestmark = pytest.mark.aws
+
+    @pytest.fixture
+    def url(self, s3):
+        """Return where the volume of this test goes."""
+        return f"{self.scheme}://{s3.url}/em"
+
+    def test_faults(self, url, s3):
+        """One request in ten fails: what is written and read is the same, and takes no longer."""
+        chunk = noise()
+        self.create(url).write(chunk)
+        calm = self.objects(url)
+        self.store(url).delete(self.stored_blocks(url)[0])
+        with s3.faults(*SEVERAL_FAULTS):
+            volume = self.create(url)
+            for box in BoxGrid.covering(BOUNDS, self.unit):
+                volume.write(chunk.cut(box.intersection(BOUNDS)))
+            np.testing.assert_array_equal(open_volume(url).read(BOUNDS), chunk)
+        assert self.objects(url) == calm
+
+    def test_forbidden(self, url, s3):
+        """What is not allowed is told at once, and not tried again."""
+        self.create(url)
+        refused = pytest.raises(VolumeError, match=r"(?i)denied|permission|not allowed")
+        with s3.faults({"type": "status", "code": 403, "body": DENIED}), refused:
+            open_volume(url)
