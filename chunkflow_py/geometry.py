@@ -346,8 +346,11 @@ class BoxGrid:
             msg = f"box {index} is not one of the {len(self)} boxes of this grid"
             raise IndexError(msg)
         rest, x = divmod(index, self.count.x)
-        z, y = divmod(rest, self.count.y)
-        start = self.start + self.stride * (z, y, x)
+        return self.box((*divmod(rest, self.count.y), x))
+
+    def box(self, cell: Iterable[int]) -> BoundingBox:
+        """Return the box at position *cell* of the grid: how many come before it on each axis."""
+        start = self.start + self.stride * cell
         stop = start + self.size
         return BoundingBox(start, stop if self.clip_stop is None else stop.low(self.clip_stop))
 

@@ -21,9 +21,12 @@ from chunkflow_py.params import BBOX, is_dry_run, mip_option, zyx_option
 from chunkflow_py.stages import source
 from chunkflow_py.task import Task
 from chunkflow_py.task_grid import region_of, task_grid
+from chunkflow_py.task_order import ORDERS, OrderedBoxes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from chunkflow_py.task_order import Order
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +37,7 @@ class TaskGenerator:
 
     Attributes:
         selected: (first, end) numbers of the tasks to make; end ``None``: to the last.
+        order: in which tasks are numbered and made.
     """
 
     chunk_size: Zyx
@@ -48,6 +52,7 @@ class TaskGenerator:
     file_path: str | None = None
     queue_name: str | None = None
     dry_run: bool = False
+    order: Order = "raster"
 
     @cached_property
     def boxes(self) -> BoxGrid:
@@ -57,9 +62,12 @@ class TaskGenerator:
         """
         bounds = None
         if self.volume_path is not None and None in (self.region[0], self.region[1]):
+            from chunkflow_py.store.protocol import Access
             from chunkflow_py.volume import open_volume
+            from chunkflow_py.volume.protocol import Opening
 
-            bounds = open_volume(self.volume_path, mip=self.mip, use_https=self.use_https).bounds
+            opening = Opening(access=Access(anonymous=self.use_https))
+            bounds = open_volume(self.volume_path, self.mip, opening=opening).bounds
         start, stop = region_of(*self.region, bounds)
         return task_grid(
             self.chunk_size, start, stop, grid_size=self.grid_size,
@@ -86,14 +94,14 @@ class TaskGenerator:
 
     def __iter__(self) -> Iterator[Task]:
         """Yield the tasks, or hand them over and yield none."""
-        boxes = (self.boxes[index] for index in self.indexes)
+        boxes = OrderedBoxes(self.boxes, self.order).part(self.indexes)
         if self.dry_run and (self.queue_name or self.file_path):
             logger.info("dry run: %d tasks are not handed over", len(self.indexes))
             return
         if self.file_path:
             from chunkflow_py.queue.box_file import write_boxes
 
-            write_boxes(self.file_path, self.boxes, self.indexes)
+            write_boxes(self.file_path, self.boxes, self.indexes, self.order)
             logger.info("wrote %d tasks to %s", len(self.indexes), self.file_path)
         if self.queue_name:
             from chunkflow_py.queue.protocol import open_queue
@@ -138,6 +146,13 @@ _COUNT = click.IntRange(min=0)
     "-a",
     minimum=1,
     help="Grow the region to multiples of this, counted from (0, 0, 0).",
+)
+@click.option(
+    "--order",
+    type=click.Choice(ORDERS),
+    default="raster",
+    show_default=True,
+    help="Number and make the tasks x fastest, or along a curve on which neighbours are near.",
 )
 @click.option(
     "--task-index-start",
@@ -194,7 +209,7 @@ def command(**options: Any) -> TaskGenerator:
         chunk_size, region, options["grid_size"], not options["respect_chunk_size"],
         options["aligned_block_size"], options["volume_path"],
         options["mip"], options["use_https"], selected, path, options["queue_name"],
-        is_dry_run(),
+        is_dry_run(), options["order"],
     )  # fmt: skip
     if tasks.volume_path is None:
         # Needs no volume, so that a wrong number is told at once.

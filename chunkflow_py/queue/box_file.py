@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from chunkflow_py.store.local import replacing
+from chunkflow_py.task_order import cells
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,11 +16,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from chunkflow_py.geometry import BoxGrid
+    from chunkflow_py.task_order import Order
 
 ROWS_AT_ONCE = 65536
 
 
-def write_boxes(path: str | Path, grid: BoxGrid, indexes: range) -> None:
+def write_boxes(path: str | Path, grid: BoxGrid, indexes: range, order: Order = "raster") -> None:
     """Write some boxes of a grid to a .npy file, whole or not at all, in constant memory.
 
     The array is (n, 6) int64: z, y, x of the start, then z, y, x of the stop.
@@ -27,6 +30,7 @@ def write_boxes(path: str | Path, grid: BoxGrid, indexes: range) -> None:
         path: of the file; one that exists is replaced when the new one is complete.
         grid: of the boxes.
         indexes: which of them, step 1.
+        order: in which they are numbered.
 
     Raises:
         VolumeError: the file cannot be written.
@@ -38,13 +42,19 @@ def write_boxes(path: str | Path, grid: BoxGrid, indexes: range) -> None:
     }
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
+        along = cells(grid.count, order, indexes.start)
         for first in range(0, len(indexes), ROWS_AT_ONCE):
             part = indexes[first : first + ROWS_AT_ONCE]
-            file.write(_rows(grid, part.start, part.stop).tobytes())
+            if order == "raster":
+                numbers = np.stack(
+                    np.unravel_index(np.arange(part.start, part.stop), grid.count), axis=1
+                )
+            else:
+                numbers = np.array(list(islice(along, len(part))), np.int64)
+            file.write(_rows(grid, numbers).tobytes())
 
 
-def _rows(grid: BoxGrid, first: int, last: int) -> NDArray[Any]:
-    numbers = np.stack(np.unravel_index(np.arange(first, last), grid.count), axis=1)
+def _rows(grid: BoxGrid, numbers: NDArray[Any]) -> NDArray[Any]:
     start = np.asarray(grid.start, np.int64) + numbers * np.asarray(grid.stride, np.int64)
     stop = start + np.asarray(grid.size, np.int64)
     if grid.clip_stop is not None:

@@ -65,6 +65,28 @@ def test_a_part_is_checked_as_the_whole():
     assert str(generate("-c 1 1 1 -z 1 1 5 -i 3").boxes.bounds) == "0-1_0-1_0-5"
 
 
+@pytest.mark.parametrize("order", ["raster", "morton", "hilbert"])
+def test_tasks_are_numbered_in_their_order(order, tmp_path):
+    """Numbers count along the curve, in a line, a part of it and a file."""
+    line = f"-c 1 2 2 -s -1 0 3 -z 3 5 6 --respect-stop --order {order}"
+    whole = boxes(line)
+    assert sorted(whole) == sorted(boxes("-c 1 2 2 -s -1 0 3 -z 3 5 6 --respect-stop"))
+    assert boxes(f"{line} -i 5 -p 9") == whole[5:9]
+    path = tmp_path / "tasks.npy"
+    list(generate(f"{line} -i 2 -f {path}"))
+    written = [BoundingBox(Zyx.of(row[:3]), Zyx.of(row[3:])) for row in np.load(path).tolist()]
+    assert list(map(str, written)) == whole[2:]
+
+
+def test_orders_differ():
+    """The curves are what they are called."""
+    line = "-c 1 1 1 -z 1 4 4 --order"
+    cells = {order: boxes(f"{line} {order}")[:5] for order in ("raster", "morton", "hilbert")}
+    assert cells["raster"][4] == "0-1_1-2_0-1"
+    assert cells["morton"][2:] == ["0-1_1-2_0-1", "0-1_1-2_1-2", "0-1_0-1_2-3"]
+    assert cells["hilbert"][1:3] == ["0-1_0-1_1-2", "0-1_1-2_1-2"]
+
+
 def test_disbatch_makes_the_task_of_its_number(monkeypatch):
     """--disbatch makes the one task whose number stands in the environment."""
     monkeypatch.setenv("DISBATCH_REPEAT_INDEX", "3")
