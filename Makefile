@@ -1,7 +1,7 @@
 # `make demo` and `make test` do everything on a fresh Debian or Ubuntu that has make and
 # Python 3.11 to 3.13 with venv. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs-test bench bench-inference peers clean
+.PHONY: help demo test lint docs-test rigs bench bench-inference bench-volumes peers clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -17,7 +17,7 @@ help: ## list the targets
 demo: $(READY) ## segment neurons in the shipped electron microscopy volume; results in demo-output/
 	@$(BIN)/python examples/fib25/demo.py
 
-test: $(READY) lint ## lint, then every test, with coverage; the last line is pytest's summary
+test: $(READY) rigs lint ## lint, then every test, with coverage; the last line is pytest's summary
 	@$(BIN)/pytest -n auto -rs --cov=chunkflow_py --cov-report=term:skip-covered --cov-fail-under=90
 
 lint: $(READY) ## ruff, mypy --strict, and the rules on who may import whom
@@ -26,20 +26,26 @@ lint: $(READY) ## ruff, mypy --strict, and the rules on who may import whom
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-docs-test: $(READY) ## run every command of README.md and docs/ only
+docs-test: $(READY) rigs ## run every command of README.md and docs/ only
 	@$(BIN)/pytest -n auto -rs tests/docs
 
-bench: bench-inference ## run the benchmarks; each prints a ratio to its limit
+rigs: $(READY) ## make the environments of the servers and readers that the tests call
+	@$(BIN)/python tests/rigs/build.py
+
+bench: bench-inference bench-volumes ## run the benchmarks; each prints a ratio to its limit
 	@$(BIN)/python benchmarks/startup.py
 
 bench-inference: peers ## inference beside its limits and its peers; ARGS=--quick for a first look
 	@$(BIN)/python benchmarks/inference.py $(ARGS)
 
-peers: $(READY) ## make the environments of the tools that inference is compared with
+bench-volumes: peers rigs ## reading and writing beside their limits and peers; ARGS=--quick
+	@$(BIN)/python benchmarks/volumes.py $(ARGS)
+
+peers: $(READY) ## make the environments of the tools that the benchmarks compare with
 	@$(BIN)/python benchmarks/peers/build.py
 
 clean: ## remove the virtual environment and everything that was generated
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+	rm -rf .venv .rigs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 	  benchmarks/peers/.envs .coverage .coverage.* build demo-output *.egg-info
 
 # The environment is made anew when it is broken, and brought up to date when a pin changes.
