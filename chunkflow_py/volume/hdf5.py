@@ -3,18 +3,16 @@
 | what          | written as               | read from, the first that exists                      |
 |---------------|--------------------------|-------------------------------------------------------|
 | voxels        | dataset ``main``         | ``main``, else first 3D or 4D dataset of numbers      |
-| voxel offset  | dataset ``voxel_offset`` | the same, attribute ``voxel_offset`` or ``origin``    |
-| voxel size nm | dataset ``voxel_size``   | the same, attribute ``voxel_size_nm``, ``voxel_size`` |
+| voxel offset  | dataset ``voxel_offset`` | attribute ``voxel_offset``, ``origin``, the same      |
+| voxel size nm | dataset ``voxel_size``   | attribute ``voxel_size_nm``, ``voxel_size``, the same |
 | kind          | attribute ``layer_type`` | the same                                              |
 
-All triples are zyx, voxels or nanometres. Attributes may sit at the dataset or at the file.
+All triples are zyx, voxels or nanometres. Attributes of the dataset stand above all else, and
+those of the file below.
 """
 
 from __future__ import annotations
 
-import io
-import os
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +22,11 @@ import numpy as np
 from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import Zyx
 from chunkflow_py.store.local import os_errors, replacing
+from chunkflow_py.volume.hdf5_file import Sink, reading
 from chunkflow_py.volume.single_file import ORIGIN, UNIT_NM, FileArray, three_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -38,7 +37,7 @@ EXTENSIONS = (".h5", ".hdf5", ".hdf")
 BLOCK_SIZE = Zyx(64, 64, 64)
 
 # How the kinds are spelled in files, so that other tools of the field read them.
-_LAYER_TYPES: dict[Kind, str] = {
+LAYER_TYPES: dict[Kind, str] = {
     "image": "image",
     "segmentation": "segmentation",
     "probability": "probability_map",
@@ -76,8 +75,8 @@ def open_hdf5(
     with os_errors("read", path):
         if path.stat().st_size == 0:
             return None
-    with _opened(path) as file:
-        dataset = _dataset(file, path, dataset_path)
+    with reading(path) as file:
+        dataset = find_dataset(file, path, dataset_path)
         what = f"dataset {dataset.name} of {path}"
         return FileArray(
             what=what,
@@ -87,28 +86,6 @@ def open_hdf5(
             voxel_size_nm=voxel_size_nm or _voxel_size_nm(file, dataset, what),
             kind=kind or _kind(file, dataset),
         )
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[h5py.File]:
-    with os_errors("read", path):
-        if path.is_dir():
-            msg = f"{path} is a folder, not an HDF5 file; check --file-name"
-            raise VolumeError(msg)
-        if not h5py.is_hdf5(path):
-            with path.open("rb"):  # a missing or forbidden file is told as such
-                pass
-            msg = f"{path} is not an HDF5 file; check --file-name"
-            raise VolumeError(msg)
-    try:
-        with h5py.File(path, "r") as file:
-            yield file
-    except (OSError, RuntimeError, KeyError) as error:
-        if isinstance(error, VolumeError):
-            raise
-        reason = str(error).strip("'\"").splitlines()[0]
-        msg = f"cannot read {path}, which seems damaged: {reason}; write it again"
-        raise VolumeError(msg) from error
 
 
 def _is_array(item: object) -> bool:
@@ -121,7 +98,13 @@ def _datasets(file: h5py.File) -> list[h5py.Dataset]:
     return found
 
 
-def _dataset(file: h5py.File, path: Path, dataset_path: str | None) -> h5py.Dataset:
+def find_dataset(file: h5py.File, path: Path, dataset_path: str | None) -> h5py.Dataset:
+    """Return the dataset of that name, or without a name the one the module says.
+
+    Raises:
+        VolumeNotFoundError: there is no such dataset; names those that exist.
+        VolumeError: it does not hold numbers.
+    """
     if dataset_path is None:
         if _is_array(file.get("main")):
             return file["main"]
@@ -153,12 +136,14 @@ def _listing(file: h5py.File) -> str:
 def _triple(
     file: h5py.File, dataset: h5py.Dataset, name: str, *attributes: str
 ) -> tuple[str, Any] | None:
+    for attribute in attributes:
+        if attribute in dataset.attrs:
+            return attribute, dataset.attrs[attribute]
     if isinstance(file.get(name), h5py.Dataset):
         return name, file[name][()]
     for attribute in attributes:
-        for owner in (dataset, file):
-            if attribute in owner.attrs:
-                return attribute, owner.attrs[attribute]
+        if attribute in file.attrs:
+            return attribute, file.attrs[attribute]
     return None
 
 
@@ -190,7 +175,7 @@ def _kind(file: h5py.File, dataset: h5py.Dataset) -> Kind | None:
     for owner in (dataset, file):
         value = owner.attrs.get("layer_type")
         text = value.decode() if isinstance(value, bytes) else str(value)
-        for kind, spelling in _LAYER_TYPES.items():
+        for kind, spelling in LAYER_TYPES.items():
             if text.lower() in (kind, spelling):
                 return kind
     return None
@@ -199,7 +184,7 @@ def _kind(file: h5py.File, dataset: h5py.Dataset) -> Kind | None:
 def _read_part(
     path: Path, name: str, slices: tuple[slice, slice, slice], channels: Sequence[int] | None
 ) -> NDArray[Any]:
-    with _opened(path) as file:
+    with reading(path) as file:
         dataset = file[name]
         if channels is None:
             part: NDArray[Any] = dataset[(..., *slices)]
@@ -258,7 +243,7 @@ def write_hdf5(
     size = chunk.size.low(block_size or BLOCK_SIZE)
     with (
         replacing(path) as temporary,
-        _Sink(temporary) as sink,
+        Sink(temporary, new=True) as sink,
         h5py.File(sink, "w") as file,
     ):
         stored: dict[str, Any] = {}
@@ -280,73 +265,4 @@ def write_hdf5(
             file.create_dataset("voxel_offset", data=np.array(chunk.voxel_offset, np.int64))
         file.create_dataset("voxel_size", data=np.array(voxel_size_nm or chunk.voxel_size_nm))
         if chunk.kind is not None:
-            file.attrs["layer_type"] = _LAYER_TYPES[chunk.kind]
-
-
-class _Sink(io.RawIOBase):
-    """A file whose failures HDF5 does not see, raised at `check` and when it is closed.
-
-    HDF5 keeps parts of a file in memory and writes them when it closes; a write that fails there
-    crashes the process at its end. So after the first failure (a full disk) nothing more is
-    written, HDF5 closes in peace, and the failure is raised afterwards.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Make the file."""
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        self._position = 0
-        self._length = 0
-        self._failure: OSError | None = None
-
-    def check(self) -> None:
-        """Raise the first failure, if there was one."""
-        if self._failure is not None:
-            raise self._failure
-
-    def __exit__(self, *exception: object) -> None:
-        """Close the file, then raise the first failure."""
-        os.close(self._handle)
-        super().__exit__(*exception)  # type: ignore[arg-type]
-        self.check()
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a position; the end is where it would be had every write worked."""
-        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._length}
-        self._position = origin[whence] + offset
-        return self._position
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill *buffer*, with zeros behind the end."""
-        view = memoryview(buffer).cast("B")
-        data = os.pread(self._handle, len(view), self._position)
-        view[: len(data)] = data
-        view[len(data) :] = bytes(len(view) - len(data))
-        self._position += len(view)
-        return len(view)
-
-    def write(self, data: Any) -> int:
-        """Write *data*, unless a write has failed before."""
-        view = memoryview(data).cast("B")
-        done = 0
-        while self._failure is None and done < len(view):
-            try:
-                done += os.pwrite(self._handle, view[done:], self._position + done)
-            except OSError as error:
-                self._failure = error
-        self._position += len(view)
-        self._length = max(self._length, self._position)
-        return len(view)
-
-    def truncate(self, size: int | None = None) -> int:
-        """Set the length."""
-        self._length = self._position if size is None else size
-        if self._failure is None:
-            try:
-                os.ftruncate(self._handle, self._length)
-            except OSError as error:
-                self._failure = error
-        return self._length
+            file.attrs["layer_type"] = LAYER_TYPES[chunk.kind]
