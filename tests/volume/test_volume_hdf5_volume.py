@@ -164,7 +164,7 @@ def test_what_hdf5_has_not_is_refused(url, tmp_path):
     ]:
         with pytest.raises(VolumeError, match=words):
             create_volume(spec(**changes), url)
-    for act in (lambda where: open_volume(where), lambda where: create_volume(spec(), where)):
+    for act in (open_volume, lambda where: create_volume(spec(), where)):
         with pytest.raises(VolumeError, match="on local disks only; copy the file, or convert it"):
             act("h5://s3://bucket/em.h5")
     assert list(tmp_path.iterdir()) == []
