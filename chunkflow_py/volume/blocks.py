@@ -13,10 +13,8 @@ missing or damaged, the check of write units, the cache.
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass
 from functools import cached_property, partial
 from threading import Lock
@@ -28,6 +26,8 @@ from chunkflow_py.chunk import Chunk
 from chunkflow_py.errors import ChunkflowError, VolumeError
 from chunkflow_py.geometry import AXES, BoundingBox, Zyx
 from chunkflow_py.volume import open_volume
+from chunkflow_py.volume.block_cache import BlockCache
+from chunkflow_py.volume.pieces import pieces
 from chunkflow_py.volume.protocol import Opening, check_channels, check_chunk, check_inside
 
 if TYPE_CHECKING:
@@ -40,34 +40,9 @@ if TYPE_CHECKING:
     from chunkflow_py.store.protocol import Store
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume.layout import Index, Layout
+    from chunkflow_py.volume.pieces import Piece, Positions
 
 _CANONICAL = "tczyx"
-
-Selection = tuple[slice | list[int], ...]  # along the axes of the array
-
-
-@dataclass(frozen=True)
-class Span:
-    """Part of an axis that lies in one block.
-
-    Attributes:
-        block: index of the block along the axis.
-        inside: where in the block.
-        outside: where in the array that is read or written.
-    """
-
-    block: int
-    inside: slice | list[int]
-    outside: slice | list[int]
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Part of an array that lies in one block: *inside* the block, *outside* in the array."""
-
-    block: Index
-    inside: Selection
-    outside: Selection
 
 
 @dataclass
@@ -147,8 +122,7 @@ class BlockVolume:
         self.channel_names = channel_names
         self.traffic = Traffic()
         self._lock = Lock()
-        self._cache: OrderedDict[Index, NDArray[Any]] = OrderedDict()
-        self._cached_bytes = 0
+        self._cache = BlockCache(self._opening.cache_bytes)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
         """Open it again in another process."""
@@ -166,41 +140,54 @@ class BlockVolume:
         """Return the voxels inside *bbox*, as `Volume.read` says."""
         check_inside(bbox, self.bounds, self.url)
         check_channels(channels, self.channels, self.url)
-        wanted: dict[str, range | list[int]] = self._wanted(bbox, time)
+        wanted: dict[str, Positions] = self._wanted(bbox, time)
         count = self.channels or 1
         if self.channels is not None and channels is not None:
             wanted["c"] = list(channels)
             count = len(channels)
         voxels: NDArray[Any] = np.empty((1, count, *bbox.size), self.dtype)
         array = self._as_stored(voxels)
-        units: dict[Index, list[Piece]] = {}
-        for piece in self._pieces(wanted) if voxels.size else ():
-            known = self._from_cache(piece.block)
-            if known is None:
-                units.setdefault(self._unit_of(piece.block), []).append(piece)
+        mine: dict[Index, list[Piece]] = {}
+        coming: list[tuple[Piece, Future[NDArray[Any] | None]]] = []
+        for unit, parts in (self._units(wanted) if voxels.size else {}).items():
+            for piece in parts:
+                found = self._cache.claim(piece.block)
+                if found is None:
+                    mine.setdefault(unit, []).append(piece)
+                else:
+                    coming.append((piece, found))
+        try:
+            self._read_units(mine, array)
+        finally:
+            self._cache.give_up(piece.block for parts in mine.values() for piece in parts)
+        for piece, found in coming:
+            try:
+                block = found.result()
+            except CancelledError:  # the other reader failed before it came to this block
+                self._read_units({self._unit_of(piece.block): [piece]}, array)
             else:
-                array[piece.outside] = known[piece.inside]
-        self._read_units(units, array)
+                array[piece.outside] = self._layout.fill if block is None else block[piece.inside]
         with self._lock:
             self.traffic.needed_bytes += voxels.nbytes
-        found = voxels[0, 0] if self.channels is None else voxels[0]
-        return Chunk(found, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
+            self.traffic.cache_hits = self._cache.hits
+        result = voxels[0, 0] if self.channels is None else voxels[0]
+        return Chunk(result, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
 
-    def _read_units(self, units: Mapping[Index, list[Piece]], array: NDArray[Any]) -> None:
-        def fetch(unit: Index, pieces: list[Piece]) -> list[Callable[[], None]]:
-            blocks = [piece.block for piece in pieces]
+    def _read_units(self, units: Mapping[Index, Sequence[Piece]], array: NDArray[Any]) -> None:
+        def fetch(unit: Index, parts: Sequence[Piece]) -> list[Callable[[], None]]:
+            blocks = [piece.block for piece in parts]
             with self._damage(unit):
                 found = self._layout.fetch(self._store, unit, blocks)
             with self._lock:
                 self.traffic.stored_bytes += sum(len(data or b"") for data in found.values())
             rest: list[Callable[[], None]] = [
-                partial(self._place, unit, piece, found[piece.block], array) for piece in pieces
+                partial(self._place, unit, piece, found[piece.block], array) for piece in parts
             ]
             if len(rest) == 1:
                 rest.pop()()
             return rest
 
-        jobs = [partial(fetch, unit, pieces) for unit, pieces in units.items()]
+        jobs = [partial(fetch, unit, parts) for unit, parts in units.items()]
         if len(jobs) == 1:
             _run(self._pool, jobs[0]())
             return
@@ -217,6 +204,7 @@ class BlockVolume:
                 )
                 raise VolumeError(msg)
             array[piece.outside] = self._layout.fill
+            self._cache.share(piece.block, None)
             return
         extent = self._extent(piece.block)
         with self._damage(unit, piece.block):
@@ -225,27 +213,9 @@ class BlockVolume:
                 msg = f"it holds {block.shape} voxels, not {extent}"
                 raise ValueError(msg)
         array[piece.outside] = block[piece.inside]
-        self._to_cache(piece.block, block)
-
-    def _from_cache(self, block: Index) -> NDArray[Any] | None:
-        if not self._opening.cache_bytes:
-            return None
         with self._lock:
-            found = self._cache.get(block)
-            if found is not None:
-                self._cache.move_to_end(block)
-                self.traffic.cache_hits += 1
-            return found
-
-    def _to_cache(self, block: Index, voxels: NDArray[Any]) -> None:
-        with self._lock:
-            self.traffic.decoded_bytes += voxels.nbytes
-            if voxels.nbytes > self._opening.cache_bytes or block in self._cache:
-                return
-            self._cache[block] = voxels
-            self._cached_bytes += voxels.nbytes
-            while self._cached_bytes > self._opening.cache_bytes:
-                self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
+            self.traffic.decoded_bytes += block.nbytes
+        self._cache.share(piece.block, block)
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -265,20 +235,20 @@ class BlockVolume:
         if chunk.bbox.is_empty:
             return
         array = self._as_stored(chunk.array.reshape(1, chunk.channels, *chunk.size))
-        units: dict[Index, list[Piece]] = {}
-        for piece in self._pieces(self._wanted(chunk.bbox, time)):
-            units.setdefault(self._unit_of(piece.block), []).append(piece)
-        if all(len(pieces) == 1 for pieces in units.values()):
-            _run(self._pool, (partial(self._write_one, u, p[0], array) for u, p in units.items()))
-            return
-        _run(self._pool, self._writes(units, array))
+        units = self._units(self._wanted(chunk.bbox, time))
+        whole = all(len(parts) == 1 for parts in units.values())
+        jobs = (partial(self._write_one, unit, parts[0], array) for unit, parts in units.items())
+        try:
+            _run(self._pool, jobs if whole else self._writes(units, array))
+        finally:
+            self._cache.forget(piece.block for parts in units.values() for piece in parts)
 
     def _writes(
-        self, units: Mapping[Index, list[Piece]], array: NDArray[Any]
+        self, units: Mapping[Index, Sequence[Piece]], array: NDArray[Any]
     ) -> Iterator[Callable[[], None]]:
         """Encode the blocks of one shard after the other, and yield the job that writes it."""
-        for unit, pieces in units.items():
-            jobs = [partial(self._encode, piece, array) for piece in pieces]
+        for unit, parts in units.items():
+            jobs = [partial(self._encode, piece, array) for piece in parts]
             encoded = dict(_results(self._pool, jobs))
             found = {block: data for block, data in sorted(encoded.items()) if data is not None}
             yield partial(self._put, unit, found)
@@ -297,9 +267,6 @@ class BlockVolume:
             return piece.block, self._layout.encode(voxels, piece.block)
 
     def _put(self, unit: Index, blocks: Mapping[Index, bytes]) -> None:
-        with self._lock:
-            for block in self._cache.keys() & blocks.keys():
-                self._cached_bytes -= self._cache.pop(block).nbytes
         if blocks:
             self._layout.put(self._store, unit, blocks)
         else:
@@ -310,15 +277,15 @@ class BlockVolume:
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
         """Tell whether every write unit that *bbox* touches is stored, as `Volume` says."""
         check_inside(bbox, self.bounds, self.url)
-        units = {self._unit_of(piece.block) for piece in self._pieces(self._wanted(bbox, time))}
-        jobs = (partial(self._layout.exists, self._store, unit) for unit in sorted(units))
+        units = self._units(self._wanted(bbox, time))
+        jobs = (partial(self._layout.exists, self._store, unit) for unit in units)
         return all(_results(self._pool, jobs))
 
     # --- geometry --------------------------------------------------------------------------------
 
-    def _wanted(self, bbox: BoundingBox, time: int | None) -> dict[str, range | list[int]]:
+    def _wanted(self, bbox: BoundingBox, time: int | None) -> dict[str, Positions]:
         """Return the positions along each axis, all channels."""
-        wanted: dict[str, range | list[int]] = {
+        wanted: dict[str, Positions] = {
             axis: range(part.start, part.stop)
             for axis, part in zip(AXES, bbox.slices(self.bounds.start), strict=True)
         }
@@ -336,17 +303,13 @@ class BlockVolume:
             wanted["t"] = range(time or 0, (time or 0) + 1)
         return wanted
 
-    def _pieces(self, wanted: Mapping[str, range | list[int]]) -> Iterator[Piece]:
-        spans = [
-            list(_spans(wanted.get(axis, range(1)), length))
-            for axis, length in zip(self._layout.axes, self._layout.block, strict=True)
-        ]
-        for combination in itertools.product(*spans):
-            yield Piece(
-                tuple(span.block for span in combination),
-                tuple(span.inside for span in combination),
-                tuple(span.outside for span in combination),
-            )
+    def _units(self, wanted: Mapping[str, Positions]) -> dict[Index, list[Piece]]:
+        """Return the units that hold the *wanted* positions, with the pieces of their blocks."""
+        positions = [wanted.get(axis, range(1)) for axis in self._layout.axes]
+        units: dict[Index, list[Piece]] = {}
+        for piece in pieces(positions, self._layout.block):
+            units.setdefault(self._unit_of(piece.block), []).append(piece)
+        return units
 
     def _unit_of(self, block: Index) -> Index:
         sizes = zip(block, self._layout.block, self._layout.unit, strict=True)
@@ -399,23 +362,6 @@ class _Foreign:
             reason = str(error).strip() or type(error).__name__
             msg = f"{self._words}: {reason}{self._remedy}"
             raise VolumeError(msg) from error
-
-
-def _spans(wanted: range | list[int], length: int) -> Iterator[Span]:
-    """Yield the parts of *wanted* positions that lie in one block of *length* each."""
-    if isinstance(wanted, range):
-        for block in range(wanted.start // length, -(-wanted.stop // length)):
-            low = max(wanted.start, block * length)
-            high = min(wanted.stop, (block + 1) * length)
-            yield Span(
-                block,
-                slice(low - block * length, high - block * length),
-                slice(low - wanted.start, high - wanted.start),
-            )
-        return
-    for block in sorted({position // length for position in wanted}):
-        here = [i for i, position in enumerate(wanted) if position // length == block]
-        yield Span(block, [wanted[i] - block * length for i in here], here)
 
 
 def _cores() -> int:
