@@ -146,10 +146,18 @@ class BlockVolume:
             wanted["c"] = list(channels)
             count = len(channels)
         voxels: NDArray[Any] = np.empty((1, count, *bbox.size), self.dtype)
-        array = self._as_stored(voxels)
+        if voxels.size:
+            self._read_into(self._as_stored(voxels), wanted)
+        with self._lock:
+            self.traffic.needed_bytes += voxels.nbytes
+            self.traffic.cache_hits = self._cache.hits
+        result = voxels[0, 0] if self.channels is None else voxels[0]
+        return Chunk(result, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
+
+    def _read_into(self, array: NDArray[Any], wanted: Mapping[str, Positions]) -> None:
         mine: dict[Index, list[Piece]] = {}
         coming: list[tuple[Piece, Future[NDArray[Any] | None]]] = []
-        for unit, parts in (self._units(wanted) if voxels.size else {}).items():
+        for unit, parts in self._units(wanted).items():
             for piece in parts:
                 found = self._cache.claim(piece.block)
                 if found is None:
@@ -167,11 +175,6 @@ class BlockVolume:
                 self._read_units({self._unit_of(piece.block): [piece]}, array)
             else:
                 array[piece.outside] = self._layout.fill if block is None else block[piece.inside]
-        with self._lock:
-            self.traffic.needed_bytes += voxels.nbytes
-            self.traffic.cache_hits = self._cache.hits
-        result = voxels[0, 0] if self.channels is None else voxels[0]
-        return Chunk(result, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
 
     def _read_units(self, units: Mapping[Index, Sequence[Piece]], array: NDArray[Any]) -> None:
         def fetch(unit: Index, parts: Sequence[Piece]) -> list[Callable[[], None]]:
