@@ -125,7 +125,7 @@ save-precomputed
     --upload-log/--no-upload-log = False
     --create-thumbnail/--no-create-thumbnail = False
     --intensity-threshold/-t
-    --parallel/-p = 1
+    --parallel/-p ~
     --fill-missing/--no-fill = False
 load-zarr
     --store/-f !
@@ -214,6 +214,10 @@ mask
     --mip/-m = 5
     --inverse/--no-inverse = False
     --fill-missing/--no-fill-missing = True
+skip-task-by-blocks-in-volume
+    --volume-path/-v !
+    --mip/-m = 0
+    --use-https/--use-credential = False
 skip-all-zero
     --input-chunk-name/-i = 'chunk'
     --prefix/-p

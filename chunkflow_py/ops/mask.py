@@ -47,8 +47,10 @@ class Masker:
     def __enter__(self) -> Masker:
         """Open the mask."""
         from chunkflow_py.volume import open_volume
+        from chunkflow_py.volume.protocol import Opening
 
-        self._volume = open_volume(self.volume_path, self.mip, fill_missing=self.fill_missing)
+        opening = Opening(fill_missing=self.fill_missing)
+        self._volume = open_volume(self.volume_path, self.mip, opening=opening)
         return self
 
     def __exit__(self, *_: object) -> None:

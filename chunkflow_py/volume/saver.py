@@ -8,6 +8,7 @@ What a new volume is told:
 |                        | tasks, else the first chunk's domain; tasks that lie on no grid of     |
 |                        | blocks in the domain get a volume of their own part of it              |
 | block size             | an option, else the largest up to 64 on whose grid all tasks lie       |
+| time points            | an option, else those of the line's input if the tasks name a time      |
 | dtype, channels, kind, | the first chunk                                                        |
 | voxel size             |                                                                        |
 """
@@ -15,8 +16,8 @@ What a new volume is told:
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import (
@@ -24,15 +25,18 @@ from chunkflow_py.errors import (
     ChunkError,
     GeometryError,
     OptionError,
+    VolumeError,
     VolumeNotFoundError,
 )
 from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx, hull_of
 from chunkflow_py.volume import create_volume, open_volume
+from chunkflow_py.volume.blocking import fitting_block
+from chunkflow_py.volume.disk import check_leave_to_write, check_room
 from chunkflow_py.volume.location import Location
-from chunkflow_py.volume.protocol import VolumeSpec, check_alignment
+from chunkflow_py.volume.protocol import Opening, VolumeSpec, check_alignment, coarser
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
 
@@ -41,20 +45,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-USUAL_BLOCK = 64  # voxels along each axis
-_SMALL_BLOCK = 16
-_LARGE_BLOCK = 256
-_USELESS_BLOCK = 4  # below this along an axis, a volume of any size is millions of files
-
 
 @dataclass
 class VolumeSaver:
-    """The body that savers of volumes share.
+    """The body that savers of volumes share; may be called by several threads at once.
 
     Attributes:
         url: of the volume.
         mip: resolution level to write.
-        format: ``precomputed`` or ``zarr``, where the address does not say it.
+        format: of the volume, where the address does not say it.
         create: whether to create a missing volume.
         bounds: of a new volume.
         voxel_size_nm: of a new volume, where it is not the chunk's.
@@ -62,8 +61,13 @@ class VolumeSaver:
         block_size: of a new volume.
         shard_size: of a new volume: several blocks that are written as one.
         encoding: of a new volume.
-        opening: settings of `open_volume`.
-        creating: settings of `create_volume`.
+        factor: of a new volume, from level to level.
+        time: time index to write, whatever the tasks name.
+        times: length of the time axis of a new volume.
+        opening: how to use the volume.
+        creating: settings of `create_volume` for the format.
+        announced: what commands before this one will create: address -> description of mip 0, or
+            ``None`` where it will be known with the first chunk.
     """
 
     url: str
@@ -76,22 +80,36 @@ class VolumeSaver:
     block_size: Zyx | None = None
     shard_size: Zyx | None = None
     encoding: str | None = None
-    opening: Mapping[str, Any] = field(default_factory=dict)
+    factor: Zyx = Zyx(2, 2, 2)
+    time: int | None = None
+    times: int | None = None
+    opening: Opening = field(default_factory=Opening)
     creating: Mapping[str, Any] = field(default_factory=dict)
+    announced: Mapping[str, Callable[[], VolumeSpec | None]] = field(default_factory=dict)
     volume: Volume | None = field(default=None, init=False)
+    _boxes: BoxGrid | Sequence[BoundingBox] | None = field(default=None, init=False, repr=False)
+    _voxels: Voxels | None = field(default=None, init=False, repr=False)
+    _line_times: int | None = field(default=None, init=False, repr=False)
     _told_of_cut: bool = field(default=False, init=False, repr=False)
     _planned: tuple[BoundingBox, Zyx] | None = field(default=None, init=False, repr=False)
+    _lock: Any = field(default_factory=Lock, init=False, repr=False)
+
+    @property
+    def place(self) -> Location:
+        """Where the volume is."""
+        return Location.parse(self.url)
 
     @property
     def destination(self) -> str:
         """The level of the volume."""
-        return f"{Location.parse(self.url).address} at mip {self.mip}"
+        return f"{self.place.store_url} at mip {self.mip}"
 
     def prepare(
         self,
         boxes: BoxGrid | Sequence[BoundingBox] | None,
         domain: BoundingBox | None,
         voxels: Voxels | None = None,
+        times: int | None = None,
     ) -> None:
         """Check the boxes of all tasks against the write unit, before the first task.
 
@@ -99,28 +117,45 @@ class VolumeSaver:
             boxes: of all tasks, as they reach the saver, if known.
             domain: bounds of the volume that the line reads, if known.
             voxels: what will be written, if known.
+            times: length of the time axis of the volume that the line reads, if it has one.
 
         Raises:
             ChunkError: the volume holds other voxels.
             VolumeNotFoundError: there is no volume, and none is to be created.
+            VolumeError: the disk is full, or must not be written to.
             AlignmentError: two tasks would write to one block; names the sizes that work.
             GeometryError: no task touches the volume.
         """
+        self._boxes, self._voxels, self._line_times = boxes, voxels, times
+        check_leave_to_write(self.place)
         self.volume = self._open()
         if self.volume is not None:
-            bounds, unit = self.volume.bounds, self.volume.write_unit
+            self._check_volume(self.volume)
+            return
+        if self._is_announced:
+            spec = self.announced[self.place.store_url]()
+            if spec is None:
+                return  # checked when it is there
+            for _ in range(self.mip):
+                spec = _coarser_spec(spec)
+            unit, bounds = spec.shard_size or spec.block_size, spec.bounds
             if voxels is not None:
-                _check_voxels(voxels, self.dtype, self.volume)
+                _check_voxels(voxels, self.dtype, spec.dtype, spec.channels, self.url)
         else:
+            self._times_for(self.time)
             known = self.bounds or domain or hull_of(boxes)
             if known is None:
                 return
             bounds, block = self._plan(boxes, known)
             self._planned = bounds, block
             unit = self.shard_size or block
-        if boxes:
-            _check_touch(hull_of(boxes), bounds, self.url)
-            check_alignment(boxes, unit, bounds, self.url)
+        self._check_boxes(bounds, unit)
+
+    def known_bounds(self) -> BoundingBox | None:
+        """Return the bounds of the volume as far as `prepare` could tell."""
+        if self.volume is not None:
+            return self.volume.bounds
+        return None if self._planned is None else self._planned[0]
 
     def __call__(self, chunk: Chunk, time: int | None = None) -> Volume:
         """Write *chunk*, cut to the bounds of the volume, and return the volume.
@@ -128,14 +163,23 @@ class VolumeSaver:
         Voxels of another type are converted where nothing is lost but rounding: a map to uint8
         (255·p, rounded half to even) and an integer to a wider one.
 
+        Args:
+            chunk: what to write.
+            time: time index that the task names; an own `time` stands above it.
+
         Raises:
             ChunkflowError: as `Volume.write` says, and what creating may raise.
         """
         from chunkflow_py.volume.conversion import converted
 
-        if self.volume is None:
-            self.volume = self._open() or self._create(chunk)
-        volume = self.volume
+        time = time if self.time is None else self.time
+        with self._lock:
+            if self.volume is None:
+                self.volume = self._open()
+                if self.volume is not None and self._is_announced:
+                    self._check_volume(self.volume)
+                self.volume = self.volume or self._create(chunk, time)
+            volume = self.volume
         _check_touch(chunk.bbox, volume.bounds, self.url)
         inside = chunk.bbox.intersection(volume.bounds)
         if inside != chunk.bbox:
@@ -148,6 +192,51 @@ class VolumeSaver:
             chunk = chunk.cut(inside)
         volume.write(fitted(converted(chunk, self.dtype), volume), time=time)
         return volume
+
+    @property
+    def _is_announced(self) -> bool:
+        return self.place.store_url in self.announced
+
+    def _check_volume(self, volume: Volume) -> None:
+        """Refuse a volume that cannot take what the line makes of the known tasks."""
+        if self._voxels is not None:
+            _check_voxels(self._voxels, self.dtype, volume.dtype, volume.channels, self.url)
+        if self.time is not None and not 0 <= self.time < (volume.times or 0):
+            there = "no time axis"
+            if volume.times is not None:
+                there = f"the time indices 0 to {volume.times - 1}"
+            msg = f"{self.url} has {there}, but --time {self.time} was asked for; change --time"
+            raise VolumeError(msg)
+        self._check_boxes(volume.bounds, volume.write_unit)
+
+    def _check_boxes(self, bounds: BoundingBox, unit: Zyx) -> None:
+        if not self._boxes:
+            return
+        region = hull_of(self._boxes)
+        _check_touch(region, bounds, self.url)
+        check_alignment(self._boxes, unit, bounds, self.url)
+        if region is not None and self._voxels is not None and self.volume is None:
+            voxel = self._voxel_bytes(self._voxels)
+            written = region.intersection(bounds).voxels
+            check_room(self.place, voxel * (self.block_size or unit).product(), voxel * written)
+
+    def _voxel_bytes(self, voxels: Voxels) -> int:
+        import numpy as np
+
+        dtype = np.dtype(voxels.dtype) if self.dtype is None else self.dtype
+        return voxels.channels * dtype.itemsize
+
+    def _times_for(self, time: int | None) -> int | None:
+        """Return the length of the time axis of a new volume, to which time index *time* goes."""
+        times = self.times or (None if time is None else self._line_times)
+        if time is not None and time >= (times or 0):
+            known = "is not known" if times is None else f"is {times}"
+            msg = (
+                f"time index {time} is to be written, but the number of time points of the new "
+                f"volume {self.url} {known}; say --times {time + 1} or more"
+            )
+            raise OptionError(msg)
+        return times
 
     def _plan(
         self, boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox
@@ -172,16 +261,19 @@ class VolumeSaver:
 
     def _open(self) -> Volume | None:
         try:
-            return open_volume(self.url, self.mip, "r+", format=self.format, **self.opening)
+            return open_volume(self.url, self.mip, "r+", format=self.format, opening=self.opening)
         except VolumeNotFoundError as error:
-            if self.create:
+            if self.create or self._is_announced:
                 return None
             msg = f"{error}, or leave out --no-create"
             raise VolumeNotFoundError(msg) from error
 
-    def _create(self, chunk: Chunk) -> Volume:
+    def _create(self, chunk: Chunk, time: int | None) -> Volume:
         from chunkflow_py.volume.conversion import converted
 
+        if self._is_announced:
+            msg = f"{self.url} was to be created by a command before this one, but was not"
+            raise VolumeNotFoundError(msg)
         bounds, block = self._planned or (self.bounds or chunk.domain, self.block_size)
         spec = VolumeSpec(
             bounds=bounds,
@@ -191,6 +283,9 @@ class VolumeSaver:
             kind=chunk.kind,
             block_size=block or fitting_block([chunk.bbox], bounds),
             encoding=self.encoding,
+            shard_size=self.shard_size,
+            times=self._times_for(time),
+            factor=self.factor,
         )
         # whatever cannot be written is found before there is a volume
         inside = chunk.bbox.intersection(bounds)
@@ -200,49 +295,16 @@ class VolumeSaver:
         logger.info(
             "creating %s: %s, %s, blocks of %s", self.url, bounds, spec.dtype, spec.block_size
         )
-        settings = dict(self.creating)
-        if self.shard_size is not None:
-            settings["shard_size"] = self.shard_size
-        return create_volume(spec, self.url, self.mip, format=self.format, **settings)
+        return create_volume(
+            spec, self.url, self.mip, format=self.format, opening=self.opening, **self.creating
+        )
 
 
-def common_unit(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox) -> Zyx:
-    """Return the largest step on whose grid, from the start of *bounds*, all faces lie.
+def _coarser_spec(spec: VolumeSpec) -> VolumeSpec:
+    from dataclasses import replace
 
-    Faces on or beyond those of *bounds* do not count; 0 along an axis without any other.
-    """
-    steps = []
-    for axis, spans in enumerate(_spans(boxes)):
-        first, last = bounds.start[axis], bounds.stop[axis]
-        steps.append(math.gcd(*(f - first for span in spans for f in span if first < f < last)))
-    return Zyx(*steps)
-
-
-def fitting_block(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox) -> Zyx:
-    """Return a block size for a new volume, so that no task cuts a block.
-
-    That is 64 voxels, or the largest divisor of what the tasks have in common up to that; if it
-    is below 16, what the tasks have in common itself, up to 256. Tasks that have less than 4
-    voxels in common, but are larger, get blocks as large as they are, which they cut.
-    """
-    block = []
-    common = common_unit(boxes, bounds)
-    for step, spans, extent in zip(common, _spans(boxes), bounds.size, strict=True):
-        best = max(d for d in range(1, USUAL_BLOCK + 1) if step % d == 0)
-        if 0 < step <= _LARGE_BLOCK and best < _SMALL_BLOCK:
-            best = step
-        if best < _USELESS_BLOCK:
-            largest = max(high - low for low, high in spans)
-            best = largest if step < _USELESS_BLOCK else step
-        block.append(max(1, min(best, extent)))
-    return Zyx(*block)
-
-
-def _spans(boxes: BoxGrid | Sequence[BoundingBox] | None) -> list[list[tuple[int, int]]]:
-    """Return (start, stop) of the boxes along z, y and x."""
-    if isinstance(boxes, BoxGrid):
-        return [boxes.intervals(axis) for axis in range(3)]
-    return [[(box.start[axis], box.stop[axis]) for box in boxes or ()] for axis in range(3)]
+    z, y, x = (nm * f for nm, f in zip(spec.voxel_size_nm, spec.factor, strict=True))
+    return replace(spec, bounds=coarser(spec.bounds, spec.factor), voxel_size_nm=(z, y, x))
 
 
 def fitted(chunk: Chunk, volume: Volume) -> Chunk:
@@ -253,7 +315,7 @@ def fitted(chunk: Chunk, volume: Volume) -> Chunk:
     """
     from chunkflow_py.volume.conversion import converted
 
-    if not _fits(chunk.dtype, chunk.kind, volume):
+    if not _fits(chunk.dtype, chunk.kind, volume.dtype):
         msg = (
             f"chunk {chunk.bbox} is {chunk.dtype}, but {volume.url} holds {volume.dtype}; write to "
             "another volume, or convert the chunk"
@@ -262,27 +324,31 @@ def fitted(chunk: Chunk, volume: Volume) -> Chunk:
     return converted(chunk, volume.dtype)
 
 
-def _fits(here: np.dtype[Any], kind: Kind | None, volume: Volume) -> bool:
-    """Tell whether voxels can become those of *volume* with no loss but rounding."""
+def _fits(here: np.dtype[Any], kind: Kind | None, there: np.dtype[Any]) -> bool:
+    """Tell whether voxels can become those of a volume with no loss but rounding."""
     import numpy as np
 
-    there = volume.dtype
     widened = here.kind in "bui" and there.kind in "ui" and np.can_cast(here, there, "safe")
     quantised = here.kind == "f" and there == np.uint8 and kind in ("probability", "affinity", None)
     narrowed = here.kind == "f" and there.kind == "f"
     return here == there or widened or quantised or narrowed
 
 
-def _check_voxels(voxels: Voxels, dtype: np.dtype[Any] | None, volume: Volume) -> None:
+def _check_voxels(
+    voxels: Voxels,
+    converted_to: np.dtype[Any] | None,
+    dtype: np.dtype[Any],
+    channels: int | None,
+    url: str,
+) -> None:
     """Refuse a volume that cannot take what the line will make, before any of it is made."""
     import numpy as np
 
-    here = np.dtype(voxels.dtype) if dtype is None else dtype
-    if voxels.channels != (volume.channels or 1) or not _fits(here, voxels.kind, volume):
+    here = np.dtype(voxels.dtype) if converted_to is None else converted_to
+    if voxels.channels != (channels or 1) or not _fits(here, voxels.kind, dtype):
         msg = (
-            f"the line makes {voxels.channels} channels of {here}, but {volume.url} holds "
-            f"{volume.channels or 1} of {volume.dtype}; write to another volume, or change the "
-            "line"
+            f"the line makes {voxels.channels} channels of {here}, but {url} holds "
+            f"{channels or 1} of {dtype}; write to another volume, or change the line"
         )
         raise ChunkError(msg)
 

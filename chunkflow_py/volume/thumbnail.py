@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chunkflow_py.chunk import Chunk
-from chunkflow_py.errors import ChunkError
+from chunkflow_py.errors import ChunkError, VolumeError
 from chunkflow_py.geometry import BoundingBox, Zyx
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from chunkflow_py.chunk import Kind
+    from chunkflow_py.volume.protocol import Volume
 
 COARSEST = 6  # halvings of y and x from mip 0
 
@@ -35,6 +38,31 @@ def halvings(unit: Zyx, bounds: BoundingBox, mip: int) -> int:
     while best < COARSEST - mip and all(n % 2 ** (best + 1) == 0 for n in numbers):
         best += 1
     return best
+
+
+def check_kind(kind: Kind | None, url: str) -> None:
+    """Refuse labels, whose mean means nothing.
+
+    Raises:
+        ChunkError: *kind* is ``segmentation``.
+    """
+    if kind == "segmentation":
+        msg = f"{url} gets a segmentation, which has no thumbnail; drop --create-thumbnail"
+        raise ChunkError(msg)
+
+
+def check_stored(volume: Volume) -> None:
+    """Refuse to go on with a thumbnail whose shards tasks would overwrite for each other.
+
+    Raises:
+        VolumeError: the thumbnail is stored in shards.
+    """
+    if volume.write_unit != volume.block_size:
+        msg = (
+            f"thumbnail {volume.url} is stored in shards of {volume.write_unit} (zyx, voxels), "
+            "which tasks would overwrite for each other; remove it, or drop --create-thumbnail"
+        )
+        raise VolumeError(msg)
 
 
 def thumbnail(chunk: Chunk, factor: int) -> Chunk:

@@ -4,22 +4,21 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.chunk import Chunk, Voxels
 from chunkflow_py.errors import (
     AlignmentError,
     ChunkError,
     GeometryError,
+    OptionError,
     VolumeError,
     VolumeNotFoundError,
 )
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.stages import TaskSource
 from chunkflow_py.volume import create_volume, open_volume
-from chunkflow_py.volume.protocol import VolumeSpec, check_alignment
-from chunkflow_py.volume.saver import VolumeSaver, common_unit, fitting_block
+from chunkflow_py.volume.protocol import VolumeSpec
+from chunkflow_py.volume.saver import VolumeSaver
 
 DOMAIN = BoundingBox(Zyx(2, 0, 0), Zyx(42, 100, 90))
 
@@ -222,36 +221,6 @@ def test_threads(url):
     assert open_volume(url).read(DOMAIN).array.all()
 
 
-@given(
-    size=st.tuples(*[st.integers(1, 300)] * 3),
-    start=st.tuples(*[st.integers(-50, 50)] * 3),
-    extent=st.tuples(*[st.integers(1, 900)] * 3),
-    clip=st.booleans(),
-)
-@settings(max_examples=80)
-def test_blocks_fit_every_grid(size, start, extent, clip):
-    """Whatever the tasks, the block chosen for a new volume is cut by none of them."""
-    bounds = BoundingBox.from_size(start, extent)
-    grid = BoxGrid.covering(bounds, Zyx.of(size), respect_stop=clip)
-    block = fitting_block(grid, bounds)
-    assert min(block) >= 1
-    assert all(b <= max(64, s) for b, s in zip(block, size))
-    assert all(b >= min(4, s, e) for b, s, e in zip(block, size, extent))
-    check_alignment(grid, block, bounds, "out")
-    if len(grid) < 500:
-        assert common_unit(grid, bounds) == common_unit(list(grid), bounds)
-
-
-def test_usual_blocks():
-    """Blocks are 64 voxels where tasks allow it, and near it where they do not."""
-    bounds = BoundingBox(Zyx(0, 0, 0), Zyx(1000, 1000, 1000))
-    for size, block in [(64, 64), (512, 64), (448, 64), (36, 36), (100, 50), (20, 20), (97, 97)]:
-        grid = BoxGrid.covering(bounds, Zyx(size, size, size))
-        assert fitting_block(grid, bounds) == (block, block, block), size
-    assert fitting_block(None, bounds) == (64, 64, 64)
-    assert fitting_block(None, DOMAIN) == (40, 64, 64)
-
-
 @pytest.mark.parametrize("formats", [("zarr", "precomputed"), ("precomputed", "zarr")])
 def test_a_folder_holds_one_volume(url, formats):
     """A volume is not created in the folder of one of another format, where nobody could tell."""
@@ -270,3 +239,90 @@ def test_what_is_not_written_is_said_once(url, caplog):
     assert len(said) == 1
     assert "2-50_0-100_0-90 reaches beyond" in said[0]
     assert "bounds are 2-42_0-100_0-90" in said[0]
+
+
+def test_time_points(url):
+    """A new volume has the time points asked for; each chunk goes to the one its task names."""
+    saver = VolumeSaver(url, format="zarr", times=3)
+    saver(chunk(DOMAIN, value=5), 2)
+    saver(chunk(DOMAIN, value=6), 0)
+    volume = open_volume(url)
+    assert volume.times == 3
+    assert [int(volume.read(DOMAIN, time=t).array.max()) for t in range(3)] == [6, 0, 5]
+
+
+def test_time_points_of_the_input(url):
+    """The length of the time axis is that of the volume that the line reads, if tasks name one."""
+    saver = VolumeSaver(url, format="zarr")
+    saver.prepare(None, None, None, 4)
+    saver(chunk(DOMAIN), 3)
+    assert open_volume(url).times == 4
+    plain = VolumeSaver(f"{url}2", format="zarr")
+    plain.prepare(None, None, None, 4)
+    plain(chunk(DOMAIN))
+    assert open_volume(f"{url}2").times is None
+
+
+@pytest.mark.parametrize(("times", "said"), [(None, "is not known"), (2, "is 2")])
+def test_how_many_time_points_must_be_known(url, tmp_path, times, said):
+    """Without a length of the time axis, or with too short a one, the option is named."""
+    with pytest.raises(OptionError, match=rf"time index 2 .* {said}; say --times 3"):
+        VolumeSaver(url, format="zarr", times=times)(chunk(DOMAIN), 2)
+    with pytest.raises(OptionError, match="say --times 3"):
+        VolumeSaver(url, format="zarr", times=times, time=2).prepare(None, DOMAIN)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_own_time_stands_above_the_tasks(url):
+    """The saver's time index is written, whatever the task names, and is checked beforehand."""
+    VolumeSaver(url, format="zarr", times=2, time=1)(chunk(DOMAIN, value=9), 0)
+    volume = open_volume(url)
+    assert [int(volume.read(DOMAIN, time=t).array.max()) for t in range(2)] == [0, 9]
+    with pytest.raises(VolumeError, match=r"time indices 0 to 1, but --time 2 was asked for"):
+        VolumeSaver(url, time=2).prepare(None, DOMAIN)
+    made(f"{url}2")
+    with pytest.raises(VolumeError, match=r"has no time axis, but --time 0 was asked for"):
+        VolumeSaver(f"{url}2", time=0).prepare(None, DOMAIN)
+
+
+def described(**more):
+    """Return the description of a volume, as a command before the saver announces it."""
+    return VolumeSpec(DOMAIN, (40, 4.5, 4), np.dtype("u1"), None, None, Zyx(16, 32, 32), **more)
+
+
+@pytest.mark.parametrize("shard", [None, Zyx(32, 32, 32)])
+def test_a_plan_is_checked_against_what_is_announced(url, shard):
+    """Tasks must fit the blocks or shards of a volume that an earlier command will create."""
+    announced = {f"file://{url}": lambda: described(shard_size=shard)}
+    saver = VolumeSaver(url, format="zarr", create=False, announced=announced)
+    good = BoxGrid.covering(DOMAIN, shard or Zyx(16, 32, 32))
+    saver.prepare(good, DOMAIN, Voxels("uint8", 1, "image"))
+    with pytest.raises(AlignmentError, match="cut the write units"):
+        saver.prepare(BoxGrid.covering(DOMAIN, Zyx(24, 32, 32)), DOMAIN)
+    with pytest.raises(ChunkError, match="makes 3 channels of uint8"):
+        saver.prepare(good, DOMAIN, Voxels("uint8", 3, "image"))
+    coarse = VolumeSaver(url, 1, "zarr", create=False, announced=announced)
+    coarse.prepare(BoxGrid.covering(BoundingBox(Zyx(1, 0, 0), Zyx(21, 50, 45)), good.size), DOMAIN)
+
+
+def test_what_is_announced_without_details_is_checked_when_it_is_there(url):
+    """Where only the first chunk tells what will be created, the plan is checked with it."""
+    saver = VolumeSaver(url, create=False, announced={f"file://{url}": lambda: None})
+    saver.prepare(BoxGrid.covering(DOMAIN, Zyx(24, 32, 32)), DOMAIN)
+    with pytest.raises(VolumeNotFoundError, match="was to be created by a command before"):
+        saver(chunk(DOMAIN))
+    made(url)
+    with pytest.raises(AlignmentError, match="cut the write units"):
+        saver(chunk(DOMAIN))
+
+
+def test_a_disk_that_is_too_small(url, caplog):
+    """A block that is larger than what is left is refused; a volume that may be is warned of."""
+    domain = BoundingBox(Zyx(0, 0, 0), Zyx(10**6, 10**6, 10**6))
+    grid = BoxGrid.covering(domain, Zyx(10**5, 10**5, 10**5))
+    voxels = Voxels("uint8", 1, "image")
+    huge = VolumeSaver(url, format="zarr", block_size=Zyx(10**5, 10**5, 10**5))
+    with pytest.raises(VolumeError, match=r"bytes left and one block takes 1000000000000000;"):
+        huge.prepare(grid, domain, voxels)
+    VolumeSaver(url, format="zarr").prepare(grid, domain, voxels)
+    assert "may not fit: the tasks make 1e+09 GB before compression" in caplog.text

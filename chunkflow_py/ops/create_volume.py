@@ -1,0 +1,83 @@
+"""Create an empty volume: precomputed, or zarr.
+
+Example: chunkflow create-volume -v zarr://out.zarr -z 64 512 512 -d uint8 -s 40 4 4 -b 64 64 64
+
+What options do not say is taken from the volume of --like, else from the chunk, if the line has
+made one. --sharded --task-memory 8GB makes the largest shards that a task can write in this memory
+and prints the size of such tasks; see docs/volumes.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.params import NAMES, zyx_option
+from chunkflow_py.saving_options import (
+    ENCODINGS,
+    check_shard,
+    creating_options,
+    creator_from,
+)
+from chunkflow_py.stages import operator
+from chunkflow_py.volume_options import volume_path_option
+
+if TYPE_CHECKING:
+    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.volume.creator import VolumeCreator
+
+KINDS = ("image", "segmentation", "probability", "affinity", "logit", "vector", "embedding")
+_ZARR_ONLY = ("channel_names", "ome_version", "order")
+
+
+@operator("write")
+@volume_path_option("Volume, such as zarr://out.zarr or precomputed://s3://bucket/em.")
+@click.option("--like", metavar="URL", help="Take what is not said from this volume.")
+@click.option("--like-mip", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Level of it that is meant.")  # fmt: skip
+@click.option("--channel-num", "-c", type=click.IntRange(min=1), help="Number of channels.")
+@click.option("--kind", "--layer-type", "-t", type=click.Choice(KINDS), help="Of voxels.")
+@click.option("--data-type", "-d", help="Of voxels, such as uint8 or float32.")
+@click.option("--encoding", "-e", type=click.Choice(ENCODINGS),
+              help="Compression of the blocks.  [default: the format's]")  # fmt: skip
+@zyx_option("--block-size", "-b", minimum=1,
+            help="Extent of a block, voxels, zyx.  [default: up to 64]")  # fmt: skip
+@zyx_option("--shard-size", minimum=1, help="Blocks that are written as one, voxels, zyx.")
+@click.option("--sharded", is_flag=True, help="Choose the shards by --task-memory.")
+@click.option("--task-memory", help="Memory that a task may take, such as 8GB.")
+@click.option("--times", type=click.IntRange(min=1), help="Number of time points.")
+@click.option("--channel-names", type=NAMES, help="Names of the channels (OME-Zarr).")
+@click.option("--ome-version", type=click.Choice(["0.4", "0.5"]),
+              help="Of an OME-Zarr; 0.4 is zarr v2, without shards.  [default: 0.5]")  # fmt: skip
+@click.option("--order", type=click.Choice(["xyz", "zyx"]),
+              help="Order of the axes of a zarr array.  [default: zyx]")  # fmt: skip
+@click.option("--plain", is_flag=True, help="Make a zarr array alone, not an OME-Zarr image.")
+@creating_options()
+def command(
+    sharded: bool,
+    task_memory: str | None,
+    shard_size: Zyx | None,
+    data_type: str | None,
+    plain: bool,
+    **options: Any,
+) -> VolumeCreator:
+    """Take the description of the volume."""
+    from chunkflow_py.volume.blocking import parsed_bytes
+    from chunkflow_py.volume.saver import checked_dtype
+
+    if sharded == (task_memory is None) or (sharded and shard_size is not None):
+        msg = "shards are said by --shard-size, or chosen by --sharded with --task-memory 8GB"
+        raise OptionError(msg)
+    check_shard(shard_size, options["block_size"])
+    checked_dtype(data_type, "--data-type")
+    creating = {key: value for key in _ZARR_ONLY if (value := options.pop(key)) is not None}
+    return creator_from(
+        options,
+        shard_size=shard_size,
+        task_memory=None if task_memory is None else parsed_bytes(task_memory),
+        data_type=data_type,
+        creating=creating | ({"plain": True} if plain else {}),
+        tell=click.echo,
+    )

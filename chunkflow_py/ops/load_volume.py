@@ -1,0 +1,30 @@
+"""Cut a chunk out of a volume of any format: precomputed, zarr, N5, HDF5.
+
+Example: chunkflow load-volume -v s3://bucket/em.zarr -s 0 0 0 -z 64 512 512 save-h5 -f cut.h5
+
+The part is what --chunk-start, --stop and --chunk-size say, else the task's box with its margin,
+else the whole volume. The format is found out, or said: precomputed://, zarr://, n5:// or
+h5://FILE:DATASET before a path or an address of a cloud (file://, s3://, gs://, https://).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.params import floats_option
+from chunkflow_py.stages import operator
+from chunkflow_py.volume_options import loader_from, reading_options, volume_path_option
+
+if TYPE_CHECKING:
+    from chunkflow_py.volume.loader import VolumeLoader
+
+
+@operator("read")
+@volume_path_option("Volume, such as em.zarr, s3://bucket/em or h5://em.h5:main.")
+@reading_options()
+@floats_option("--voxel-size", help="Edge lengths of a voxel, nm, zyx, instead of the volume's.")
+def command(
+    volume_path: str, voxel_size: tuple[float, float, float] | None, **options: Any
+) -> VolumeLoader:
+    """Take the volume and the part of it."""
+    return loader_from(volume_path, options, voxel_size_nm=voxel_size)

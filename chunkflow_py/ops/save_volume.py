@@ -1,0 +1,37 @@
+"""Write a chunk into a volume of any format, which is created if missing.
+
+Example: chunkflow create-chunk --size 64 128 128 save-volume -v zarr://out.zarr
+
+A new volume needs its format in the address (precomputed://, zarr://). It has the bounds of the
+volume that the line reads, and blocks that fit the tasks, unless options say otherwise;
+create-volume says more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.saving_options import (
+    output_from,
+    parallel_option,
+    saving_options,
+)
+from chunkflow_py.stages import operator
+from chunkflow_py.volume_options import volume_path_option
+
+if TYPE_CHECKING:
+    from chunkflow_py.volume.output import VolumeOutput
+
+
+@operator("write")
+@volume_path_option("Volume, such as zarr://out.zarr or precomputed://s3://bucket/em.")
+@saving_options("--block-size", "-b")
+@parallel_option()
+@click.option("--dtype", help="Convert the voxels.  [default: as they are]")
+def command(volume_path: str, dtype: str | None, **options: Any) -> VolumeOutput:
+    """Take the description of the volume."""
+    from chunkflow_py.volume.saver import checked_dtype
+
+    return output_from(volume_path, options, dtype=checked_dtype(dtype, "--dtype"))

@@ -1,0 +1,82 @@
+"""Skip a task whose blocks are all stored in a volume already.
+
+Example: chunkflow generate-tasks -v file://out -c 64 512 512
+skip-task-by-blocks-in-volume -v file://out load-h5 -f em.h5 save-volume --fill-missing -v file://out
+
+A block counts as stored if it exists; savers leave blocks of zeros out unless they are told
+--fill-missing, so that tasks with such blocks are not skipped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.errors import GeometryError
+from chunkflow_py.stages import operator
+from chunkflow_py.task import Skip
+from chunkflow_py.volume_options import access_options, opening_from, volume_path_option
+
+if TYPE_CHECKING:
+    from chunkflow_py.task import Task
+    from chunkflow_py.volume.protocol import Opening, Volume
+
+
+@dataclass
+class StoredSkipper:
+    """Ends a task early when every write unit of its box is stored.
+
+    Attributes:
+        volume_path: URL of the volume.
+        mip: resolution level.
+        time: time index to look at, whatever the tasks name.
+        opening: how to call on the store.
+    """
+
+    volume_path: str
+    mip: int = 0
+    time: int | None = None
+    opening: Opening | None = None
+    thread_safe: bool = field(default=True, init=False)
+    _volume: Volume | None = field(default=None, init=False, repr=False)
+
+    def prepare(self, _: object) -> None:
+        """Open the volume.
+
+        Raises:
+            VolumeNotFoundError: there is none; blocks can only be looked for in one that exists.
+        """
+        from chunkflow_py.volume import open_volume
+
+        self._volume = open_volume(self.volume_path, self.mip, opening=self.opening)
+
+    def __call__(self, task: Task) -> Task:
+        """Raise `Skip` if all is stored."""
+        if self._volume is None:
+            self.prepare(None)
+        volume: Any = self._volume
+        if task.bbox is None or task.region is None:
+            msg = "a task without a box has no blocks; let generate-tasks or create-bbox make it"
+            raise GeometryError(msg)
+        inside = task.bbox.intersection(volume.bounds)
+        if inside.is_empty:
+            msg = f"{task} lies outside of {volume.url}, whose bounds are {volume.bounds}"
+            raise GeometryError(msg)
+        time = task.region.time if self.time is None else self.time
+        if volume.has_blocks(inside, time=time):
+            msg = f"all its blocks are stored in {volume.url}"
+            raise Skip(msg)
+        return task
+
+
+@operator("read")
+@volume_path_option("Volume, such as file://out or zarr://s3://bucket/out.zarr.")
+@click.option("--mip", "-m", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Resolution level.")  # fmt: skip
+@click.option("--time", type=click.IntRange(min=0), help="Time index.  [default: the task's]")
+@access_options()
+def command(volume_path: str, mip: int, time: int | None, **options: Any) -> StoredSkipper:
+    """Take the volume."""
+    return StoredSkipper(volume_path, mip, time, opening_from(options))

@@ -1,0 +1,179 @@
+"""What may be wrong with a chunk of a volume: bad sections, blocks that got lost.
+
+A check is called with the chunk, the volume it was read from and the time index that was read, and
+returns the chunk to go on with.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
+from chunkflow_py.geometry import AXES, BoundingBox, Zyx
+from chunkflow_py.store import open_store
+from chunkflow_py.store.protocol import Access
+from chunkflow_py.volume import open_volume
+from chunkflow_py.volume.location import Location
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.volume.protocol import Opening, Volume
+
+BAD_SECTIONS_FILE = "blackout_section_ids.json"
+
+
+class Check(Protocol):
+    """What is done with every chunk that is read."""
+
+    def __call__(self, chunk: Chunk, volume: Volume, time: int | None = None, /) -> Chunk:
+        """Return the chunk to go on with; *time* is the time index that was read."""
+
+
+def blackout(url: str, access: Access) -> Check:
+    """Return a check that sets the bad sections of the volume to 0; their list is read once."""
+    sections: list[int] | None = None
+
+    def check(chunk: Chunk, _: Volume, __: int | None = None, /) -> Chunk:
+        nonlocal sections
+        if sections is None:
+            sections = bad_sections(url, access)
+        return blacken(chunk, sections)
+
+    return check
+
+
+def validation(
+    url: str, mip: int, format: str | None, opening: Opening, time: int | None = None
+) -> Check:
+    """Return a check that compares each chunk with level *mip* of the same volume.
+
+    Args:
+        url: of the volume.
+        mip: the coarser level.
+        format: of the volume, where the address does not say it.
+        opening: how to use the volume.
+        time: time index that is read, where that is not the task's.
+    """
+    coarse: Volume | None = None
+
+    def check(chunk: Chunk, volume: Volume, read: int | None = None, /) -> Chunk:
+        nonlocal coarse
+        if coarse is None:
+            coarse = open_volume(url, mip, format=format, opening=opening)
+        check_against_mip(chunk, volume, coarse, time if read is None else read)
+        return chunk
+
+    return check
+
+
+def bad_sections(url: str, access: Access = Access()) -> list[int]:  # noqa: B008  (frozen)
+    """Return the z of the sections that ``blackout_section_ids.json`` of a volume lists.
+
+    The file holds ``{"section_ids": [17, 18]}``, in voxels of the level that is read.
+
+    Raises:
+        VolumeNotFoundError: there is no such file.
+        VolumeError: it holds something else.
+    """
+    content = open_store(Location.parse(url).store_url, access).get(BAD_SECTIONS_FILE)
+    if content is None:
+        msg = (
+            f"{url} has no file {BAD_SECTIONS_FILE}; write {{'section_ids': [z, ...]}} there, or "
+            "leave out --blackout-sections"
+        )
+        raise VolumeNotFoundError(msg)
+    try:
+        found: Any = json.loads(content)
+    except ValueError:
+        found = content[:80]
+    sections = found.get("section_ids") if isinstance(found, dict) else None
+    if not isinstance(sections, list) or not all(type(z) is int for z in sections):
+        msg = f"{url}/{BAD_SECTIONS_FILE} must hold {{'section_ids': [z, ...]}}, got {found}"
+        raise VolumeError(msg)
+    return sections
+
+
+def blacken(chunk: Chunk, sections: Sequence[int]) -> Chunk:
+    """Return *chunk* with the sections at these z set to 0.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x).
+        sections: global z; those outside of the chunk do not count.
+    """
+    first, last = chunk.bbox.start.z, chunk.bbox.stop.z
+    inside = [z - first for z in sections if first <= z < last]
+    if not inside:
+        return chunk
+    array = chunk.array.copy()
+    array[..., inside, :, :] = 0
+    return chunk.with_array(array)
+
+
+def check_against_mip(chunk: Chunk, fine: Volume, coarse: Volume, time: int | None = None) -> None:
+    """Compare *chunk* with the same place of a coarser level, which shows blocks that got lost.
+
+    ```
+    fine    |--|--|--|--|--|--|     chunk, averaged over each coarse voxel
+    coarse  |-----|-----|-----|     as stored; voxel k covers the fine voxels k·f to (k+1)·f
+    ```
+
+    A level is made from the one before by averaging and rounding, so a difference of one grey
+    value a level is in order; coarse voxels that reach out of the chunk are not compared.
+
+    Args:
+        chunk: an image, integer or float.
+        fine: the volume it was read from.
+        coarse: a coarser level of the same volume.
+        time: time index of the chunk.
+
+    Raises:
+        VolumeError: the two disagree; says where, and by how much.
+        ChunkError: the levels are not whole multiples of each other, or hold labels.
+    """
+    if chunk.kind == "segmentation":
+        msg = f"{fine.url} is a segmentation, which --validate-mip cannot check; leave it out"
+        raise ChunkError(msg)
+    ratio = [c / f for c, f in zip(coarse.voxel_size_nm, fine.voxel_size_nm, strict=True)]
+    factor = Zyx(*(round(r) for r in ratio))
+    if min(factor) < 1 or max(abs(r - f) for r, f in zip(ratio, factor, strict=True)) > 1e-3:
+        msg = (
+            f"voxels of {coarse.voxel_size_nm} nm are not whole multiples of those of "
+            f"{fine.voxel_size_nm} nm (zyx) in {fine.url}; choose a coarser --validate-mip"
+        )
+        raise ChunkError(msg)
+    low = (-(-chunk.bbox.start // factor)).high(coarse.bounds.start)
+    high = (chunk.bbox.stop // factor).low(coarse.bounds.stop)
+    if any(a >= b for a, b in zip(low, high, strict=True)):
+        return  # no coarse voxel lies inside
+    part = chunk.cut(BoundingBox(low * factor, high * factor))
+    there = BoundingBox(low, high)
+    stored = coarse.read(there, time=time).array
+    mean = _block_mean(part.array, factor)
+    levels = sum(f.bit_length() - 1 for f in factor)
+    peak = np.abs(stored.astype(np.float64)).max()
+    allowed = float(levels) if chunk.dtype.kind in "ui" else 1e-3 * float(peak)
+    wrong = np.abs(mean - stored) > allowed
+    if wrong.any():
+        index = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+        place = there.start + Zyx.of(int(i) for i in index[-3:])
+        msg = (
+            f"chunk {chunk.bbox} of {fine.url} does not match the level of {coarse.voxel_size_nm} "
+            f"nm: {int(wrong.sum())} of {wrong.size} voxels differ, first at {place} "
+            f"({''.join(AXES)}), averaged {mean[index]:.6g}, stored {stored[index]}; blocks are "
+            "missing, or that level is older"
+        )
+        raise VolumeError(msg)
+
+
+def _block_mean(array: NDArray[Any], factor: Zyx) -> NDArray[np.float64]:
+    z, y, x = (n // f for n, f in zip(array.shape[-3:], factor, strict=True))
+    split = (*array.shape[:-3], z, factor.z, y, factor.y, x, factor.x)
+    mean: NDArray[np.float64] = array.reshape(split).mean(axis=(-5, -3, -1), dtype=np.float64)
+    return mean

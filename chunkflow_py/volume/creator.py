@@ -1,0 +1,176 @@
+"""Create a volume from options, from one like it, or from the first chunk of a line."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.volume import create_volume, open_volume
+from chunkflow_py.volume.blocking import fitting_block, shard_for_memory
+from chunkflow_py.volume.disk import check_leave_to_write
+from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.protocol import Opening, VolumeSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from chunkflow_py.chunk import Chunk, Kind
+    from chunkflow_py.task import Task
+    from chunkflow_py.volume.protocol import Volume
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class VolumeCreator:
+    """Creates a volume once: before the first task, or with the first chunk if it takes one.
+
+    Attributes:
+        url: where.
+        format: of the volume, where the address does not say it.
+        input_name: chunk that says what options and *like* do not.
+        like: volume that says what options do not.
+        like_mip: level of *like* that is meant.
+        volume_size, voxel_offset, block_size, shard_size, factor: voxels, zyx.
+        task_memory: bytes that a task may take, to choose shards by; see `shard_for_memory`.
+        voxel_size: nanometres, zyx.
+        data_type, channel_num, kind, encoding, max_mip, times: as `VolumeSpec` says.
+        overwrite: replace the description of a volume that is another one.
+        creating: settings of `create_volume` for the format.
+        opening: how to call on the store.
+        announced: where to tell later commands what will be there.
+        tell: called with the size of tasks that fit the shards.
+        command: name, for messages.
+    """
+
+    url: str
+    format: str | None = None
+    input_name: str = "chunk"
+    like: str | None = None
+    like_mip: int = 0
+    volume_size: Zyx | None = None
+    voxel_offset: Zyx | None = None
+    voxel_size: tuple[float, float, float] | None = None
+    data_type: str | None = None
+    channel_num: int | None = None
+    kind: Kind | None = None
+    block_size: Zyx | None = None
+    shard_size: Zyx | None = None
+    task_memory: int | None = None
+    encoding: str | None = None
+    factor: Zyx = Zyx(2, 2, 2)
+    max_mip: int = 0
+    times: int | None = None
+    overwrite: bool = False
+    creating: Mapping[str, Any] = field(default_factory=dict)
+    opening: Opening = field(default_factory=Opening)
+    announced: dict[str, Callable[[], VolumeSpec | None]] = field(default_factory=dict)
+    tell: Callable[[str], None] = logger.info
+    command: str = "create-volume"
+    _done: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Tell later commands of the line."""
+        self.announced[Location.parse(self.url).store_url] = self.known_spec
+
+    @cached_property
+    def model(self) -> Volume | None:
+        """The volume that says what options do not."""
+        return None if self.like is None else open_volume(self.like, self.like_mip)
+
+    def known_spec(self) -> VolumeSpec | None:
+        """Return what the volume will be told, or ``None`` if that may depend on a chunk."""
+        said = (self.volume_size, self.voxel_offset, self.voxel_size, self.data_type)
+        complete = self.model is not None or None not in (*said, self.channel_num, self.block_size)
+        return self.spec(None) if complete else None
+
+    def spec(self, chunk: Chunk | None) -> VolumeSpec:
+        """Return what the volume is told: by options, else by *like*, else by the chunk.
+
+        Raises:
+            OptionError: nothing says its extent or its type.
+        """
+        import numpy as np
+
+        source: Any = self.model or chunk
+        if source is None and (self.volume_size is None or self.data_type is None):
+            missing = "--volume-size" if self.volume_size is None else "--data-type"
+            msg = f"{self.command} needs {missing}, or a chunk to take it from; give one of them"
+            raise OptionError(msg)
+        whole = BoundingBox(Zyx(0, 0, 0), Zyx(1, 1, 1))
+        if source is not None:
+            whole = source.domain if self.model is None else source.bounds
+        bounds = BoundingBox.from_size(
+            whole.start if self.voxel_offset is None else self.voxel_offset,
+            self.volume_size or whole.size,
+        )
+        channels = self.channel_num or (1 if source is None else source.channels or 1)
+        dtype = np.dtype(self.data_type) if self.data_type else source.dtype
+        same = source is not None and (dtype, channels) == (source.dtype, source.channels or 1)
+        made = VolumeSpec(
+            bounds,
+            self.voxel_size or ((1.0, 1.0, 1.0) if source is None else source.voxel_size_nm),
+            dtype,
+            None if channels == 1 else channels,
+            self.kind or (source.kind if same else None),
+            self.block_size or fitting_block(None, bounds),
+            self.encoding,
+            self.shard_size,
+            self.times or (None if self.model is None else self.model.times),
+            self.factor,
+            self.max_mip,
+        )
+        return made if self.task_memory is None else replace(made, shard_size=self._shard(made))
+
+    def _shard(self, spec: VolumeSpec) -> Zyx:
+        return shard_for_memory(
+            spec.block_size,
+            spec.bounds.size,
+            memory_bytes=self.task_memory or 0,
+            input_bytes=1 if self.model is None else _voxel_bytes(self.model),
+            output_bytes=_voxel_bytes(spec),
+        )
+
+    def prepare(self, _: object) -> None:
+        """Refuse a place where nothing can be made."""
+        check_leave_to_write(Location.parse(self.url))
+
+    def __enter__(self) -> VolumeCreator:
+        """Create the volume, if no chunk is needed for it."""
+        spec = self.known_spec()
+        if spec is not None and not self._done:
+            self._create(spec)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing has to be closed."""
+
+    def __call__(self, task: Task) -> Task:
+        """Create the volume, at the first task."""
+        if not self._done:
+            there = self.input_name in task.items
+            self._create(self.spec(task.chunk(self.input_name) if there else None))
+        return task
+
+    def _create(self, spec: VolumeSpec) -> None:
+        create_volume(
+            spec,
+            self.url,
+            format=self.format,
+            opening=self.opening,
+            overwrite=self.overwrite,
+            **self.creating,
+        )
+        logger.info("created %s: %s, %s", self.url, spec.bounds, spec.dtype)
+        if self.task_memory is not None and spec.shard_size is not None:
+            z, y, x = spec.shard_size
+            self.tell(f"generate-tasks --volume-path {self.url} --chunk-size {z} {y} {x}")
+        self._done = True
+
+
+def _voxel_bytes(of: VolumeSpec | Volume) -> int:
+    return (of.channels or 1) * of.dtype.itemsize

@@ -1,0 +1,170 @@
+"""What a saver of volumes does with the chunk of a task: the volume, its thumbnail and its log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+import sys
+from dataclasses import dataclass, field
+from threading import Lock
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.geometry import Zyx
+from chunkflow_py.volume.blocking import common_unit
+from chunkflow_py.volume.protocol import check_alignment, coarser
+from chunkflow_py.volume.saver import VolumeSaver
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.geometry import BoundingBox, BoxGrid
+    from chunkflow_py.task import Task
+    from chunkflow_py.volume.location import Location
+    from chunkflow_py.volume.protocol import Volume
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class VolumeOutput:
+    """Writes a chunk of every task into one volume; may be called by several threads at once.
+
+    Attributes:
+        saver: of the volume.
+        input_name: name of the chunk in the task.
+        intensity_threshold: leave out a task whose voxels all lie below this.
+        upload_log: write ``log/<box>.json``.
+        create_thumbnail: write the last channel (of the first time point), shrunk along y and x,
+            to ``thumbnail``, a precomputed volume.
+        name: of the command, for the log.
+    """
+
+    saver: VolumeSaver
+    input_name: str = "chunk"
+    intensity_threshold: float | None = None
+    upload_log: bool = False
+    create_thumbnail: bool = False
+    name: str = "save-volume"
+    thread_safe: bool = field(default=True, init=False)
+    _boxes: BoxGrid | Sequence[BoundingBox] | None = field(default=None, init=False, repr=False)
+    _thumbnails: tuple[VolumeSaver, int] | None = field(default=None, init=False, repr=False)
+    _lock: Any = field(default_factory=Lock, init=False, repr=False)
+
+    @property
+    def destinations(self) -> tuple[str, ...]:
+        """The level of the volume, and what is written beside it."""
+        address = self.saver.place.store_url
+        more = {"thumbnail": self.create_thumbnail, "log": self.upload_log}
+        beside = (f"{address}/{name}" for name, wanted in more.items() if wanted)
+        return (self.saver.destination, *beside)
+
+    @property
+    def destination(self) -> str:
+        """The level of the volume."""
+        return self.saver.destination
+
+    def prepare(self, outline: Any) -> None:
+        """Check the boxes of all tasks (of an `Outline`) against every write unit.
+
+        Raises:
+            ChunkflowError: as `VolumeSaver.prepare` says; also for the thumbnail.
+        """
+        self._boxes = outline.boxes
+        for wanted, option in (
+            (self.upload_log, "--upload-log"), (self.create_thumbnail, "--create-thumbnail"),
+        ):  # fmt: skip
+            if wanted and self.saver.place.format == "h5":
+                msg = f"{self.saver.url} is a file, which has no place for {option}; leave it out"
+                raise OptionError(msg)
+        times = getattr(outline, "times", None)
+        self.saver.prepare(outline.boxes, outline.domain, outline.voxels, times)
+        if self.create_thumbnail:
+            from chunkflow_py.volume.thumbnail import check_kind
+
+            if outline.voxels is not None:
+                check_kind(outline.voxels.kind, self.saver.url)
+            if self._boxes and (bounds := self.saver.known_bounds()):
+                self._thumbnails = self._thumbnail_saver(bounds, common_unit(self._boxes, bounds))
+
+    def __call__(self, task: Task) -> Task:
+        """Write the chunk, and what goes with it."""
+        chunk = task.chunk(self.input_name)
+        start = perf_counter()
+        if self.intensity_threshold is not None and (chunk.array < self.intensity_threshold).all():
+            logger.info("%s: all voxels below %g, not saved", task, self.intensity_threshold)
+            return task
+        time = None if task.region is None else task.region.time
+        volume = self.saver(chunk, time)
+        at_first = not (time if self.saver.time is None else self.saver.time)
+        if self.create_thumbnail and at_first:
+            self._save_thumbnail(chunk, volume)
+        if self.upload_log:
+            self._save_log(task, chunk, perf_counter() - start)
+        return task
+
+    def _save_thumbnail(self, chunk: Chunk, volume: Volume) -> None:
+        from chunkflow_py.volume.thumbnail import thumbnail
+
+        with self._lock:
+            if self._thumbnails is None:
+                # without known tasks, each may be as small as a write unit
+                known = self._boxes and common_unit(self._boxes, volume.bounds)
+                unit = known or volume.write_unit
+                self._thumbnails = self._thumbnail_saver(volume.bounds, unit)
+        saver, factor = self._thumbnails
+        inside = chunk.cut(chunk.bbox.intersection(volume.bounds))
+        saver(thumbnail(inside, factor))
+
+    def _thumbnail_saver(self, bounds: BoundingBox, unit: Zyx) -> tuple[VolumeSaver, int]:
+        """Return what saves the thumbnail, and its shrinkage along y and x.
+
+        Every task gets blocks of its own; a thumbnail that exists must have been made so.
+        """
+        from chunkflow_py.volume.thumbnail import check_stored, halvings
+
+        times = halvings(unit, bounds, self.saver.mip)
+        shrink = Zyx(1, 2**times, 2**times)
+        step = Zyx(*(u or e for u, e in zip(unit, bounds.size, strict=True))).low(bounds.size)
+        saver = VolumeSaver(
+            f"precomputed://{self._beside('thumbnail').store_url}",
+            times,
+            bounds=coarser(bounds, shrink),
+            block_size=-(-step // shrink),
+            factor=Zyx(1, 2, 2),
+            opening=self.saver.opening,
+        )
+        saver.prepare(None, None)
+        if saver.volume is not None:
+            check_stored(saver.volume)
+            if self._boxes:
+                stored = saver.volume.write_unit * shrink
+                check_alignment(self._boxes, stored, bounds, saver.url)
+        return saver, 2**times
+
+    def _beside(self, name: str) -> Location:
+        return self.saver.place / name
+
+    def _save_log(self, task: Task, chunk: Chunk, seconds: float) -> None:
+        from chunkflow_py.store import open_store
+
+        box = str(task.region or chunk.bbox)
+        log = {
+            "timer": {**task.seconds, self.name: seconds},
+            "bbox": box,
+            "compute_device": compute_device(),
+        }
+        content = json.dumps(log, indent=2).encode() + b"\n"
+        store = open_store(self._beside("log").store_url, self.saver.opening.access)
+        store.put(f"{box}.json", content, content_type="application/json")
+
+
+def compute_device() -> str:
+    """Return the name of the GPU if this process may have used one, else of the processor."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        return str(torch.cuda.get_device_name())
+    return platform.processor() or platform.machine()

@@ -1,0 +1,164 @@
+"""Tests of load-volume and save-volume, and that the older commands read and write the same."""
+
+import itertools
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from chunkflow_py.chunk import Chunk
+from chunkflow_py.cli import catalog
+from chunkflow_py.cli.main import cli
+from chunkflow_py.geometry import BoundingBox, Region
+from chunkflow_py.task import Task
+from chunkflow_py.volume import create_volume, open_volume
+from chunkflow_py.volume.protocol import VolumeSpec
+
+BOUNDS = BoundingBox.from_size((-3, 6, 7), (10, 20, 30))
+URLS = {
+    "precomputed": "precomputed://file://{}/em",
+    "zarr": "zarr://{}/em",
+    "h5": "h5://{}/em.h5",
+    "bare precomputed": "{}/em",
+}
+
+
+def split(words):
+    """Return what a shell would make of the words."""
+    return [part for word in words for part in str(word).split()]
+
+
+def run(*words, code=0):
+    """Run a line and return what it printed."""
+    result = CliRunner().invoke(cli, ["--quiet", *split(words)])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def body(name, *words):
+    """Return the body of a command with these options."""
+    command = catalog.load(name)
+    return command.invoke(command.make_context(name, split(words))).body
+
+
+def image(channels=None, seed=0):
+    """Return a chunk of random voxels over `BOUNDS`."""
+    lead = () if channels is None else (channels,)
+    array = np.random.default_rng(seed).integers(1, 255, (*lead, *BOUNDS.size), "u1")
+    return Chunk(array, BOUNDS.start, (40, 4, 4.5), "image")
+
+
+@pytest.mark.parametrize("key", URLS)
+def test_any_format(tmp_path, key):
+    """A chunk that save-volume writes is what load-volume reads, whatever the format."""
+    url = URLS[key].format(tmp_path)
+    if key.startswith("bare"):
+        spec = VolumeSpec(BOUNDS, (40, 4, 4.5), np.dtype("u1"), None, "image", (8, 16, 16))
+        create_volume(spec, f"precomputed://{url}")
+    chunk = image()
+    body("save-volume", "-v", url)(Task(items={"chunk": chunk}))
+    again = body("load-volume", "-v", url)(Task())["chunk"]
+    np.testing.assert_array_equal(again, chunk)
+    assert (again.bbox, again.voxel_size_nm) == (BOUNDS, (40, 4, 4.5))
+    cut = body("load-volume", "-v", url, "-s 0 10 12 --stop 3 14 17")(Task())["chunk"]
+    np.testing.assert_array_equal(cut, chunk.cut(cut.bbox))
+    assert cut.bbox == cut.domain == BoundingBox.from_size((0, 10, 12), (3, 4, 5))
+
+
+@pytest.mark.parametrize(
+    ("loader", "saver", "scheme"),
+    [
+        *itertools.product(
+            ["load-precomputed -v", "load-volume -v"],
+            ["save-precomputed -v", "save-volume -v"],
+            ["precomputed://"],
+        ),
+        *itertools.product(
+            ["load-zarr -f", "load-volume -v"], ["save-zarr -s", "save-volume -v"], ["zarr://"]
+        ),
+    ],
+)
+def test_all_spellings_mean_the_same(tmp_path, loader, saver, scheme):
+    """What one command writes the others read, with cut, margin and channels."""
+    url = f"{scheme}{tmp_path}/em"
+    chunk = image(channels=3)
+    body(*saver.split(), url)(Task(items={"chunk": chunk}))
+    task = Task(Region(BoundingBox.from_size((0, 10, 12), (3, 4, 5))))
+    part = body(*loader.split(), url, "-e 1 2 3 -c 2,0")(task)["chunk"]
+    assert part.bbox == BoundingBox.from_size((-1, 8, 9), (5, 8, 11))
+    np.testing.assert_array_equal(part.array, chunk.cut(part.bbox).array[[2, 0]])
+
+
+@pytest.mark.parametrize("loader", ["load-zarr -f", "load-volume -v"])
+def test_time_of_the_task_or_of_the_option(tmp_path, loader):
+    """A time point is that of the task, or the one asked for; savers keep it."""
+    url, copy = f"zarr://{tmp_path}/em", f"zarr://{tmp_path}/copy"
+    spec = VolumeSpec(BOUNDS, (40, 4, 4), np.dtype("u1"), None, "image", (10, 16, 16), times=3)
+    volume = create_volume(spec, url)
+    for time in range(3):
+        volume.write(image(seed=time), time=time)
+    task = body(*loader.split(), url)(Task(Region(BOUNDS, 1)))
+    np.testing.assert_array_equal(task["chunk"], image(seed=1))
+    body("save-volume", "-v", copy, "--times 3")(task)
+    np.testing.assert_array_equal(open_volume(copy).read(BOUNDS, time=1), image(seed=1))
+    chosen = body(*loader.split(), url, "--time 2")(Task(Region(BOUNDS, 1)))
+    np.testing.assert_array_equal(chosen["chunk"], image(seed=2))
+    body("save-volume", "-v", copy, "--time 0")(chosen)
+    np.testing.assert_array_equal(open_volume(copy).read(BOUNDS, time=0), image(seed=2))
+
+
+@pytest.mark.parametrize("scheme", ["precomputed", "zarr"])
+def test_checks_of_any_format(tmp_path, scheme):
+    """Bad sections are set to 0 and coarser levels compared, in every format."""
+    url = f"{scheme}://{tmp_path}/em"
+    spec = VolumeSpec(BOUNDS, (40, 4, 4), np.dtype("u1"), None, "image", (8, 16, 16), max_mip=1)
+    create_volume(spec, url).write(image())
+    (tmp_path / "em" / "blackout_section_ids.json").write_text('{"section_ids": [0]}')
+    black = body("load-volume", "-v", url, "--blackout-sections")(Task())["chunk"]
+    assert [z for z in range(-3, 7) if not black.array[z + 3].any()] == [0]
+    assert "does not match the level" in run(
+        "load-volume -v", url, "--validate-mip 1 threshold -t 1", code=1
+    )
+
+
+def test_voxel_size(tmp_path):
+    """The voxel size may be said where the volume has it wrong."""
+    url = f"zarr://{tmp_path}/em"
+    body("save-volume", "-v", url)(Task(items={"chunk": image()}))
+    chunk = body("load-volume", "-v", url, "--voxel-size 30 8 8")(Task())["chunk"]
+    assert chunk.voxel_size_nm == (30, 8, 8)
+
+
+def test_descriptions_of_a_new_volume(tmp_path):
+    """Blocks, shards, encoding, type and factor of a new volume are those asked for."""
+    url = f"zarr://{tmp_path}/em"
+    run(
+        "create-chunk --size 32 32 32 save-volume -b 8 16 16 --shard-size 16 32 32",
+        "--encoding blosc --dtype uint16 -v", url,
+    )  # fmt: skip
+    volume = open_volume(url)
+    assert (volume.dtype, volume.block_size, volume.write_unit) == (
+        np.uint16, (8, 16, 16), (16, 32, 32),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("saver", ["save-precomputed -v", "save-zarr -s", "save-volume -v"])
+def test_logs_and_thumbnails_of_every_saver(tmp_path, saver):
+    """--upload-log and --create-thumbnail are there for every saver of volumes."""
+    scheme = "zarr" if "zarr" in saver else "precomputed"
+    url = f"{scheme}://{tmp_path}/em"
+    run("create-chunk --size 8 64 64", saver, url, "--upload-log --create-thumbnail")
+    assert (tmp_path / "em" / "log" / "0-8_0-64_0-64.json").exists()
+    small = open_volume(f"precomputed://{tmp_path}/em/thumbnail", mip=6)
+    assert small.bounds.size == (8, 1, 1)
+
+
+def test_two_logs_in_one_place(tmp_path):
+    """Two savers that would write the same logs are refused before the first task."""
+    url = f"zarr://{tmp_path}/em"
+    text = run(
+        "create-chunk copy-var --to-name copy --deep-copy save-volume --upload-log -v", url,
+        "save-volume --upload-log --mip 1 -i copy -v", url, code=2,
+    )  # fmt: skip
+    assert f"{tmp_path}/em/log" in text
+    assert not (tmp_path / "em").exists()

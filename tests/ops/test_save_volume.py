@@ -1,0 +1,37 @@
+"""Tests of save-volume that are not shared with load-volume: what is refused."""
+
+import pytest
+from click.testing import CliRunner
+
+from chunkflow_py.cli.main import cli
+
+
+def run(*words, code=0):
+    """Run a line and return what it printed."""
+    result = CliRunner().invoke(cli, ["--quiet", *(p for w in words for p in str(w).split())])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        ("-v out", 1, "write precomputed://out or zarr://out to say its format"),
+        ("-v zarr://out --no-create", 1, "leave out --no-create"),
+        ("-v zarr://out --dtype nonsense", 2, "--dtype nonsense is not a type"),
+        ("-v zarr://out --shard-size 8 8 8", 2, "needs a block size"),
+        ("-v zarr://out -b 6 6 6 --shard-size 8 8 8", 2, "try (12, 12, 12)"),
+        ("-v zarr://out --time 1", 2, "time index 1 is to be written"),
+        ("-v zarr://out --encoding jpeg", 1, "jpeg"),
+        ("-v precomputed://out --encoding zstd", 1, "zstd"),
+        ("-v n5://out", 1, "only read"),
+        ("-v", 2, "requires an argument"),
+    ],
+)
+def test_bad_options(words, code, text, tmp_path, monkeypatch):
+    """What cannot work is one sentence and an exit code, and makes nothing."""
+    monkeypatch.chdir(tmp_path)
+    output = run("create-chunk save-volume", words, code=code)
+    assert text in output
+    assert "Traceback" not in output
+    assert list(tmp_path.iterdir()) == []
