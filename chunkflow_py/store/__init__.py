@@ -1,1 +1,57 @@
-"""Objects under a URL: whole, atomic, durable."""
+"""Objects under a URL: whole, atomic, durable.
+
+| URL                      | where                                                              |
+|--------------------------|--------------------------------------------------------------------|
+| ``/data/em``, ``file://``| files of this machine: `chunkflow_py.store.folder`                 |
+| ``s3://bucket/em``       | S3, or what speaks like it (``AWS_ENDPOINT_URL``)                  |
+| ``gs://bucket/em``       | Google Cloud Storage                                               |
+| ``https://host/em``      | a web server: reading, without listing; also ``http://``           |
+| ``mem://name/em``        | objects of this process, for tests                                 |
+
+All but files are served by `chunkflow_py.store.objects`.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from chunkflow_py.errors import VolumeError, needs_extra
+from chunkflow_py.store.protocol import Access
+
+if TYPE_CHECKING:
+    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.retry import Manners
+
+SCHEMES = ("file", "s3", "gs", "https", "http", "mem")
+
+
+def open_store(url: str, access: Access = Access(), *, manners: Manners | None = None) -> Store:  # noqa: B008 frozen
+    """Return the objects below *url*; nothing has to be there yet.
+
+    Args:
+        url: of the folder or prefix, such as ``/data/em`` or ``s3://bucket/em``.
+        access: how to call on a cloud.
+        manners: deadlines and retries of calls over a network; the defaults unless given.
+
+    Raises:
+        VolumeError: the scheme is not known, or there are no credentials.
+        MissingExtraError: a library for clouds is not installed.
+    """
+    scheme, separator, path = url.partition("://")
+    if not separator or scheme == "file":
+        from chunkflow_py.store.folder import FolderStore
+
+        return FolderStore(path if separator else url)
+    if scheme == "mem":
+        from chunkflow_py.store.memory import MemoryStore
+
+        return MemoryStore(path)
+    if scheme in SCHEMES:
+        with needs_extra("cloud", f"{scheme}://"):
+            from chunkflow_py.store.objects import open_cloud
+        return open_cloud(scheme, path, access, manners)
+    near = get_close_matches(scheme, SCHEMES, n=1, cutoff=0.3)
+    words = f"did you mean {near[0]}://?" if near else f"known are {', '.join(SCHEMES)}"
+    msg = f"cannot open {scheme}://…: unknown scheme {scheme}://; {words}"
+    raise VolumeError(msg)

@@ -40,7 +40,9 @@ _REMEDIES = {
 }
 
 
-def write_whole(path: str | os.PathLike[str], data: bytes, *, fsync: bool = True) -> None:
+def write_whole(
+    path: str | os.PathLike[str], data: bytes | memoryview, *, fsync: bool = True
+) -> None:
     """Write *data* as the whole content of a file, atomically and durably.
 
     Missing folders are made.
@@ -75,24 +77,34 @@ def replacing(path: str | os.PathLike[str], *, fsync: bool = True) -> Iterator[P
         VolumeError: the file cannot be written; the temporary file is gone, the old one is kept.
     """
     final = Path(path)
-    # A long name is cut at its front: the extension stays.
-    room = _LONGEST_NAME - len(TEMPORARY_PREFIX) - 9
-    tail = os.fsdecode(os.fsencode(final.name)[-room:])
-    temporary = final.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}-{tail}")
+    temporary = temporary_beside(final)
     with os_errors("write", final):
         try:
             make_folder(final.parent)
             yield temporary
             if fsync:
-                _sync(temporary)
+                sync(temporary)
             temporary.replace(final)
             if fsync:
-                _sync(final.parent)
+                sync(final.parent)
         except BaseException:
             # The failure to report is the first one, not that of cleaning up.
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
+
+
+def temporary_beside(path: Path, mark: str | None = None) -> Path:
+    """Return a name in the same folder that is no object's, and ends as that of *path*.
+
+    Args:
+        path: of the file in the end.
+        mark: what tells it from other temporary names; random unless given.
+    """
+    start = f"{TEMPORARY_PREFIX}{mark or secrets.token_hex(4)}-"
+    # A long name is cut at its front: the extension stays.
+    tail = os.fsdecode(os.fsencode(path.name)[-(_LONGEST_NAME - len(start)) :])
+    return path.with_name(start + tail)
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:
@@ -109,7 +121,7 @@ def make_folder(path: str | os.PathLike[str]) -> None:
             folder = folder.parent
         for each in reversed(missing):
             each.mkdir(exist_ok=True)
-            _sync(each.parent)
+            sync(each.parent)
 
 
 @contextmanager
@@ -142,7 +154,8 @@ def os_errors(verb: str, path: str | os.PathLike[str]) -> Iterator[None]:
         raise VolumeError(msg) from error
 
 
-def _sync(path: Path) -> None:
+def sync(path: str | os.PathLike[str]) -> None:
+    """Wait until the disk has a file, or the names in a folder."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,0 +1,212 @@
+"""Objects that are files of this machine.
+
+Sync policy, the same for every write: the content is on the disk (fsync) before it takes its final
+name, and the folder, which holds the name, after that; only then does the write return. So a power
+cut finds the old object or the new one, whole, and never takes back what was reported as written.
+A removal is on the disk when it returns, too. There is no setting to weaken this: writes of several
+threads share their waits for the disk.
+
+Names that begin with ``.tmp-`` are not objects: what a process that was killed leaves behind.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chunkflow_py.store.keys import check_key
+from chunkflow_py.store.local import (
+    TEMPORARY_PREFIX,
+    make_folder,
+    os_errors,
+    sync,
+    temporary_beside,
+    write_whole,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# No object: nothing of the name, a file where a folder should be, a folder where it should be.
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+
+
+class FolderStore:
+    """A folder as a store; see `chunkflow_py.store.protocol.Store`."""
+
+    is_local = True
+    # Enough that waits for the disk overlap, whatever the number of cores.
+    connections = 16
+
+    def __init__(self, path: str) -> None:
+        """Open a folder, which need not exist yet."""
+        self._root = os.fspath(Path(path).expanduser().absolute())
+        self._under = self._root.rstrip("/") + "/"
+        self.url = f"file://{self._root}"
+
+    def _path(self, key: str) -> str:
+        return self._under + check_key(key, self.url)
+
+    def get(self, key: str) -> bytes | None:
+        """Return the whole object, or ``None`` if there is none."""
+        return self._read(key, 0, None)
+
+    def get_range(self, key: str, start: int, stop: int) -> bytes | None:
+        """Return bytes *start* to *stop*, or the last ``-start`` bytes."""
+        return self._read(key, start, None if start < 0 else stop)
+
+    def _read(self, key: str, start: int, stop: int | None) -> bytes | None:
+        path = self._path(key)
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                size = os.fstat(handle).st_size
+                start = max(0, size + start) if start < 0 else start
+                length = max(0, (size if stop is None else min(stop, size)) - start)
+                data = os.pread(handle, length, start)
+                if len(data) < length:  # Linux reads 2 GiB at most at once
+                    parts = [data]
+                    while data and (done := sum(map(len, parts))) < length:
+                        data = os.pread(handle, length - done, start + done)
+                        parts.append(data)
+                    data = b"".join(parts)
+                return data
+            finally:
+                os.close(handle)
+        except _ABSENT:
+            return None
+        except OSError:
+            with os_errors("read", path):
+                raise
+
+    def put(
+        self,
+        key: str,
+        data: bytes | memoryview,
+        *,
+        content_type: str | None = None,  # noqa: ARG002 headers are of clouds
+        content_encoding: str | None = None,  # noqa: ARG002
+        cache_control: str | None = None,  # noqa: ARG002
+    ) -> None:
+        """Write an object whole; it is on the disk when this returns."""
+        write_whole(self._path(key), data)
+
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
+        """Write an object unless there is one; return whether it was written by this call."""
+        return self._create(Path(self._path(key)), data, is_locked=False)
+
+    def _create(self, path: Path, data: bytes | memoryview, *, is_locked: bool) -> bool:
+        temporary = temporary_beside(path)
+        with os_errors("write", path):
+            if path.exists():
+                return False
+            make_folder(path.parent)
+            try:
+                temporary.write_bytes(data)
+                sync(temporary)
+                is_first = self._link(temporary, path, is_locked=is_locked)
+            finally:
+                # The failure to report is the first one, not that of cleaning up.
+                with suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+            sync(path.parent)
+        return is_first
+
+    def _link(self, temporary: Path, path: Path, *, is_locked: bool) -> bool:
+        """Give a file its name unless that is taken: the step that one process alone can do."""
+        try:
+            path.hardlink_to(temporary)
+        except FileExistsError:
+            # A network file system may have lost the reply to a link that it made.
+            return temporary.stat().st_nlink > 1
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with nullcontext() if is_locked else self._locked(path):
+                if path.exists():
+                    return False
+                temporary.replace(path)
+        return True
+
+    def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
+        """Replace an object by what *change* makes of it, one process after the other."""
+        path = Path(self._path(key))
+        with self._locked(path):
+            while True:
+                old = self.get(key)
+                new = bytes(change(old))
+                if old is not None:
+                    write_whole(path, new)
+                    return new
+                # Those who put if absent do not wait for the lock.
+                if self._create(path, new, is_locked=True):
+                    return new
+
+    @contextmanager
+    def _locked(self, path: Path) -> Iterator[None]:
+        """Let one holder at a time into the block; the lock of one that dies is free at once."""
+        lock = temporary_beside(path, "lock")
+        make_folder(path.parent)
+        with os_errors("lock", path):
+            handle = _lock(lock)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                lock.unlink()
+            os.close(handle)
+
+    def delete(self, key: str) -> None:
+        """Remove an object; it is no error if there is none."""
+        path = Path(self._path(key))
+        with os_errors("remove", path):
+            try:
+                path.unlink()
+            except (FileNotFoundError, NotADirectoryError):
+                return
+            sync(path.parent)
+
+    def size(self, key: str) -> int | None:
+        """Return the length of an object in bytes, or ``None`` if there is none."""
+        path = Path(self._path(key))
+        with os_errors("read", path):
+            return path.stat().st_size if path.is_file() else None
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """Yield the keys that begin with *prefix*, in no particular order."""
+        folders = [prefix.rpartition("/")[0]]
+        while folders:
+            folder = folders.pop()
+            with os_errors("list", self._under + folder):
+                try:
+                    entries = list(os.scandir(self._under + folder))
+                except (FileNotFoundError, NotADirectoryError):
+                    continue
+            for entry in entries:
+                key = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.is_dir():
+                    if key.startswith(prefix) or prefix.startswith(f"{key}/"):
+                        folders.append(key)
+                elif key.startswith(prefix) and not entry.name.startswith(TEMPORARY_PREFIX):
+                    yield key
+
+
+def _lock(path: Path) -> int:
+    """Return the handle of a lock file that this call alone holds."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            # The last holder has removed the file it held: that one is nobody's lock any more.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), path.stat()):
+                    return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)

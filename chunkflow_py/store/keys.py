@@ -1,0 +1,22 @@
+"""Keys of objects: paths below the URL of a store, which never lead out of it."""
+
+from __future__ import annotations
+
+from chunkflow_py.errors import VolumeError
+
+
+def check_key(key: str, url: str) -> str:
+    """Return *key* if it names something below the store.
+
+    Keys come from metadata that others wrote, so that ``../../home`` has to be refused.
+
+    Raises:
+        VolumeError: it has a part that is empty, ``.`` or ``..``, or holds a NUL character.
+    """
+    # The second test alone would do; the first is enough for almost every key.
+    if (
+        "/." in key or "//" in key or "\0" in key or not key or key[0] in "./" or key[-1] == "/"
+    ) and (any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key):
+        msg = f"{key!r} cannot be the key of an object below {url}; write it as name/name"
+        raise VolumeError(msg)
+    return key

@@ -1,0 +1,86 @@
+"""Objects in the memory of this process: ``mem://name/prefix``, for tests and trials."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from chunkflow_py.store.keys import check_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# Every store of one name has the same objects, as two openings of one bucket have.
+_OBJECTS: dict[str, bytes] = {}
+_LOCK = threading.RLock()
+
+
+class MemoryStore:
+    """A store in a dictionary; see `chunkflow_py.store.protocol.Store`."""
+
+    is_local = False
+    connections = 8
+
+    def __init__(self, path: str) -> None:
+        """Open the objects below *path*: name and prefix."""
+        self._path = path.strip("/")
+        self.url = f"mem://{self._path}"
+
+    def _name(self, key: str) -> str:
+        return f"{self._path}/{check_key(key, self.url)}"
+
+    def get(self, key: str) -> bytes | None:
+        """Return the whole object, or ``None`` if there is none."""
+        return _OBJECTS.get(self._name(key))
+
+    def get_range(self, key: str, start: int, stop: int) -> bytes | None:
+        """Return bytes *start* to *stop*, or the last ``-start`` bytes."""
+        data = self.get(key)
+        return None if data is None else data[start : stop if start >= 0 else None]
+
+    def put(
+        self,
+        key: str,
+        data: bytes | memoryview,
+        *,
+        content_type: str | None = None,  # noqa: ARG002 headers are of clouds
+        content_encoding: str | None = None,  # noqa: ARG002
+        cache_control: str | None = None,  # noqa: ARG002
+    ) -> None:
+        """Write an object whole."""
+        with _LOCK:
+            _OBJECTS[self._name(key)] = bytes(data)
+
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
+        """Write an object unless there is one; return whether it was written."""
+        name = self._name(key)
+        with _LOCK:
+            absent = name not in _OBJECTS
+            if absent:
+                _OBJECTS[name] = bytes(data)
+        return absent
+
+    def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
+        """Replace an object by what *change* makes of it."""
+        with _LOCK:
+            new = bytes(change(self.get(key)))
+            self.put(key, new)
+        return new
+
+    def delete(self, key: str) -> None:
+        """Remove an object."""
+        with _LOCK:
+            _OBJECTS.pop(self._name(key), None)
+
+    def size(self, key: str) -> int | None:
+        """Return the length of an object in bytes."""
+        data = self.get(key)
+        return None if data is None else len(data)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """Yield the keys that begin with *prefix*."""
+        start = f"{self._path}/"
+        with _LOCK:
+            names = [name for name in _OBJECTS if name.startswith(start + prefix)]
+        for name in names:
+            yield name.removeprefix(start)

@@ -1,0 +1,360 @@
+"""Objects in clouds and on web servers, through obstore.
+
+One place for the manners of all drivers: every call has deadlines, transient failures are tried
+again (`chunkflow_py.store.retry`), a body that is shorter than announced is never returned, and no
+more than `CONNECTIONS` calls to a store are under way at once.
+
+A write on condition (`put_if_absent`, `update`) carries a mark of its own. When the reply to it is
+lost, the mark of what is stored tells whether it was this write that succeeded.
+
+A ``Content-Encoding`` is kept with an object and never undone: `get` returns the bytes as stored.
+Stores must be opened after a process has forked, not before.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import obstore
+from obstore.exceptions import BaseError, NotSupportedError
+
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.store.clouds import open_service
+from chunkflow_py.store.keys import check_key
+from chunkflow_py.store.retry import CallFailedError, Failure, Manners, retried
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from obstore.store import ObjectStore
+
+    from chunkflow_py.store.clouds import Service
+    from chunkflow_py.store.protocol import Access
+
+CONNECTIONS = 32
+# Larger objects go up in parts, several at a time; smaller ones in one request.
+WHOLE_BYTES = 64 << 20
+PART_BYTES = 16 << 20
+
+_MARK = "chunkflow-write"
+_NEW: Any = "create"
+_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
+_TRANSIENT_CODES = ("RequestTimeout", "SlowDown", "InternalError", "ConditionalRequestConflict")
+_STATUS = re.compile(r"Server returned non-2xx status code: (\d{3}) ?([^:\n]*)")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_KIND = re.compile(r"kind: (\w+)")
+_BREAKS = {
+    "Connect": "no connection could be made",
+    "Timeout": "no answer in time",
+    "Interrupted": "the connection broke",
+    "Request": "the connection broke",
+    "Decode": "the answer was cut short",
+    "Unknown": "the connection broke",
+}
+
+
+class CutShortError(Exception):
+    """A body has another length than was announced."""
+
+
+def understand(error: Exception) -> Failure:
+    """Tell why a call to obstore failed, by the text that its Rust side makes.
+
+    Raises:
+        Exception: *error* itself, if it is not about the network or the answer of a server.
+    """
+    if isinstance(error, CutShortError):
+        return Failure("the answer was cut short", is_transient=True)
+    if not isinstance(error, BaseError | OSError):
+        raise error
+    text = str(error)
+    if answer := _STATUS.search(text):
+        status, code = int(answer[1]), _CODE.search(text, answer.end())
+        name = code[1] if code else answer[2].strip()
+        transient = status in _TRANSIENT or name in _TRANSIENT_CODES
+        return Failure(f"{status} {name}".strip(), status, code[1] if code else "", transient)
+    if "HTTP error" in text:
+        kinds = _KIND.findall(text)
+        kind = kinds[0] if kinds else "Unknown"
+        words = _BREAKS.get(kind, "the connection broke")
+        return Failure(words, is_transient=True, is_unreachable=kind == "Connect")
+    if isinstance(error, NotSupportedError):
+        return Failure("the server cannot do this")
+    first = text.split("\n", 1)[0]
+    # What could hold a signature or a password is left out.
+    first = re.sub(r"\w+://\S+", "…", first)[:200]
+    return Failure(first or type(error).__name__)
+
+
+class CloudStore:
+    """Objects of a bucket or a web server; see `chunkflow_py.store.protocol.Store`."""
+
+    is_local = False
+    connections = CONNECTIONS
+
+    def __init__(self, service: Service, manners: Manners) -> None:
+        """Take what knows how to make clients.
+
+        Args:
+            service: the cloud, its address and its credentials.
+            manners: deadlines and retries.
+        """
+        self._service = service
+        self._manners = manners
+        self._slots = threading.BoundedSemaphore(CONNECTIONS)
+        self._client = service.client(manners)
+        self._patient: ObjectStore | None = None
+        self._bucket_seen = False
+        self.url = service.url
+
+    def _name(self, key: str) -> str:
+        prefix = self._service.prefix
+        return f"{prefix}/{check_key(key, self.url)}" if prefix else check_key(key, self.url)
+
+    def _call(self, call: Callable[[], Any]) -> Any:
+        def one_try() -> Any:
+            with self._slots:
+                return call()
+
+        return retried(one_try, understand, self._manners, self._service.root)
+
+    def _fail(self, verb: str, key: str, failed: CallFailedError) -> NoReturn:
+        raise self._service.error(f"{verb} {self.url}/{key}".rstrip("/"), failed) from None
+
+    def _is_absent(self, failed: CallFailedError) -> bool:
+        return failed.failure.status in (404, 410) and failed.failure.code != "NoSuchBucket"
+
+    # Reading
+
+    def get(self, key: str) -> bytes | None:
+        """Return the whole object, or ``None`` if there is none."""
+        found = self._fetch(key, None)
+        return None if found is None else found[0]
+
+    def get_range(self, key: str, start: int, stop: int) -> bytes | None:
+        """Return bytes *start* to *stop*, or the last ``-start`` bytes."""
+        if 0 <= stop <= start:
+            return None if self.size(key) is None else b""
+        try:
+            found = self._fetch(key, {"suffix": -start} if start < 0 else (start, stop))
+        except _NoRangesError:
+            whole = self.get(key)
+            return None if whole is None else whole[start : stop if start >= 0 else None]
+        return None if found is None else found[0]
+
+    def _fetch(self, key: str, part: Any) -> tuple[bytes, Any] | None:
+        """Return bytes and what is known of the object, or ``None`` if there is none."""
+        name = self._name(key)
+
+        def call() -> tuple[bytes, Any]:
+            options: Any = None if part is None else {"range": part}
+            answer = obstore.get(self._client, name, options=options)
+            start, stop = answer.range
+            data = bytes(answer.bytes())
+            if len(data) != stop - start:
+                raise CutShortError
+            return data, answer
+
+        try:
+            return self._call(call)  # type: ignore[no-any-return]
+        except CallFailedError as failed:
+            if self._is_absent(failed):
+                return None
+            if failed.failure.status == 416:  # it begins after the end
+                return b"", None
+            if part is not None and failed.failure.words == "the server cannot do this":
+                raise _NoRangesError from None
+            self._fail("read", key, failed)
+
+    def size(self, key: str) -> int | None:
+        """Return the length of an object in bytes, or ``None`` if there is none."""
+        name = self._name(key)
+        try:
+            return int(self._call(lambda: obstore.head(self._client, name))["size"])
+        except CallFailedError as failed:
+            if not self._is_absent(failed):
+                self._fail("read", key, failed)
+        # An answer to HEAD has no body that would tell a missing bucket from a missing object.
+        if not self._bucket_seen:
+            self._fetch(key, (0, 1))
+            self._bucket_seen = True
+        return None
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """Yield the keys that begin with *prefix*."""
+        self._service.check_can("list", self.url)
+        folder = "/".join(filter(None, (self._service.prefix, prefix.rpartition("/")[0])))
+        start = f"{self._service.prefix}/" if self._service.prefix else ""
+        last: list[str] = []
+
+        def pages() -> Any:
+            # After a failure it goes on where it was: keys come in the order of their bytes.
+            return obstore.list(self._client, folder or None, offset=last[0] if last else None)
+
+        stream = pages()
+
+        def page() -> Any:
+            nonlocal stream
+            try:
+                return next(stream, None)
+            except Exception:
+                stream = pages()
+                raise
+
+        while True:
+            try:
+                entries = self._call(page)
+            except CallFailedError as failed:
+                self._fail("list", prefix, failed)
+            if not entries:
+                return
+            last = [entries[-1]["path"]]
+            for entry in entries:
+                key = entry["path"].removeprefix(start)
+                if key.startswith(prefix):
+                    yield key
+
+    # Writing
+
+    def put(
+        self,
+        key: str,
+        data: bytes | memoryview,
+        *,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        cache_control: str | None = None,
+    ) -> None:
+        """Write an object whole."""
+        name = self._name(key)
+        self._service.check_can("write", self.url)
+        headers = {
+            "Content-Type": content_type,
+            "Content-Encoding": content_encoding,
+            "Cache-Control": cache_control,
+        }
+        attributes: Any = {header: value for header, value in headers.items() if value}
+        in_parts = len(data) > WHOLE_BYTES
+        client = self._writer(len(data))
+
+        def call() -> None:
+            obstore.put(
+                client,
+                name,
+                data,
+                attributes=attributes,
+                use_multipart=in_parts,
+                chunk_size=PART_BYTES,
+                max_concurrency=4,
+            )
+
+        try:
+            self._call(call)
+        except CallFailedError as failed:
+            self._fail("write", key, failed)
+
+    def _writer(self, size: int) -> ObjectStore:
+        """Return the client for an upload: a large one may take long until the answer begins."""
+        if size <= PART_BYTES // 4:
+            return self._client
+        if self._patient is None:
+            self._patient = self._service.client(self._manners, is_upload=True)
+        return self._patient
+
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
+        """Write an object unless there is one; return whether it was written by this call."""
+        self._service.check_can("write", self.url)
+        return self._put_on_condition(key, data, _NEW)
+
+    def _put_on_condition(self, key: str, data: bytes | memoryview, condition: Any) -> bool:
+        """Write an object if the condition holds; return whether it did."""
+        name, mark = self._name(key), secrets.token_hex(16)
+        client = self._writer(len(data))
+        replies_lost = 0
+
+        def call() -> None:
+            obstore.put(
+                client,
+                name,
+                data,
+                mode=condition,
+                attributes={_MARK: mark},
+                use_multipart=False,
+            )
+
+        def counting(error: Exception) -> Failure:
+            nonlocal replies_lost
+            failure = understand(error)
+            replies_lost += failure.is_transient
+            return failure
+
+        def one_try() -> None:
+            with self._slots:
+                call()
+
+        try:
+            retried(one_try, counting, self._manners, self._service.root)
+        except CallFailedError as failed:
+            status, code = failed.failure.status, failed.failure.code
+            refused = status == 412 or (status == 404 and code != "NoSuchBucket")
+            if not refused and not failed.failure.is_transient:
+                self._fail("write", key, failed)
+            # An earlier try, or the last one, may have succeeded although no answer arrived.
+            if replies_lost and self._mark_of(key) == mark:
+                return True
+            if not refused:
+                self._fail("write", key, failed)
+            return False
+        return True
+
+    def _mark_of(self, key: str) -> str | None:
+        found = self._fetch(key, None)
+        return None if found is None else found[1].attributes.get(_MARK)
+
+    def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
+        """Replace an object by what *change* makes of it, against concurrent updates."""
+        self._service.check_can("write", self.url)
+        start = time.monotonic()
+        while time.monotonic() - start < self._manners.budget_s:
+            found = self._fetch(key, None)
+            old, condition = None, _NEW
+            if found is not None:
+                old, answer = found
+                known = {name: answer.meta.get(name) for name in ("e_tag", "version")}
+                condition = {name: value for name, value in known.items() if value}
+            new = bytes(change(old))
+            if self._put_on_condition(key, new, condition):
+                return new
+        msg = (
+            f"cannot update {self.url}/{key}: other processes changed it all the time for "
+            f"{self._manners.budget_s:g} s; run fewer of them"
+        )
+        raise VolumeError(msg)
+
+    def delete(self, key: str) -> None:
+        """Remove an object; it is no error if there is none."""
+        name = self._name(key)
+        self._service.check_can("write", self.url)
+        try:
+            self._call(lambda: obstore.delete(self._client, name))
+        except CallFailedError as failed:
+            if not self._is_absent(failed):
+                self._fail("remove", key, failed)
+
+
+class _NoRangesError(Exception):
+    """The server sends whole objects only."""
+
+
+def open_cloud(scheme: str, path: str, access: Access, manners: Manners | None) -> CloudStore:
+    """Return the objects at ``scheme://path``.
+
+    Raises:
+        VolumeError: the address is incomplete, or there are no credentials.
+        MissingExtraError: a library of the cloud is not installed.
+    """
+    return CloudStore(open_service(scheme, path, access), manners or Manners())

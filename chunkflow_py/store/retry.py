@@ -1,0 +1,140 @@
+"""When a call over a network is tried again, how long it is waited, and when it is given up.
+
+Between two tries lies a random wait between nothing and a bound that doubles with each (full
+jitter: callers that were refused together do not come back together). What may pass by itself is
+tried again: 408, 425, 429, 500, 502, 503, 504, connections that are refused, reset or silent, and
+bodies that end early. Nothing else is: 403 stays 403.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Manners:
+    """How calls over a network are made; all in seconds.
+
+    Attributes:
+        connect_s: until a connection must be there.
+        stall_s: without a byte, after which a connection counts as dead.
+        longest_s: for one try, whatever its size; a large object over a slow line needs minutes.
+        budget_s: for all tries of one call; a try that has begun may end after it.
+        unreachable_s: the same while no connection can be made at all, as with a wrong address.
+        first_wait_s: bound of the first wait.
+        longest_wait_s: bound of all waits.
+    """
+
+    connect_s: float = 5
+    stall_s: float = 20
+    longest_s: float = 600
+    budget_s: float = 120
+    unreachable_s: float = 30
+    first_wait_s: float = 0.1
+    longest_wait_s: float = 10
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a call failed.
+
+    Attributes:
+        words: for a person; without addresses and credentials.
+        status: of HTTP, if there was an answer.
+        code: of the cloud, such as ``NoSuchBucket``, or nothing.
+        is_transient: whether another try may succeed.
+        is_unreachable: whether there was no connection.
+    """
+
+    words: str
+    status: int | None = None
+    code: str = ""
+    is_transient: bool = False
+    is_unreachable: bool = False
+
+
+class CallFailedError(Exception):
+    """A call has failed for good.
+
+    Attributes:
+        failure: of the last try.
+        tries: how many there were.
+        seconds: how long they took with the waits.
+    """
+
+    def __init__(self, failure: Failure, tries: int, seconds: float) -> None:
+        """Say why, after how many tries."""
+        self.failure, self.tries, self.seconds = failure, tries, seconds
+        tried = f" ({tries} tries in {seconds:.0f} s)" if tries > 1 else ""
+        super().__init__(failure.words + tried)
+
+
+def retried(
+    call: Callable[[], Result],
+    understand: Callable[[Exception], Failure],
+    manners: Manners,
+    where: str,
+) -> Result:
+    """Return what *call* returns, trying again what may pass.
+
+    Args:
+        call: one try; may be made many times.
+        understand: what its exception means; raises those that are not of the network.
+        manners: how often and how long.
+        where: for the log, without credentials.
+
+    Raises:
+        CallFailedError: the failure is not transient, or the budget is spent.
+    """
+    start = time.monotonic()
+    for tries in count(1):
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 sorted by the caller
+            failure = understand(error)
+        elapsed = time.monotonic() - start
+        bound = min(manners.longest_wait_s, manners.first_wait_s * 2 ** min(tries - 1, 30))
+        wait = random.uniform(0, bound)  # noqa: S311 not a secret
+        limit = manners.unreachable_s if failure.is_unreachable else manners.budget_s
+        if not failure.is_transient or elapsed + wait > limit:
+            # The cause is left out: it holds the answer as sent, which is not for people.
+            raise CallFailedError(failure, tries, elapsed) from None
+        _NOTES.add(where, failure.words)
+        time.sleep(wait)
+    raise AssertionError  # pragma: no cover count never ends
+
+
+class _Notes:
+    """Says now and then how many calls were tried again: a line for each would drown the log."""
+
+    EVERY_S = 10
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._said = -float(self.EVERY_S)
+
+    def add(self, where: str, words: str) -> None:
+        with self._lock:
+            self._count += 1
+            now = time.monotonic()
+            if now - self._said < self.EVERY_S:
+                return
+            number, self._count, self._said = self._count, 0, now
+        logger.info("tried %d calls again; the last was to %s: %s", number, where, words)
+
+
+_NOTES = _Notes()
