@@ -14,16 +14,20 @@ import logging
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from itertools import pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import ChunkflowError, OperatorError, OptionError
-from chunkflow_py.geometry import BoundingBox, BoxGrid
+from chunkflow_py.forecast import LineForecast, forecast, largest_size
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.lanes import Lane, lanes_of
+from chunkflow_py.memory import available_host_bytes, describe_bytes
 from chunkflow_py.stages import (
+    ChecksMemory,
     HasBounds,
     HasHalo,
     HasMargin,
+    HasMemory,
     HasPrepare,
     KeepsVoxels,
     MakesVoxels,
@@ -34,7 +38,6 @@ from chunkflow_py.stages import (
     ReportsProgress,
     SetsBox,
     Source,
-    ThreadSafe,
     WritesTo,
 )
 from chunkflow_py.stream import mapped, overlapped, prefetch
@@ -77,7 +80,8 @@ class Pipeline:
     Args:
         operators: in the order in which they are applied.
         source: what makes the tasks; without one the line runs once, on an empty task.
-        ahead: how many tasks each lane may work ahead; 0 runs everything in this thread.
+        ahead: how many tasks each lane may work ahead; 0 runs everything in this thread; ``None``
+            is 1 if the memory which that takes is available, else 0.
         dry_run: leave out the operators of the write lane.
         listener: hears of progress.
     """
@@ -87,17 +91,20 @@ class Pipeline:
         operators: Sequence[Operator],
         source: Source | None = None,
         *,
-        ahead: int = 0,
+        ahead: int | None = 0,
         dry_run: bool = False,
         listener: Listener | None = None,
     ) -> None:
         """Label repeated operators and remember the settings."""
         self.operators = list(operators)
         self.source = source
-        self.ahead = ahead
+        self.ahead = ahead or 0
+        self._automatic = ahead is None
         self.dry_run = dry_run
         self.listener = listener or Listener()
         self._free_since: dict[str, float] = {}
+        self._voxels: dict[str, dict[str, Voxels | None]] = {}
+        self._extents: dict[str, Zyx] = {}
         seen: dict[str, int] = {}
         for stage in self.operators:
             seen[stage.name] = seen.get(stage.name, 0) + 1
@@ -126,7 +133,7 @@ class Pipeline:
             held = voxels.get(stage.inputs[0]) if stage.inputs else None
             with _named(stage):
                 if isinstance(body, HasPrepare) and not (self.dry_run and stage.lane == "write"):
-                    body.prepare(Outline(boxes, domain, has_tasks, held, self.ahead))
+                    body.prepare(Outline(boxes, domain, has_tasks, held))
                 if isinstance(body, HasBounds):
                     domain = body.bounds()
             domains.update(dict.fromkeys(stage.outputs, domain))
@@ -135,7 +142,11 @@ class Pipeline:
                 made = body.voxels()
             elif isinstance(body, KeepsVoxels) and body.keeps_voxels:
                 made = held
-            voxels.update(made if isinstance(made, dict) else dict.fromkeys(stage.outputs, made))
+            named = made if isinstance(made, dict) else dict.fromkeys(stage.outputs, made)
+            voxels.update(named)
+            self._voxels[stage.name] = dict(named)
+            if largest := largest_size(boxes) if has_tasks else domain and domain.size:
+                self._extents[stage.name] = largest
             if isinstance(body, MovesFaces) and boxes is not None:
                 boxes = _moved(boxes, body)
             has_tasks = has_tasks or (isinstance(body, SetsBox) and body.set_bbox)
@@ -201,6 +212,48 @@ class Pipeline:
             result = result.hull(need.get(name, box))
         return result.intersection(domain) if not result.intersection(domain).is_empty else result
 
+    # --- memory --------------------------------------------------------------------------------
+
+    def _choose_ahead(self, stages: Sequence[Operator], tasks: int | None) -> None:
+        """Tell how much memory the line will take, and work ahead only if that is there.
+
+        Raises:
+            OptionError: it does not fit with one task at a time either.
+        """
+        self.ahead = 1 if self._automatic else self.ahead
+        if not any(isinstance(stage.body, HasMemory) for stage in stages):
+            return  # nothing is known
+        expected, available = self._expected(stages, self.ahead, tasks), available_host_bytes()
+        if available is not None and expected.bytes > available:
+            least = self._expected(stages, 0, tasks)
+            there = describe_bytes(available)
+            if least.bytes > available:
+                self._refuse(stages, least, there)
+            words = f"--ahead {self.ahead} is expected to peak at {describe_bytes(expected.bytes)}"
+            if self._automatic:
+                logger.info("%s, and %s are available: going on with --ahead 0", words, there)
+                self.ahead, expected = 0, least
+            elif self.ahead:
+                logger.warning(
+                    "%s, and %s are available; --ahead 0 would take %s",
+                    words, there, describe_bytes(least.bytes),
+                )  # fmt: skip
+        logger.info("expected peak: %s", expected)
+
+    def _expected(self, stages: Sequence[Operator], ahead: int, tasks: int | None) -> LineForecast:
+        lanes = lanes_of(stages, ahead)
+        return forecast(lanes, self._voxels, self._extents, tasks if ahead else 1)
+
+    def _refuse(self, stages: Sequence[Operator], least: LineForecast, available: str) -> None:
+        for stage in stages:
+            if isinstance(stage.body, ChecksMemory):
+                stage.body.check_memory(least.bytes)
+        msg = (
+            f"the run is expected to peak at {describe_bytes(least.bytes)} of host memory, and "
+            f"{available} are available; make the tasks smaller"
+        )
+        raise OptionError(msg)
+
     # --- the run -------------------------------------------------------------------------------
 
     def run(self) -> Generator[Task]:
@@ -218,10 +271,11 @@ class Pipeline:
             if self.source:
                 sized: Any = self.source.body
                 total = len(sized) if hasattr(sized, "__len__") else None
+            self._choose_ahead(stages, total)
             self.listener.run_started(stages, total)
             stack.callback(self.listener.run_finished)
             stream: Iterable[Task] = iter(self.source.body) if self.source else [Task()]
-            stream = self._line(stream, self._lanes(stages))
+            stream = self._line(stream, stages)
             if close := getattr(stream, "close", None):
                 stack.callback(close)
             for task in stream:
@@ -229,66 +283,32 @@ class Pipeline:
                 yield task
                 del task
 
-    def _line(self, stream: Iterable[Task], lanes: Sequence[Sequence[Operator]]) -> Iterable[Task]:
-        """Join the lanes, each with as many tasks ahead as `_depths` says."""
-        for number, (lane, depth) in enumerate(zip(lanes, self._depths(lanes), strict=True)):
-            name = f"{lane[0].lane}-{number}"
-            if self._at_once(lane):
-                stream = mapped(stream, partial(self._through, lane), depth, name)
+    def _line(self, stream: Iterable[Task], stages: Sequence[Operator]) -> Iterable[Task]:
+        """Join the lanes."""
+        for number, lane in enumerate(lanes_of(stages, self.ahead)):
+            name = f"{lane.name}-{number}"
+            if lane.at_once:
+                stream = mapped(stream, partial(self._through, lane.stages), lane.depth, name)
             else:
-                stream = prefetch(self._lane(stream, lane), depth, name)
+                stream = prefetch(self._lane(stream, lane), lane.depth, name)
         return stream
 
-    def _depths(self, lanes: Sequence[Sequence[Operator]]) -> list[int]:
-        """Return how many tasks each lane works ahead of what the next one asks for."""
-        depths = [self.ahead] * len(lanes)
-        if lanes and not self._at_once(lanes[-1]):
-            depths[-1] = 0  # it runs in the caller's thread
-        for number, (lane, later) in enumerate(pairwise(lanes)):
-            begins = self._starts_ahead(later[0])  # and so has one task in hand itself
-            if self._at_once(lane):
-                depths[number] += not begins
-            elif later is lanes[-1] and self._at_once(later):
-                depths[number] = 0  # what it makes is taken at once
-                depths[-1] += not self._starts_ahead(lane[0])
-            else:
-                depths[number] -= begins
-        return depths
-
-    def _at_once(self, lane: Sequence[Operator]) -> bool:
-        """Tell whether a lane works on several tasks at the same time."""
-        return self.ahead > 0 and all(
-            isinstance(stage.body, ThreadSafe) and stage.body.thread_safe for stage in lane
-        )
-
-    def _starts_ahead(self, stage: Operator) -> bool:
-        return self.ahead > 0 and stage.start is not None
-
-    def _lanes(self, stages: Sequence[Operator]) -> list[list[Operator]]:
-        """Group neighbours of one lane; what begins ahead comes first in its group."""
-        lanes: list[list[Operator]] = []
-        for stage in stages:
-            if lanes and lanes[-1][0].lane == stage.lane and not self._starts_ahead(stage):
-                lanes[-1].append(stage)
-            else:
-                lanes.append([stage])
-        return lanes
-
-    def _lane(self, stream: Iterable[Task], lane: Sequence[Operator]) -> Iterator[Task]:
+    def _lane(self, stream: Iterable[Task], lane: Lane) -> Iterator[Task]:
         """Apply the operators of one lane to every task; never raises for a task's sake."""
-        if self._starts_ahead(lane[0]):
-            begin, lane = partial(self._begin, lane[0]), lane[1:]
+        stages = lane.stages
+        if lane.begins:
+            begin, stages = partial(self._begin, stages[0]), stages[1:]
             stream = overlapped(stream, begin)
         try:
             for task in stream:
-                yield self._through(lane, task)
+                yield self._through(stages, task)
                 del task  # free its chunks before the next task loads its own
         finally:
             if close := getattr(stream, "close", None):
                 close()
 
-    def _through(self, lane: Sequence[Operator], task: Task) -> Task:
-        for stage in lane:
+    def _through(self, stages: Sequence[Operator], task: Task) -> Task:
+        for stage in stages:
             if task.outcome is None:
                 self._apply(stage, task)
         return task

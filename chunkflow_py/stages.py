@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from chunkflow_py.chunk import Chunk, Voxels
+    from chunkflow_py.memory import Need
+    from chunkflow_py.volume.blocks import Traffic
 
 __all__ = ["Operator", "Outline", "Skip", "Source", "TaskSource", "operator", "source", "transform"]
 
@@ -52,14 +54,12 @@ class Outline:
         domain: bounds of the volume that the operator's first input comes from, if known.
         has_tasks: whether tasks have boxes when they reach the operator, known or not.
         voxels: what the operator's first input holds, if known.
-        ahead: how many tasks each lane may work ahead.
     """
 
     boxes: Boxes | None = None
     domain: BoundingBox | None = None
     has_tasks: bool = False
     voxels: Voxels | None = None
-    ahead: int = 0
 
     @property
     def region(self) -> BoundingBox | None:
@@ -156,6 +156,31 @@ class ReportsProgress(Protocol):
     """A body with news from inside one call: it calls on_progress(done, total)."""
 
     on_progress: Callable[[int, int], None] | None
+
+
+@runtime_checkable
+class HasMemory(Protocol):
+    """A body that foretells how much memory it takes; asked when all bodies have been entered."""
+
+    def memory(self, size: Zyx | None) -> Need | None:
+        """Return it, for a first input of extent *size* (if known), or ``None`` if unknown."""
+
+
+@runtime_checkable
+class ChecksMemory(Protocol):
+    """A body that knows what would fit into memory where the line does not."""
+
+    def check_memory(self, line_bytes: int) -> None:
+        """Raise `OptionError` if the line does not fit, of which it is one operator."""
+
+
+@runtime_checkable
+class HasTraffic(Protocol):
+    """A body that counts what it reads, see `chunkflow_py.volume.blocks.Traffic`."""
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """What reading has cost so far, if it is counted."""
 
 
 @runtime_checkable

@@ -147,9 +147,8 @@ def _shorten(text: str, width: int) -> str:
 @click.option(
     "--ahead",
     type=click.IntRange(min=0),
-    default=1,
-    show_default=True,
-    help="Tasks that loading, computing and saving may each work ahead; 0: no threads.",
+    help="Tasks that loading, computing and saving may each work ahead; 0: no threads.  "
+    "[default: 1 if there is memory for it, else 0]",
 )
 @click.option(
     "--debug/--no-debug",
@@ -174,7 +173,7 @@ def run_line(
     /,
     stages: Sequence[Operator | Source | Verb],
     *,
-    ahead: int,
+    ahead: int | None,
     dry_run: bool,
     verbose: bool,
     progress: bool | None,

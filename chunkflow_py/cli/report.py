@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.memory import describe_bytes
 from chunkflow_py.pipeline import Listener
+from chunkflow_py.stages import HasTraffic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,6 +68,7 @@ class Report(Listener):
         self.show_progress = sys.stderr.isatty() if show_progress is None else show_progress
         self.show_table = show_table
         self.seconds: dict[str, float] = {}
+        self.operators: Sequence[Operator] = ()
         self.done = self.skipped = 0
         self.total: int | None = None
         self._bar: Any = None
@@ -78,6 +81,7 @@ class Report(Listener):
         """Open the progress bar: one unit is one operator on one task."""
         self._start = perf_counter()
         self.total = tasks
+        self.operators = operators
         self.seconds = {stage.name: 0.0 for stage in operators}
         self._step = len(operators)
         if self.show_progress:
@@ -154,7 +158,22 @@ class Report(Listener):
         tasks = f"{self.done} task{'' if self.done == 1 else 's'}"
         skipped = f", {self.skipped} of them skipped" if self.skipped else ""
         lines.append(f"{'elapsed':<{width}}  {elapsed:8.2f}  {tasks}{skipped}")
-        return "\n".join(lines)
+        return "\n".join(lines + self._traffic())
+
+    def _traffic(self) -> list[str]:
+        """Return what each loader has read, and how much of that was needed."""
+        lines = []
+        for stage in self.operators:
+            cost = stage.body.traffic if isinstance(stage.body, HasTraffic) else None
+            if cost is not None and cost.needed_bytes:
+                share = cost.decoded_bytes / cost.needed_bytes
+                lines.append(
+                    f"{stage.name} read {describe_bytes(cost.stored_bytes)} and decoded "
+                    f"{describe_bytes(cost.decoded_bytes)}, {share:.2f} times the "
+                    f"{describe_bytes(cost.needed_bytes)} that were needed; {cost.cache_hits} "
+                    f"block{'' if cost.cache_hits == 1 else 's'} were kept from earlier tasks"
+                )
+        return lines
 
     def print_failure(self, task: Task, *, debug: bool) -> None:
         """Print why a task failed and what was left undone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -19,10 +19,19 @@ from chunkflow_py.inference.engine import Engine, as_channels
 from chunkflow_py.inference.feed import Cut, sample
 from chunkflow_py.inference.fit import check_fits
 from chunkflow_py.inference.grid import divisor_warning
-from chunkflow_py.inference.memory import Workload, forecast
+from chunkflow_py.inference.memory import (
+    FIRST_USE,
+    INPUT,
+    LIBRARIES,
+    OUTPUT,
+    WEIGHTS,
+    Workload,
+    forecast,
+)
 from chunkflow_py.inference.models import is_built_in
 from chunkflow_py.inference.normalize import dtype_warning
 from chunkflow_py.inference.voxel_size import check_voxel_size
+from chunkflow_py.memory import Need, describe_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -96,6 +105,7 @@ class Inferencer:
     report_precision: bool = True
     on_progress: Callable[[int, int], None] | None = None
     engine: Engine | None = field(default=None, init=False, repr=False)
+    _workload: Workload | None = field(default=None, init=False, repr=False)
 
     @property
     def settings(self) -> EngineSettings:
@@ -147,7 +157,7 @@ class Inferencer:
         return create_backend(**options | self.network | changes)
 
     def _foretell(self, engine: Engine) -> None:
-        """Log how much memory the run will take at its peak, and refuse what will not fit.
+        """Find out how much memory one task takes at its peak, and refuse what will not fit.
 
         Raises:
             OptionError: it does not fit; names what would.
@@ -158,7 +168,7 @@ class Inferencer:
             return
         found = NetworkMemory(Activations(0, 1), 0) if memory is None else memory()
         line = self.placement.line
-        workload = Workload(
+        self._workload = Workload(
             self.settings,
             found.activations,
             found.weight_bytes,
@@ -168,12 +178,34 @@ class Inferencer:
             device=engine.backend.device,
             backend=self.network.get("backend", "torch"),
             divisor=self.patch_divisor or engine.backend.divisor,
-            ahead=line.ahead,
-            tasks=1 if line.boxes is None else len(line.boxes),
         )
-        expected = forecast(workload)
-        logger.info("expected peak: %s", expected)
+        expected = forecast(self._workload)
+        if expected.device:
+            logger.info("expected peak on the device: %s", describe_bytes(expected.device_bytes))
         check_fits(expected)
+
+    def memory(self, _: Zyx | None) -> Need | None:
+        """Return what the network takes, once it is loaded; ``None`` if that is not known."""
+        if self._workload is None:
+            return None
+        expected = forecast(self._workload)
+        own = (LIBRARIES, WEIGHTS, INPUT, OUTPUT)  # counted by the line; weights are there already
+        held = {part: size for part, size in expected.host.items() if part not in own}
+        held["first use"] = FIRST_USE
+        return Need(self._workload.output_size, held=held, complete=expected.complete)
+
+    def check_memory(self, line_bytes: int) -> None:
+        """Refuse a line that does not fit into memory.
+
+        Args:
+            line_bytes: what the line takes, this network included.
+
+        Raises:
+            OptionError: names what would fit.
+        """
+        if self._workload is not None:
+            others = max(0, line_bytes - forecast(self._workload).host_bytes)
+            check_fits(forecast(replace(self._workload, other_bytes=others)))
 
     # --- the line ------------------------------------------------------------------------------
 

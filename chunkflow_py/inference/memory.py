@@ -1,4 +1,6 @@
-"""Memory is foretold: how much a run will hold at its peak, before anything is read.
+"""Memory is foretold: how much a network over one task holds at its peak, before anything is read.
+
+What a whole line takes, with several tasks in flight, is told by `chunkflow_py.forecast`.
 
 ```
 host    interpreter and libraries | weights | activations | chunks | engine | batches    on the CPU
@@ -22,7 +24,7 @@ import torch
 
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.grid import PatchGeometry, PatchGrid
-from chunkflow_py.inference.system_memory import resident_bytes
+from chunkflow_py.memory import describe_bytes, resident_bytes
 
 if TYPE_CHECKING:
     from chunkflow_py.inference.activations import Activations
@@ -36,7 +38,12 @@ _CONVERSION = 8  # bytes for a value of a region: masks, and values of another t
 _STAGED = 2  # buffers between device and host
 
 # Libraries make their kernels, threads and tables at the first forward (measured: 12 to 18 MB).
-_FIRST_USE = 15_000_000
+FIRST_USE = 15_000_000
+
+# Names of parts that the line counts for itself, where it is foretold as a whole.
+LIBRARIES, WEIGHTS, INPUT, OUTPUT = (
+    "interpreter and libraries", "network weights", "input chunk", "output chunk",
+)  # fmt: skip
 
 # What is taken for maps, per byte that PyTorch has alive at once. In the heap of glibc a gap
 # between two buffers is rarely filled: measured 1.1 to 1.6. OpenVINO makes fewer maps and places
@@ -58,8 +65,7 @@ class Workload:
         device: where the network runs.
         backend: what runs it: ``torch``, ``openvino``, ``onnxruntime``.
         divisor: what patch sizes have to be multiples of, zyx, if that is known.
-        ahead: how many tasks each lane may work ahead.
-        tasks: their number, if known.
+        other_bytes: what the other operators of the line take, for chunks of this size.
         resident_bytes: what the process holds now, the weights included if they are on the host.
     """
 
@@ -72,8 +78,7 @@ class Workload:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     backend: str = "torch"
     divisor: Zyx | None = None
-    ahead: int = 0
-    tasks: int | None = None
+    other_bytes: int = 0
     resident_bytes: int = field(default_factory=resident_bytes)
 
     @property
@@ -83,7 +88,8 @@ class Workload:
 
     def with_output_size(self, size: Zyx) -> Workload:
         """Return the same with chunks of another size."""
-        return replace(self, output_size=size, input_size=size + self.margin)
+        others = self.other_bytes * size.product() // self.output_size.product()
+        return replace(self, output_size=size, input_size=size + self.margin, other_bytes=others)
 
     def with_batch_size(self, batch_size: int) -> Workload:
         """Return the same with batches of another size."""
@@ -164,16 +170,16 @@ def forecast(workload: Workload) -> Forecast:
     channels = settings.num_output_channels
     blending = engine_workspace(settings.geometry, channels, cover, channels if cuda else 1)
     item = np.dtype(settings.stored_dtype).itemsize
-    inputs, outputs = chunks_in_flight(workload.ahead, workload.tasks)
     chunks = {
-        "input chunks": inputs
-        * (workload.input_size.product() * settings.num_input_channels)
+        INPUT: workload.input_size.product()
+        * settings.num_input_channels
         * np.dtype(workload.input_dtype).itemsize,
-        "output chunks": outputs
-        * (workload.output_size.product() * settings.output_channels * item),
+        OUTPUT: workload.output_size.product() * settings.output_channels * item,
     }
+    if workload.other_bytes:
+        chunks["other operators"] = workload.other_bytes
     network = {
-        "network weights": workload.weight_bytes,
+        WEIGHTS: workload.weight_bytes,
         "network activations": int(found.peak_bytes * slack) if found else 0,
     }
     converted = 0 if settings.output_dtype == "float32" else settings.num_output_channels
@@ -182,7 +188,7 @@ def forecast(workload: Workload) -> Forecast:
         "batches": batch * ((_FEED if cuda else 1) + _COPIES) + _augmentation(settings, batch),
     }
     libraries = max(0, workload.resident_bytes - (0 if cuda else workload.weight_bytes))
-    start = {"interpreter and libraries": libraries + _FIRST_USE}
+    start = {LIBRARIES: libraries + FIRST_USE}
     if not cuda:
         return Forecast(workload, start | network | chunks | work, {}, found is not None)
     staged = _STAGED * region * settings.output_channels * item
@@ -229,26 +235,3 @@ def _augmentation(settings: EngineSettings, batch: int) -> int:
         return 0
     output = batch // settings.num_input_channels * settings.num_output_channels
     return batch + 2 * output
-
-
-def chunks_in_flight(ahead: int, tasks: int | None = None) -> tuple[int, int]:
-    """Return how many input and output chunks a line ``load inference save`` holds at once.
-
-    ```
-    ahead 0     read a, compute a, write a, read b ...                  one input, one output
-    ahead n     write a | n computed, wait | compute | n read or begun  n + 1 inputs, n + 2 outputs
-    ```
-
-    The input of a task is let go of when its output takes its name.
-
-    Args:
-        ahead: how many tasks each lane may work ahead.
-        tasks: there are no more than this many, if it is known.
-    """
-    inputs, outputs = (1, 1) if ahead == 0 else (ahead + 1, ahead + 2)
-    return (inputs, outputs) if tasks is None else (min(inputs, tasks), min(outputs, tasks))
-
-
-def describe_bytes(size: int) -> str:
-    """Return a number of bytes as it is printed, in units of 1000."""
-    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"

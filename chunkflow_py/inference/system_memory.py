@@ -1,57 +1,12 @@
-"""How much memory there is, as the process may use it."""
+"""How much memory there is, of the host and of a GPU, as the process may use it."""
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from chunkflow_py.memory import available_host_bytes, resident_bytes
 
-_PROC = Path("/proc")
-_CGROUP = Path("/sys/fs/cgroup")
-
-
-def resident_bytes(proc: Path = _PROC) -> int:
-    """Return the memory that this process holds now; 0 where the system does not tell."""
-    with suppress(OSError):
-        pages = int((proc / "self/statm").read_text(encoding="ascii").split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    return 0
-
-
-def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
-    """Return the memory that this process can have in all, with what it holds already.
-
-    It is what the kernel can give (MemAvailable), or the limit of the container or the job (control
-    groups, version 1 and 2) if that is less; pages of files in the cache do not count as used.
-
-    Args:
-        proc: where the kernel tells of processes.
-        cgroup: where it tells of control groups.
-
-    Returns:
-        ``None`` where the system does not tell (not Linux).
-    """
-    free = [
-        value * 1024
-        for key, value in _numbers(proc / "meminfo")
-        if key.rstrip(":") == "MemAvailable"
-    ]
-    for folder in _cgroups(proc, cgroup):
-        for limit, usage in (
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ):
-            with suppress(OSError, ValueError):  # no limit is the word max
-                left = _number(folder / limit) - _number(folder / usage)
-                cached = dict(_numbers(folder / "memory.stat"))
-                free.append(left + cached.get("inactive_file", 0))
-    return max(0, min(free)) + resident_bytes(proc) if free else None
+__all__ = ["available_device_bytes", "available_host_bytes", "resident_bytes"]
 
 
 def available_device_bytes(device: torch.device) -> int | None:
@@ -59,27 +14,3 @@ def available_device_bytes(device: torch.device) -> int | None:
     if device.type != "cuda":
         return None
     return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-
-
-def _cgroups(proc: Path, root: Path) -> Iterator[Path]:
-    """Yield the control groups that hold this process, and those around them."""
-    with suppress(OSError):
-        for line in (proc / "self/cgroup").read_text(encoding="ascii").splitlines():
-            _, kinds, path = line.split(":", 2)
-            if kinds and "memory" not in kinds.split(","):
-                continue
-            base = root / "memory" if kinds else root
-            inner = base / path.lstrip("/")
-            # In a container the path may be one of the outside, and only the root is there.
-            yield from {inner, *(up for up in inner.parents if up.is_relative_to(base)), base}
-
-
-def _numbers(path: Path) -> list[tuple[str, int]]:
-    with suppress(OSError):
-        words = (line.split() for line in path.read_text(encoding="ascii").splitlines())
-        return [(word[0], int(word[1])) for word in words if len(word) > 1 and word[1].isdigit()]
-    return []
-
-
-def _number(path: Path) -> int:
-    return int(path.read_text(encoding="ascii"))

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+import os
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from chunkflow_py.chunk import Chunk, Voxels
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.memory import Need
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.cutout import Cutout
-from chunkflow_py.volume.protocol import check_channels
+from chunkflow_py.volume.protocol import Opening, check_channels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import BoundingBox
     from chunkflow_py.task import Task
     from chunkflow_py.volume.protocol import Volume
+
+MOST_CACHED = 512 * 2**20  # bytes of decoded blocks that are kept for the tasks to come
+_COPIES = 2  # of a block that is being read: as stored, and decoded
 
 
 @dataclass
@@ -25,12 +31,15 @@ class VolumeLoader:
     Attributes:
         url: of the volume.
         mip: resolution level.
-        format: ``precomputed`` or ``zarr``, where the address does not say it.
+        format: of the volume, where the address does not say it.
         cutout: which part.
         output_name: name of the chunk in the task.
         channels: which, in this order (default: all).
         voxel_size_nm: instead of the volume's.
-        opening: settings of `open_volume`.
+        time: time index to read (default: the task's).
+        opening: how to use the volume. If it says no ``cache_bytes``, the loader decides: none
+            where tasks share no blocks, else what a row of tasks reads, or two tasks, if that
+            fits into 512 MiB.
         checks: called with the chunk and the volume; each returns the chunk to go on with.
     """
 
@@ -41,10 +50,13 @@ class VolumeLoader:
     output_name: str = "chunk"
     channels: tuple[int, ...] | None = None
     voxel_size_nm: tuple[float, float, float] | None = None
-    opening: Mapping[str, Any] = field(default_factory=dict)
+    time: int | None = None
+    opening: Opening = field(default_factory=Opening)
     checks: tuple[Callable[[Chunk, Volume], Chunk], ...] = ()
+    thread_safe: ClassVar[bool] = True
     _volume: Volume | None = field(default=None, init=False, repr=False)
-    _has_tasks: bool = field(default=False, init=False, repr=False)
+    _line: Any = field(default=None, init=False, repr=False)
+    _lock: Lock = field(default_factory=Lock, init=False, repr=False)
 
     @property
     def volume(self) -> Volume:
@@ -55,15 +67,34 @@ class VolumeLoader:
             VolumeError: it cannot be read.
             ChunkError: it has not these channels.
         """
-        if self._volume is None:
-            found = open_volume(self.url, self.mip, format=self.format, **self.opening)
-            check_channels(self.channels, found.channels, found.url)
-            self._volume = found
-        return self._volume
+        with self._lock:
+            if self._volume is None:
+                self._volume = self._open(self.opening)
+            return self._volume
+
+    def _open(self, opening: Opening) -> Volume:
+        found = open_volume(self.url, self.mip, format=self.format, opening=opening)
+        check_channels(self.channels, found.channels, found.url)
+        return found
+
+    def __enter__(self) -> VolumeLoader:
+        """Keep blocks for the tasks to come, if the tasks of the line share some."""
+        if not self.opening.cache_bytes and (wanted := self._shared_bytes()):
+            self._volume = self._open(replace(self.opening, cache_bytes=wanted))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held but what is freed with the loader."""
+
+    # --- the line ------------------------------------------------------------------------------
 
     def prepare(self, outline: Any) -> None:
-        """Take from the line (an `Outline`) whether its tasks have boxes."""
-        self._has_tasks = outline.has_tasks
+        """Take from the line (an `Outline`) its tasks."""
+        self._line = outline
+
+    @property
+    def _has_tasks(self) -> bool:
+        return self._line is not None and self._line.has_tasks
 
     def bounds(self) -> BoundingBox:
         """Return the domain of the chunks.
@@ -79,12 +110,91 @@ class VolumeLoader:
         """Take what the rest of the line needs for a task's box."""
         self.cutout.negotiate(required)
 
+    def voxels(self) -> Voxels:
+        """Return what the chunks will hold."""
+        volume = self.volume
+        count = volume.channels or 1
+        if volume.channels is not None and self.channels is not None:
+            count = len(self.channels)
+        return Voxels(str(volume.dtype), count, volume.kind)
+
+    def memory(self, size: Zyx | None) -> Need | None:  # noqa: ARG002  (nothing is read from)
+        """Return what reading takes: chunks with their margin, blocks on their way, the cache."""
+        boxes = [self._covered(k)[0] for k in self._samples()]
+        if not boxes:
+            return None
+        volume = self.volume
+        block = volume.block_size.product() * self._voxel_bytes
+        blocks = max(self._covered(k)[1].voxels for k in self._samples()) * self._voxel_bytes
+        threads = self.opening.parallel or os.cpu_count() or 1
+        return Need(
+            size=max((box.size for box in boxes), key=Zyx.product),
+            work=min(threads * block, blocks) * _COPIES,
+            held={"blocks kept for later tasks": self.opening.cache_bytes or self._shared_bytes()},
+        )
+
+    @property
+    def traffic(self) -> Any:
+        """What reading has cost so far (see `BlockVolume.traffic`), if the volume counts it."""
+        return getattr(self._volume, "traffic", None)
+
+    @property
+    def _voxel_bytes(self) -> int:
+        return self.volume.dtype.itemsize * (self.volume.channels or 1)
+
+    def _samples(self) -> list[BoundingBox | None]:
+        """Return boxes of tasks, the largest among them; ``None`` stands for no box."""
+        if not self._has_tasks:
+            return [None]
+        boxes = self._line.boxes or ()
+        if isinstance(boxes, BoxGrid):
+            # all of one size; those inside have margins on both sides
+            near = [boxes.box(Zyx(*(min(k, n - 1) for n in boxes.count))) for k in (0, 1)]
+            found = [*near, boxes.box(boxes.count // 2)]
+        else:
+            found = [max(boxes, key=lambda box: box.voxels)] if boxes else []
+        return [box for box in found if not box.intersection(self.volume.bounds).is_empty]
+
+    def _covered(self, task: BoundingBox | None) -> tuple[BoundingBox, BoundingBox]:
+        """Return what is read for a task, and the box of the blocks that this touches."""
+        bounds = self.volume.bounds
+        box = self.cutout.box(bounds, task, self.url)[0]
+        return box, box.aligned_outward(self.volume.block_size, bounds.start).intersection(bounds)
+
+    def _shared_bytes(self) -> int:
+        """Return how many bytes of blocks to keep, so that later tasks find what they share.
+
+        ```
+        a b c d     between a and its neighbour e lies a row of tasks, between a and b nothing;
+        e f g h     tasks in other orders are near each other, and find as much
+        ```
+        """
+        grid = self._line.boxes if self._has_tasks else None
+        if not isinstance(grid, BoxGrid) or len(grid) == 1 or self.cutout.is_explicit:
+            return 0
+
+        def blocks(z: int, y: int, x: int) -> BoundingBox:
+            box = grid.box((z, y, x)).intersection(self.volume.bounds)
+            return box if box.is_empty else self._covered(box)[1]
+
+        def shared(one: BoundingBox, other: BoundingBox) -> bool:
+            return not one.intersection(other).is_empty
+
+        z, y, x = grid.count // 2
+        here = blocks(z, y, x)
+        task = here.voxels * self._voxel_bytes
+        row = blocks(z, y, 0).hull(blocks(z, y, grid.count.x - 1)).voxels * self._voxel_bytes
+        if y > 0 and shared(here, blocks(z, y - 1, x)) and row + task <= MOST_CACHED:
+            return row + task
+        pair = x > 0 and shared(here, blocks(z, y, x - 1)) and 2 * task <= MOST_CACHED
+        return 2 * task if pair else 0
+
     def __call__(self, task: Task) -> Task:
         """Read the part of the volume that the task needs."""
-        from chunkflow_py.chunk import Chunk
-
         box, domain = self.cutout.box(self.volume.bounds, task.bbox, self.url)
-        time = None if task.region is None else task.region.time
+        time = self.time
+        if time is None and task.region is not None:
+            time = task.region.time
         chunk = self.volume.read(box, self.channels, time=time)
         for check in self.checks:
             chunk = check(chunk, self.volume)

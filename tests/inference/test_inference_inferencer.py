@@ -269,17 +269,30 @@ def test_the_output_margin_holds_for_legacy_patches_too():
     assert inferencer(chunk, task).bbox == task.grow((1, 1, 1))
 
 
-def test_memory_is_told_before_anything_is_read(caplog):
-    """The log names the expected peak, part by part, once the network is loaded."""
-    caplog.set_level("INFO")
+ONE_TASK = Outline(BoxGrid(DOMAIN.start, DOMAIN.size, DOMAIN.size, Zyx(1, 1, 1)), DOMAIN, True)
+
+
+def test_memory_is_told_before_anything_is_read():
+    """What the network takes is known, part by part, once it is loaded; chunks are the line's."""
     inferencer = create()
-    inferencer.prepare(
-        Outline(BoxGrid(DOMAIN.start, DOMAIN.size, DOMAIN.size, Zyx(1, 1, 1)), DOMAIN, True)
-    )
+    inferencer.prepare(ONE_TASK)
+    assert inferencer.memory(None) is None
     with inferencer:
-        pass
-    assert "expected peak: " in caplog.text
-    assert "interpreter and libraries" in caplog.text
+        need = inferencer.memory(None)
+    assert need.size == DOMAIN.size
+    assert {"engine workspace", "network activations", "batches"} <= need.held.keys()
+    assert not {"network weights", "input chunk", "output chunk"} & need.held.keys()
+    assert need.complete
+
+
+def test_a_line_that_cannot_fit_is_refused_with_what_would():
+    """What other operators take counts, and is less for smaller chunks."""
+    inferencer = create()
+    inferencer.prepare(ONE_TASK)
+    with inferencer:
+        inferencer.check_memory(1_000_000)
+        with pytest.raises(OptionError, match=r"expected to peak at 10{6}\.00 GB of host memory, "):
+            inferencer.check_memory(10**15)
 
 
 def test_a_chunk_that_cannot_fit_is_refused_with_one_that_would():

@@ -13,7 +13,6 @@ from chunkflow_py.inference.activations import Activations
 from chunkflow_py.inference.grid import PatchGeometry
 from chunkflow_py.inference.memory import (
     Workload,
-    chunks_in_flight,
     describe_bytes,
     engine_workspace,
     forecast,
@@ -104,12 +103,12 @@ def test_parts_have_names_and_make_the_sum():
     found = forecast(WORKLOAD)
     assert list(found.host) == [
         *("interpreter and libraries", "network weights", "network activations"),
-        *("input chunks", "output chunks", "engine workspace", "batches"),
+        *("input chunk", "output chunk", "engine workspace", "batches"),
     ]
     assert found.host_bytes == sum(found.host.values())
     assert (found.device, found.device_bytes) == ({}, 0)
-    assert found.host["input chunks"] == 72 * 896 * 896
-    assert found.host["output chunks"] == 3 * 4 * 64 * 768 * 768
+    assert found.host["input chunk"] == 72 * 896 * 896
+    assert found.host["output chunk"] == 3 * 4 * 64 * 768 * 768
     assert found.host["batches"] == 2 * 4 * PATCH.product()
 
 
@@ -117,7 +116,7 @@ def test_a_gpu_takes_its_parts():
     """Weights, activations and sums are on the device; chunks and pinned batches on the host."""
     found = forecast(replace(WORKLOAD, device=torch.device("cuda")))
     assert list(found.host) == [
-        *("interpreter and libraries", "input chunks", "output chunks", "batches"),
+        *("interpreter and libraries", "input chunk", "output chunk", "batches"),
     ]
     assert list(found.device) == [
         *("network weights", "network activations", "engine workspace", "batches"),
@@ -134,14 +133,15 @@ def test_more_of_everything_takes_more():
         return forecast(replace(WORKLOAD, settings=replace(SETTINGS, **changes)))
 
     smaller = settings(output_dtype="uint8")
-    assert smaller.host["output chunks"] * 4 == base.host["output chunks"]
+    assert smaller.host["output chunk"] * 4 == base.host["output chunk"]
     assert settings(augment=True).host["batches"] > base.host["batches"]
     double = forecast(WORKLOAD.with_batch_size(2))
     for part in ("network activations", "batches"):
         assert double.host[part] == 2 * base.host[part]
-    ahead = forecast(replace(WORKLOAD, ahead=1))
-    assert ahead.host["input chunks"] == 2 * base.host["input chunks"]
-    assert ahead.host["output chunks"] == 3 * base.host["output chunks"]
+    others = replace(WORKLOAD, other_bytes=10**9)
+    assert forecast(others).host_bytes == base.host_bytes + 10**9
+    half = others.with_output_size(Zyx(64, 768, 384))
+    assert forecast(half).host["other operators"] == 10**9 // 2
 
 
 def test_the_workspace_does_not_grow_with_depth():
@@ -149,15 +149,6 @@ def test_the_workspace_does_not_grow_with_depth():
     shallow = engine_workspace(SETTINGS.geometry, 3, Zyx(64, 1024, 1024))
     assert engine_workspace(SETTINGS.geometry, 3, Zyx(260, 1024, 1024)) <= 1.05 * shallow
     assert engine_workspace(SETTINGS.geometry, 3, Zyx(64, 1024, 2048)) > 1.5 * shallow
-
-
-@pytest.mark.parametrize(
-    ("ahead", "tasks", "chunks"),
-    [(0, None, (1, 1)), (1, None, (2, 3)), (2, None, (3, 4)), (1, 1, (1, 1)), (2, 3, (3, 3))],
-)
-def test_tasks_in_flight_hold_chunks(ahead, tasks, chunks):
-    """Lanes that work ahead hold more chunks, but never more than there are tasks."""
-    assert chunks_in_flight(ahead, tasks) == chunks
 
 
 def test_it_is_told_in_a_line_and_in_a_table():
