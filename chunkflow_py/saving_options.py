@@ -17,7 +17,7 @@ from chunkflow_py.volume_options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from chunkflow_py.geometry import Zyx
     from chunkflow_py.volume.creator import VolumeCreator
@@ -170,6 +170,26 @@ def check_shard(shard_size: Zyx | None, block_size: Zyx | None) -> None:
     if any(shard_size % block_size):
         near = -(-shard_size // block_size) * block_size
         msg = f"--shard-size {shard_size} is no multiple of the block {block_size}; try {near}"
+        raise OptionError(msg)
+
+
+def check_format(url: str, format: str, options: Collection[str]) -> None:
+    """Refuse options of one format for a volume whose address names another.
+
+    Args:
+        url: of the volume.
+        format: that has these options.
+        options: names of those that were given, as of parameters.
+
+    Raises:
+        OptionError: names the option and both formats.
+    """
+    from chunkflow_py.volume.location import Location
+
+    found = Location.parse(url).format
+    if options and found not in (None, format):
+        name = next(iter(options)).replace("_", "-")
+        msg = f"--{name} is for {format} volumes, but {url} is a {found} volume; leave it out"
         raise OptionError(msg)
 
 

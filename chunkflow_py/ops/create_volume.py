@@ -1,4 +1,4 @@
-"""Create an empty volume: precomputed, or zarr.
+"""Create an empty volume: precomputed, zarr or HDF5.
 
 Example: chunkflow create-volume -v zarr://out.zarr -z 64 512 512 -d uint8 -s 40 4 4 -b 64 64 64
 
@@ -17,12 +17,13 @@ from chunkflow_py.errors import OptionError
 from chunkflow_py.params import NAMES, zyx_option
 from chunkflow_py.saving_options import (
     ENCODINGS,
+    check_format,
     check_shard,
     creating_options,
     creator_from,
 )
 from chunkflow_py.stages import operator
-from chunkflow_py.volume_options import volume_path_option
+from chunkflow_py.volume_options import opening_from, volume_path_option
 
 if TYPE_CHECKING:
     from chunkflow_py.geometry import Zyx
@@ -37,6 +38,8 @@ _ZARR_ONLY = ("channel_names", "ome_version", "order")
 @click.option("--like", metavar="URL", help="Take what is not said from this volume.")
 @click.option("--like-mip", type=click.IntRange(min=0), default=0, show_default=True,
               help="Level of it that is meant.")  # fmt: skip
+@click.option("--use-https/--use-credential", default=False, show_default=True,
+              help="Take it from a public bucket without credentials.")  # fmt: skip
 @click.option("--channel-num", "-c", type=click.IntRange(min=1), help="Number of channels.")
 @click.option("--kind", "--layer-type", "-t", type=click.Choice(KINDS), help="Of voxels.")
 @click.option("--data-type", "-d", help="Of voxels, such as uint8 or float32.")
@@ -61,6 +64,7 @@ def command(
     shard_size: Zyx | None,
     data_type: str | None,
     plain: bool,
+    use_https: bool,
     **options: Any,
 ) -> VolumeCreator:
     """Take the description of the volume."""
@@ -73,11 +77,15 @@ def command(
     check_shard(shard_size, options["block_size"])
     checked_dtype(data_type, "--data-type")
     creating = {key: value for key in _ZARR_ONLY if (value := options.pop(key)) is not None}
+    if plain:
+        creating["plain"] = True
+    check_format(options["volume_path"], "zarr", creating)
     return creator_from(
         options,
         shard_size=shard_size,
         task_memory=None if task_memory is None else parsed_bytes(task_memory),
         data_type=data_type,
-        creating=creating | ({"plain": True} if plain else {}),
+        like_opening=opening_from({**options, "use_https": use_https}),
+        creating=creating,
         tell=click.echo,
     )

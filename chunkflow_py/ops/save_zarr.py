@@ -16,6 +16,7 @@ from chunkflow_py.errors import OptionError
 from chunkflow_py.params import floats_option, zyx_option
 from chunkflow_py.saving_options import (
     ZARR_ENCODINGS,
+    check_format,
     output_from,
     parallel_option,
     saving_options,
@@ -82,9 +83,11 @@ def command(
     given = ctx.get_parameter_source("order") is not click.core.ParameterSource.DEFAULT
     mip = options["mip"] if ome else 0
     factor = options["factor"]
+    url = store if path is None else f"{store.rstrip('/')}/{path.strip('/')}"
+    check_format(url, "zarr", ["store"])
     size_nm = resolution and tuple(nm * f**mip for nm, f in zip(resolution, factor, strict=True))
     return output_from(
-        store if path is None else f"{store.rstrip('/')}/{path.strip('/')}",
+        url,
         options,
         format="zarr",
         mip=mip,

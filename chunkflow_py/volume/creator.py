@@ -35,6 +35,7 @@ class VolumeCreator:
         input_name: chunk that says what options and *like* do not.
         like: volume that says what options do not.
         like_mip: level of *like* that is meant.
+        like_opening: how to call on the store of *like*.
         volume_size, voxel_offset, block_size, shard_size, factor: voxels, zyx.
         task_memory: bytes that a task may take, to choose shards by; see `shard_for_memory`.
         voxel_size: nanometres, zyx.
@@ -52,6 +53,7 @@ class VolumeCreator:
     input_name: str = "chunk"
     like: str | None = None
     like_mip: int = 0
+    like_opening: Opening = field(default_factory=Opening)
     volume_size: Zyx | None = None
     voxel_offset: Zyx | None = None
     voxel_size: tuple[float, float, float] | None = None
@@ -80,7 +82,9 @@ class VolumeCreator:
     @cached_property
     def model(self) -> Volume | None:
         """The volume that says what options do not."""
-        return None if self.like is None else open_volume(self.like, self.like_mip)
+        if self.like is None:
+            return None
+        return open_volume(self.like, self.like_mip, opening=self.like_opening)
 
     def known_spec(self) -> VolumeSpec | None:
         """Return what the volume will be told, or ``None`` if that may depend on a chunk."""
@@ -136,8 +140,17 @@ class VolumeCreator:
         )
 
     def prepare(self, _: object) -> None:
-        """Refuse a place where nothing can be made."""
-        check_leave_to_write(Location.parse(self.url))
+        """Refuse a place where nothing can be made.
+
+        Raises:
+            VolumeError: the folder must not be written to.
+            OptionError: a dataset of a file is to be replaced.
+        """
+        place = Location.parse(self.url)
+        if self.overwrite and place.format == "h5":
+            msg = f"{self.url} is in a file, of which nothing is replaced; leave --overwrite out"
+            raise OptionError(msg)
+        check_leave_to_write(place)
 
     def __enter__(self) -> VolumeCreator:
         """Create the volume, if no chunk is needed for it."""
@@ -162,8 +175,8 @@ class VolumeCreator:
             self.url,
             format=self.format,
             opening=self.opening,
-            overwrite=self.overwrite,
             **self.creating,
+            **({"overwrite": True} if self.overwrite else {}),
         )
         logger.info("created %s: %s, %s", self.url, spec.bounds, spec.dtype)
         if self.task_memory is not None and spec.shard_size is not None:

@@ -219,7 +219,7 @@ def test_a_read_only_folder(tmp_path, scheme):
     (tmp_path / "fail.py").write_text("def execute(chunk):\n    raise RuntimeError('it ran')\n")
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o555)
-    line = f"create-chunk plugin -f {tmp_path}/fail.py save-volume -v {scheme}://"
+    line = f"create-chunk plugin -i chunk -o chunk -f {tmp_path}/fail.py save-volume -v {scheme}://"
     assert "it ran" in run(f"{line}{tmp_path}/open", code=1)
     with nobody():
         text = run(f"{line}{locked}/out", code=1)

@@ -159,3 +159,19 @@ def test_a_format_that_is_not_said(tmp_path):
     """A bare path of a new volume needs its format."""
     text = run("create-volume -z 8 8 8 -d uint8 -v", tmp_path / "out", code=1)
     assert f"write precomputed://{tmp_path}/out or zarr://" in text
+
+
+@pytest.mark.parametrize("words", ["--plain", "--order xyz", "--ome-version 0.4"])
+def test_options_of_another_format(tmp_path, words):
+    """Options that only zarr has are refused where the address names another format."""
+    line = "create-volume -z 8 8 8 -d uint8 -v"
+    text = run(line, f"precomputed://{tmp_path}/out", words, code=2)
+    assert f"{words.split()[0]} is for zarr volumes, but precomputed://" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hdf5(tmp_path):
+    """A dataset of an HDF5 file is created too."""
+    url = f"h5://{tmp_path}/out.h5:raw"
+    run("create-volume -z 8 16 24 -d uint16 -s 40 4 4 -v", url)
+    assert open_volume(url).bounds.size == (8, 16, 24)

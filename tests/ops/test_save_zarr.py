@@ -138,10 +138,11 @@ def test_disk_full(tmp_path):
         ("create-chunk save-zarr -s out --dtype complex64", 2, "--dtype complex64 is not"),
         ("create-chunk save-zarr -s out --dtype nonsense", 2, "--dtype nonsense is not"),
         ("create-chunk save-zarr -s out --dtype uint8 --infer-dtype", 2, "exclude each other"),
-        ("create-chunk save-zarr -s out --shard-size 8 8 8", 2, "needs --chunk-size"),
+        ("create-chunk save-zarr -s out --shard-size 8 8 8", 2, "needs a block size"),
         ("create-chunk save-zarr -s out -c 6 6 6 --shard-size 8 8 8", 2, "try (12, 12, 12)"),
-        ("load-zarr -f out", 1, "out holds no zarr volume"),
-        ("load-zarr -f out -b n5", 2, "--driver n5 is not supported yet"),
+        ("create-chunk save-zarr -s precomputed://out", 2, "is a precomputed volume"),
+        ("load-zarr -f out", 1, "out does not exist"),
+        ("load-zarr -f out -b n5", 1, "out"),
     ],
 )
 def test_bad_input(words, code, text, tmp_path, monkeypatch):
