@@ -95,13 +95,13 @@ def forecast(
             if not known:
                 unknown.append(stage.name)
         peaks.append((peak, lane))
+    doing = {_DOING[lane.name]: 0 for _, lane in peaks}
     left = tasks
     for peak, lane in sorted(peaks, key=lambda pair: -pair[0]):
         count = lane.tasks if left is None else min(lane.tasks, left)
         left = None if left is None else left - count
-        if count:
-            doing = _DOING[lane.name]
-            parts[doing] = parts.get(doing, 0) + count * peak
+        doing[_DOING[lane.name]] += count * peak
+    parts |= {name: amount for name, amount in doing.items() if amount}
     return LineForecast(parts, tuple(unknown))
 
 

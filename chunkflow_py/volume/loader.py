@@ -120,16 +120,15 @@ class VolumeLoader:
 
     def memory(self, size: Zyx | None) -> Need | None:  # noqa: ARG002  (nothing is read from)
         """Return what reading takes: chunks with their margin, blocks on their way, the cache."""
-        boxes = [self._covered(k)[0] for k in self._samples()]
-        if not boxes:
+        covered = [self._covered(task) for task in self._samples()]
+        if not covered:
             return None
-        volume = self.volume
-        block = volume.block_size.product() * self._voxel_bytes
-        blocks = max(self._covered(k)[1].voxels for k in self._samples()) * self._voxel_bytes
+        block = self.volume.block_size.product() * self._voxel_bytes
+        touched = max(blocks.voxels for _, blocks in covered) * self._voxel_bytes
         threads = self.opening.parallel or os.cpu_count() or 1
         return Need(
-            size=max((box.size for box in boxes), key=Zyx.product),
-            work=min(threads * block, blocks) * _COPIES,
+            size=max((box.size for box, _ in covered), key=Zyx.product),
+            work=_COPIES * min(threads * block, touched),
             held={"blocks kept for later tasks": self.opening.cache_bytes or self._shared_bytes()},
         )
 
@@ -149,8 +148,7 @@ class VolumeLoader:
         boxes = self._line.boxes or ()
         if isinstance(boxes, BoxGrid):
             # all of one size; those inside have margins on both sides
-            near = [boxes.box(Zyx(*(min(k, n - 1) for n in boxes.count))) for k in (0, 1)]
-            found = [*near, boxes.box(boxes.count // 2)]
+            found = [boxes.box(boxes.count // 2), boxes[0]]
         else:
             found = [max(boxes, key=lambda box: box.voxels)] if boxes else []
         return [box for box in found if not box.intersection(self.volume.bounds).is_empty]
@@ -177,17 +175,14 @@ class VolumeLoader:
             box = grid.box((z, y, x)).intersection(self.volume.bounds)
             return box if box.is_empty else self._covered(box)[1]
 
-        def shared(one: BoundingBox, other: BoundingBox) -> bool:
-            return not one.intersection(other).is_empty
-
         z, y, x = grid.count // 2
         here = blocks(z, y, x)
         task = here.voxels * self._voxel_bytes
         row = blocks(z, y, 0).hull(blocks(z, y, grid.count.x - 1)).voxels * self._voxel_bytes
-        if y > 0 and shared(here, blocks(z, y - 1, x)) and row + task <= MOST_CACHED:
+        if y > 0 and here.intersection(blocks(z, y - 1, x)).voxels and row + task <= MOST_CACHED:
             return row + task
-        pair = x > 0 and shared(here, blocks(z, y, x - 1)) and 2 * task <= MOST_CACHED
-        return 2 * task if pair else 0
+        shares = x > 0 and here.intersection(blocks(z, y, x - 1)).voxels
+        return 2 * task if shares and 2 * task <= MOST_CACHED else 0
 
     def __call__(self, task: Task) -> Task:
         """Read the part of the volume that the task needs."""

@@ -11,8 +11,10 @@ from contextlib import redirect_stderr
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 from chunkflow_py import BoundingBox, BoxGrid, Pipeline, Zyx
+from chunkflow_py.cli.main import cli
 from chunkflow_py.cli.report import Report, configure_logging, restore_logging
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.stages import Operator, Source, TaskSource
@@ -20,6 +22,7 @@ from chunkflow_py.task import Skip, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
 GRID = BoxGrid.covering(BoundingBox.parse("0-8_0-1_0-1"), Zyx(1, 1, 1))
 
@@ -242,3 +245,20 @@ def test_log_lines_stand_above_the_bar() -> None:
     shown = [re.split("\r|\x1b\\[A", line)[-1].strip() for line in text.split("\n")]
     assert shown.count("INFO: hello") == 8
     assert "speak" in shown[-2] + shown[-1]
+
+
+def test_what_reading_has_cost_is_told(tmp_path: Path) -> None:
+    """The table ends with what each loader fetched and decoded, and how much of it was needed."""
+    url = f"precomputed://{tmp_path}/em"
+    made = f"create-chunk -s 8 32 64 -p random save-precomputed -v {url} --block-size 8 16 16"
+    line = f"generate-tasks -v {url} -c 8 16 32 load-precomputed -v {url} --expand-margin-size"
+    assert CliRunner().invoke(cli, made.split()).exit_code == 0
+    aligned = CliRunner().invoke(cli, [*line.split(), "0", "0", "0"])
+    said = aligned.stderr.splitlines()[-1]
+    assert said.startswith("load-precomputed read ")
+    assert "and decoded 0.0 MB, 1.00 times the 0.0 MB that were needed" in said
+    wide = CliRunner().invoke(cli, [*line.split(), "0", "4", "4"])
+    said = wide.stderr.splitlines()[-1]
+    assert float(said.split(" times ")[0].split()[-1]) < 1, "each block is decoded once"
+    assert "; 0 blocks" not in said
+    assert "were kept from earlier tasks" in said
