@@ -11,23 +11,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shlex
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from inference_report import lines
-from inference_table import as_markdown, as_text
+from page import write_between
 from peers.build import python_of
+from processes import HERE, RESULTS, ROOT, TIME_LIMIT_S, machine, run_json, say
+from table import as_markdown, as_text
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent
-RESULTS = HERE / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- results: written by --write-docs -->\n", "<!-- end of results -->\n"
 
 PATCH, OVERLAP = (20, 256, 256), (4, 64, 64)
 MODELS = ("rsunet_28_80", "rsunet_16_96", "rsunet_8_48")
@@ -48,17 +44,7 @@ NETWORK_ORDER = (
     "ours torch bfloat16",
 )
 IDENTITY_ORDER = ("ours torch float32", "chunkflow", "monai")
-INSTRUCTIONS = (
-    "avx2",
-    "avx512f",
-    "avx512_vnni",
-    "avx512_bf16",
-    "amx_bf16",
-    "amx_int8",
-    "asimd",
-    "bf16",
-)
-TIME_LIMIT_S = 1800
+LIBRARIES = ("torch", "numpy", "openvino")
 
 
 def cases(*, quick: bool, smoke: bool) -> dict[str, dict[str, Any]]:
@@ -120,32 +106,6 @@ def rounds_of(case: dict[str, Any], rounds: int) -> int:
 # --- processes -----------------------------------------------------------------------------------
 
 
-def run_json(python: Path | str, script: str, job: dict[str, Any]) -> dict[str, Any]:
-    """Run a script of `peers/` in a fresh process and return what it reports, or its error."""
-    # Nothing but the processors this process may use says how many threads a tool starts with.
-    environment = {key: value for key, value in os.environ.items() if "NUM_THREADS" not in key}
-    environment["PYTHONPATH"] = str(ROOT)
-    command = [str(python), str(HERE / "peers" / script), json.dumps(job)]
-    try:
-        done = subprocess.run(
-            command,
-            check=False,
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=TIME_LIMIT_S,
-        )
-    except FileNotFoundError:
-        return {"error": f"there is no {python}; make peers"}
-    except subprocess.TimeoutExpired:
-        return {"error": f"took more than {TIME_LIMIT_S} s"}
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return {"error": said[-1][:200]}
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
-
-
 def run_contestant(contestant: str, case: dict[str, Any]) -> dict[str, Any]:
     """Run one contestant on one case."""
     if contestant in {"chunkflow", "monai"}:
@@ -187,36 +147,6 @@ def measure_gpu() -> dict[str, Any]:
         return {"note": done.stderr.strip().splitlines()[-1][:200]}
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
-
-
-# --- machine -------------------------------------------------------------------------------------
-
-
-def machine() -> dict[str, Any]:
-    """Return what the figures depend on, as far as this process knows without a heavy library."""
-    information = Path("/proc/cpuinfo").read_text().splitlines()
-    fields = {
-        key.strip(): value.strip() for key, _, value in (row.partition(":") for row in information)
-    }
-    flags = fields.get("flags", "").split()
-    versions = {}
-    for name in ("torch", "numpy", "openvino", "chunkflow_py"):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = "missing"
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {
-        "processor": fields.get("model name", platform.machine()),
-        "cores": os.cpu_count(),
-        "threads": len(os.sched_getaffinity(0)),
-        "instructions": [flag for flag in INSTRUCTIONS if flag in flags],
-        "bfloat16": "avx512_bf16" in flags or "amx_bf16" in flags,
-        "memory_gb": round(memory / 1e9, 1),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        **versions,
-    }
 
 
 def forecast_minutes(
@@ -262,7 +192,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     job = {"models": MODELS, "patch": patch}
     report: dict[str, Any] = {
         "command": shlex.join(["python", "benchmarks/inference.py", *sys.argv[1:]]),
-        "machine": machine(),
+        "machine": machine(LIBRARIES),
         "rounds": arguments.rounds,
         "arithmetic": run_json(sys.executable, "run_arithmetic.py", job),
         "cases": chosen,
@@ -285,18 +215,6 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                 if arguments.unfinished:
                     arguments.unfinished.write_text(json.dumps(report, indent=1) + "\n")
     return report
-
-
-def say(text: str) -> None:
-    """Print progress, which is no result."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def write_docs(page: Path, results: list[Path]) -> None:
-    """Write the tables of *results* between the two comments of *page*."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(before + BEGIN + documented(results) + END + after, encoding="utf-8")
 
 
 def documented(results: list[Path]) -> str:
@@ -331,7 +249,7 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: does everything run?")
     arguments = parser.parse_args()
     if arguments.write_docs:
-        write_docs(PAGE, sorted(RESULTS.glob("inference*.json")))
+        write_between(PAGE, documented(sorted(RESULTS.glob("inference*.json"))))
         return
     if arguments.quick or arguments.smoke:
         arguments.rounds = 1
@@ -344,7 +262,7 @@ def main() -> None:
         output.write_text(json.dumps(report, indent=1) + "\n")
         say(f"recorded in {output}")
         if output.parent == RESULTS:
-            write_docs(PAGE, sorted(RESULTS.glob("inference*.json")))
+            write_between(PAGE, documented(sorted(RESULTS.glob("inference*.json"))))
     print(as_text(lines(report)))
 
 

@@ -9,9 +9,10 @@ A *record* is one process: ``case``, ``contestant``, ``round``, and either what 
 from __future__ import annotations
 
 from statistics import median
-from typing import Any
 
-from inference_table import Line, at_least, at_most, not_measured, within
+import records
+from records import Report, spread
+from table import Line, at_least, at_most, not_measured, within
 
 PEERS = ("chunkflow", "monai")
 TITLES = {"chunkflow": "chunkflow 1.2.0", "monai": "MONAI 1.6"}
@@ -24,65 +25,20 @@ MEAN_LIMIT = 0.01
 IDENTITY_TARGETS = {"chunkflow": 10.0, "monai": 3.0}
 GPU_OUTSIDE_LIMIT, GPU_BUSY_TARGET = 0.05, 0.95
 
-Record = dict[str, Any]
-Report = dict[str, Any]
-
-
 # --- records -------------------------------------------------------------------------------------
 
 
-class Case:
-    """The records of one case by contestant."""
-
-    def __init__(self, name: str, report: Report) -> None:
-        """Take the records of case *name*."""
-        self.name = name
-        self.settings: dict[str, Any] = report["cases"][name]
-        self.records: dict[str, list[Record]] = {}
-        self.errors: dict[str, str] = {}
-        for record in report["runs"]:
-            if record["case"] != name:
-                continue
-            if "error" in record:
-                self.errors[record["contestant"]] = record["error"]
-            else:
-                self.records.setdefault(record["contestant"], []).append(record)
+class Case(records.Case):
+    """The records of one case by contestant: peers, or this package with a backend and dtype."""
 
     @property
     def ours(self) -> list[str]:
         """Contestants that are this package."""
         return [name for name in self.records if name.startswith("ours ")]
 
-    def values(self, contestant: str, key: str) -> list[float]:
-        """Return what every round measured."""
-        return [record[key] for record in self.records[contestant]]
-
-    def median(self, contestant: str, key: str) -> float:
-        """Return the median over the rounds."""
-        return median(self.values(contestant, key))
-
-    def fastest(self, contestants: list[str]) -> str:
-        """Return the contestant with the lowest median wall time."""
-        return min(contestants, key=lambda name: self.median(name, "wall_s"))
-
     def peers(self) -> list[str]:
         """Return the peers that ran."""
         return [name for name in PEERS if name in self.records]
-
-    def missing(self, contestants: tuple[str, ...]) -> str:
-        """Return why one of *contestants* has no record, or nothing."""
-        for name in contestants:
-            if name not in self.records:
-                return self.errors.get(name, f"{name} did not run")
-        return ""
-
-
-def spread(values: list[float], unit: str) -> str:
-    """Return the median, and from where to where the rounds went."""
-    text = f"{median(values):.3g} {unit}"
-    if len(values) == 1:
-        return f"{text} (one run)"
-    return f"{text} ({min(values):.3g} to {max(values):.3g}, {len(values)} runs)"
 
 
 # --- lines ---------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Make the environments of the peers: one virtual environment each, kept while its pins are.
 
-python benchmarks/peers/build.py [chunkflow] [monai]
+python benchmarks/peers/build.py [chunkflow] [monai] [volumes]
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ REQUIREMENTS = {
         "torch==2.13.0",
     ),
     "monai": ("monai==1.6.1", "torch==2.13.0"),
+    "volumes": (
+        "zarr==3.1.6",
+        "zarrs==0.2.3",
+        "tensorstore==0.1.86",
+        "cloud-volume==12.15.2",
+    ),
 }
 
 
@@ -45,8 +51,8 @@ def build(peer: str) -> None:
     print(f"Making the environment of {peer} (minutes, once)", file=sys.stderr)
     venv.create(FOLDER / peer, clear=True, with_pip=True)
     # torch comes first and alone, so that pip takes the build that suits the machine.
-    *_, torch = REQUIREMENTS[peer]
-    for requirements in ((torch,), REQUIREMENTS[peer]):
+    torch = [name for name in REQUIREMENTS[peer] if name.startswith("torch==")]
+    for requirements in filter(None, (torch, REQUIREMENTS[peer])):
         command = [str(python_of(peer)), "-m", "pip", "install", "--quiet", *requirements]
         if subprocess.run(command, check=False).returncode:
             msg = (

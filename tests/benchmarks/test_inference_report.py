@@ -9,10 +9,12 @@ import sys
 from typing import Any
 
 import pytest
-from inference import BEGIN, END, PAGE, RESULTS, ROOT, cases, documented, forecast_minutes
+from inference import PAGE, cases, documented, forecast_minutes
 from inference_gpu import busy_share
 from inference_report import lines
-from inference_table import Line, as_markdown, as_text
+from page import written_between
+from processes import RESULTS, ROOT
+from table import Line, as_markdown, as_text
 
 NETWORK = "rsunet 36x448x448"
 IDENTITY = "identity 100x1000x1000, 1 channel"
@@ -198,12 +200,8 @@ def test_table_tells_how_many_lines_are_met() -> None:
 
 def test_documentation_shows_what_was_recorded() -> None:
     """The tables of docs/benchmarks.md are those of the results, to the letter."""
-    _, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    shown, end, _ = rest.partition(END)
-    assert begin
-    assert end
     expected = documented(sorted(RESULTS.glob("inference*.json")))
-    assert shown == expected, "run: python benchmarks/inference.py --write-docs"
+    assert written_between(PAGE) == expected, "run: python benchmarks/inference.py --write-docs"
 
 
 def test_markdown_has_five_columns() -> None:
