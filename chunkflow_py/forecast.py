@@ -10,19 +10,25 @@ the line   what the process holds now + what operators hold for all tasks
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from chunkflow_py.errors import OptionError
 from chunkflow_py.geometry import BoxGrid, Zyx
-from chunkflow_py.memory import Need, describe_bytes, resident_bytes
-from chunkflow_py.stages import HasMemory, RemovesItems
+from chunkflow_py.hooks import ChecksMemory, HasMemory, RemovesItems
+from chunkflow_py.lanes import lanes_of
+from chunkflow_py.memory import Need, available_host_bytes, describe_bytes, resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from chunkflow_py.chunk import Voxels
+    from chunkflow_py.hooks import Boxes
     from chunkflow_py.lanes import Lane
-    from chunkflow_py.stages import Boxes, Operator
+    from chunkflow_py.stages import Operator
+
+logger = logging.getLogger(__name__)
 
 _DOING = {"read": "reading", "compute": "computing", "write": "writing"}
 
@@ -51,6 +57,59 @@ class LineForecast:
         if not self.unknown:
             return line
         return f"at least {line}, and what is not known of {', '.join(self.unknown)}"
+
+
+def choose_ahead(
+    stages: Sequence[Operator],
+    ahead: int | None,
+    voxels: Mapping[str, Mapping[str, Voxels | None]],
+    extents: Mapping[str, Zyx],
+    tasks: int | None,
+) -> int:
+    """Tell how much memory a line will take, and return how many tasks lanes may work ahead.
+
+    Args:
+        stages: operators of the line, entered.
+        ahead: the number that was asked for; ``None``: 1 if the memory for it is there, else 0.
+        voxels: what each operator makes, as `forecast` takes it.
+        extents: of what operators without an input make, as `forecast` takes them.
+        tasks: of the line, if their number is known.
+
+    Raises:
+        OptionError: it does not fit with one task at a time either; names what would, if known.
+    """
+
+    def expected(ahead: int) -> LineForecast:
+        return forecast(lanes_of(stages, ahead), voxels, extents, tasks if ahead else 1)
+
+    chosen = 1 if ahead is None else ahead
+    if not any(isinstance(stage.body, HasMemory) for stage in stages):
+        return chosen  # nothing is known
+    told, available = expected(chosen), available_host_bytes()
+    if available is not None and told.bytes > available:
+        least, there = expected(0), describe_bytes(available)
+        if least.bytes > available:
+            _refuse(stages, least, there)
+        words = f"--ahead {chosen} is expected to peak at {describe_bytes(told.bytes)}"
+        if ahead is None:
+            logger.info("%s, and %s are available: going on with --ahead 0", words, there)
+            chosen, told = 0, least
+        else:
+            less = describe_bytes(least.bytes)
+            logger.warning("%s, and %s are available; --ahead 0 would take %s", words, there, less)
+    logger.info("expected peak: %s", told)
+    return chosen
+
+
+def _refuse(stages: Sequence[Operator], least: LineForecast, available: str) -> None:
+    for stage in stages:
+        if isinstance(stage.body, ChecksMemory):
+            stage.body.check_memory(least.bytes)
+    msg = (
+        f"the run is expected to peak at {describe_bytes(least.bytes)} of host memory, and "
+        f"{available} are available; make the tasks smaller"
+    )
+    raise OptionError(msg)
 
 
 def forecast(

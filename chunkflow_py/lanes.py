@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from chunkflow_py.stages import Operator, ThreadSafe
+from chunkflow_py.hooks import ThreadSafe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from chunkflow_py.stages import Operator
 
 
 @dataclass(frozen=True)

@@ -15,31 +15,28 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chunkflow_py.errors import ChunkflowError, OperatorError, OptionError
-from chunkflow_py.forecast import LineForecast, forecast, largest_size
+from chunkflow_py.forecast import choose_ahead, largest_size
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
-from chunkflow_py.lanes import Lane, lanes_of
-from chunkflow_py.memory import available_host_bytes, describe_bytes
-from chunkflow_py.stages import (
-    ChecksMemory,
+from chunkflow_py.hooks import (
     HasBounds,
     HasHalo,
     HasMargin,
-    HasMemory,
     HasPrepare,
+    HasTimes,
     KeepsVoxels,
     MakesVoxels,
     MovesFaces,
-    Operator,
     Outline,
     RemovesItems,
     ReportsProgress,
     SetsBox,
-    Source,
     WritesTo,
+    WritesToSeveral,
 )
+from chunkflow_py.lanes import Lane, lanes_of
 from chunkflow_py.stream import mapped, overlapped, prefetch
 from chunkflow_py.task import Skip, Task
 
@@ -47,9 +44,18 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
 
     from chunkflow_py.chunk import Voxels
-    from chunkflow_py.stages import Boxes
+    from chunkflow_py.hooks import Boxes
+    from chunkflow_py.stages import Operator, Source
 
 logger = logging.getLogger(__name__)
+
+
+class _Item(NamedTuple):
+    """What is known about an item before the first task: where it lies and what it holds."""
+
+    domain: BoundingBox | None = None
+    times: int | None = None
+    voxels: Voxels | None = None
 
 
 class Listener:
@@ -99,7 +105,7 @@ class Pipeline:
         self.operators = list(operators)
         self.source = source
         self.ahead = ahead or 0
-        self._automatic = ahead is None
+        self._asked_ahead = ahead
         self.dry_run = dry_run
         self.listener = listener or Listener()
         self._free_since: dict[str, float] = {}
@@ -125,25 +131,26 @@ class Pipeline:
         self._check_destinations()
         boxes: Boxes | None = getattr(self.source.body, "boxes", None) if self.source else None
         has_tasks = self.source is not None
-        domains: dict[str, BoundingBox | None] = {}
-        voxels: dict[str, Voxels | None] = {}
+        known: dict[str, _Item] = {}
         for stage in self.operators:
             body = stage.body
-            domain = domains.get(stage.inputs[0]) if stage.inputs else None
-            held = voxels.get(stage.inputs[0]) if stage.inputs else None
+            item = known.get(stage.inputs[0], _Item()) if stage.inputs else _Item()
+            domain, times, held = item
             with _named(stage):
                 if isinstance(body, HasPrepare) and not (self.dry_run and stage.lane == "write"):
-                    body.prepare(Outline(boxes, domain, has_tasks, held))
+                    body.prepare(Outline(boxes, domain, has_tasks, held, times))
                 if isinstance(body, HasBounds):
                     domain = body.bounds()
-            domains.update(dict.fromkeys(stage.outputs, domain))
+                if isinstance(body, HasTimes):
+                    times = body.times
             made: Voxels | dict[str, Voxels] | None = None
             if isinstance(body, MakesVoxels):
                 made = body.voxels()
             elif isinstance(body, KeepsVoxels) and body.keeps_voxels:
                 made = held
             named = made if isinstance(made, dict) else dict.fromkeys(stage.outputs, made)
-            voxels.update(named)
+            for name in {*stage.outputs, *named}:
+                known[name] = _Item(domain, times, named.get(name))
             self._voxels[stage.name] = dict(named)
             if largest := largest_size(boxes) if has_tasks else domain and domain.size:
                 self._extents[stage.name] = largest
@@ -172,8 +179,9 @@ class Pipeline:
     def _check_destinations(self) -> None:
         writers: dict[str, str] = {}
         for stage in self.operators:
-            if isinstance(stage.body, WritesTo):
-                place = stage.body.destination
+            body = stage.body
+            several = body.destinations if isinstance(body, WritesToSeveral) else ()
+            for place in several or ((body.destination,) if isinstance(body, WritesTo) else ()):
                 if place in writers:
                     msg = (
                         f"{stage.name} writes to {place}, where {writers[place]} writes already "
@@ -212,48 +220,6 @@ class Pipeline:
             result = result.hull(need.get(name, box))
         return result.intersection(domain) if not result.intersection(domain).is_empty else result
 
-    # --- memory --------------------------------------------------------------------------------
-
-    def _choose_ahead(self, stages: Sequence[Operator], tasks: int | None) -> None:
-        """Tell how much memory the line will take, and work ahead only if that is there.
-
-        Raises:
-            OptionError: it does not fit with one task at a time either.
-        """
-        self.ahead = 1 if self._automatic else self.ahead
-        if not any(isinstance(stage.body, HasMemory) for stage in stages):
-            return  # nothing is known
-        expected, available = self._expected(stages, self.ahead, tasks), available_host_bytes()
-        if available is not None and expected.bytes > available:
-            least = self._expected(stages, 0, tasks)
-            there = describe_bytes(available)
-            if least.bytes > available:
-                self._refuse(stages, least, there)
-            words = f"--ahead {self.ahead} is expected to peak at {describe_bytes(expected.bytes)}"
-            if self._automatic:
-                logger.info("%s, and %s are available: going on with --ahead 0", words, there)
-                self.ahead, expected = 0, least
-            elif self.ahead:
-                logger.warning(
-                    "%s, and %s are available; --ahead 0 would take %s",
-                    words, there, describe_bytes(least.bytes),
-                )  # fmt: skip
-        logger.info("expected peak: %s", expected)
-
-    def _expected(self, stages: Sequence[Operator], ahead: int, tasks: int | None) -> LineForecast:
-        lanes = lanes_of(stages, ahead)
-        return forecast(lanes, self._voxels, self._extents, tasks if ahead else 1)
-
-    def _refuse(self, stages: Sequence[Operator], least: LineForecast, available: str) -> None:
-        for stage in stages:
-            if isinstance(stage.body, ChecksMemory):
-                stage.body.check_memory(least.bytes)
-        msg = (
-            f"the run is expected to peak at {describe_bytes(least.bytes)} of host memory, and "
-            f"{available} are available; make the tasks smaller"
-        )
-        raise OptionError(msg)
-
     # --- the run -------------------------------------------------------------------------------
 
     def run(self) -> Generator[Task]:
@@ -271,7 +237,7 @@ class Pipeline:
             if self.source:
                 sized: Any = self.source.body
                 total = len(sized) if hasattr(sized, "__len__") else None
-            self._choose_ahead(stages, total)
+            self.ahead = choose_ahead(stages, self._asked_ahead, self._voxels, self._extents, total)
             self.listener.run_started(stages, total)
             stack.callback(self.listener.run_finished)
             stream: Iterable[Task] = iter(self.source.body) if self.source else [Task()]

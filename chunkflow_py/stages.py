@@ -11,194 +11,31 @@ the pipeline calls after every command of the line has accepted its options.
 | ``@operator("read")`` and others | task -> task                          |
 | ``@source``                      | iterable of tasks, see `TaskSource`   |
 
-A body may have any of the hooks below; the pipeline looks for them by name.
+A body may have any of the hooks of `chunkflow_py.hooks`; the pipeline looks for them by name.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx, hull_of
+from chunkflow_py.geometry import Region
+from chunkflow_py.hooks import Boxes, Outline, StartsAhead
 from chunkflow_py.params import ItemName, ItemNames, input_option, output_option, spread_auto
 from chunkflow_py.task import Skip, Task
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
 
-    from chunkflow_py.chunk import Chunk, Voxels
-    from chunkflow_py.memory import Need
-    from chunkflow_py.volume.blocks import Traffic
 
 __all__ = ["Operator", "Outline", "Skip", "Source", "TaskSource", "operator", "source", "transform"]
 
 Lane = Literal["read", "compute", "write"]
-Boxes = BoxGrid | Sequence[BoundingBox]
-
-
-# --- hooks of a body, all optional --------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Outline:
-    """What is known about a line before its first task runs.
-
-    Attributes:
-        boxes: the boxes of all tasks as they reach the operator, or ``None`` if unknown (a line
-            without a source, or one fed by a queue).
-        domain: bounds of the volume that the operator's first input comes from, if known.
-        has_tasks: whether tasks have boxes when they reach the operator, known or not.
-        voxels: what the operator's first input holds, if known.
-    """
-
-    boxes: Boxes | None = None
-    domain: BoundingBox | None = None
-    has_tasks: bool = False
-    voxels: Voxels | None = None
-
-    @property
-    def region(self) -> BoundingBox | None:
-        """The smallest box around all tasks."""
-        return hull_of(self.boxes)
-
-    @property
-    def bounds(self) -> BoundingBox | None:
-        """The smallest box around domain and tasks: what a new output volume has to hold."""
-        if self.domain is None or self.region is None:
-            return self.domain or self.region
-        return self.domain.hull(self.region)
-
-
-@runtime_checkable
-class HasPrepare(Protocol):
-    """A body that checks something about the whole line before the first task, in line order."""
-
-    def prepare(self, outline: Outline) -> None:
-        """Check, or raise one of our errors; must do no work of a task."""
-
-
-@runtime_checkable
-class HasBounds(Protocol):
-    """A loader that knows the bounds of its volume before the first task."""
-
-    def bounds(self) -> BoundingBox | None:
-        """Return the bounds, or ``None`` where they depend on the task; follows `prepare`."""
-
-
-@runtime_checkable
-class MakesVoxels(Protocol):
-    """A body that knows before the first task what voxels it makes."""
-
-    def voxels(self) -> Voxels | dict[str, Voxels]:
-        """Return their type, channels and meaning; by name, if there are several chunks."""
-
-
-@runtime_checkable
-class KeepsVoxels(Protocol):
-    """A body whose output holds what its first input holds, if *keeps_voxels*."""
-
-    keeps_voxels: bool
-
-
-@runtime_checkable
-class HasMargin(Protocol):
-    """A body that makes as much as the rest of the line needs (``--expand-margin-size auto``)."""
-
-    def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Take the function (task box, domain) -> box that the rest of the line needs."""
-
-
-@runtime_checkable
-class HasHalo(Protocol):
-    """A body that needs more input than the box it returns."""
-
-    def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the input box needed for output *box* of a volume with bounds *domain*."""
-
-
-@runtime_checkable
-class MovesFaces(Protocol):
-    """A body that changes the box of the task."""
-
-    face_offsets: tuple[Zyx, Zyx]
-
-
-@runtime_checkable
-class SetsBox(Protocol):
-    """A body that gives the task the box of its chunk, if *set_bbox*."""
-
-    set_bbox: bool
-
-
-@runtime_checkable
-class RemovesItems(Protocol):
-    """A body after which items are no more."""
-
-    removes: tuple[str, ...]
-
-
-@runtime_checkable
-class WritesTo(Protocol):
-    """A body that writes to one place, in which nothing else of the line may write."""
-
-    @property
-    def destination(self) -> str:
-        """The place, spelled the same by all who mean it."""
-
-
-@runtime_checkable
-class ReportsProgress(Protocol):
-    """A body with news from inside one call: it calls on_progress(done, total)."""
-
-    on_progress: Callable[[int, int], None] | None
-
-
-@runtime_checkable
-class HasMemory(Protocol):
-    """A body that foretells how much memory it takes; asked when all bodies have been entered."""
-
-    def memory(self, size: Zyx | None) -> Need | None:
-        """Return it, for a first input of extent *size* (if known), or ``None`` if unknown."""
-
-
-@runtime_checkable
-class ChecksMemory(Protocol):
-    """A body that knows what would fit into memory where the line does not."""
-
-    def check_memory(self, line_bytes: int) -> None:
-        """Raise `OptionError` if the line does not fit, of which it is one operator."""
-
-
-@runtime_checkable
-class HasTraffic(Protocol):
-    """A body that counts what it reads, see `chunkflow_py.volume.blocks.Traffic`."""
-
-    @property
-    def traffic(self) -> Traffic | None:
-        """What reading has cost so far, if it is counted."""
-
-
-@runtime_checkable
-class ThreadSafe(Protocol):
-    """A body that may work on several tasks at once, in several threads, if *thread_safe*."""
-
-    thread_safe: bool
-
-
-@runtime_checkable
-class StartsAhead(Protocol):
-    """A body of a transform that can begin on the next chunk while one is on its way."""
-
-    def start(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Future[Any]:
-        """Begin, and return the future of what a call would return."""
-
-
-# --- stages -------------------------------------------------------------------------------------
 
 
 @dataclass

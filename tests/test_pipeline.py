@@ -1040,3 +1040,38 @@ def test_leaving_early_while_work_is_in_flight() -> None:
     assert len(begun) <= 5
     names = [thread.name for thread in threading.enumerate()]
     assert not [name for name in names if name.startswith(("overlapped", "read-", "compute-"))]
+
+
+# --- what a line knows ---------------------------------------------------------------------------
+
+
+class Movie(Loader):
+    """A loader of a volume with a time axis."""
+
+    times = 7
+
+
+def test_an_operator_is_told_how_many_time_points_its_input_has() -> None:
+    """The length of the time axis goes with what a loader makes, until something else is made."""
+    first, second = Looks(), Looks()
+    line = [
+        make("load", Movie(BoundingBox.parse("0-6_0-1_0-1")), "read", to="movie"),
+        make("other", Loader(), "read", to="image"),
+        make("first", first, reads="movie", to="map"),
+        make("second", second, reads="image"),
+    ]
+    run(line)
+    assert [look.seen[0].times for look in (first, second)] == [7, None]
+
+
+def test_several_places_of_one_operator_are_each_its_own() -> None:
+    """An operator that writes to several places shares none of them with another."""
+
+    class Several(Safe):
+        def __init__(self, *places: str) -> None:
+            super().__init__()
+            self.destinations = places
+
+    run([make("a", Several("em", "em/log"), "write"), make("b", Several("seg"), "write")])
+    with pytest.raises(OptionError, match="b writes to em/log, where a writes already"):
+        run([make("a", Several("em", "em/log"), "write"), make("b", Several("em/log"), "write")])

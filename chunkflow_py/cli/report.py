@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.hooks import HasTraffic
 from chunkflow_py.memory import describe_bytes
 from chunkflow_py.pipeline import Listener
-from chunkflow_py.stages import HasTraffic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

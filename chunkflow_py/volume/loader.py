@@ -106,6 +106,11 @@ class VolumeLoader:
         domain = self.cutout.box(bounds, None, self.url)[1]
         return bounds if self._has_tasks else domain
 
+    @property
+    def times(self) -> int | None:
+        """The length of the volume's time axis, if tasks name the time."""
+        return self.volume.times if self.time is None else None
+
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
         """Take what the rest of the line needs for a task's box."""
         self.cutout.negotiate(required)
