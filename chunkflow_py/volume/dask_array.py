@@ -1,0 +1,149 @@
+"""A volume as a dask array, whose chunks are read when they are needed and where they are needed.
+
+```
+volume   |----|----|----|----|----|--|      write units (or as many of them as chunks says)
+dask     |         |         |       |      chunks; chunk 0 begins at volume.bounds.start
+```
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.errors import OptionError, needs_extra
+from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.volume.protocol import check_channels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.volume.protocol import Volume
+
+
+def to_dask(
+    volume: Volume,
+    channels: Sequence[int] | None = None,
+    time: int | None = None,
+    chunks: Iterable[int] | None = None,
+) -> Any:
+    """Return *volume* as a dask array that reads it lazily.
+
+    Tasks have the same names whenever the same volume is opened in the same way. A worker in
+    another process opens the volume again by its address.
+
+    Args:
+        volume: opened for reading.
+        channels: which, in this order (default: all).
+        time: the one time index (default: all, as the first axis, if there is a time axis).
+        chunks: extent of a chunk, voxels, zyx (default: the write unit; multiples of it read no
+            block twice).
+
+    Returns:
+        ([t,] [c,] z, y, x) of the volume's dtype, with the axes that the volume has. Its first
+        voxel lies at ``volume.bounds.start``.
+
+    Raises:
+        ChunkError: there is no such channel.
+        OptionError: there is no such time index, or a chunk holds no voxel.
+        MissingExtraError: dask is not installed.
+    """
+    with needs_extra("dask", "to_dask"):
+        da: Any = import_module("dask.array")  # which says little of its types
+        from dask.base import tokenize
+    check_channels(channels, volume.channels, volume.url)
+    size = volume.write_unit if chunks is None else Zyx.of(chunks)
+    if min(size) < 1:
+        msg = f"chunks {size} must hold at least 1 voxel along each axis (zyx)"
+        raise OptionError(msg)
+    if time is not None and not 0 <= time < (volume.times or 1):
+        msg = f"{volume.url} has the time indices 0 to {(volume.times or 1) - 1}; got {time}"
+        raise OptionError(msg)
+    source = VolumeArray(volume, None if channels is None else tuple(channels), time)
+    extent = size.low(volume.bounds.size.high((1, 1, 1)))
+    others = (1,) * source.has_time + (len(source.channels),) * source.has_channels
+    return da.from_array(
+        source,
+        chunks=(*others, *extent),
+        name=f"volume-{tokenize(source, extent)}",
+        asarray=False,
+        meta=np.empty((0,) * source.ndim, source.dtype),
+    )
+
+
+class VolumeArray:
+    """What dask needs of an array: shape, dtype, and parts of it by their slices.
+
+    Args:
+        volume: opened for reading.
+        channels: which, in this order (default: all).
+        time: the one time index (default: all).
+    """
+
+    def __init__(self, volume: Volume, channels: tuple[int, ...] | None, time: int | None) -> None:
+        """Work out the axes."""
+        self._volume, self._time = volume, time
+        self.has_time = time is None and volume.times is not None
+        self.has_channels = volume.channels is not None
+        self.channels = channels or tuple(range(volume.channels or 1))
+        self.dtype = volume.dtype
+        times = (volume.times or 1,) * self.has_time
+        self.shape = (*times, *(len(self.channels),) * self.has_channels, *volume.bounds.size)
+        self.ndim = len(self.shape)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        """Return what decides the voxels, as far as it is known without reading them."""
+        volume = self._volume
+        level = (volume.url, getattr(volume, "mip", 0), str(volume.bounds), str(volume.dtype))
+        return (*level, self.shape, self.channels, self._time)
+
+    def __getitem__(self, key: Any) -> NDArray[Any]:
+        """Return a part, for a whole number, a slice or a list of numbers along each axis."""
+        keys = _filled(key, self.ndim)
+        positions = [_positions(k, n) for k, n in zip(keys, self.shape, strict=True)]
+        spans = [(min(p, default=0), max(p, default=-1) + 1) for p in positions]
+        part = self._read(spans)
+        if any(p != list(range(*span)) for p, span in zip(positions, spans, strict=True)):
+            inside = [[i - span[0] for i in p] for p, span in zip(positions, spans, strict=True)]
+            part = part[np.ix_(*inside)]
+        return part[tuple(0 if _is_number(k) else slice(None) for k in keys)]
+
+    def _read(self, spans: Sequence[tuple[int, int]]) -> NDArray[Any]:
+        """Return the box from the first to the last position along each axis."""
+        start = self._volume.bounds.start
+        box = BoundingBox(
+            start + Zyx.of(low for low, _ in spans[-3:]),
+            start + Zyx.of(high for _, high in spans[-3:]),
+        )
+        channels = None
+        if self.has_channels:
+            low, high = spans[-4]
+            channels = self.channels[low:high]
+        if not self.has_time:
+            return self._volume.read(box, channels, time=self._time).array
+        found = [self._volume.read(box, channels, time=t).array for t in range(*spans[0])]
+        return np.stack(found)
+
+
+def _filled(key: Any, ndim: int) -> tuple[Any, ...]:
+    """Return one entry an axis for *key*, which may leave some out."""
+    keys = key if isinstance(key, tuple) else (key,)
+    if any(k is Ellipsis for k in keys):
+        at = next(i for i, k in enumerate(keys) if k is Ellipsis)
+        keys = (*keys[:at], *(slice(None),) * (ndim - len(keys) + 1), *keys[at + 1 :])
+    return (*keys, *(slice(None),) * (ndim - len(keys)))
+
+
+def _positions(key: Any, length: int) -> list[int]:
+    if isinstance(key, slice):
+        return list(range(length)[key])
+    whole = range(length)
+    return [whole[int(k)] for k in ([key] if _is_number(key) else key)]
+
+
+def _is_number(key: Any) -> bool:
+    return isinstance(key, (int, np.integer))
