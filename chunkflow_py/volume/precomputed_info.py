@@ -1,21 +1,27 @@
-"""The info file of a precomputed volume: what Neuroglancer and cloud-volume expect in it.
+"""The info file of a precomputed volume: what there is, at all levels.
 
-Format: https://github.com/google/neuroglancer/blob/master/src/datasource/precomputed/volume.md
-Everything in the file is in xyz order; everything outside of this module is zyx.
+Format: github.com/google/neuroglancer, ``datasource/precomputed/volume.md``. Arrays in it are x, y,
+z; what leaves this module is z, y, x.
 """
 
 from __future__ import annotations
 
+import json
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from chunkflow_py.errors import VolumeError
+import numpy as np
+
+from chunkflow_py.chunk import KINDS
+from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.volume.precomputed_codec import GZIPPED
+from chunkflow_py.volume.precomputed_sharding import Sharding
+from chunkflow_py.volume.protocol import coarser
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import numpy as np
-
+    from chunkflow_py.chunk import Kind
     from chunkflow_py.volume.protocol import VolumeSpec
 
 LayerType = Literal["image", "segmentation"]
@@ -29,7 +35,7 @@ ENCODINGS = (
 _HOLDS = {
     "jpeg": ("uint8",),
     "jxl": ("uint8",),
-    "png": ("uint8", "uint16"),
+    "png": ("uint8",),
     "compressed_segmentation": ("uint32", "uint64"),
     "compresso": ("uint8", "uint16", "uint32", "uint64"),
     "crackle": ("uint8", "uint16", "uint32", "uint64"),
@@ -38,61 +44,230 @@ _HOLDS = {
     "zfpc": ("float32",),
     "npz_uint8": ("float32",),
 }
+_CHANNELS = {
+    "jpeg": (1, 3),
+    "png": (1, 2, 3, 4),
+    "jxl": (1,),
+    "compressed_segmentation": (1,),
+    "compresso": (1,),
+    "crackle": (1,),
+}
+_VOLUME = "neuroglancer_multiscale_volume"
 _OURS = "chunkflow_py"
+CREATE = "check the path, or create it with create-info"
+
+# What a level must be for two descriptions of a volume to be one.
+_LEVEL = (
+    "key", "size", "voxel_offset", "resolution", "chunk_sizes", "encoding", "sharding",
+    "compressed_segmentation_block_size",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level of a volume, as its info file says.
+
+    Attributes:
+        key: folder of the blocks.
+        bounds: voxels.
+        voxel_size_nm: nanometres, zyx.
+        dtype: little endian.
+        channels: number of channels.
+        kind: what the voxels mean, if known.
+        block_size: voxels, zyx; the first, where blocks are stored in several shapes.
+        sharding: how blocks are put together, if they are.
+        compress: whether blocks are to be gzipped.
+        mips: numbers of all levels.
+        scale: everything that the info file says of this level.
+    """
+
+    key: str
+    bounds: BoundingBox
+    voxel_size_nm: tuple[float, float, float]
+    dtype: np.dtype[Any]
+    channels: int
+    kind: Kind | None
+    block_size: Zyx
+    sharding: Sharding | None
+    compress: bool
+    mips: tuple[int, ...]
+    scale: dict[str, Any]
+
+
+def parse_info(content: bytes, mip: int, url: str) -> Level:
+    """Return level *mip* of an info file.
+
+    Raises:
+        VolumeNotFoundError: there is no such level.
+        VolumeError: it cannot be understood.
+    """
+    try:
+        info = json.loads(content)
+        count = len(_scales(info))
+        level = _level(info, mip) if 0 <= mip < count else None
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        msg = f"the info file of {url} is damaged or incomplete ({reason}); {CREATE}"
+        raise VolumeError(msg) from error
+    if level is None:
+        msg = f"{url} has no mip {mip}; it has {', '.join(map(str, range(count)))}"
+        raise VolumeNotFoundError(msg)
+    return level
+
+
+def _scales(info: Any) -> list[dict[str, Any]]:
+    if not isinstance(info, dict):
+        msg = f"it holds a {type(info).__name__}, not an object"
+        raise ValueError(msg)  # noqa: TRY004  (one kind of damage)
+    if info.get("@type", _VOLUME) != _VOLUME:
+        msg = f"it describes {info['@type']}, not a volume"
+        raise ValueError(msg)
+    scales = info.get("scales")
+    if not isinstance(scales, list) or not scales:
+        msg = "it has no scales"
+        raise ValueError(msg)
+    return scales
+
+
+def _level(info: dict[str, Any], mip: int) -> Level:
+    scale = info["scales"][mip]
+    dtype = np.dtype(str(info["data_type"]).lower()).newbyteorder("<")
+    channels = info["num_channels"]
+    bounds = scale_bounds(scale)
+    block = Zyx.of(scale["chunk_sizes"][0][::-1])
+    z, y, x = (float(nm) for nm in scale["resolution"][::-1])
+    ours = info.get(_OURS, {})
+    if dtype.kind not in "uif" or type(channels) is not int or channels < 1:
+        msg = f"{channels!r} channels of {dtype} voxels"
+        raise ValueError(msg)
+    if min(block) < 1 or bounds.is_empty or not all(0 < nm < math.inf for nm in (z, y, x)):
+        msg = f"blocks {block} in {bounds} of voxels of {(z, y, x)} nm (zyx)"
+        raise ValueError(msg)
+    if scale["encoding"] not in ENCODINGS:
+        msg = f"no encoding {scale['encoding']!r} is known"
+        raise ValueError(msg)
+    sharding = scale.get("sharding")
+    return Level(
+        str(scale.get("key") or "_".join(str(nm) for nm in scale["resolution"])),
+        bounds,
+        (z, y, x),
+        dtype,
+        channels,
+        next((kind for kind in KINDS if kind == _kind(info)), None),
+        block,
+        None if sharding is None else Sharding.parse(sharding),
+        bool(ours.get("compress", True)),
+        tuple(range(len(info["scales"]))),
+        scale,
+    )
 
 
 def create_info(
-    spec: VolumeSpec,
-    mip: int = 0,
-    *,
-    factor: Iterable[int] = (2, 2, 2),
-    max_mip: int = 0,
-    layer_type: LayerType | None = None,
+    spec: VolumeSpec, mip: int = 0, *, layer_type: LayerType | None = None, compress: bool = True
 ) -> dict[str, Any]:
     """Return the content of an info file.
 
     Args:
-        spec: of level *mip*.
+        spec: of level *mip*; all levels to the coarser of *mip* and its ``max_mip`` are described.
         mip: level that *spec* describes; the finer ones are worked out from it.
-        factor: shrinkage from each level to the next, zyx.
-        max_mip: the coarsest level (at least *mip*).
         layer_type: ``image`` or ``segmentation`` (default: by the kind of the voxels; if that is
             unknown, 32 and 64 bit integers are labels).
+        compress: gzip blocks whose encoding does not compress by itself.
 
     Raises:
-        VolumeError: the format, or the encoding, cannot hold such voxels.
+        VolumeError: the format, or the encoding, cannot hold such voxels, or shards of this size.
     """
     encoding = spec.encoding or "raw"
     check_encoding(encoding, spec.dtype, spec.channels or 1)
-    step = Zyx.of(factor)
-    top = Zyx(*(f**mip for f in step))
+    if spec.times is not None and spec.times > 1:
+        msg = f"a precomputed volume has no time axis, for {spec.times} time points; choose zarr"
+        raise VolumeError(msg)
+    top = Zyx(*(f**mip for f in spec.factor))
     finest = BoundingBox(spec.bounds.start * top, spec.bounds.stop * top)
     size_nm = [nm / f for nm, f in zip(spec.voxel_size_nm, top, strict=True)]
     scales = []
-    for level in range(max(mip, max_mip) + 1):
-        shrink = Zyx(*(f**level for f in step))
+    for level in range(max(mip, spec.max_mip) + 1):
+        shrink = Zyx(*(f**level for f in spec.factor))
         resolution = [_plain(nm * f) for nm, f in zip(size_nm, shrink, strict=True)][::-1]
+        bounds = coarser(finest, shrink)
         scale: dict[str, Any] = {
             "key": "_".join(str(value) for value in resolution),
             "encoding": encoding,
             "chunk_sizes": [list(spec.block_size[::-1])],
             "resolution": resolution,
-            "voxel_offset": list((finest.start // shrink)[::-1]),
-            "size": list((-(-finest.size // shrink))[::-1]),
+            "voxel_offset": list(bounds.start[::-1]),
+            "size": list(bounds.size[::-1]),
         }
         if encoding == "compressed_segmentation":
             scale["compressed_segmentation_block_size"] = [8, 8, 8]
+        if spec.shard_size is not None:
+            scale["sharding"] = Sharding.fitting(
+                spec.shard_size,
+                spec.block_size,
+                bounds.size,
+                gzip_data=compress and encoding in GZIPPED,
+                exactly=level == mip,
+            ).to_json()
         scales.append(scale)
     info: dict[str, Any] = {
-        "@type": "neuroglancer_multiscale_volume",
+        "@type": _VOLUME,
         "type": layer_type or _layer_type(spec),
         "data_type": spec.dtype.name,
         "num_channels": spec.channels or 1,
         "scales": scales,
     }
-    if spec.kind is not None:
-        info[_OURS] = {"kind": spec.kind}  # readers pass over keys that they do not know
+    # readers pass over keys that they do not know
+    ours: dict[str, Any] = {} if spec.kind is None else {"kind": spec.kind}
+    if not compress:
+        ours["compress"] = False
+    if ours:
+        info[_OURS] = ours
     return info
+
+
+def merged_info(content: bytes, info: dict[str, Any], url: str) -> dict[str, Any]:
+    """Return the info file of a volume that there is already, with the levels of *info*.
+
+    Args:
+        content: of the file.
+        info: what `create_info` returns.
+        url: of the volume, for the message.
+
+    Raises:
+        VolumeError: they describe different volumes; names what differs.
+    """
+    try:
+        found = json.loads(content)
+        there = _scales(found)
+    except ValueError as error:
+        msg = f"the info file of {url} is damaged or incomplete ({error}); --overwrite replaces it"
+        raise VolumeError(msg) from error
+    pairs = [(name, found.get(name), info[name]) for name in ("data_type", "num_channels", "type")]
+    theirs, ours = found.get(_OURS, {}), info.get(_OURS, {})
+    pairs.append(("compress", theirs.get("compress", True), ours.get("compress", True)))
+    if "kind" in theirs and "kind" in ours:
+        pairs.append(("kind", theirs["kind"], ours["kind"]))
+    for level, (old, new) in enumerate(zip(there, info["scales"], strict=False)):
+        pairs += [(f"{name} at mip {level}", old.get(name), new.get(name)) for name in _LEVEL]
+    for name, is_, wanted in pairs:
+        if not _same(name, is_, wanted):
+            msg = (
+                f"{url} has an info file of another volume: its {name} is {is_}, not {wanted}; "
+                "write to another place, or have --overwrite replace it, after which blocks of "
+                "the old layout can no longer be read"
+            )
+            raise VolumeError(msg)
+    return {**info, **found, "scales": [*there, *info["scales"][len(there) :]]}
+
+
+def _same(name: str, old: Any, new: Any) -> bool:
+    if name.startswith("chunk_sizes") and isinstance(old, list):
+        return bool(old[:1] == new)  # blocks stored in further shapes are none of ours
+    if name.startswith("voxel_offset"):
+        return bool((old or [0, 0, 0]) == new)
+    if name.startswith("sharding") and old and new:
+        return Sharding.parse(old) == Sharding.parse(new)
+    return bool(old == new)
 
 
 def check_encoding(encoding: str, dtype: np.dtype[Any], channels: int) -> None:
@@ -110,7 +285,7 @@ def check_encoding(encoding: str, dtype: np.dtype[Any], channels: int) -> None:
         what = f"encoding {encoding}" if encoding in _HOLDS else "a precomputed volume"
         msg = f"{what} cannot hold {dtype.name} voxels, only {', '.join(holds)}; convert them"
         raise VolumeError(msg)
-    few = {"jpeg": (1, 3), "jxl": (1, 3), "compresso": (1,), "crackle": (1,)}.get(encoding)
+    few = _CHANNELS.get(encoding)
     if few and channels not in few:
         msg = (
             f"encoding {encoding} cannot hold {channels} channels, only "
@@ -121,19 +296,17 @@ def check_encoding(encoding: str, dtype: np.dtype[Any], channels: int) -> None:
 
 def scale_bounds(scale: dict[str, Any]) -> BoundingBox:
     """Return the bounds of one level of an info file, zyx."""
-    offset = scale.get("voxel_offset", (0, 0, 0))
+    offset = scale.get("voxel_offset") or (0, 0, 0)
     return BoundingBox.from_size(Zyx.of(offset[::-1]), Zyx.of(scale["size"][::-1]))
 
 
-def stored_kind(info: dict[str, Any]) -> str | None:
+def _kind(info: dict[str, Any]) -> Any:
     """Return what we said of the voxels when the volume was made, or ``segmentation``, or None.
 
     An image layer of another program may hold an image or a map: we do not know.
     """
     found = info.get(_OURS, {}).get("kind")
-    if found is None and info.get("type") == "segmentation":
-        return "segmentation"
-    return found if isinstance(found, str) else None
+    return "segmentation" if found is None and info.get("type") == "segmentation" else found
 
 
 def _layer_type(spec: VolumeSpec) -> LayerType:
