@@ -12,6 +12,8 @@ run here has one of these two comments on the line before it:
 
     <!-- run by .ci/run -->        each of its lines must be a line of .ci/run
     <!-- not run: reason -->       listed among the skipped tests with its reason
+
+Buckets that blocks name (``s3://bucket``) are made on an emulator, to which the environment points.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from rigs import servers
+from rigs.s3 import environment
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -71,7 +75,7 @@ def blocks_of(page: Path) -> list[Block]:
     return result
 
 
-def run_block(block: Block, folder: Path) -> None:
+def run_block(block: Block, folder: Path, variables: dict[str, str]) -> None:
     """Run one block in *folder*; fail with its place, its output and what was expected."""
     commands = [sys.executable, "-c", block.code]
     expected: list[str] = []
@@ -90,7 +94,7 @@ def run_block(block: Block, folder: Path) -> None:
     done = subprocess.run(
         commands,
         cwd=folder,
-        env=os.environ | settings,
+        env=os.environ | settings | variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -104,13 +108,19 @@ def run_block(block: Block, folder: Path) -> None:
     assert re.search(pattern, done.stdout, re.DOTALL), f"{said}\nexpected:\n{expected}"
 
 
-def run_page(page: Path, folder: Path) -> None:
+def buckets_of(page: Path) -> set[str]:
+    """Return the names of the buckets in the blocks of *page* that run."""
+    code = "".join(block.code for block in blocks_of(page) if block.runs_here)
+    return set(re.findall(r"s3://([a-z0-9.-]+)", code))
+
+
+def run_page(page: Path, folder: Path, variables: dict[str, str]) -> None:
     """Run all blocks of *page* that can run in a scratch folder."""
     if (ROOT / "examples").is_dir():
         shutil.copytree(ROOT / "examples", folder / "examples")
     for block in blocks_of(page):
         if block.runs_here:
-            run_block(block, folder)
+            run_block(block, folder, variables)
 
 
 ALL_BLOCKS = [block for page in PAGES for block in blocks_of(page)]
@@ -119,12 +129,21 @@ ALL_BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "page",
-    [p for p in PAGES if any(b.runs_here for b in blocks_of(p))],
-    ids=lambda p: str(p.relative_to(ROOT)),
+    [
+        pytest.param(page, marks=[pytest.mark.aws] if buckets_of(page) else [])
+        for page in PAGES
+        if any(block.runs_here for block in blocks_of(page))
+    ],
+    ids=lambda page: str(page.relative_to(ROOT)),
 )
-def test_page_runs(page: Path, tmp_path: Path) -> None:
+def test_page_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Every command of the page can be pasted, from the first to the last."""
-    run_page(page, tmp_path)
+    variables: dict[str, str] = {}
+    for bucket in buckets_of(page):
+        address = request.getfixturevalue("ministack").address
+        servers.call(f"{address}/{bucket}", b"", method="PUT")
+        variables = environment(address, tmp_path)
+    run_page(page, tmp_path, variables)
 
 
 def test_blocks_stand_in_ci() -> None:
@@ -204,17 +223,23 @@ def test_wrong_page_fails(text: str, tmp_path: Path) -> None:
     folder = tmp_path / "scratch"
     folder.mkdir()
     with pytest.raises(AssertionError, match=r"page\.md:\d+"):
-        run_page(_page(tmp_path, text), folder)
+        run_page(_page(tmp_path, text), folder, {})
 
 
 def test_right_page_passes(tmp_path: Path) -> None:
-    """Blocks share a folder, know `chunkflow`, and see the examples."""
+    """Blocks share a folder, know `chunkflow`, and see the examples and the variables."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     text = (
         "'''sh\necho 12 > made\nchunkflow --version\n'''\n"
         "'''python\nimport chunkflow_py, pathlib\nassert pathlib.Path('made').exists()\n'''\n"
         "'''console\n$ cat made; echo 3.5 s\n12\n... s\n'''\n"
-        "'''sh\nif [ -e examples ]; then ls examples; fi\n'''\n"
+        "'''sh\nif [ -e examples ]; then ls examples; fi\n[ $SAID = yes ]\n'''\n"
     )
-    run_page(_page(tmp_path, text), folder)
+    run_page(_page(tmp_path, text), folder, {"SAID": "yes"})
+
+
+def test_buckets_are_found(tmp_path: Path) -> None:
+    """Buckets of blocks that run are named; those of others, and of the text, are not."""
+    text = "s3://a/em\n'''sh\nx -v zarr://s3://b.c/em s3://d\n'''\n'''text\ns3://e/em\n'''\n"
+    assert buckets_of(_page(tmp_path, text)) == {"b.c", "d"}
