@@ -62,11 +62,6 @@ class VolumeOutput:
         beside = (f"{address}/{name}" for name, wanted in more.items() if wanted)
         return (self.saver.destination, *beside)
 
-    @property
-    def destination(self) -> str:
-        """The level of the volume."""
-        return self.saver.destination
-
     def prepare(self, outline: Any) -> None:
         """Check the boxes of all tasks (of an `Outline`) against every write unit.
 
@@ -80,8 +75,7 @@ class VolumeOutput:
             if wanted and self.saver.place.format == "h5":
                 msg = f"{self.saver.url} is a file, which has no place for {option}; leave it out"
                 raise OptionError(msg)
-        times = getattr(outline, "times", None)
-        self.saver.prepare(outline.boxes, outline.domain, outline.voxels, times)
+        self.saver.prepare(outline.boxes, outline.domain, outline.voxels, outline.times)
         if self.create_thumbnail:
             from chunkflow_py.volume.thumbnail import check_kind
 
