@@ -86,13 +86,20 @@ class Service:
         return self.make(options, retries)
 
     def check_can(self, verb: str, url: str) -> None:
-        """Refuse what web servers cannot do.
+        """Refuse what the other side never allows.
+
+        Args:
+            verb: ``list`` or ``write``.
+            url: for the message.
 
         Raises:
-            VolumeError: *verb* is ``list`` or ``write``, and this is a web server.
+            VolumeError: it is a web server, or Google without credentials.
         """
         if self.kind == "https":
             msg = f"cannot {verb} {url}: web servers can only be read; use s3:// or gs://"
+            raise VolumeError(msg)
+        if self.kind == "gs" and self.anonymous and verb == "write":
+            msg = f"cannot write {url} without credentials; leave out --use-https"
             raise VolumeError(msg)
 
     def error(self, what: str, failed: CallFailedError) -> VolumeError:
@@ -181,7 +188,8 @@ def s3_endpoint() -> str | None:
 
 
 def _s3(service: Service, access: Access) -> Service:
-    endpoint, region, provider = s3_endpoint(), _named_region(), None
+    endpoint, region = s3_endpoint(), _named_region()
+    provider: Callable[[], Any] = _no_token
     if not access.anonymous:
         provider, profile_region = _aws_credentials(service.url)
         region = region or profile_region
@@ -282,11 +290,13 @@ def _google_endpoint() -> str | None:
 
 def _google(service: Service, access: Access) -> Service:
     endpoint = _google_endpoint()
-    anonymous = access.anonymous or endpoint is not None
-    provider, project = (None, None) if anonymous else _google_credentials(service.url)
-    config: dict[str, Any] = {"skip_signature": anonymous}
+    config: dict[str, Any] = {"skip_signature": access.anonymous}
+    provider: Callable[[], Any] = _no_token
+    project = None
     if endpoint is not None:
         config["base_url"] = endpoint
+    elif not access.anonymous:
+        provider, project = _google_credentials(service.url)
     # Otherwise Google unpacks what was stored with Content-Encoding: gzip, and sizes are not known.
     headers = {"Accept-Encoding": "gzip"}
     if access.requester_pays:
@@ -311,6 +321,11 @@ def _google(service: Service, access: Access) -> Service:
         )
 
     return replace(service, make=make, headers=headers)
+
+
+def _no_token() -> dict[str, Any]:
+    # Emulators take any. Without one, obstore would look for credentials of its own.
+    return {"token": "none", "expires_at": None}
 
 
 def _google_credentials(url: str) -> tuple[Callable[[], Any], str | None]:

@@ -4,8 +4,9 @@ One place for the manners of all drivers: every call has deadlines, transient fa
 again (`chunkflow_py.store.retry`), a body that is shorter than announced is never returned, and no
 more than `CONNECTIONS` calls to a store are under way at once.
 
-A write on condition (`put_if_absent`, `update`) carries a mark of its own. When the reply to it is
-lost, the mark of what is stored tells whether it was this write that succeeded.
+A write on condition (`put_if_absent`, `update`) carries a mark of its own and the marks of those
+before it. When the reply to it is lost, the marks of what is stored tell whether this write
+succeeded, even when others have followed.
 
 A ``Content-Encoding`` is kept with an object and never undone: `get` returns the bytes as stored.
 Stores must be opened after a process has forked, not before.
@@ -40,7 +41,9 @@ CONNECTIONS = 32
 WHOLE_BYTES = 64 << 20
 PART_BYTES = 16 << 20
 
-_MARK = "chunkflow-write"
+_MARKS = "chunkflow-writes"  # clouds keep 2 KiB of such words with an object
+_MARKS_KEPT = 64
+_NO_MARKS: tuple[str, ...] = ()
 _NEW: Any = "create"
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _TRANSIENT_CODES = ("RequestTimeout", "SlowDown", "InternalError", "ConditionalRequestConflict")
@@ -84,10 +87,13 @@ def understand(error: Exception) -> Failure:
         return Failure(words, is_transient=True, is_unreachable=kind == "Connect")
     if isinstance(error, NotSupportedError):
         return Failure("the server cannot do this")
-    first = text.split("\n", 1)[0]
-    # What could hold a signature or a password is left out.
-    first = re.sub(r"\w+://\S+", "…", first)[:200]
-    return Failure(first or type(error).__name__)
+    return Failure(_first_line(error))
+
+
+def _first_line(error: Exception) -> str:
+    # Addresses could hold a signature or a password.
+    line = re.sub(r"\w+://\S+", "…", str(error).split("\n", 1)[0])
+    return line[:200] or type(error).__name__
 
 
 class CloudStore:
@@ -106,7 +112,11 @@ class CloudStore:
         self._service = service
         self._manners = manners
         self._slots = threading.BoundedSemaphore(CONNECTIONS)
-        self._client = service.client(manners)
+        try:
+            self._client = service.client(manners)
+        except (BaseError, ValueError) as error:
+            msg = f"cannot open {service.url}: {_first_line(error)}; check its address"
+            raise VolumeError(msg) from None
         self._patient: ObjectStore | None = None
         self._bucket_seen = False
         self.url = service.url
@@ -165,6 +175,9 @@ class CloudStore:
             if self._is_absent(failed):
                 return None
             if failed.failure.status == 416:  # it begins after the end
+                return b"", None
+            # The end of nothing has no place that an answer could name.
+            if isinstance(part, dict) and failed.failure.status is None and self.size(key) == 0:
                 return b"", None
             if part is not None and failed.failure.words == "the server cannot do this":
                 raise _NoRangesError from None
@@ -268,11 +281,21 @@ class CloudStore:
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         """Write an object unless there is one; return whether it was written by this call."""
         self._service.check_can("write", self.url)
-        return self._put_on_condition(key, data, _NEW)
+        return self._put_on_condition(key, data, _NEW, _NO_MARKS)
 
-    def _put_on_condition(self, key: str, data: bytes | memoryview, condition: Any) -> bool:
-        """Write an object if the condition holds; return whether it did."""
-        name, mark = self._name(key), secrets.token_hex(16)
+    def _put_on_condition(
+        self, key: str, data: bytes | memoryview, condition: Any, earlier: tuple[str, ...]
+    ) -> bool:
+        """Write an object if the condition holds; return whether it did.
+
+        Args:
+            key: of the object.
+            data: its content.
+            condition: obstore's mode of writing.
+            earlier: marks of the writes that made what it replaces.
+        """
+        name, mark = self._name(key), secrets.token_hex(8)
+        marks = " ".join([mark, *earlier][:_MARKS_KEPT])
         client = self._writer(len(data))
         replies_lost = 0
 
@@ -282,7 +305,7 @@ class CloudStore:
                 name,
                 data,
                 mode=condition,
-                attributes={_MARK: mark},
+                attributes={_MARKS: marks},
                 use_multipart=False,
             )
 
@@ -304,16 +327,16 @@ class CloudStore:
             if not refused and not failed.failure.is_transient:
                 self._fail("write", key, failed)
             # An earlier try, or the last one, may have succeeded although no answer arrived.
-            if replies_lost and self._mark_of(key) == mark:
+            if replies_lost and mark in self._marks_of(key):
                 return True
             if not refused:
                 self._fail("write", key, failed)
             return False
         return True
 
-    def _mark_of(self, key: str) -> str | None:
+    def _marks_of(self, key: str) -> tuple[str, ...]:
         found = self._fetch(key, None)
-        return None if found is None else found[1].attributes.get(_MARK)
+        return _NO_MARKS if found is None else _marks(found[1])
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
         """Replace an object by what *change* makes of it, against concurrent updates."""
@@ -321,13 +344,14 @@ class CloudStore:
         start = time.monotonic()
         while time.monotonic() - start < self._manners.budget_s:
             found = self._fetch(key, None)
-            old, condition = None, _NEW
+            old, condition, earlier = None, _NEW, _NO_MARKS
             if found is not None:
                 old, answer = found
                 known = {name: answer.meta.get(name) for name in ("e_tag", "version")}
                 condition = {name: value for name, value in known.items() if value}
+                earlier = _marks(answer)
             new = bytes(change(old))
-            if self._put_on_condition(key, new, condition):
+            if self._put_on_condition(key, new, condition, earlier):
                 return new
         msg = (
             f"cannot update {self.url}/{key}: other processes changed it all the time for "
@@ -344,6 +368,10 @@ class CloudStore:
         except CallFailedError as failed:
             if not self._is_absent(failed):
                 self._fail("remove", key, failed)
+
+
+def _marks(answer: Any) -> tuple[str, ...]:
+    return tuple(str(answer.attributes.get(_MARKS, "")).split())
 
 
 class _NoRangesError(Exception):

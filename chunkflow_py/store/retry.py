@@ -43,7 +43,7 @@ class Manners:
     longest_s: float = 600
     budget_s: float = 120
     unreachable_s: float = 30
-    first_wait_s: float = 0.1
+    first_wait_s: float = 0.05
     longest_wait_s: float = 10
 
 
@@ -134,7 +134,7 @@ class _Notes:
             if now - self._said < self.EVERY_S:
                 return
             number, self._count, self._said = self._count, 0, now
-        logger.info("tried %d calls again; the last was to %s: %s", number, where, words)
+        logger.info("calls tried again: %d; the last was to %s: %s", number, where, words)
 
 
 _NOTES = _Notes()

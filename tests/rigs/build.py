@@ -13,7 +13,6 @@ from pathlib import Path
 SERVERS = Path(__file__).parents[2] / ".rigs" / "servers"
 PINS = [
     "ministack==1.5.33",  # S3 and more
-    "gcp-storage-emulator==2026.7.19",  # Google Cloud Storage
 ]
 
 

@@ -14,6 +14,10 @@ that `GET /_fault` returns. The first rule that matches a request is applied:
 
 Every rule may be narrowed by `method` and `path` (regular expressions; the latter is searched for
 in path and query), `p` (a probability), and `count` (how often it is applied in all).
+
+With `--google` it takes requests to Google Cloud Storage to an S3 server. The XML interface of the
+former is that of the latter but for the names of a few headers. This is a rig for our side of the
+talk; it proves nothing about Google's.
 """
 
 import asyncio
@@ -38,6 +42,7 @@ class FaultProxy:
 
     def __init__(self, upstream):
         self.upstream = upstream
+        self.under_way = 0
         self.set({"rules": []})
 
     def set(self, wanted):
@@ -66,6 +71,14 @@ class FaultProxy:
 
     async def handle(self, request):
         """Answer one request."""
+        self.under_way += 1
+        try:
+            return await self.answer(request)
+        finally:
+            self.under_way -= 1
+
+    async def answer(self, request):
+        """Answer one request, or not."""
         body = await request.read()
         fault = None
         for rule in self.rules:
@@ -78,6 +91,7 @@ class FaultProxy:
         kind = fault["type"] if fault else "none"
         record = {"method": request.method, "path": request.raw_path, "fault": kind}
         record["headers"] = dict(request.headers)
+        record["under_way"] = self.under_way
         self.log.append(record)
         if kind == "status":
             text, kind = fault.get("body", SLOW_DOWN), "application/xml"
@@ -87,12 +101,14 @@ class FaultProxy:
         async with self.session.request(
             request.method,
             self.upstream + request.raw_path,
-            headers={k: v for k, v in request.headers.items() if k.lower() not in HOP_BY_HOP},
+            headers=self.to_server(
+                {k: v for k, v in request.headers.items() if k.lower() not in HOP_BY_HOP}
+            ),
             data=body,
             allow_redirects=False,
         ) as answer:
             content = await answer.read()
-            headers = answer.headers.copy()
+            headers = self.to_client(answer.headers.copy())
         record["status"] = answer.status
         for name in HOP_BY_HOP:
             headers.popall(name, None)
@@ -101,6 +117,14 @@ class FaultProxy:
         if kind == "truncate" and len(content) > 1:
             return await self.truncate(request, answer.status, headers, content)
         return web.Response(status=answer.status, headers=headers, body=content)
+
+    def to_server(self, headers):
+        """Return the headers of a request as the server is to have them."""
+        return headers
+
+    def to_client(self, headers):
+        """Return the headers of an answer as the client is to have them."""
+        return headers
 
     def reset(self, request):
         """Close the connection by RST, as a server that dies."""
@@ -138,9 +162,36 @@ class FaultProxy:
             site = web.TCPSite(runner, "127.0.0.1", 0)
             await site.start()
             host, port = site._server.sockets[0].getsockname()
-            print(f"http://{host}:{port}", flush=True)
+            print(f"http://{host}:{port}", flush=True)  # noqa: T201 what the caller waits for
             await asyncio.to_thread(sys.stdin.read)
 
 
+class GoogleProxy(FaultProxy):
+    """Translates between the headers of Google Cloud Storage and those of S3."""
+
+    def to_server(self, headers):
+        """A generation stands for a version; none is 0; tokens are not checked."""
+        translated = {}
+        for name, value in headers.items():
+            lower = name.lower()
+            if lower == "x-goog-if-generation-match" and value == "0":
+                translated["If-None-Match"] = "*"
+            elif lower == "x-goog-if-generation-match":
+                translated["If-Match"] = f'"{int(value):032x}"'
+            elif lower != "authorization":
+                translated[re.sub("(?i)^x-goog-", "x-amz-", name)] = value
+        return translated
+
+    def to_client(self, headers):
+        """The version of an object becomes a number."""
+        for name in [name for name in headers if name.lower().startswith("x-amz-")]:
+            headers[re.sub("(?i)^x-amz-", "x-goog-", name)] = headers.pop(name)
+        etag = headers.get("ETag", "").strip('"')
+        if re.fullmatch("[0-9a-f]{32}", etag):
+            headers["x-goog-generation"] = str(int(etag, 16))
+        return headers
+
+
 if __name__ == "__main__":
-    asyncio.run(FaultProxy(sys.argv[1]).run())
+    proxy_class = GoogleProxy if "--google" in sys.argv[2:] else FaultProxy
+    asyncio.run(proxy_class(sys.argv[1]).run())

@@ -24,7 +24,7 @@ class S3:
         url: ``s3://bucket/prefix``, where nothing is yet.
         bucket: its name.
         endpoint: address of the proxy, which is what the environment names.
-        faults: remote control of the proxy: ``with s3.faults(*rules) as faults: ...; faults.log()``.
+        faults: remote control of the proxy: ``with s3.faults(rule, ...) as faults: ...``.
         environment: variables for other processes; set in this one already.
         server: ``ministack`` or ``moto``.
     """
@@ -67,16 +67,27 @@ def make_bucket(endpoint):
 
 
 @pytest.fixture(scope="session")
-def ministack(tmp_path_factory):
-    """The remote control of a proxy before ministack, for the whole session."""
+def ministack_address(tmp_path_factory):
+    """Address of ministack, without a proxy."""
     try:
-        with (
-            servers.ministack(tmp_path_factory.mktemp("ministack") / "log") as address,
-            servers.proxy(address) as faults,
-        ):
-            yield faults
+        with servers.ministack(tmp_path_factory.mktemp("ministack") / "log") as address:
+            yield address
     except servers.ServerMissingError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def ministack(ministack_address):
+    """The remote control of a proxy before ministack, for the whole session."""
+    with servers.proxy(ministack_address) as faults:
+        yield faults
+
+
+@pytest.fixture(scope="session")
+def google(ministack_address):
+    """The remote control of a proxy that speaks as Google does, before ministack."""
+    with servers.proxy(ministack_address, "--google") as faults:
+        yield faults
 
 
 @pytest.fixture(scope="session")
@@ -107,3 +118,16 @@ def s3(request, monkeypatch, tmp_path_factory):
     bucket = make_bucket(faults.address)
     yield S3(f"s3://{bucket}/volume", bucket, faults.address, faults, variables, request.param)
     faults.set()
+
+
+@pytest.fixture
+def gs(google, ministack_address, monkeypatch):
+    """A ``gs://`` URL in a new bucket of a server that speaks as Google does, and its faults.
+
+    Our side of the talk is real, the other is S3 in disguise (see `rigs.proxy`).
+    """
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", google.address)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    google.set()
+    yield f"gs://{make_bucket(ministack_address)}/volume", google
+    google.set()

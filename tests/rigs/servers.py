@@ -134,10 +134,15 @@ class Faults:
 
 
 @contextmanager
-def proxy(upstream):
-    """Start a fault proxy before a server; yield its `Faults`."""
+def proxy(upstream, *options):
+    """Start a fault proxy before a server; yield its `Faults`.
+
+    Args:
+        upstream: address of the server.
+        options: of `rigs.proxy`, such as ``--google``.
+    """
     process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("proxy.py")), upstream],
+        [sys.executable, str(Path(__file__).with_name("proxy.py")), upstream, *options],
         env=clean_environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

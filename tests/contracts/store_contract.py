@@ -1,0 +1,217 @@
+"""What every store must do: inherit `StoreContract` and say where the objects of a test go."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.store import open_store
+
+
+def run_together(calls):
+    """Call all at once, each in a thread of its own; return what they return."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result() for future in [pool.submit(call) for call in calls]]
+
+
+class StoreContract:
+    """Tests of the promises of `chunkflow_py.store.protocol.Store`."""
+
+    @pytest.fixture
+    def url(self):
+        """Return where the objects of this test go; nothing is there."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def store(self, url):
+        """Open it."""
+        return open_store(url)
+
+    def test_what_it_says(self, store, url):
+        """A store knows its address and how many calls at once are worth while."""
+        assert store.url == (url if "://" in url else f"file://{url}")
+        assert store.connections > 1
+        assert store.is_local == store.url.startswith("file:")
+
+    @pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 5000])
+    def test_round_trip(self, store, url, data):
+        """What is written is read again by whoever opens the store later, as bytes."""
+        store.put("a/b/c", data)
+        again = open_store(url)
+        assert again.get("a/b/c") == data
+        assert isinstance(again.get("a/b/c"), bytes)
+        assert again.size("a/b/c") == len(data)
+
+    def test_views(self, store):
+        """A view of an array's bytes is written without being copied by the caller."""
+        store.put("view", memoryview(bytearray(b"0123456789"))[2:5])
+        assert store.put_if_absent("other", memoryview(b"0123456789")[5:])
+        assert store.get("view") == b"234"
+        assert store.get("other") == b"56789"
+
+    def test_replaced(self, store):
+        """A later write replaces the whole object, also by a shorter one."""
+        store.put("key", b"long content")
+        store.put("key", b"short", content_type="text/plain", cache_control="no-cache")
+        assert store.get("key") == b"short"
+
+    def test_absent(self, store):
+        """What is not there is None, whether nothing is, or only something below or beside it."""
+        store.put("folder/object", b"x")
+        for key in ("nothing", "folder", "fold", "folder/object/below", "folder/other"):
+            assert store.get(key) is None
+            assert store.get_range(key, 0, 5) is None
+            assert store.get_range(key, -5, 0) is None
+            assert store.get_range(key, 0, 0) is None
+            assert store.size(key) is None
+
+    @pytest.mark.parametrize(
+        ("start", "stop", "part"),
+        [
+            (0, 10, b"0123456789"),
+            (3, 6, b"345"),
+            (8, 50, b"89"),
+            (10, 20, b""),
+            (50, 60, b""),
+            (4, 4, b""),
+            (-3, 0, b"789"),
+            (-10, 0, b"0123456789"),
+            (-50, 0, b"0123456789"),
+        ],
+    )
+    def test_ranges(self, store, start, stop, part):
+        """A range is cut off at the end of the object; a negative start counts from there."""
+        store.put("digits", b"0123456789")
+        assert store.get_range("digits", start, stop) == part
+
+    @pytest.mark.parametrize(("start", "stop"), [(0, 5), (5, 9), (-5, 0)])
+    def test_ranges_of_nothing(self, store, start, stop):
+        """Every range of an empty object is empty."""
+        store.put("empty", b"")
+        assert store.get_range("empty", start, stop) == b""
+
+    def test_put_if_absent(self, store):
+        """The first write wins, and the second changes nothing."""
+        assert store.put_if_absent("a/claim", b"first") is True
+        assert store.put_if_absent("a/claim", b"second") is False
+        assert store.put_if_absent("a/claim", b"first") is False
+        assert store.get("a/claim") == b"first"
+        store.delete("a/claim")
+        assert store.put_if_absent("a/claim", b"third") is True
+
+    def test_one_winner(self, url):
+        """Of 16 who write the same key at once, one is told that it has won, and it has."""
+        stores = [open_store(url) for _ in range(16)]
+
+        def claim(number):
+            return lambda: stores[number].put_if_absent("claim", b"%d" % number)
+
+        won = run_together([claim(number) for number in range(16)])
+        assert sum(won) == 1
+        assert stores[0].get("claim") == b"%d" % won.index(True)
+
+    def test_update(self, store):
+        """The content is replaced by what is made of it, None where there was none."""
+        seen = []
+
+        def change(old):
+            seen.append(old)
+            return (old or b"") + b"x"
+
+        assert store.update("log", change) == b"x"
+        assert store.update("log", change) == b"xx"
+        assert store.get("log") == b"xx"
+        assert seen == [None, b"x"]
+
+    def test_no_update_is_lost(self, url):
+        """Updates at once are done one after the other, also those that make the object."""
+
+        def add(store):
+            return lambda: [
+                store.update("n", lambda old: b"%d" % (int(old or 0) + 1)) for _ in "123"
+            ]
+
+        run_together([add(open_store(url)) for _ in range(5)])
+        assert open_store(url).get("n") == b"15"
+        assert list(open_store(url).list()) == ["n"]
+
+    def test_failing_change(self, store):
+        """An update whose change fails changes nothing, and the next one works."""
+        store.put("key", b"old")
+
+        def change(old):
+            raise ValueError
+
+        with pytest.raises(ValueError):  # noqa: PT011 it is ours, raised above
+            store.update("key", change)
+        assert store.get("key") == b"old"
+        assert store.update("key", lambda old: old + b"er") == b"older"
+
+    def test_delete(self, store):
+        """A removed object is gone; there is no error if there was none."""
+        store.put("a/b", b"x")
+        store.delete("a/b")
+        store.delete("a/b")
+        store.delete("never/was")
+        assert store.get("a/b") is None
+        assert list(store.list()) == []
+
+    def test_list(self, store):
+        """A prefix is a beginning of keys, not a folder."""
+        keys = ["a/1", "a/10", "a/2", "ab/1", "b", "c/d/e/f"]
+        for key in keys:
+            store.put(key, b"x")
+        assert sorted(store.list()) == keys
+        assert sorted(store.list("a")) == ["a/1", "a/10", "a/2", "ab/1"]
+        assert sorted(store.list("a/")) == ["a/1", "a/10", "a/2"]
+        assert sorted(store.list("a/1")) == ["a/1", "a/10"]
+        assert sorted(store.list("c/d")) == ["c/d/e/f"]
+        assert sorted(store.list("c/d/e/f")) == ["c/d/e/f"]
+        assert sorted(store.list("nothing/here")) == []
+
+    def test_neighbours(self, store, url):
+        """A store whose URL begins like that of another does not see its objects."""
+        open_store(f"{url}2").put("key", b"2")
+        store.put("key", b"1")
+        assert list(store.list()) == ["key"]
+        assert store.get("key") == b"1"
+
+    @pytest.mark.parametrize("key", ["a b", "a+b=c&d", "é/ü", "50%", "a#b?c", "c/0/0/0", ".zarray"])
+    def test_odd_keys(self, store, key):
+        """Keys hold any character that a name may have."""
+        store.put(key, b"x")
+        assert store.get(key) == b"x"
+        assert list(store.list()) == [key]
+
+    @pytest.mark.parametrize(
+        "key", ["", "/etc/x", "../x", "a/../../x", "a//b", "a/", "./a", "a\0b"]
+    )
+    def test_keys_that_lead_out(self, store, key):
+        """A key that is no path below the store is refused: metadata comes from others."""
+        for call in (
+            lambda: store.get(key),
+            lambda: store.put(key, b"x"),
+            lambda: store.put_if_absent(key, b"x"),
+            lambda: store.size(key),
+            lambda: store.delete(key),
+        ):
+            with pytest.raises(VolumeError, match="cannot be the key of an object below"):
+                call()
+
+    def test_many_at_once(self, store):
+        """Calls of several threads do not disturb each other."""
+
+        def work(number):
+            def call():
+                data = bytes([number]) * (1000 + number)
+                for turn in range(3):
+                    store.put(f"{number}/{turn}", data)
+                    assert store.get(f"{number}/{turn}") == data
+
+            return call
+
+        start = time.monotonic()
+        run_together([work(number) for number in range(8)])
+        assert len(list(store.list())) == 24
+        assert time.monotonic() - start < 60

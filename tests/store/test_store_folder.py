@@ -1,0 +1,223 @@
+"""Tests of chunkflow_py.store.folder."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from contracts.store_contract import StoreContract
+
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.store import open_store
+
+CLAIM = """
+import sys, time
+from chunkflow_py.store import open_store
+store = open_store(sys.argv[1])
+time.sleep(max(0, float(sys.argv[2]) - time.time()))
+print([store.put_if_absent(f"claim{i}", sys.argv[3].encode()) for i in range(10)].count(True))
+"""
+
+UPDATE = """
+import sys
+from chunkflow_py.store import open_store
+for _ in range(10):
+    open_store(sys.argv[1]).update("n", lambda old: b"%d" % (int(old or 0) + 1))
+"""
+
+HOLD = """
+import sys, time
+from chunkflow_py.store import open_store
+def change(old):
+    print("held", flush=True)
+    time.sleep(60)
+open_store(sys.argv[1]).update("key", change)
+"""
+
+WRITE_UNDER_A_LIMIT = """
+import resource, sys
+from chunkflow_py.store import open_store
+store = open_store(sys.argv[1])
+store.put("key", b"old")
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+def update(key, data):
+    store.update(key, lambda old: data)
+for write in (store.put, store.put_if_absent, update):
+    for key in ("key", "new"):
+        try:
+            print(write(key, b"x" * 5000))
+        except Exception as error:
+            print(type(error).__name__, error)
+"""
+
+
+def python(code, *arguments):
+    """Start a program."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def files(folder):
+    """Return the names of all files below *folder*, whatever they are."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+class TestFolder(StoreContract):
+    @pytest.fixture
+    def url(self, tmp_path):
+        return f"file://{tmp_path}/volume"
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store in a folder that does not exist yet."""
+    return open_store(str(tmp_path / "volume"))
+
+
+def test_addresses(tmp_path, monkeypatch):
+    """A path, a file:// URL and a path from here lead to one place."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "volume").mkdir()
+    for address in (f"file://{tmp_path}/volume", f"{tmp_path}/volume/", "volume", "file://volume"):
+        assert open_store(address).url == f"file://{tmp_path}/volume"
+
+
+def test_nothing_is_made_by_reading(store, tmp_path):
+    """Reading and listing make no folder."""
+    assert store.get("a/b") is None
+    assert list(store.list()) == []
+    store.delete("a/b")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_litter(store, tmp_path):
+    """Writes leave the objects and nothing else."""
+    store.put("a", b"1")
+    store.put_if_absent("a", b"2")
+    store.put_if_absent("b", b"2")
+    store.update("b", lambda old: b"3")
+    store.update("c", lambda old: b"3")
+    assert files(tmp_path / "volume") == ["a", "b", "c"]
+
+
+def test_left_behind(store, tmp_path):
+    """What a killed writer left is no object."""
+    store.put("a/b", b"1")
+    (tmp_path / "volume" / "a" / ".tmp-1f2e3d4c-b").write_bytes(b"half")
+    assert list(store.list()) == ["a/b"]
+
+
+@pytest.mark.parametrize("write", ["put", "put_if_absent", "update"])
+def test_on_the_disk(store, tmp_path, monkeypatch, write):
+    """The content is on the disk before it has its name, and the name when the write returns."""
+    store.put("other", b"")
+    folder = (tmp_path / "volume").stat().st_ino
+    events = []
+    fsync, rename, link = os.fsync, Path.replace, Path.hardlink_to
+
+    def watched_fsync(handle):
+        fsync(handle)
+        events.append("folder" if os.fstat(handle).st_ino == folder else "file")
+
+    def named(function):
+        def watched(*arguments):
+            events.append("name")
+            return function(*arguments)
+
+        return watched
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(Path, "replace", named(rename))
+    monkeypatch.setattr(Path, "hardlink_to", named(link))
+    if write == "update":
+        store.update("key", lambda old: b"content")
+    else:
+        getattr(store, write)("key", b"content")
+    assert events == ["file", "name", "folder"]
+
+
+def test_removal_is_on_the_disk(store, tmp_path, monkeypatch):
+    """A removed object does not come back after a power cut."""
+    store.put("key", b"x")
+    synced = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
+    store.delete("key")
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert synced == [(tmp_path / "volume").stat().st_ino]
+
+
+def test_one_winner_of_16_processes(tmp_path):
+    """Of 16 processes that claim ten keys at once, one wins each."""
+    start = time.time() + 2
+    racers = [python(CLAIM, tmp_path, start, number) for number in range(16)]
+    assert sum(int(racer.communicate()[0]) for racer in racers) == 10
+
+
+def test_updates_of_processes(tmp_path):
+    """No update of four processes is lost."""
+    for each in [python(UPDATE, tmp_path) for _ in range(4)]:
+        each.communicate()
+    assert (tmp_path / "n").read_bytes() == b"40"
+    assert files(tmp_path) == ["n"]
+
+
+def test_dead_holder(tmp_path):
+    """An update goes on when the process that was updating is killed."""
+    holder = python(HOLD, tmp_path)
+    assert holder.stdout.readline() == "held\n"
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate()
+    start = time.monotonic()
+    assert open_store(str(tmp_path)).update("key", lambda old: b"mine") == b"mine"
+    assert time.monotonic() - start < 10
+    assert files(tmp_path) == ["key"]
+
+
+def test_without_hard_links(store, tmp_path, monkeypatch):
+    """Where a file system has no hard links, there is still one winner, and updates work."""
+
+    def refused(path, target):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    assert store.put_if_absent("key", b"first") is True
+    assert store.put_if_absent("key", b"second") is False
+    assert store.update("new", lambda old: b"made") == b"made"
+    assert store.get("key") == b"first"
+    assert files(tmp_path / "volume") == ["key", "new"]
+
+
+def test_lost_reply_of_a_link(store, monkeypatch):
+    """A network file system that reports its own link as a conflict is not believed."""
+    link = Path.hardlink_to
+
+    def made_but_denied(path, target):
+        link(path, target)
+        raise FileExistsError(errno.EEXIST, "File exists")
+
+    monkeypatch.setattr(Path, "hardlink_to", made_but_denied)
+    assert store.put_if_absent("key", b"mine") is True
+    assert store.get("key") == b"mine"
+
+
+def test_disk_full(tmp_path):
+    """Writes that do not fit are one sentence each; the old content stays, and no torn file."""
+    output = python(WRITE_UNDER_A_LIMIT, tmp_path).communicate()[0].splitlines()
+    refused = f"VolumeError cannot write {tmp_path}/{{}}: file too large; raise the limit"
+    for line, key in zip(output, ["key", "new", None, "new", "key", "new"], strict=True):
+        assert line == "False" if key is None else line.startswith(refused.format(key))
+    assert (tmp_path / "key").read_bytes() == b"old"
+    assert files(tmp_path) == ["key"]
+
+
+def test_not_allowed(tmp_path):
+    """A file that may not be read is one sentence, not an absent object."""
+    (tmp_path / "key").mkdir()
+    (tmp_path / "key" / "self").symlink_to("self")
+    with pytest.raises(VolumeError, match=r"cannot read .*key/self: too many levels"):
+        open_store(str(tmp_path)).get("key/self")

@@ -1,0 +1,12 @@
+"""Tests of chunkflow_py.store.memory."""
+
+import secrets
+
+import pytest
+from contracts.store_contract import StoreContract
+
+
+class TestMemory(StoreContract):
+    @pytest.fixture
+    def url(self):
+        return f"mem://{secrets.token_hex(8)}/volume"

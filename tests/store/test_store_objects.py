@@ -1,0 +1,339 @@
+"""Tests of chunkflow_py.store.objects on two S3 servers, and on one that speaks as Google does."""
+
+import logging
+import time
+
+import pytest
+from contracts.store_contract import StoreContract, run_together
+from rigs.s3 import SECRET, SEVERAL_FAULTS
+
+from chunkflow_py.errors import VolumeError, VolumeNotFoundError
+from chunkflow_py.store import objects as objects_module
+from chunkflow_py.store import open_store, retry
+from chunkflow_py.store.protocol import Access
+from chunkflow_py.store.retry import Manners
+
+QUICK = Manners(connect_s=1, stall_s=0.5, budget_s=2, unreachable_s=1)
+DENIED = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+CONFLICT = "<Error><Code>ConditionalRequestConflict</Code><Message>again</Message></Error>"
+# No test may pass because the server was fast enough.
+SLOW = {"type": "latency", "s": 5}
+
+
+def requests(faults, method=None):
+    """Return the requests since the rules were set."""
+    return [each for each in faults.log() if method in (None, each["method"])]
+
+
+def every_call(store):
+    """Return one call of every method, by name."""
+    return {
+        "get": lambda: store.get("key"),
+        "get_range": lambda: store.get_range("key", 0, 5),
+        "size": lambda: store.size("key"),
+        "list": lambda: list(store.list()),
+        "put": lambda: store.put("key", b"x"),
+        "put_if_absent": lambda: store.put_if_absent("key", b"x"),
+        "update": lambda: store.update("key", lambda old: b"x"),
+        "delete": lambda: store.delete("key"),
+    }
+
+
+METHODS = list(every_call(None))
+
+
+class TestS3(StoreContract):
+    @pytest.fixture
+    def url(self, s3):
+        return s3.url
+
+
+class TestS3WithFaults(StoreContract):
+    """A fifth of all requests is refused, lost before or after it acts, or answered by halves."""
+
+    @pytest.fixture
+    def url(self, s3):
+        s3.faults.set(*SEVERAL_FAULTS)
+        return s3.url
+
+
+@pytest.mark.aws
+class TestGoogle(StoreContract):
+    @pytest.fixture
+    def url(self, gs):
+        return gs[0]
+
+
+@pytest.mark.aws
+class TestGoogleWithFaults(StoreContract):
+    @pytest.fixture
+    def url(self, gs):
+        gs[1].set(*SEVERAL_FAULTS)
+        return gs[0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_denied(s3, method):
+    """A refusal is not tried again, and is one sentence that says what may help."""
+    store = open_store(s3.url)
+    with s3.faults({"type": "status", "code": 403, "body": DENIED}) as faults:
+        with pytest.raises(VolumeError) as caught:
+            every_call(store)[method]()
+        assert len(requests(faults)) == 1
+    sentence = str(caught.value)
+    assert sentence.startswith("cannot ")
+    assert f"{s3.url}" in sentence
+    assert "403" in sentence
+    assert f"check that your credentials may use the bucket '{s3.bucket}'" in sentence
+    assert "<" not in sentence
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_missing_bucket(s3, method):
+    """A bucket that does not exist is an error for every call; it is not an absent object."""
+    store = open_store("s3://no-such-bucket-5f1c/em")
+    with pytest.raises(VolumeNotFoundError, match=r"check the name of the bucket 'no-such-bucket"):
+        every_call(store)[method]()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_call_ends(s3, method):
+    """A server that does not answer is left after a deadline, tried again, and given up."""
+    store = open_store(s3.url, manners=QUICK)
+    with s3.faults(SLOW):
+        start = time.monotonic()
+        with pytest.raises(
+            VolumeError, match=r"no answer in time \(\d+ tries in \d s\); try again"
+        ):
+            every_call(store)[method]()
+        assert 1 < time.monotonic() - start < 20
+
+
+def test_budget(s3):
+    """503 for good is given up when the budget is spent, with what was said and how often."""
+    store = open_store(s3.url, manners=QUICK)
+    with s3.faults({"type": "status", "code": 503}) as faults:
+        with pytest.raises(VolumeError, match=r"503 SlowDown \(\d+ tries in [12] s\)"):
+            store.get("key")
+        assert len(requests(faults)) > 3
+
+
+@pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504])
+def test_what_passes(s3, code):
+    """What may pass by itself is tried again."""
+    store = open_store(s3.url)
+    with s3.faults({"type": "status", "code": code, "count": 2}) as faults:
+        store.put("key", b"x")
+        # The HTTP library may leave a connection on which it has seen a 408, and ask once more.
+        first = [each["fault"] for each in requests(faults)][:3]
+        assert first == ["status", "status", "none"]
+
+
+@pytest.mark.parametrize("code", [400, 401, 405, 418])
+def test_what_does_not_pass(s3, code):
+    """What will not pass is not tried again."""
+    store = open_store(s3.url)
+    with s3.faults({"type": "status", "code": code, "body": "<html>"}) as faults:
+        with pytest.raises(VolumeError, match=str(code)):
+            store.get("key")
+        assert len(requests(faults)) == 1
+
+
+def test_nobody_there(s3, monkeypatch):
+    """An address where nobody listens is one sentence that names it."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    store = open_store(s3.url, manners=QUICK)
+    with pytest.raises(VolumeError, match=r"check the network and the address http://127.0.0.1:9"):
+        store.get("key")
+
+
+@pytest.mark.parametrize("read", ["get", "get_range"])
+def test_never_cut_short(s3, read):
+    """Half a body is never returned: the call is made again, and given up in the end."""
+    store, data = open_store(s3.url, manners=QUICK), bytes(range(256)) * 4096
+    store.put("key", data)
+    reads = {"get": store.get, "get_range": lambda key: store.get_range(key, 0, len(data))}
+    with s3.faults({"type": "truncate", "count": 2}) as faults:
+        assert reads[read]("key") == data
+        assert [each["fault"] for each in requests(faults)] == ["truncate", "truncate", "none"]
+    with s3.faults({"type": "truncate"}), pytest.raises(VolumeError, match="cannot read"):
+        reads[read]("key")
+
+
+def test_lost_reply_is_no_conflict(s3):
+    """A write on condition whose reply was lost is known as done, and is not done twice."""
+    store = open_store(s3.url)
+    with s3.faults({"type": "reset_after", "method": "PUT", "count": 1}) as faults:
+        assert store.put_if_absent("claim", b"mine") is True
+        assert len(requests(faults, "PUT")) == 2
+    with s3.faults({"type": "reset_after", "method": "PUT", "count": 1}) as faults:
+        assert store.update("claim", lambda old: old + b"+") == b"mine+"
+        assert len(requests(faults, "PUT")) == 2
+    assert store.get("claim") == b"mine+"
+
+
+def test_conflict_with_a_lost_reply(s3):
+    """Another's object is a conflict also when a reply was lost, and when it has the same bytes."""
+    store = open_store(s3.url)
+    assert store.put_if_absent("claim", b"same")
+    with s3.faults({"type": "reset_after", "method": "PUT", "count": 1}):
+        assert store.put_if_absent("claim", b"same") is False
+
+
+def test_conflict_under_way(s3):
+    """S3's answer that another conditional write is under way is no verdict: it is tried again."""
+    store = open_store(s3.url)
+    with s3.faults({"type": "status", "code": 409, "body": CONFLICT, "count": 2}):
+        assert store.put_if_absent("claim", b"mine") is True
+
+
+def test_update_against_another(s3):
+    """Whoever was faster is seen: the change is made again from what is there by then."""
+    store, other = open_store(s3.url), open_store(s3.url)
+    store.put("list", b"a")
+    seen = []
+
+    def change(old):
+        if not seen:
+            other.put("list", b"ab")
+        seen.append(old)
+        return old + b"c"
+
+    assert store.update("list", change) == b"abc"
+    assert seen == [b"a", b"ab"]
+
+
+def test_list_goes_on(s3):
+    """A listing of several pages whose answers fail names every key once."""
+    store = open_store(s3.url)
+    keys = sorted(f"{number:04d}" for number in range(1100))
+    pool = [keys[start::8] for start in range(8)]
+    run_together([lambda part=part: [store.put(key, b"") for key in part] for part in pool])
+    faults = {"type": "truncate", "method": "GET", "p": 0.5, "path": "list-type"}
+    with s3.faults(faults, seed=1) as faults:
+        assert sorted(store.list()) == keys
+        assert "truncate" in [each["fault"] for each in requests(faults)]
+
+
+def test_in_parts(s3, monkeypatch):
+    """A large object goes up in parts, of which one that fails is sent again."""
+    monkeypatch.setattr(objects_module, "WHOLE_BYTES", 1 << 20)
+    monkeypatch.setattr(objects_module, "PART_BYTES", 5 << 20)
+    store, data = open_store(s3.url), bytes(11 << 20)
+    with s3.faults({"type": "reset", "method": "PUT", "count": 1}) as faults:
+        store.put("large", memoryview(data), content_type="application/octet-stream")
+        assert len(requests(faults, "PUT")) == 4
+    assert store.get("large") == data
+
+
+def test_headers_are_kept(s3):
+    """Content type, encoding and cache control reach whoever downloads the object."""
+    import boto3
+
+    store = open_store(s3.url)
+    store.put("info", b"x", content_type="application/json", cache_control="no-cache")
+    store.put("block", b"\x1f\x8b", content_encoding="gzip")
+    assert store.get("block") == b"\x1f\x8b"
+    client = boto3.client("s3")
+    info = client.head_object(Bucket=s3.bucket, Key="volume/info")
+    block = client.head_object(Bucket=s3.bucket, Key="volume/block")
+    client.close()
+    assert (info["ContentType"], info["CacheControl"]) == ("application/json", "no-cache")
+    assert block["ContentEncoding"] == "gzip"
+
+
+def test_bounded_connections(s3, monkeypatch):
+    """However many threads call, no more than a bounded number of requests is under way."""
+    monkeypatch.setattr(objects_module, "CONNECTIONS", 4)
+    store = open_store(s3.url)
+    with s3.faults({"type": "latency", "s": 0.05}) as faults:
+        run_together([lambda: store.get("key")] * 16)
+        assert max(each["under_way"] for each in requests(faults)) <= 4
+        assert len(requests(faults)) == 16
+
+
+def test_nothing_secret_is_said(s3, caplog, monkeypatch):
+    """Neither an error, nor its cause, nor any log line holds a credential or an answer as sent."""
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(retry._NOTES, "_said", -1e9)
+    answer = f"<Error><Code>SignatureDoesNotMatch</Code><AWSAccessKeyId>rig {SECRET}</Error>"
+    with s3.faults(
+        {"type": "status", "code": 503, "count": 1, "body": answer},
+        {"type": "status", "code": 403, "body": answer},
+    ):
+        store = open_store(s3.url)
+        with pytest.raises(VolumeError) as caught:
+            store.get("key")
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+    said = f"{caught.value} {caplog.text} {store!r} {vars(store)}"
+    assert "503 SignatureDoesNotMatch" in caplog.text
+    assert SECRET not in said
+    assert "AWSAccessKeyId" not in said
+
+
+def test_anonymous(s3, monkeypatch):
+    """Public data needs no credentials: none is looked for, and no request is signed."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    store = open_store(s3.url, Access(anonymous=True))
+    with s3.faults() as faults:
+        assert store.get("key") is None
+        assert "Authorization" not in requests(faults)[0]["headers"]
+    with (
+        s3.faults({"type": "status", "code": 403, "body": DENIED}),
+        pytest.raises(VolumeError, match=r"403 AccessDenied; it is not public: use credentials"),
+    ):
+        store.get("key")
+
+
+def test_requester_pays(s3):
+    """Every request of one who pays says so, and is signed."""
+    store = open_store(s3.url, Access(requester_pays=True))
+    with s3.faults() as faults:
+        for call in every_call(store).values():
+            call()
+        for each in requests(faults):
+            assert each["headers"]["x-amz-request-payer"] == "requester"
+            assert "Authorization" in each["headers"]
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_who_pays_must_be_known(scheme):
+    """Nobody can pay without credentials."""
+    with pytest.raises(VolumeError, match="either --requester-pays or --use-https"):
+        open_store(f"{scheme}://bucket/em", Access(anonymous=True, requester_pays=True))
+
+
+@pytest.mark.aws
+def test_google_requester_pays(gs, monkeypatch):
+    """Google is told which project pays; without one, that is said before any request."""
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "lab")
+    url, faults = gs
+    open_store(url, Access(requester_pays=True)).get("key")
+    (request,) = requests(faults)
+    assert request["headers"]["x-goog-user-project"] == "lab"
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
+    with pytest.raises(VolumeError, match="set GOOGLE_CLOUD_PROJECT"):
+        open_store(url, Access(requester_pays=True))
+
+
+@pytest.mark.aws
+def test_google_anonymous(gs, monkeypatch):
+    """Public data of Google is read without a token; writing is refused at once."""
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+    store = open_store(gs[0], Access(anonymous=True))
+    with pytest.raises(VolumeError, match=r"cannot write .* without credentials; leave out --use"):
+        store.put("key", b"x")
+
+
+def test_bucket_is_needed():
+    """An address without a bucket is refused."""
+    with pytest.raises(VolumeError, match="s3:///em names no bucket; write s3://bucket/prefix"):
+        open_store("s3:///em")
+
+
+def test_unknown_scheme():
+    """A scheme that is not known is refused, with the nearest that is."""
+    with pytest.raises(VolumeError, match=r"unknown scheme s4://; did you mean s3://\?"):
+        open_store("s4://bucket/em")
