@@ -36,6 +36,12 @@ class Verb:
 class VerbCommand(click.Command):
     """A click command that returns a verb instead of doing work."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take options after arguments, too, which no chain of commands does."""
+        if any(isinstance(param, click.Argument) for param in self.params):
+            ctx.allow_interspersed_args = True
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Verb:
         """Call the command with its options; what it returns runs later."""
         return Verb(str(ctx.info_name), super().invoke(ctx))

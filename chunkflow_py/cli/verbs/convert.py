@@ -1,0 +1,83 @@
+"""Copy a whole volume into another format or place, task by task.
+
+Formats are those of load-volume and save-volume. What options do not say is as in the source. A
+line that was interrupted goes on where it stopped: what is stored already is not written again.
+
+Example: chunkflow convert s3://bucket/em zarr://em.zarr --block-size 64 128 128
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.cli.verbs import verb
+from chunkflow_py.params import channels_option, mip_option, zyx_option
+from chunkflow_py.saving_options import ENCODINGS, check_shard
+from chunkflow_py.volume_options import access_from, access_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chunkflow_py.geometry import Zyx
+
+
+# fmt: off
+@verb
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@mip_option(help="Level of SRC, which becomes level 0 of DST.  [default: --mip before the verb]")
+@channels_option("-c")
+@click.option("--time", type=click.IntRange(min=0),
+              help="The one time point to copy.  [default: all]")
+@click.option("--dtype", help="Type of the voxels of DST.  [default: as they are]")
+@zyx_option("--block-size", "-b", minimum=1,
+            help="Block of DST, voxels, zyx.  [default: as in SRC]")
+@zyx_option("--shard-size", minimum=1, help="Blocks of DST that are written as one, voxels, zyx.")
+@click.option("--encoding", type=click.Choice(ENCODINGS),
+              help="Compression of DST.  [default: the format's]")
+@zyx_option("--factor", "-f", minimum=1, default=(2, 2, 2), show_default=True,
+            help="Shrinkage from level to level of DST, zyx.")
+@click.option("--max-mip", type=click.IntRange(min=0), default=0, show_default=True,
+              help="The coarsest level to prepare; downsample-volume makes them.")
+@zyx_option("--task-size", minimum=1,
+            help="Extent of a task, voxels, zyx.  [default: about 64 MiB of whole blocks]")
+@click.option("--parallel", "-p", type=click.IntRange(min=1),
+              help="Blocks to encode or decode at the same time.  [default: one a core]")
+@click.option("--overwrite/--resume", default=False, show_default=True,
+              help="Write what is stored already, too; or leave it out.")
+@click.option("--fill-missing/--no-fill-missing", default=True, show_default=True,
+              help="Read blocks that are not stored as zeros; or stop at them.")
+@access_options()
+def command(
+    source: str, target: str, dtype: str | None, shard_size: Zyx | None, block_size: Zyx | None,
+    parallel: int | None, fill_missing: bool, **options: Any,
+) -> Callable[[], None]:
+    """Check the options; the volumes are opened when the verb acts."""
+    # fmt: on
+    if block_size is not None:
+        check_shard(shard_size, block_size)
+
+    def act() -> None:
+        from chunkflow_py.cli.phase import run_phase
+        from chunkflow_py.volume.protocol import Opening
+        from chunkflow_py.volume.saver import checked_dtype
+        from chunkflow_py.whole_volume import Conversion
+
+        access = access_from(options)
+        for name in ("use_https", "requester_pays"):
+            del options[name]
+        conversion = Conversion(
+            source,
+            target,
+            dtype=checked_dtype(dtype, "--dtype"),
+            block_size=block_size,
+            shard_size=shard_size,
+            reading=Opening(fill_missing=fill_missing, parallel=parallel, access=access),
+            writing=Opening(parallel=parallel, access=access),
+            **options,
+        )
+        run_phase(conversion.line, f"converting {source} to {target}")
+
+    return act

@@ -1,0 +1,110 @@
+"""Make the coarser levels of a whole volume, one after the other.
+
+Each level is made from the next finer one: the mean for images, the most frequent label for
+segmentations. The levels must have been created with the volume (create-volume --max-mip). Tasks
+are as large as what is written as one, so levels in shards and large blocks are made, too.
+
+Example: chunkflow downsample-volume zarr://em.zarr --stop-mip 5
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.cli.verbs import verb
+from chunkflow_py.errors import OptionError
+from chunkflow_py.params import zyx_option
+from chunkflow_py.volume_options import access_from, requester_pays_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+logger = logging.getLogger(__name__)
+
+
+# fmt: off
+@verb
+@click.argument("volume_path", metavar="URL")
+@click.option("--start-mip", "-s", type=click.IntRange(min=1), default=1, show_default=True,
+              help="First level to make.")
+@click.option("--stop-mip", "-p", type=click.IntRange(min=2),
+              help="Level to stop before.  [default: behind the last one that the volume has]")
+@click.option("--mode", type=click.Choice(["auto", "mean", "mode"]), default="auto",
+              show_default=True,
+              help="Average, or the most frequent value; auto: that for labels.")
+@click.option("--sparse/--dense", default=False, show_default=True,
+              help="Of labels, let 0 win only where there is nothing else; or count it like the "
+                   "others.")
+@zyx_option("--task-size", minimum=1,
+            help="Extent of a task, voxels of the level that is made, zyx.  [default: whole blocks "
+                 "or shards, about 64 MiB]")
+@click.option("--resume/--overwrite", default=False, show_default=True,
+              help="Leave out what is stored already; or make it again.")
+@click.option("--fill-missing/--no-fill-missing", default=True, show_default=True,
+              help="Read blocks that are not stored as zeros; or stop at them.")
+@click.option("--parallel", type=click.IntRange(min=1),
+              help="Blocks to encode or decode at the same time.  [default: one a core]")
+@requester_pays_option()
+def command(
+    volume_path: str, start_mip: int, stop_mip: int | None, **options: Any
+) -> Callable[[], None]:
+    """Check the levels; they are opened when the verb acts."""
+    # fmt: on
+    if stop_mip is not None and stop_mip <= start_mip:
+        msg = (
+            f"--stop-mip {stop_mip} must lie behind --start-mip {start_mip}; {start_mip + 1} makes "
+            "one level"
+        )
+        raise OptionError(msg)
+
+    def act() -> None:
+        make_levels(volume_path, start_mip, stop_mip, options)
+
+    return act
+
+
+def make_levels(url: str, start_mip: int, stop_mip: int | None, options: dict[str, Any]) -> None:
+    """Make the levels from *start_mip* up to but without *stop_mip*.
+
+    Raises:
+        VolumeNotFoundError: the volume has not all of them.
+        ChunkflowError: tasks of a level failed; no coarser one is begun.
+    """
+    from chunkflow_py.cli.phase import run_phase
+    from chunkflow_py.errors import VolumeNotFoundError
+    from chunkflow_py.volume import open_volume
+    from chunkflow_py.volume.protocol import Opening
+    from chunkflow_py.whole_volume import downsampling
+
+    opening = Opening(
+        fill_missing=options["fill_missing"],
+        parallel=options["parallel"],
+        access=access_from(options),
+    )
+    there = open_volume(url, start_mip - 1, opening=opening).mips
+    stop = max(there) + 1 if stop_mip is None else stop_mip
+    missing = set(range(start_mip, max(stop, start_mip + 1))) - set(there)
+    if missing:
+        msg = (
+            f"{url} has no mip {min(missing)}, only {', '.join(map(str, there))}; create it with "
+            f"create-volume --max-mip {max(missing)}, or give another --stop-mip"
+        )
+        raise VolumeNotFoundError(msg)
+    for mip in range(start_mip, stop):
+        logger.info("making mip %d of %s", mip, url)
+        line = partial(
+            downsampling,
+            url,
+            mip,
+            mode=options["mode"],
+            sparse=options["sparse"],
+            size=options["task_size"],
+            resume=options["resume"],
+            opening=opening,
+        )
+        run_phase(line, f"making mip {mip} of {url}")

@@ -1,0 +1,113 @@
+"""Shrink a chunk by averaging (images) or by its most frequent labels.
+
+Example: chunkflow load-h5 -f em.h5 downsample --factor 1 2 2 save-h5 -f small.h5
+
+Coarse voxel k is made of the fine voxels k·factor to (k+1)·factor, counted from the origin of the
+volume, and of what the chunk holds of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from chunkflow_py.geometry import Zyx
+from chunkflow_py.params import input_option, output_option, zyx_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.memory import Need
+    from chunkflow_py.task import Task
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Downsampler:
+    """Shrinks a chunk of every task. No transform: the result has another box and voxel size.
+
+    Attributes:
+        factor: fine voxels to a coarse one, zyx.
+        mode: ``mean``, ``mode``, or ``auto``: the mode for labels.
+        sparse: of labels, let 0 win only where there is nothing else.
+        input_name: name of the chunk to shrink.
+        output_name: name of the result.
+    """
+
+    factor: Zyx = Zyx(2, 2, 2)
+    mode: Literal["auto", "mean", "mode"] = "auto"
+    sparse: bool = False
+    input_name: str = "chunk"
+    output_name: str = "chunk"
+    keeps_voxels: bool = field(default=True, init=False)
+    _told: bool = field(default=False, init=False, repr=False)
+
+    def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
+        """Return the fine voxels of all coarse ones that *box*, in fine voxels, touches."""
+        return box.aligned_outward(self.factor).intersection(domain)
+
+    def memory(self, size: Zyx | None) -> Need | None:
+        """Return what the result of a chunk of extent *size* takes; planes are made one by one."""
+        from chunkflow_py.memory import Need
+
+        return None if size is None else Need(size // self.factor + 1)
+
+    def __call__(self, task: Task) -> Task:
+        """Shrink the chunk."""
+        from chunkflow_py.volume.downsample import downsample
+
+        chunk = task.chunk(self.input_name)
+        self._tell_of_cut(chunk)
+        task[self.output_name] = downsample(chunk, self.factor, self.mode, sparse=self.sparse)
+        return task
+
+    def _tell_of_cut(self, chunk: Chunk) -> None:
+        whole = chunk.bbox.aligned_outward(self.factor).intersection(chunk.domain)
+        if whole != chunk.bbox and not self._told:
+            self._told = True
+            logger.warning(
+                "chunk %s cuts coarse voxels, which are made of what it holds of them, so the "
+                "result depends on how the volume is cut into tasks; whole are those of %s",
+                chunk.bbox, whole,
+            )  # fmt: skip
+
+
+@operator("compute")
+@input_option()
+@output_option()
+@zyx_option(
+    "--factor",
+    "-f",
+    minimum=1,
+    default=(2, 2, 2),
+    show_default=True,
+    help="Fine voxels to a coarse one, zyx.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["auto", "mean", "mode"]),
+    default="auto",
+    show_default=True,
+    help="Average, or the most frequent value; auto: that for labels (segmentations, and integers "
+    "of 32 bits or more of unknown kind).",
+)
+@click.option(
+    "--sparse/--dense",
+    default=False,
+    show_default=True,
+    help="Of labels, let 0 win only where there is nothing else; or count it like the others.",
+)
+def command(
+    input_name: str,
+    output_name: str,
+    factor: Zyx,
+    mode: Literal["auto", "mean", "mode"],
+    sparse: bool,
+) -> Downsampler:
+    """Take the factor and the way."""
+    return Downsampler(factor, mode, sparse, input_name, output_name)

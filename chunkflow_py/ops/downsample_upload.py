@@ -1,0 +1,87 @@
+"""Write the coarser levels of a chunk into a volume.
+
+Example: chunkflow generate-tasks -v em -c 256 256 256 load-volume -v em downsample-upload -v em
+
+Each level is made from the next finer one. Levels whose blocks two tasks would share, and those in
+shards, are refused before the first task: downsample-volume makes them when all tasks are done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.params import input_option, mip_option, zyx_option
+from chunkflow_py.saving_options import announced
+from chunkflow_py.stages import operator
+from chunkflow_py.volume_options import access_from, requester_pays_option
+
+if TYPE_CHECKING:
+    from chunkflow_py.volume.pyramid import PyramidOutput
+
+
+@operator("write")
+@input_option()
+@click.option("--volume-path", "-v", help="Volume, such as zarr://em.zarr.  [required]")
+@zyx_option(
+    "--factor",
+    "-f",
+    minimum=1,
+    default=(2, 2, 2),
+    show_default=True,
+    help="Shrinkage from level to level, zyx.",
+)
+@mip_option(
+    "--chunk-mip", "-c", help="Level of the chunk.  [default: --mip before the first command]"
+)
+@click.option(
+    "--start-mip",
+    "-s",
+    type=click.IntRange(min=1),
+    help="First level to write.  [default: the one after --chunk-mip]",
+)
+@click.option(
+    "--stop-mip",
+    "-p",
+    type=click.IntRange(min=2),
+    default=5,
+    show_default=True,
+    help="Level to stop before.",
+)
+@click.option(
+    "--fill-missing/--no-fill-missing",
+    default=True,
+    show_default=True,
+    help="Read blocks that are not stored as zeros; or stop at them.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["auto", "mean", "mode"]),
+    default="auto",
+    show_default=True,
+    help="Average, or the most frequent value; auto: that for labels.",
+)
+@requester_pays_option()
+def command(
+    volume_path: str | None, chunk_mip: int, start_mip: int | None, **options: Any
+) -> PyramidOutput:
+    """Take the levels; they are opened later."""
+    from chunkflow_py.volume.protocol import Opening
+    from chunkflow_py.volume.pyramid import PyramidOutput
+
+    if volume_path is None:
+        msg = "downsample-upload needs --volume-path, the volume whose levels it writes; give it"
+        raise OptionError(msg)
+    return PyramidOutput(
+        volume_path,
+        options["input_name"],
+        options["factor"],
+        chunk_mip,
+        chunk_mip + 1 if start_mip is None else start_mip,
+        options["stop_mip"],
+        options["mode"],
+        Opening(fill_missing=options["fill_missing"], access=access_from(options)),
+        announced(),
+    )

@@ -1,0 +1,336 @@
+"""The coarser levels of a volume, each made from the next finer one.
+
+```
+level 0   |---------------|---------------|---------------|----|    tasks
+level 1   |-------|-------|-------|-------|-------|-------|----|    blocks: two a task
+level 2   |-------|-------|-------|-------|                         one a task
+level 3   |---------------|-------|                                 shared by tasks: not in a line
+```
+
+A line writes the levels whose write units no two tasks share. The others need the whole of the
+level before them: `chunkflow_py.whole_volume.downsampling` makes those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import AlignmentError, OptionError, VolumeError, VolumeNotFoundError
+from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx
+from chunkflow_py.volume import open_volume
+from chunkflow_py.volume.downsample import Mode, downsample
+from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.protocol import Opening, coarser
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from chunkflow_py.chunk import Chunk, Voxels
+    from chunkflow_py.memory import Need
+    from chunkflow_py.task import Task
+    from chunkflow_py.volume.protocol import Volume, VolumeSpec
+
+
+@dataclass(frozen=True)
+class Level:
+    """What must be known of a level to write it, whether it exists already or will be created.
+
+    Attributes:
+        mip: its number.
+        shrink: how many voxels of the line's chunks make one of this level, zyx.
+        bounds: of the level.
+        write_unit: of the level, voxels, zyx.
+        sharded: whether a write unit is a shard.
+    """
+
+    mip: int
+    shrink: Zyx
+    bounds: BoundingBox
+    write_unit: Zyx
+    sharded: bool
+
+    def cut_by(self, boxes: BoxGrid | Sequence[BoundingBox], fine: BoundingBox) -> str | None:
+        """Return the words for a face of *boxes* inside of *fine* that cuts a write unit.
+
+        Args:
+            boxes: of tasks, in voxels of the line's chunks.
+            fine: bounds of the level that the tasks cover.
+        """
+        unit, origin = self.write_unit * self.shrink, self.bounds.start * self.shrink
+        for axis, name in enumerate(AXES):
+            if isinstance(boxes, BoxGrid):
+                spans = boxes.intervals(axis)
+            else:
+                spans = [(box.start[axis], box.stop[axis]) for box in boxes]
+            for span in spans:
+                for face in span:
+                    inside = fine.start[axis] < face < fine.stop[axis]
+                    if inside and (face - origin[axis]) % unit[axis]:
+                        return f"the face at {face} along {name}"
+        return None
+
+
+def level_factor(fine: Volume, coarse: Volume) -> Zyx:
+    """Return how many voxels of *fine* make one of *coarse* along z, y and x, by their sizes.
+
+    Raises:
+        VolumeError: it is not a whole number.
+    """
+    pairs = list(zip(fine.voxel_size_nm, coarse.voxel_size_nm, strict=True))
+    factor = Zyx(*(max(1, round(b / a)) for a, b in pairs))
+    if any(abs(a * f - b) > 0.01 * b for (a, b), f in zip(pairs, factor, strict=True)):
+        msg = (
+            f"voxels of {coarse.url} of {coarse.voxel_size_nm} nm (zyx) are no whole multiples of "
+            f"those of {fine.voxel_size_nm} nm that they are to be made of"
+        )
+        raise VolumeError(msg)
+    return factor
+
+
+@dataclass
+class PyramidOutput:
+    """Writes the coarser levels of the chunk of a task; may be called by several threads at once.
+
+    Attributes:
+        url: of the volume.
+        input_name: name of the chunk in the task.
+        factor: from each level to the next, zyx.
+        chunk_mip: level of the chunk.
+        start_mip: first level to write.
+        stop_mip: level to stop before.
+        mode: as `downsample` takes it.
+        opening: how to use the volume.
+        announced: what commands before this one will create: address -> description of mip 0, or
+            ``None`` where it will be known with the first chunk.
+    """
+
+    url: str
+    input_name: str = "chunk"
+    factor: Zyx = Zyx(2, 2, 2)
+    chunk_mip: int = 0
+    start_mip: int = 1
+    stop_mip: int = 5
+    mode: Mode = "auto"
+    opening: Opening = field(default_factory=Opening)
+    announced: Mapping[str, Callable[[], VolumeSpec | None]] = field(default_factory=dict)
+    thread_safe: bool = field(default=True, init=False)
+    _volumes: list[Volume] | None = field(default=None, init=False, repr=False)
+    _lock: Any = field(default_factory=Lock, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check the levels against each other.
+
+        Raises:
+            OptionError: there is none to write.
+        """
+        if not self.chunk_mip < self.start_mip < self.stop_mip:
+            msg = (
+                f"there is no level to write from --start-mip {self.start_mip} up to but without "
+                f"--stop-mip {self.stop_mip}, made from a chunk at mip {self.chunk_mip}; give "
+                f"--start-mip {self.chunk_mip + 1} and a --stop-mip above it"
+            )
+            raise OptionError(msg)
+
+    @property
+    def destinations(self) -> tuple[str, ...]:
+        """The levels of the volume."""
+        address = Location.parse(self.url).store_url
+        return tuple(f"{address} at mip {mip}" for mip in range(self.start_mip, self.stop_mip))
+
+    def prepare(self, outline: Any) -> None:
+        """Check the boxes of all tasks (of an `Outline`) against the write units of all levels.
+
+        Raises:
+            VolumeNotFoundError: the volume, or a level of it, neither exists nor will be created.
+            VolumeError: the levels are not *factor* apart.
+            AlignmentError: two tasks would write to one block of a level, or a level has shards.
+        """
+        try:
+            self._volumes = self._opened()
+        except VolumeNotFoundError as error:
+            self._check_announced(outline.boxes, error)
+            return
+        self._check(self._described(self._volumes), self._volumes[0].bounds, outline.boxes)
+
+    def __call__(self, task: Task) -> Task:
+        """Make the levels of the chunk and write those that are wanted."""
+        chunk = task.chunk(self.input_name)
+        with self._lock:
+            if self._volumes is None:
+                self._volumes = self._opened()
+            volumes = self._volumes
+        chunk = chunk.cut(chunk.bbox.intersection(volumes[0].bounds))
+        self._check(self._described(volumes), volumes[0].bounds, [chunk.bbox])
+        time = None if task.region is None else task.region.time
+        coarse = within(chunk, volumes[0].bounds)
+        for mip, volume in enumerate(volumes[1:], self.chunk_mip + 1):
+            coarse = downsample(coarse, self.factor, self.mode)
+            inside = coarse.bbox.intersection(volume.bounds)
+            if mip >= self.start_mip and not inside.is_empty:
+                volume.write(coarse.cut(inside), time=time)
+        return task
+
+    def memory(self, size: Zyx | None) -> Need | None:
+        """Return what all levels of a chunk of extent *size* take, and their encoded blocks."""
+        from chunkflow_py.memory import Need
+
+        if size is None or self._volumes is None:
+            return None
+        fine = self._volumes[0]
+        voxel_bytes = fine.dtype.itemsize * (fine.channels or 1)
+        return Need(work=4 * (size // self.factor + 1).product() * voxel_bytes)
+
+    # --- what the levels are -----------------------------------------------------------------
+
+    def _opened(self) -> list[Volume]:
+        """Open the level of the chunk and all coarser ones, in their order."""
+        fine = open_volume(self.url, self.chunk_mip, opening=self.opening)
+        found = [fine]
+        for mip in range(self.chunk_mip + 1, self.stop_mip):
+            try:
+                level = open_volume(self.url, mip, "r+", opening=self.opening)
+            except VolumeNotFoundError as error:
+                raise self._missing(mip) from error
+            if (there := level_factor(found[-1], level)) != self.factor:
+                msg = (
+                    f"mip {mip} of {self.url} has voxels {there} times those of mip {mip - 1} "
+                    f"(zyx), but --factor is {self.factor}; give --factor {_words(there)}"
+                )
+                raise VolumeError(msg)
+            found.append(level)
+        return found
+
+    def _described(self, volumes: Sequence[Volume]) -> list[Level]:
+        return [
+            Level(
+                mip,
+                _power(self.factor, mip - self.chunk_mip),
+                level.bounds,
+                level.write_unit,
+                level.write_unit != level.block_size,
+            )
+            for mip, level in enumerate(volumes[1:], self.chunk_mip + 1)
+        ]
+
+    def _check_announced(
+        self, boxes: BoxGrid | Sequence[BoundingBox] | None, missing: VolumeNotFoundError
+    ) -> None:
+        address = Location.parse(self.url).store_url
+        if address not in self.announced:
+            raise missing
+        spec = self.announced[address]()
+        if spec is None:
+            return  # checked when it is there
+        if spec.max_mip < self.stop_mip - 1:
+            raise self._missing(spec.max_mip + 1) from missing
+        if spec.factor != self.factor:
+            msg = (
+                f"{self.url} is made with --factor {_words(spec.factor)}, but --factor here is "
+                f"{_words(self.factor)} (zyx); give the same to both"
+            )
+            raise VolumeError(msg)
+        bounds, levels = spec.bounds, []
+        for mip in range(1, self.stop_mip):
+            spec = replace(spec, bounds=coarser(spec.bounds, self.factor))
+            if mip == self.chunk_mip:
+                bounds = spec.bounds
+            unit = spec.shard_size or spec.block_size
+            if mip > self.chunk_mip:
+                shrink = _power(self.factor, mip - self.chunk_mip)
+                levels.append(Level(mip, shrink, spec.bounds, unit, unit != spec.block_size))
+        self._check(levels, bounds, boxes)
+
+    def _missing(self, mip: int) -> VolumeNotFoundError:
+        last = self.stop_mip - 1
+        return VolumeNotFoundError(
+            f"{self.url} has no mip {mip}, and levels up to {last} are to be written; create it "
+            f"with create-volume --max-mip {last} (or create-info), or give --stop-mip {mip}"
+        )
+
+    def _check(
+        self,
+        levels: Sequence[Level],
+        fine: BoundingBox,
+        boxes: BoxGrid | Sequence[BoundingBox] | None,
+    ) -> None:
+        """Refuse levels that tasks would overwrite for each other."""
+        for level in levels:
+            if level.mip < self.start_mip:
+                continue
+            if level.sharded:
+                msg = f"mip {level.mip} of {self.url} is stored in shards of {level.write_unit}"
+                why = "which a line does not write"
+            elif boxes and (face := level.cut_by(boxes, fine)):
+                unit = level.write_unit
+                msg = f"blocks {unit} of mip {level.mip} of {self.url} span tasks, cut by {face}"
+                why = f"tasks have to be multiples of {unit * level.shrink}"
+            else:
+                continue
+            first = level.mip == self.start_mip
+            stop = "leave this command out" if first else f"give --stop-mip {level.mip}"
+            msg = (
+                f"{msg} (zyx, voxels), {why}; {stop}, and make the rest when all tasks are done: "
+                f"chunkflow downsample-volume {self.url} --start-mip {level.mip} "
+                f"--stop-mip {self.stop_mip}"
+            )
+            raise AlignmentError(msg)
+
+
+@dataclass
+class FinerReader:
+    """Puts the voxels of the next finer level that make the task's box into every task.
+
+    Attributes:
+        fine: the finer level.
+        factor: how many of its voxels make one of the task's, zyx.
+        output_name: name of the chunk in the task.
+    """
+
+    fine: Volume
+    factor: Zyx
+    output_name: str = "chunk"
+    thread_safe: bool = field(default=True, init=False)
+
+    def voxels(self) -> Voxels:
+        """Return what the chunks will hold."""
+        from chunkflow_py.chunk import Voxels
+
+        return Voxels(str(self.fine.dtype), self.fine.channels or 1, self.fine.kind)
+
+    def memory(self, size: Zyx | None) -> Need | None:
+        """Return what reading takes for tasks of extent *size*."""
+        from chunkflow_py.memory import Need
+
+        if size is None:
+            return None
+        return Need((size * self.factor).low(self.fine.bounds.size))
+
+    def __call__(self, task: Task) -> Task:
+        """Read them."""
+        if task.region is None:
+            msg = "a task without a box has no finer voxels; give it one"
+            raise OptionError(msg)
+        box = task.region.bbox
+        finer = BoundingBox(box.start * self.factor, box.stop * self.factor)
+        inside = finer.intersection(self.fine.bounds)
+        task[self.output_name] = self.fine.read(inside, time=task.region.time)
+        return task
+
+
+def within(chunk: Chunk, bounds: BoundingBox) -> Chunk:
+    """Return *chunk* with *bounds* as its domain."""
+    from chunkflow_py.chunk import Chunk
+
+    place = (chunk.voxel_offset, chunk.voxel_size_nm, chunk.kind)
+    return Chunk(chunk.array, *place, bounds)
+
+
+def _power(factor: Zyx, times: int) -> Zyx:
+    return reduce(lambda a, b: a * b, [factor] * times, Zyx(1, 1, 1))
+
+
+def _words(triple: Zyx) -> str:
+    return " ".join(map(str, triple))

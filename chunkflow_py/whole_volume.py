@@ -1,0 +1,268 @@
+"""What is done to a whole volume, task by task: copies in other formats, and coarser levels.
+
+Each is an ordinary line over tasks that are aligned to what one writer writes whole, so that it
+may be stopped at any time and gone on with.
+
+```
+convert      skip what is stored | read a box          -> write it
+downsample   skip what is stored | read the finer box  -> shrink it -> write it     level by level
+```
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import VolumeError, VolumeNotFoundError
+from chunkflow_py.geometry import BoxGrid, Region, Zyx
+from chunkflow_py.ops.downsample import Downsampler
+from chunkflow_py.ops.skip_task_by_blocks_in_volume import StoredSkipper
+from chunkflow_py.pipeline import Pipeline
+from chunkflow_py.stages import Operator, Source
+from chunkflow_py.task import Task
+from chunkflow_py.volume import create_volume, open_volume
+from chunkflow_py.volume.loader import VolumeLoader
+from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.output import VolumeOutput
+from chunkflow_py.volume.protocol import Opening, VolumeSpec, check_channels
+from chunkflow_py.volume.pyramid import FinerReader, level_factor
+from chunkflow_py.volume.saver import VolumeSaver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+
+    from chunkflow_py.volume import Mode
+    from chunkflow_py.volume import downsample as shrinking
+    from chunkflow_py.volume.protocol import Volume
+
+TASK_BYTES = 64 * 2**20  # of the voxels of a task, unless one write unit is more
+_USUAL_BLOCK = Zyx(64, 64, 64)
+_LARGE_BLOCK = 256**3  # voxels; blocks of a source that are larger are no model
+
+
+@dataclass
+class Conversion:
+    """What a copy of a volume is told; what is ``None`` is as it is in the source.
+
+    Attributes:
+        source, target: addresses.
+        mip: level of the source; it becomes level 0 of the target.
+        channels: which of the source, in this order.
+        time: the one time point to copy, to a target without a time axis.
+        dtype, kind, block_size, shard_size, encoding, factor, max_mip: of the target, as
+            `VolumeSpec` says.
+        task_size: extent of a task, voxels.
+        overwrite: write what is stored already, too.
+        reading, writing: how to use source and target.
+    """
+
+    source: str
+    target: str
+    mip: int = 0
+    channels: tuple[int, ...] | None = None
+    time: int | None = None
+    dtype: np.dtype[Any] | None = None
+    block_size: Zyx | None = None
+    shard_size: Zyx | None = None
+    encoding: str | None = None
+    factor: Zyx = Zyx(2, 2, 2)
+    max_mip: int = 0
+    task_size: Zyx | None = None
+    overwrite: bool = False
+    reading: Opening = field(default_factory=Opening)
+    writing: Opening = field(default_factory=Opening)
+
+    def spec(self, source: Volume) -> VolumeSpec:
+        """Return what the target is told, if it has to be created."""
+        check_channels(self.channels, source.channels, source.url)
+        channels = source.channels
+        if channels is not None and self.channels is not None:
+            channels = len(self.channels)
+        usual = source.block_size if source.block_size.product() <= _LARGE_BLOCK else _USUAL_BLOCK
+        return VolumeSpec(
+            bounds=source.bounds,
+            voxel_size_nm=source.voxel_size_nm,
+            dtype=source.dtype if self.dtype is None else self.dtype,
+            channels=channels,
+            kind=source.kind,
+            block_size=self.block_size or usual.low(source.bounds.size),
+            encoding=self.encoding,
+            shard_size=self.shard_size,
+            times=None if self.time is not None else source.times,
+            factor=self.factor,
+            max_mip=self.max_mip,
+        )
+
+    def line(self, *, dry_run: bool = False, **running: Any) -> Pipeline:
+        """Create the target if it is missing, and return the line that fills it.
+
+        Args:
+            dry_run: create and write nothing; the line only reads.
+            running: further arguments of `Pipeline`.
+
+        Raises:
+            VolumeNotFoundError: there is no source.
+            VolumeError: the target cannot be created, or is there and is no place for the source.
+            ChunkError: the source has not these channels.
+        """
+        source = open_volume(self.source, self.mip, opening=self.reading)
+        spec = self.spec(source)
+        target = self._target(spec, create=not dry_run)
+        unit = spec.shard_size or spec.block_size
+        size = self.task_size or task_size(target.write_unit if target else unit, source)
+        boxes = BoxGrid.covering(source.bounds, size, respect_stop=True)
+        loader = VolumeLoader(
+            self.source, self.mip, channels=self.channels, time=self.time, opening=self.reading
+        )
+        saver = VolumeSaver(self.target, create=False, dtype=self.dtype, opening=self.writing)
+        operators = [
+            Operator("load", "read", loader, loader, (), ("chunk",)),
+            _saving(saver),
+        ]
+        if target is not None and not self.overwrite:
+            operators.insert(0, _skipping(StoredSkipper(self.target, opening=self.writing)))
+        tasks = Source("tasks", VolumeTasks(boxes, spec.times))
+        return Pipeline(operators, tasks, dry_run=dry_run, **running)
+
+    def _target(self, spec: VolumeSpec, *, create: bool) -> Volume | None:
+        first, second = Location.parse(self.source), Location.parse(self.target)
+        if (first.store_url, first.dataset) == (second.store_url, second.dataset):
+            msg = f"cannot convert {self.source} to itself; write it to another place"
+            raise VolumeError(msg)
+        try:
+            mode: Mode = "r+" if create else "r"
+            target = open_volume(self.target, mode=mode, opening=self.writing)
+        except VolumeNotFoundError:
+            if not create:
+                return None
+            return create_volume(spec, self.target, opening=self.writing)
+        for what, there, wanted in (
+            ("bounds", target.bounds, spec.bounds),
+            ("number of channels", target.channels or 1, spec.channels or 1),
+            ("number of time points", target.times or 1, spec.times or 1),
+        ):
+            if there != wanted:
+                msg = (
+                    f"{self.target} exists with {what} {there}, but that of {self.source} is "
+                    f"{wanted}; convert it to another place"
+                )
+                raise VolumeError(msg)
+        return target
+
+
+def downsampling(
+    url: str,
+    mip: int,
+    *,
+    mode: shrinking.Mode = "auto",
+    sparse: bool = False,
+    size: Zyx | None = None,
+    resume: bool = False,
+    opening: Opening | None = None,
+    **running: Any,
+) -> Pipeline:
+    """Return the line that makes level *mip* of a volume from the next finer one.
+
+    Args:
+        url: of the volume, in which both levels exist.
+        mip: level to make.
+        mode: as `chunkflow_py.volume.downsample.downsample` takes it.
+        sparse: the same.
+        size: extent of a task, voxels of the level to make; a multiple of its write unit.
+        resume: leave out what is stored already.
+        opening: how to use the volume.
+        running: further arguments of `Pipeline`.
+
+    Raises:
+        VolumeNotFoundError: the volume has not both levels.
+        VolumeError: they are no whole factor apart.
+    """
+    opening = opening or Opening()
+    fine = open_volume(url, mip - 1, opening=opening)
+    coarse = open_volume(url, mip, opening=opening)
+    factor = level_factor(fine, coarse)
+    size = size or task_size(coarse.write_unit, coarse, TASK_BYTES // factor.product())
+    reader, shrink = FinerReader(fine, factor), Downsampler(factor, mode, sparse)
+    operators = [
+        Operator("load", "read", reader, reader, (), ("chunk",)),
+        Operator("downsample", "compute", shrink, shrink, ("chunk",), ("chunk",)),
+        _saving(VolumeSaver(url, mip, create=False, opening=opening)),
+    ]
+    if resume:
+        operators.insert(0, _skipping(StoredSkipper(url, mip, opening=opening)))
+    boxes = BoxGrid.covering(coarse.bounds, size, respect_stop=True)
+    return Pipeline(operators, Source("tasks", VolumeTasks(boxes, coarse.times)), **running)
+
+
+def run_all(line: Pipeline) -> Iterator[Task]:
+    """Check a line, run it over all its tasks, and yield those that failed.
+
+    Raises:
+        AlignmentError: two tasks would write to one block or shard.
+        ChunkflowError: whatever else an operator finds wrong before the first task.
+    """
+    line.check()
+    tasks = line.run()
+    try:
+        for task in tasks:
+            if task.failed:
+                yield task
+            del task
+    finally:
+        tasks.close()
+
+
+def task_size(unit: Zyx, like: Volume, most_bytes: int = TASK_BYTES) -> Zyx:
+    """Return an extent of tasks: whole write units, and whole blocks of *like* where that fits.
+
+    Args:
+        unit: what one task must write whole, voxels, zyx.
+        like: the volume that is read; says what a voxel takes, and where blocks end.
+        most_bytes: of the voxels of a task; one unit may be more.
+    """
+    voxel_bytes = like.dtype.itemsize * (like.channels or 1)
+    size = unit
+    while True:
+        # the axis on which a task holds the smallest part of a block, or else is the shortest
+        open_axes = [axis for axis in range(3) if size[axis] < like.bounds.size[axis]]
+        if not open_axes:
+            return size
+        axis = min(open_axes, key=lambda a: (size[a] / like.block_size[a], size[a]))
+        larger = Zyx(*(2 * n if a == axis else n for a, n in enumerate(size)))
+        if larger.product() * voxel_bytes > most_bytes:
+            return size
+        size = larger
+
+
+@dataclass
+class VolumeTasks:
+    """The tasks over a whole volume, one time point after the other.
+
+    Attributes:
+        boxes: of one time point.
+        times: how many there are, or ``None`` without a time axis.
+    """
+
+    boxes: BoxGrid
+    times: int | None = None
+
+    def __len__(self) -> int:
+        """Return the number of tasks."""
+        return len(self.boxes) * (self.times or 1)
+
+    def __iter__(self) -> Iterator[Task]:
+        """Yield the tasks."""
+        points = (None,) if self.times is None else range(self.times)
+        return (Task(Region(box, time)) for time in points for box in self.boxes)
+
+
+def _saving(saver: VolumeSaver) -> Operator:
+    body = VolumeOutput(saver, name="save")
+    return Operator("save", "write", body, body, ("chunk",))
+
+
+def _skipping(body: StoredSkipper) -> Operator:
+    return Operator("resume", "read", body, body)

@@ -1,0 +1,82 @@
+"""downsample."""
+
+import logging
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from chunkflow_py.chunk import Chunk
+from chunkflow_py.cli.main import cli
+from chunkflow_py.geometry import BoundingBox, Region, Zyx
+from chunkflow_py.ops.downsample import Downsampler
+from chunkflow_py.task import Task
+from chunkflow_py.volume.hdf5 import open_hdf5, write_hdf5
+
+
+def run(line):
+    """Run a line and return its result."""
+    return CliRunner().invoke(cli, line.split())
+
+
+def shrunk(chunk, *options):
+    """Return what the command makes of a chunk."""
+    stage = cli.get_command(None, "downsample").main(list(options), standalone_mode=False)
+    return stage.call(Task(items={"chunk": chunk}))["chunk"]
+
+
+def test_a_line(tmp_path, monkeypatch):
+    """A file is shrunk: half the voxels along each axis, twice as large, at half the offset."""
+    monkeypatch.chdir(tmp_path)
+    array = np.arange(4 * 6 * 8, dtype=np.uint8).reshape(4, 6, 8)
+    write_hdf5(tmp_path / "em.h5", Chunk(array, (2, 4, 6), (40, 4, 4), "image"))
+    done = run("load-h5 -f em.h5 downsample save-h5 -f small.h5")
+    assert done.exit_code == 0, done.output
+    found = open_hdf5(tmp_path / "small.h5").read()
+    assert (found.bbox, found.voxel_size_nm) == (BoundingBox((1, 2, 3), (3, 5, 7)), (80, 8, 8))
+    mean = array.reshape(2, 2, 3, 2, 4, 2).mean((1, 3, 5))
+    np.testing.assert_array_equal(found.array, np.rint(mean))
+
+
+def test_options():
+    """Factor, mode and sparse do what they say."""
+    labels = Chunk(np.array([[[0, 0, 5, 9]]], np.uint64), kind="segmentation")
+    assert shrunk(labels, "-f", "1", "1", "4").array.item() == 0
+    assert shrunk(labels, "-f", "1", "1", "4", "--sparse").array.item() == 5
+    assert shrunk(labels, "-f", "1", "1", "4", "--mode", "mean").array.item() == 4
+    image = Chunk(np.array([[[1, 1, 7, 9]]], np.uint8), kind="image")
+    assert shrunk(image, "-f", "1", "1", "4", "--mode", "mode").array.item() == 1
+
+
+def test_a_cut_coarse_voxel_is_told_once(caplog):
+    """A chunk that cuts coarse voxels inside of the volume is told, with what would be whole."""
+    domain = BoundingBox((0, 0, 0), (9, 9, 9))
+    chunk = Chunk(np.zeros((3, 4, 5), np.uint8), (2, 2, 4), domain=domain)
+    body = Downsampler()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            body(Task(items={"chunk": chunk}))
+        assert len(caplog.records) == 1
+        assert "whole are those of 2-6_2-6_4-9" in caplog.text
+        caplog.clear()
+        Downsampler()(Task(items={"chunk": Chunk(np.zeros((5, 4, 4)), (4, 2, 4), domain=domain)}))
+        assert not caplog.records
+
+
+def test_what_it_needs():
+    """For a box it needs all fine voxels of the coarse ones that the box touches."""
+    domain = BoundingBox((0, 0, 0), (9, 9, 9))
+    body = Downsampler(Zyx(2, 3, 4))
+    need = body.required_input(BoundingBox((1, 4, 5), (3, 6, 9)), domain)
+    assert need == BoundingBox((0, 3, 4), (4, 6, 9))
+
+
+@pytest.mark.parametrize("channels", [None, 3])
+def test_other_names(channels):
+    """The chunk and its result have the names that are said; the input stays."""
+    shape = (() if channels is None else (channels,)) + (4, 4, 4)
+    chunk = Chunk(np.ones(shape, np.float32))
+    task = Task(Region(chunk.bbox), {"em": chunk})
+    Downsampler(input_name="em", output_name="small")(task)
+    assert task["em"] is chunk
+    assert task["small"].shape == (*shape[:-3], 2, 2, 2)
