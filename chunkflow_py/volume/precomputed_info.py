@@ -35,7 +35,7 @@ ENCODINGS = (
 _HOLDS = {
     "jpeg": ("uint8",),
     "jxl": ("uint8",),
-    "png": ("uint8",),
+    "png": ("uint8", "uint16"),
     "compressed_segmentation": ("uint32", "uint64"),
     "compresso": ("uint8", "uint16", "uint32", "uint64"),
     "crackle": ("uint8", "uint16", "uint32", "uint64"),
