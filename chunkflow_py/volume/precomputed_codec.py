@@ -125,11 +125,14 @@ class Codec:
                 msg = f"it holds {len(data)} bytes, not the {size} of {tuple(extent)} {self._dtype}"
                 raise ValueError(msg)
             return np.frombuffer(data, self._dtype).reshape(extent)
+        if not data:
+            msg = "it is empty"  # which cloud-volume would take for zeros
+            raise ValueError(msg)
         zyx = tuple(extent[-3:])
         channels = extent[0] if len(extent) == 4 else 1
         shape = (*zyx[::-1], channels)
         if self.encoding == "png":
-            pixels = self._library.png_decode(data).reshape(*zyx, channels)
+            pixels: NDArray[Any] = self._library.png_decode(data).reshape(*zyx, channels)
             voxels = np.moveaxis(pixels, -1, 0).astype(self._dtype, copy=False)
             return voxels if len(extent) == 4 else voxels[0]
         if self.encoding == "compressed_segmentation":

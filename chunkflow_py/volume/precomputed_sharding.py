@@ -62,7 +62,7 @@ class Sharding:
             raise ValueError(msg)
         bits = [said[f"{name}_bits"] for name in ("preshift", "minishard", "shard")]
         if not all(type(n) is int and 0 <= n <= 64 for n in bits) or bits[1] + bits[2] > 64:
-            msg = f"preshift, minishard and shard bits {bits} are not 64 at most"
+            msg = f"preshift, minishard and shard bits {bits} do not lie within 64"
             raise ValueError(msg)
         encodings = [said.get(f"{name}_encoding", "raw") for name in ("minishard_index", "data")]
         if not all(encoding in _ENCODINGS for encoding in encodings):

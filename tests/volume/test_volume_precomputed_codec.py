@@ -180,15 +180,17 @@ def test_tensorstore(url, tmp_path, encoding, dtype, channels):
     np.testing.assert_allclose(again, other, atol=8 if encoding == "jpeg" else 0)
 
 
-@pytest.mark.parametrize(("encoding", "dtype", "channels"), LOSSLESS)
-@pytest.mark.parametrize("left", [0.3, 0.9, -1])
+@pytest.mark.parametrize(
+    ("encoding", "dtype", "channels"), [*LOSSLESS, ("jpeg", "uint8", None), ("jxl", "uint8", None)]
+)
+@pytest.mark.parametrize("left", [0.0, 0.3, 0.9, -1])
 def test_truncated(url, encoding, dtype, channels, left, tmp_path):
     """Of every encoding, a block that we have written and that lost its end is an error."""
     create(url, encoding, dtype, channels).write(noise(dtype=dtype, channels=channels))
     blocks = [path for path in (tmp_path / "em").rglob("*-*") if path.stat().st_size > 100]
     block = min(blocks)
     data = block.read_bytes()
-    block.write_bytes(data[: int(left * len(data)) if left > 0 else left * 20])
+    block.write_bytes(data[: int(left * len(data)) if left >= 0 else left * 20])
     with pytest.raises(VolumeError, match=rf"block .*{block.name}.* is damaged"):
         open_volume(url).read(BOUNDS)
 
