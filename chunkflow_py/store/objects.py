@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from obstore.store import ObjectStore
 
-    from chunkflow_py.store.clouds import Service
     from chunkflow_py.store.protocol import Access
+    from chunkflow_py.store.service import Service
 
 CONNECTIONS = 32
 # Larger objects go up in parts, several at a time; smaller ones in one request.
@@ -80,6 +80,8 @@ def understand(error: Exception) -> Failure:
         name = code[1] if code else answer[2].strip()
         transient = status in _TRANSIENT or name in _TRANSIENT_CODES
         return Failure(f"{status} {name}".strip(), status, code[1] if code else "", transient)
+    if "redirect without LOCATION" in text:
+        return Failure("301 the bucket is in another region", 301)
     if "HTTP error" in text:
         kinds = _KIND.findall(text)
         kind = kinds[0] if kinds else "Unknown"

@@ -42,7 +42,6 @@ class FaultProxy:
 
     def __init__(self, upstream):
         self.upstream = upstream
-        self.under_way = 0
         self.set({"rules": []})
 
     def set(self, wanted):
@@ -50,6 +49,7 @@ class FaultProxy:
         self.rules = [dict(rule) for rule in wanted["rules"]]
         self.random = random.Random(wanted.get("seed", 0))
         self.log = []
+        self.under_way = []
 
     def applies(self, rule, request):
         """Tell whether a rule is to be applied, and count it."""
@@ -71,11 +71,12 @@ class FaultProxy:
 
     async def handle(self, request):
         """Answer one request."""
-        self.under_way += 1
+        under_way = self.under_way  # those since the rules were set; others may sleep still
+        under_way.append(request)
         try:
             return await self.answer(request)
         finally:
-            self.under_way -= 1
+            under_way.remove(request)
 
     async def answer(self, request):
         """Answer one request, or not."""
@@ -91,7 +92,7 @@ class FaultProxy:
         kind = fault["type"] if fault else "none"
         record = {"method": request.method, "path": request.raw_path, "fault": kind}
         record["headers"] = dict(request.headers)
-        record["under_way"] = self.under_way
+        record["under_way"] = len(self.under_way)
         self.log.append(record)
         if kind == "status":
             text, kind = fault.get("body", SLOW_DOWN), "application/xml"

@@ -1,0 +1,131 @@
+"""S3, and what speaks like it: address, region and credentials as for every other tool of AWS."""
+
+from __future__ import annotations
+
+import os
+import urllib.error
+import urllib.request
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from chunkflow_py.errors import VolumeError, needs_extra
+from chunkflow_py.store.service import no_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from obstore.store import ObjectStore
+
+    from chunkflow_py.store.protocol import Access
+    from chunkflow_py.store.service import Service
+
+# obstore asks for new ones when these have less than five minutes left; botocore hands out none
+# with less than ten.
+_CREDENTIALS_LAST = timedelta(minutes=10)
+_REGION_S = 5
+
+
+def _endpoint() -> str | None:
+    """Return the address that stands for AWS, as boto3 finds it, or ``None``."""
+    named = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return named.rstrip("/") if named else None
+
+
+def s3_bucket(service: Service, access: Access) -> Service:
+    """Return the service with clients for S3.
+
+    Raises:
+        VolumeError: there are no credentials, and access is not anonymous.
+        MissingExtraError: boto3 is not installed.
+    """
+    endpoint, region = _endpoint(), _named_region()
+    provider: Callable[[], Any] = no_token
+    if not access.anonymous:
+        provider, profile_region = _aws_credentials(service.url)
+        region = region or profile_region
+    if endpoint is None:
+        region = bucket_region(f"https://s3.amazonaws.com/{quote(service.bucket)}") or region
+    config: dict[str, Any] = {
+        "region": region or "us-east-1",
+        "skip_signature": access.anonymous,
+        "request_payer": access.requester_pays,
+        "conditional_put": "etag",
+        "disable_bulk_delete": True,
+        # The name of a bucket with dots is no name that a certificate covers.
+        "virtual_hosted_style_request": endpoint is None and "." not in service.bucket,
+    }
+    if endpoint is not None:
+        config["endpoint"] = endpoint
+
+    def make(options: dict[str, Any], retries: dict[str, Any]) -> ObjectStore:
+        from obstore.store import S3Store
+
+        return S3Store(
+            service.bucket,
+            config=config,  # type: ignore[arg-type]
+            client_options=options,  # type: ignore[arg-type]
+            retry_config=retries,  # type: ignore[arg-type]
+            credential_provider=provider,
+        )
+
+    return replace(service, make=make, endpoint=endpoint)
+
+
+def _named_region() -> str | None:
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
+
+
+def _aws_credentials(url: str) -> tuple[Callable[[], Any], str | None]:
+    """Return what gives obstore credentials, and the region of the profile."""
+    with needs_extra("cloud", "s3://"):
+        import boto3
+        from botocore.exceptions import BotoCoreError
+    try:
+        session = boto3.Session()
+        credentials = session.get_credentials()
+    except BotoCoreError as error:  # such as a profile that does not exist
+        msg = f"cannot open {url}: {error}"
+        raise VolumeError(msg) from None
+    if credentials is None:
+        msg = (
+            f"cannot open {url}: there are no AWS credentials in the environment, in ~/.aws, or "
+            "from the metadata service of this machine; set AWS_PROFILE or AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or read public data with --use-https"
+        )
+        raise VolumeError(msg)
+
+    def provide() -> dict[str, Any]:
+        frozen = credentials.get_frozen_credentials()
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token or None,
+            "expires_at": datetime.now(UTC) + _CREDENTIALS_LAST,
+        }
+
+    return provide, session.region_name
+
+
+@cache
+def bucket_region(address: str) -> str | None:
+    """Return the region in which S3 keeps a bucket, or ``None`` if it does not say.
+
+    S3 tells it to anyone, and answers requests to another region by an error.
+
+    Args:
+        address: of the bucket, with ``https://``.
+    """
+    request = urllib.request.Request(address, method="HEAD")  # noqa: S310 https, see above
+    try:
+        with urllib.request.urlopen(request, timeout=_REGION_S) as answer:  # noqa: S310
+            headers = answer.headers
+    except urllib.error.HTTPError as error:
+        headers = error.headers
+        error.close()
+    except OSError:
+        return None
+    region = headers.get("x-amz-bucket-region")
+    return str(region) if region else None

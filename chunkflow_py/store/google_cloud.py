@@ -1,0 +1,97 @@
+"""Google Cloud Storage: address and credentials as for every other tool of Google."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import VolumeError, needs_extra
+from chunkflow_py.store.service import no_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from obstore.store import ObjectStore
+
+    from chunkflow_py.store.protocol import Access
+    from chunkflow_py.store.service import Service
+
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+
+
+def _endpoint() -> str | None:
+    named = os.environ.get("STORAGE_EMULATOR_HOST")
+    if not named:
+        return None
+    return (named if "://" in named else f"http://{named}").rstrip("/")
+
+
+def gs_bucket(service: Service, access: Access) -> Service:
+    """Return the service with clients for Google Cloud Storage.
+
+    Raises:
+        VolumeError: there are no credentials, and access is not anonymous; or no project that pays.
+        MissingExtraError: google-auth is not installed.
+    """
+    endpoint = _endpoint()
+    config: dict[str, Any] = {"skip_signature": access.anonymous}
+    provider: Callable[[], Any] = no_token
+    project = None
+    if endpoint is not None:
+        config["base_url"] = endpoint
+    elif not access.anonymous:
+        provider, project = _credentials(service.url)
+    # Otherwise Google unpacks what was stored with Content-Encoding: gzip, and sizes are not known.
+    headers = {"Accept-Encoding": "gzip"}
+    if access.requester_pays:
+        project = os.environ.get("GOOGLE_CLOUD_PROJECT") or project
+        if not project:
+            msg = (
+                f"cannot open {service.url}: requests are to be paid for, but by which project is "
+                "not known; set GOOGLE_CLOUD_PROJECT"
+            )
+            raise VolumeError(msg)
+        headers["x-goog-user-project"] = project
+
+    def make(options: dict[str, Any], retries: dict[str, Any]) -> ObjectStore:
+        from obstore.store import GCSStore
+
+        return GCSStore(
+            service.bucket,
+            config=config,  # type: ignore[arg-type]
+            client_options=options,  # type: ignore[arg-type]
+            retry_config=retries,  # type: ignore[arg-type]
+            credential_provider=provider,
+        )
+
+    return replace(service, make=make, headers=headers, endpoint=endpoint)
+
+
+def _credentials(url: str) -> tuple[Callable[[], Any], str | None]:
+    """Return what gives obstore a token, and the project of the credentials."""
+    with needs_extra("cloud", "gs://"):
+        import google.auth
+        from google.auth.exceptions import GoogleAuthError
+        from google.auth.transport.requests import Request
+    try:
+        credentials, project = google.auth.default(scopes=[_SCOPE])
+    except GoogleAuthError:
+        msg = (
+            f"cannot open {url}: there are no Google credentials in "
+            "GOOGLE_APPLICATION_CREDENTIALS, from gcloud, or from the metadata service of this "
+            "machine; run gcloud auth application-default login, or read public data with "
+            "--use-https"
+        )
+        raise VolumeError(msg) from None
+
+    def provide() -> dict[str, Any]:
+        credentials.refresh(Request())  # type: ignore[no-untyped-call]
+        expiry = credentials.expiry
+        return {
+            "token": credentials.token,
+            "expires_at": expiry.replace(tzinfo=UTC) if expiry else None,
+        }
+
+    return provide, project

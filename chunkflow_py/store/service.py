@@ -1,0 +1,136 @@
+"""What all clouds have in common: a bucket or host, its clients, and the words for its errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from chunkflow_py.errors import VolumeError, VolumeNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from obstore.store import ObjectStore
+
+    from chunkflow_py.store.retry import CallFailedError, Manners
+
+
+@dataclass(frozen=True)
+class Service:
+    """A bucket or a web server, and what is asked of it.
+
+    Attributes:
+        kind: ``s3``, ``gs`` or ``https``.
+        bucket: its name; nothing for a web server.
+        prefix: of all keys, without slashes at its ends; nothing for a web server.
+        url: of bucket and prefix, without credentials.
+        root: of the bucket or host, without credentials.
+        anonymous: whether no credentials are sent.
+        make: makes an obstore client from its client options and retry options.
+        headers: sent with every request.
+        endpoint: address that stands for the cloud's own, if any.
+    """
+
+    kind: str
+    bucket: str
+    prefix: str
+    url: str
+    root: str
+    anonymous: bool
+    make: Callable[[dict[str, Any], dict[str, Any]], ObjectStore]
+    headers: dict[str, str] = field(repr=False)
+    endpoint: str | None = None
+
+    def client(self, manners: Manners, *, is_upload: bool = False) -> ObjectStore:
+        """Return a client.
+
+        Args:
+            manners: its deadlines.
+            is_upload: for large uploads: an answer begins only when all has been sent, and parts
+                are tried again one by one.
+        """
+        options: dict[str, Any] = {
+            "allow_http": True,
+            "connect_timeout": timedelta(seconds=manners.connect_s),
+            "read_timeout": timedelta(seconds=manners.longest_s if is_upload else manners.stall_s),
+            "timeout": timedelta(seconds=manners.longest_s),
+            "user_agent": "chunkflow_py",
+        }
+        if self.headers:
+            options["default_headers"] = self.headers
+        retries = {
+            "max_retries": 3 if is_upload else 0,
+            "retry_timeout": timedelta(seconds=manners.budget_s),
+        }
+        return self.make(options, retries)
+
+    def check_can(self, verb: str, url: str) -> None:
+        """Refuse what the other side never allows.
+
+        Args:
+            verb: ``list`` or ``write``.
+            url: for the message.
+
+        Raises:
+            VolumeError: it is a web server, or Google without credentials.
+        """
+        if self.kind == "https":
+            msg = f"cannot {verb} {url}: web servers can only be read; use s3:// or gs://"
+            raise VolumeError(msg)
+        if self.kind == "gs" and self.anonymous and verb == "write":
+            msg = f"cannot write {url} without credentials; leave out --use-https"
+            raise VolumeError(msg)
+
+    def error(self, what: str, failed: CallFailedError) -> VolumeError:
+        """Return the sentence for a call that failed.
+
+        Args:
+            what: verb and URL.
+            failed: why.
+        """
+        status, code = failed.failure.status, failed.failure.code
+        kind = VolumeError
+        if code == "NoSuchBucket" or (status == 404 and self.bucket):
+            kind = VolumeNotFoundError
+            remedy = f"check the name of the bucket {self.bucket!r}, or make it first"
+        elif status in (401, 403) and self.kind == "https":
+            remedy = "this server wants credentials; open it as s3:// or gs://"
+        elif status in (401, 403) and self.anonymous:
+            remedy = "it is not public: use credentials (--use-credential)"
+        elif status in (401, 403):
+            remedy = (
+                f"check that your credentials may use the bucket {self.bucket!r} "
+                "(--use-https reads public data without any, --requester-pays pays for requests)"
+            )
+        elif status == 301 or code in ("AuthorizationHeaderMalformed", "IllegalLocationConstraint"):
+            remedy = f"set AWS_REGION to the region of the bucket {self.bucket!r}"
+        elif failed.failure.is_unreachable:
+            remedy = f"check the network and the address {self.address}"
+        elif failed.failure.is_transient:
+            remedy = "try again later, or with fewer workers"
+        else:
+            remedy = f"see what {self.root} says of it"
+        return kind(f"cannot {what}: {failed}; {remedy}")
+
+    @property
+    def address(self) -> str:
+        """What to check when nobody answers."""
+        return without_password(self.endpoint) if self.endpoint else self.root
+
+
+def no_client(options: dict[str, Any], retries: dict[str, Any]) -> ObjectStore:
+    """Stand for what the module of a cloud puts in place."""
+    raise NotImplementedError
+
+
+def no_token() -> dict[str, Any]:
+    """Return credentials that nobody checks: without any, obstore looks for its own."""
+    return {"token": "none", "expires_at": None}
+
+
+def without_password(url: str) -> str:
+    """Return an address without name and password."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
