@@ -141,6 +141,8 @@ def test_metadata_that_are_no_numbers(tmp_path, damage):
     create_volume(spec, f"precomputed://{tmp_path}/p")
     info = json.loads((tmp_path / "p" / "info").read_text())
     for key in ("resolution", "size", "chunk_sizes", "voxel_offset"):
+        if (damage, key) == ("null", "voxel_offset"):
+            continue  # that is no offset
         wrong = json.loads(json.dumps(info))
         wrong["scales"][0][key] = value
         (tmp_path / "p" / "info").write_text(json.dumps(wrong))

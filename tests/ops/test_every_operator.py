@@ -23,8 +23,8 @@ NAMES = catalog.names()
 # Nothing of these may be imported before a line is known to be right.
 HEAVY = {
     "PIL", "boto3", "botocore", "cc3d", "cloudfiles", "cloudvolume", "dask", "fastremap", "h5py",
-    "matplotlib", "neuroglancer", "numcodecs", "numpy", "scipy", "skimage", "tensorstore",
-    "tifffile", "torch", "tqdm", "waterz", "zarr",
+    "isal", "matplotlib", "neuroglancer", "numcodecs", "numpy", "obstore", "scipy", "skimage",
+    "tensorstore", "tifffile", "torch", "tqdm", "waterz", "zarr",
 }  # fmt: skip
 
 

@@ -10,6 +10,8 @@ from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.main import cli
 from chunkflow_py.geometry import BoundingBox, Region
+from chunkflow_py.pipeline import Pipeline
+from chunkflow_py.stages import Source, TaskSource
 from chunkflow_py.task import Task
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec
@@ -105,6 +107,32 @@ def test_time_of_the_task_or_of_the_option(tmp_path, loader):
     np.testing.assert_array_equal(chosen["chunk"], image(seed=2))
     body("save-volume", "-v", copy, "--time 0")(chosen)
     np.testing.assert_array_equal(open_volume(copy).read(BOUNDS, time=0), image(seed=2))
+
+
+def stage(name, *words):
+    """Return the operator that a command makes of these options."""
+    command = catalog.load(name)
+    return command.invoke(command.make_context(name, split(words)))
+
+
+def test_a_line_keeps_all_time_points(tmp_path):
+    """Tasks that name time points give a new volume the time axis of the line's input."""
+    url, copy = f"zarr://{tmp_path}/em", f"zarr://{tmp_path}/copy"
+    spec = VolumeSpec(BOUNDS, (40, 4, 4), np.dtype("u1"), None, "image", (10, 16, 16), times=3)
+    volume = create_volume(spec, url)
+    for time in range(3):
+        volume.write(image(seed=time), time=time)
+    regions = [Region(BOUNDS, time) for time in (2, 0)]
+    source = Source("tasks", TaskSource([BOUNDS], lambda: iter(regions)))
+    line = [stage("load-volume", "-v", url), stage("save-volume", "-v", copy)]
+    pipeline = Pipeline(line, source)
+    pipeline.check()
+    assert [task.outcome for task in pipeline.run()] == [None, None]
+    made = open_volume(copy)
+    assert made.times == 3
+    for time, wanted in ((0, image(seed=0)), (2, image(seed=2))):
+        np.testing.assert_array_equal(made.read(BOUNDS, time=time), wanted)
+    assert not made.read(BOUNDS, time=1).array.any()
 
 
 @pytest.mark.parametrize("scheme", ["precomputed", "zarr"])

@@ -68,7 +68,7 @@ def test_time_points_are_compared_with_their_own(tmp_path):
     fine, coarse = open_volume(url, 0, "r+"), open_volume(url, 1, "r+")
     for time in (0, 1):
         for volume in (fine, coarse):
-            voxels = np.full(volume.bounds.size, 7 + time, "u1")
+            voxels = np.full(volume.bounds.size, 7 + 90 * time, "u1")
             volume.write(Chunk(voxels, volume.bounds.start), time=time)
     check_against_mip(fine.read(BOUNDS, time=1), fine, coarse, 1)
     with pytest.raises(VolumeError, match="does not match"):
