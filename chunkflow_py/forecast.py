@@ -18,7 +18,13 @@ from chunkflow_py.errors import OptionError
 from chunkflow_py.geometry import BoxGrid, Zyx
 from chunkflow_py.hooks import ChecksMemory, HasMemory, RemovesItems
 from chunkflow_py.lanes import lanes_of
-from chunkflow_py.memory import Need, available_host_bytes, describe_bytes, resident_bytes
+from chunkflow_py.memory import (
+    FIRST_USE,
+    Need,
+    available_host_bytes,
+    describe_bytes,
+    resident_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,7 +132,7 @@ def forecast(
         extents: of what operators without an input make, where they do not say it, by their name.
         tasks: there are no more than this many in flight.
     """
-    parts: dict[str, int] = {"interpreter, libraries and weights": resident_bytes()}
+    parts: dict[str, int] = {"interpreter, libraries and weights": resident_bytes() + FIRST_USE}
     unknown: list[str] = []
     sizes: dict[str, Zyx | None] = {}
     alive: dict[str, int] = {}

@@ -147,7 +147,8 @@ class Report(Listener):
     def table(self) -> str:
         """Return where the time went: seconds of each operator, all tasks together.
 
-        Lanes overlap, so the operators' sum may exceed the elapsed time.
+        Lanes overlap, so the operators' sum may exceed the elapsed time; so may the seconds of one
+        that works on several tasks at once.
         """
         elapsed = perf_counter() - self._start
         width = max([len("operator"), *(len(name) for name in self.seconds)])

@@ -20,7 +20,6 @@ from chunkflow_py.inference.feed import Cut, sample
 from chunkflow_py.inference.fit import check_fits
 from chunkflow_py.inference.grid import divisor_warning
 from chunkflow_py.inference.memory import (
-    FIRST_USE,
     INPUT,
     LIBRARIES,
     OUTPUT,
@@ -191,7 +190,6 @@ class Inferencer:
         expected = forecast(self._workload)
         own = (LIBRARIES, WEIGHTS, INPUT, OUTPUT)  # counted by the line; weights are there already
         held = {part: size for part, size in expected.host.items() if part not in own}
-        held["first use"] = FIRST_USE
         return Need(self._workload.output_size, held=held, complete=expected.complete)
 
     def check_memory(self, line_bytes: int) -> None:

@@ -24,7 +24,7 @@ import torch
 
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.grid import PatchGeometry, PatchGrid
-from chunkflow_py.memory import describe_bytes, resident_bytes
+from chunkflow_py.memory import FIRST_USE, describe_bytes, resident_bytes
 
 if TYPE_CHECKING:
     from chunkflow_py.inference.activations import Activations
@@ -36,9 +36,6 @@ _COPIES = 1  # the copy of a batch that the network may work on
 _REGIONS = 4  # of weights, kept by the blender
 _CONVERSION = 8  # bytes for a value of a region: masks, and values of another type
 _STAGED = 2  # buffers between device and host
-
-# Libraries make their kernels, threads and tables at the first forward (measured: 12 to 18 MB).
-FIRST_USE = 15_000_000
 
 # Names of parts that the line counts for itself, where it is foretold as a whole.
 LIBRARIES, WEIGHTS, INPUT, OUTPUT = (

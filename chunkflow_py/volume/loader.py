@@ -38,8 +38,8 @@ class VolumeLoader:
         voxel_size_nm: instead of the volume's.
         time: time index to read (default: the task's).
         opening: how to use the volume. If it says no ``cache_bytes``, the loader decides: none
-            where tasks share no blocks, else what a row of tasks reads, or two tasks, if that
-            fits into 512 MiB.
+            where tasks share no blocks, else what a plane of tasks reads, or a row, or two
+            tasks, the most of these that fits into 512 MiB.
         checks: called with the chunk and the volume; each returns the chunk to go on with.
     """
 
@@ -167,10 +167,9 @@ class VolumeLoader:
     def _shared_bytes(self) -> int:
         """Return how many bytes of blocks to keep, so that later tasks find what they share.
 
-        ```
-        a b c d     between a and its neighbour e lies a row of tasks, between a and b nothing;
-        e f g h     tasks in other orders are near each other, and find as much
-        ```
+        In raster order a plane of tasks lies between two neighbours along z, a row between two
+        along y, and nothing between two along x; in the other orders neighbours are nearer. What
+        is kept is the most of these that tasks share blocks across and that fits.
         """
         grid = self._line.boxes if self._has_tasks else None
         if not isinstance(grid, BoxGrid) or len(grid) == 1 or self.cutout.is_explicit:
@@ -183,11 +182,16 @@ class VolumeLoader:
         z, y, x = grid.count // 2
         here = blocks(z, y, x)
         task = here.voxels * self._voxel_bytes
-        row = blocks(z, y, 0).hull(blocks(z, y, grid.count.x - 1)).voxels * self._voxel_bytes
-        if y > 0 and here.intersection(blocks(z, y - 1, x)).voxels and row + task <= MOST_CACHED:
-            return row + task
-        shares = x > 0 and here.intersection(blocks(z, y, x - 1)).voxels
-        return 2 * task if shares and 2 * task <= MOST_CACHED else 0
+        last = grid.count - 1
+        for near, between in (
+            ((z - 1, y, x), blocks(z, 0, 0).hull(blocks(z, last.y, last.x))),
+            ((z, y - 1, x), blocks(z, y, 0).hull(blocks(z, y, last.x))),
+            ((z, y, x - 1), here),
+        ):
+            wanted = between.voxels * self._voxel_bytes + task
+            if min(near) >= 0 and wanted <= MOST_CACHED and here.intersection(blocks(*near)).voxels:
+                return wanted
+        return 0
 
     def __call__(self, task: Task) -> Task:
         """Read the part of the volume that the task needs."""

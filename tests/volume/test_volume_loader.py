@@ -55,7 +55,7 @@ def test_blocks_that_tasks_share_are_decoded_once(em, margin, ahead):
 
 
 def test_nothing_is_kept_where_tasks_share_no_block(em):
-    """Tasks that lie on the blocks, without a margin, need no cache; others keep a row of tasks."""
+    """Tasks that lie on the blocks, without a margin, need no cache; others keep what fits."""
     url, _ = em
 
     def kept(boxes, margin=0, **settings):
@@ -70,6 +70,8 @@ def test_nothing_is_kept_where_tasks_share_no_block(em):
     assert kept(odd) > 0
     along_x = BoxGrid(BOUNDS.start, Zyx(8, 16, 20), Zyx(8, 16, 20), Zyx(1, 1, 3))
     assert kept(along_x) == 2 * BLOCK.product() * 2
+    flat = BoxGrid(BOUNDS.start, Zyx(4, 16, 32), Zyx(4, 16, 32), Zyx(2, 4, 2))
+    assert kept(flat) == BOUNDS.voxels + 8 * 16 * 32
     assert kept(BoxGrid(BOUNDS.start, BOUNDS.size, BOUNDS.size, Zyx(1, 1, 1)), 4) == 0
     assert kept(TASKS, 4, opening=Opening(cache_bytes=77)) == 77
     assert MOST_CACHED == 512 * 2**20
