@@ -1,10 +1,13 @@
-"""What the metadata of zarr arrays says of axes, voxel size and place, read and written.
+"""What the metadata of zarr and N5 say of axes, voxel size, place and levels: reading.
 
 OME-Zarr 0.5 (https://ngff.openmicroscopy.org/0.5/) keeps ``multiscales`` under ``ome`` in the
 attributes of a group, 0.4 and older directly. Plain arrays are taken as funlib, xarray and
 chunkflow 1.x leave them. Positions are affine per axis:
 
     physical = scale · index + translation    ->    voxel_offset = translation / scale, rounded
+
+A translation is that of the centre of the first voxel, or in volumes of other programs of its
+corner: they are less than half a voxel apart, and rounded to the same.
 """
 
 from __future__ import annotations
@@ -22,76 +25,112 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from chunkflow_py.chunk import Kind
-    from chunkflow_py.volume.protocol import VolumeSpec
 
 logger = logging.getLogger(__name__)
 
 OURS = "chunkflow_py"  # the key of our own attributes
 _NANOMETRES = {
-    "angstrom": 0.1, "nanometer": 1.0, "nm": 1.0, "micrometer": 1e3, "um": 1e3, "µm": 1e3,
-    "micron": 1e3, "millimeter": 1e6, "mm": 1e6, "centimeter": 1e7, "meter": 1e9, "m": 1e9,
-    "picometer": 1e-3,
+    "attometer": 1e-9, "femtometer": 1e-6, "picometer": 1e-3, "angstrom": 0.1, "nanometer": 1.0,
+    "micrometer": 1e3, "millimeter": 1e6, "centimeter": 1e7, "decimeter": 1e8, "meter": 1e9,
+    "decameter": 1e10, "hectometer": 1e11, "kilometer": 1e12, "inch": 2.54e7, "foot": 3.048e8,
+    "yard": 9.144e8, "mile": 1.609344e12,
+    # as other formats write them
+    "nm": 1.0, "um": 1e3, "µm": 1e3, "μm": 1e3, "micron": 1e3, "mm": 1e6, "cm": 1e7, "m": 1e9,
 }  # fmt: skip
-_BY_DIMENSIONS = {3: "zyx", 4: "czyx", 5: "tczyx"}
+_BY_DIMENSIONS = {2: "yx", 3: "zyx", 4: "czyx", 5: "tczyx"}
+_BY_TYPE = {"channel": "c", "time": "t"}
 
 
 @dataclass(frozen=True)
-class Layout:
+class Frame:
     """How the voxels of an array lie in the world.
 
     Attributes:
         axes: names of the array's axes in order, of t, c, z, y, x.
-        voxel_size_nm: nanometres, zyx.
+        voxel_size_nm: nanometres, zyx; 1 along a missing z.
         voxel_offset: position of the first voxel, voxels, zyx.
         kind: what the voxels mean, if known.
+        channel_names: if known.
     """
 
     axes: tuple[str, ...]
     voxel_size_nm: tuple[float, float, float]
     voxel_offset: Zyx
     kind: Kind | None
+    channel_names: tuple[str, ...] = ()
 
 
-def multiscale(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+def ome_of(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what OME-Zarr says in the attributes of a group, wherever its version keeps it."""
+    found: Mapping[str, Any] = attributes.get("ome", attributes)
+    return found
+
+
+def multiscale(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the first multiscale image that a group's attributes describe, if any."""
-    found = attributes.get("ome", attributes).get("multiscales")
+    found = ome_of(attributes).get("multiscales")
     return dict(found[0]) if found else None
 
 
-def dataset_path(image: Mapping[str, Any], mip: int, url: str) -> str:
-    """Return the path of level *mip*: the dataset of that name, else the one at that index.
+def level_paths(image: Mapping[str, Any]) -> dict[int, str]:
+    """Return the paths of the datasets of an image by the numbers of their levels.
 
-    A volume that begins at mip 2 has its first dataset at path ``2``.
+    Datasets are numbered by their paths if those are numbers, as a volume that begins at mip 2 has
+    its first dataset at path ``2``; else in the order in which they are listed.
+    """
+    paths = [str(dataset["path"]) for dataset in image["datasets"]]
+    if all(path.isdecimal() for path in paths):
+        return {int(path): path for path in paths}
+    return dict(enumerate(paths))
+
+
+def dataset_path(levels: Mapping[int, str], mip: int, url: str) -> str:
+    """Return the path of level *mip*.
 
     Raises:
         VolumeNotFoundError: there is no such level.
     """
-    paths = [str(dataset["path"]) for dataset in image["datasets"]]
-    if str(mip) in paths:
-        return str(mip)
-    if not all(path.isdecimal() for path in paths) and mip < len(paths):
-        return paths[mip]
-    numbers = paths if all(p.isdecimal() for p in paths) else [str(i) for i in range(len(paths))]
-    msg = f"{url} has no mip {mip}; it has {', '.join(numbers)}"
-    raise VolumeNotFoundError(msg)
+    if mip not in levels:
+        msg = f"{url} has no mip {mip}; it has {', '.join(str(number) for number in levels)}"
+        raise VolumeNotFoundError(msg)
+    return levels[mip]
 
 
-def multiscale_layout(
-    image: Mapping[str, Any], path: str, attributes: Mapping[str, Any], url: str
-) -> Layout:
-    """Return the layout of dataset *path* of a multiscale image.
+def multiscale_frame(
+    image: Mapping[str, Any],
+    path: str,
+    attributes: Mapping[str, Any],
+    url: str,
+    shrinkage: Sequence[int] | None = None,
+) -> Frame:
+    """Return how dataset *path* of a multiscale image lies in the world.
+
+    Args:
+        image: the multiscale image.
+        path: of the dataset.
+        attributes: of the group.
+        url: for messages.
+        shrinkage: of the dataset against the finest one, one an axis, which counts where the image
+            has no transformations (before version 0.4).
 
     Raises:
         VolumeError: an axis is unknown, or the transformations are not scale and translation.
     """
     dataset = next(d for d in image["datasets"] if str(d["path"]) == path)
-    given = image.get("axes") or list("tczyx")  # before version 0.3 the axes were always these
-    axes = [axis if isinstance(axis, str) else str(axis["name"]) for axis in given]
-    units = {
-        name: None if isinstance(axis, str) else axis.get("unit")
-        for name, axis in zip(axes, given, strict=True)
-    }
-    scale, shift = [1.0] * len(axes), [0.0] * len(axes)
+    if "coordinateSystems" in image:
+        msg = (
+            f"{url} is an OME-Zarr with coordinate systems, newer than 0.5, which is not "
+            "supported yet; store it as 0.5 or 0.4"
+        )
+        raise VolumeError(msg)
+    # before version 0.3 the axes were always these
+    given = [_as_dict(axis) for axis in image.get("axes") or "tczyx"]
+    axes = tuple(_BY_TYPE.get(axis.get("type", ""), str(axis["name"]).lower()) for axis in given)
+    if len(set(axes)) < len(axes) or not {"y", "x"} <= set(axes):
+        msg = f"{url} has the axes {', '.join(axes)}; a volume needs y and x, and may have t, c, z"
+        raise VolumeError(msg)
+    scale = [float(s) for s in shrinkage or [1] * len(axes)]
+    shift = [0.0] * len(axes)
     # those of the dataset come first, those of the whole image after them
     for step in (
         *dataset.get("coordinateTransformations", ()),
@@ -99,29 +138,60 @@ def multiscale_layout(
     ):
         if step.get("type") == "identity":
             continue
-        values = step.get(step.get("type"))
-        if step.get("type") not in ("scale", "translation") or len(values or ()) != len(axes):
-            msg = f"{url} has a coordinate transformation that is not supported: {step}"
-            raise VolumeError(msg)
+        values = _values(step, len(axes), url)
         if step["type"] == "scale":
             scale = [a * b for a, b in zip(scale, values, strict=True)]
             shift = [a * b for a, b in zip(shift, values, strict=True)]
         else:
             shift = [a + b for a, b in zip(shift, values, strict=True)]
-    places = [axes.index(name) for name in AXES if name in axes]
-    if len(places) != 3:
-        msg = f"{url} has the axes {', '.join(axes)}; a volume needs z, y and x"
+    by_name = {
+        name: (size, translation, axis.get("unit"))
+        for name, size, translation, axis in zip(axes, scale, shift, given, strict=True)
+    }
+    sizes, shifts, units = zip(
+        *(by_name.get(a, (1.0, 0.0, "nanometer")) for a in AXES), strict=True
+    )
+    size = nanometres(sizes, units, url)
+    offset = Zyx(*(math.floor(t / s + 0.5) for t, s in zip(shifts, sizes, strict=True)))
+    ome = ome_of(attributes)
+    kind = kind_of(attributes) or ("segmentation" if "image-label" in ome else None)
+    return Frame(axes, size, offset, kind, _channel_names(ome))
+
+
+def _as_dict(axis: Any) -> Mapping[str, Any]:
+    return {"name": axis} if isinstance(axis, str) else axis
+
+
+def _values(step: Mapping[str, Any], count: int, url: str) -> list[float]:
+    """Return the numbers of a coordinate transformation.
+
+    Raises:
+        VolumeError: it is not one that is supported.
+    """
+    kind = step.get("type")
+    if kind in ("scale", "translation") and "path" in step:
+        msg = (
+            f"{url} keeps a {kind} in an array of its own ({step['path']}), which is not "
+            "supported; write its numbers into the metadata"
+        )
         raise VolumeError(msg)
-    size = _nanometres([scale[i] for i in places], [units[name] for name in AXES], url)
-    offset = Zyx(*(math.floor(shift[i] / scale[i] + 0.5) for i in places))
-    kind = _kind(attributes) or ("segmentation" if "image-label" in _ome(attributes) else None)
-    return Layout(tuple(axes), size, offset, kind)
+    values = step.get(kind) if kind in ("scale", "translation") else None
+    if not isinstance(values, list) or len(values) != count:
+        msg = f"{url} has a coordinate transformation that is not supported: {dict(step)}"
+        raise VolumeError(msg)
+    return [float(value) for value in values]
 
 
-def array_layout(
+def _channel_names(ome: Mapping[str, Any]) -> tuple[str, ...]:
+    channels = ome.get("omero", {}).get("channels") or ()
+    names = tuple(channel.get("label") for channel in channels)
+    return names if all(isinstance(name, str) for name in names) else ()
+
+
+def array_frame(
     attributes: Mapping[str, Any], names: Sequence[str | None] | None, dimensions: int, url: str
-) -> Layout:
-    """Return the layout of a plain array.
+) -> Frame:
+    """Return how a plain array lies in the world.
 
     Args:
         attributes: of the array.
@@ -136,94 +206,54 @@ def array_layout(
     if named is None or any(name is None for name in named):
         named = _BY_DIMENSIONS.get(dimensions, ())
     axes = tuple(str(name).rstrip("^").lower() for name in named)
-    if len(axes) != dimensions or not set(AXES) <= set(axes):
+    if len(axes) != dimensions or len(set(axes)) < dimensions or not {"y", "x"} <= set(axes):
         msg = (
             f"{url} has {dimensions} dimensions ({', '.join(axes) or 'without names'}); "
-            "a volume needs z, y and x, and may have c and t"
+            "a volume needs y and x, and may have z, c and t"
         )
         raise VolumeError(msg)
-    spatial = [axes.index(name) for name in AXES]
 
-    def triple(values: Sequence[Any]) -> list[Any]:
+    def triple(values: Sequence[Any], missing: Any) -> list[Any]:
         # one value an axis of the array, or three in zyx order
-        return [values[i] for i in spatial] if len(values) == len(axes) else list(values)[-3:]
+        if len(values) != len(axes) and len(values) == 3:
+            return list(values)
+        found = dict(zip(axes, values, strict=True))
+        return [found.get(name, missing) for name in AXES]
 
     size: Sequence[Any] | None = attributes.get("voxel_size")
     units: list[str | None] = ["nm"] * 3
     if size is None and "resolution" in attributes:
-        size = triple(attributes["resolution"])
+        size = triple(attributes["resolution"], 1.0)
     if size is None and (words := attributes.get("dimension_units")):
-        parts = [str(word).split() for word in triple(words)]
+        parts = [str(word).split() for word in triple(words, "1 nm")]
         size, units = [float(part[0]) for part in parts], [part[-1] for part in parts]
-    nm = _nanometres([float(v) for v in size or (1.0, 1.0, 1.0)][-3:], units, url)
+    nm = nanometres([float(v) for v in size or (1.0, 1.0, 1.0)][-3:], units, url)
     offset = attributes.get("voxel_offset")
     if offset is None and (physical := attributes.get("offset")) is not None:
-        offset = [p / s for p, s in zip(triple(physical), nm, strict=True)]
+        offset = [p / s for p, s in zip(triple(physical, 0.0), nm, strict=True)]
     start = Zyx(*(math.floor(float(v) + 0.5) for v in list(offset or (0, 0, 0))[-3:]))
-    return Layout(axes, nm, start, _kind(attributes))
+    return Frame(axes, nm, start, kind_of(attributes), tuple(attributes.get("channel_names", ())))
 
 
-def image_attributes(spec: VolumeSpec, axes: Sequence[str], path: str, name: str) -> dict[str, Any]:
-    """Return the attributes of an OME-Zarr 0.5 group with one level.
-
-    Args:
-        spec: of the level.
-        axes: names of the array's axes in order.
-        path: of the array in the group.
-        name: of the image.
-    """
-    scale = dict(zip(AXES, spec.voxel_size_nm, strict=True))
-    first = dict(zip(AXES, spec.bounds.start, strict=True))
-    steps = [
-        {"type": "scale", "scale": [scale.get(a, 1.0) for a in axes]},
-        {"type": "translation", "translation": [scale.get(a, 1.0) * first.get(a, 0) for a in axes]},
-    ]
-    described = [
-        {"name": a, "type": "space", "unit": "nanometer"}
-        if a in AXES
-        else {"name": a, "type": "channel"}
-        for a in axes
-    ]
-    image = {
-        "name": name,
-        "axes": described,
-        "datasets": [{"path": path, "coordinateTransformations": steps}],
-    }
-    return {"ome": {"version": "0.5", "multiscales": [image]}, OURS: _ours(spec)}
-
-
-def plain_attributes(spec: VolumeSpec, axes: Sequence[str]) -> dict[str, Any]:
-    """Return the attributes of an array that stands alone.
-
-    ``dimension_units`` is what Neuroglancer and tensorstore read; ``voxel_size`` (nm) and
-    ``voxel_offset``, both zyx, are those of the HDF5 files.
-    """
-    scale = dict(zip(AXES, spec.voxel_size_nm, strict=True))
-    return {
-        "dimension_units": [f"{scale[a]:g} nm" if a in AXES else "" for a in axes],
-        "voxel_size": list(spec.voxel_size_nm),
-        "voxel_offset": list(spec.bounds.start),
-        OURS: _ours(spec),
-    }
-
-
-def _ours(spec: VolumeSpec) -> dict[str, Any]:
-    return {} if spec.kind is None else {"kind": spec.kind}
-
-
-def _ome(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = attributes.get("ome", attributes)
-    return found
-
-
-def _kind(attributes: Mapping[str, Any]) -> Kind | None:
+def kind_of(attributes: Mapping[str, Any]) -> Kind | None:
+    """Return what our own attributes say of the voxels."""
     found = attributes.get(OURS, {}).get("kind")
     return next((kind for kind in KINDS if kind == found), None)
 
 
-def _nanometres(
-    scale: Sequence[float], units: Sequence[str | None], url: str
+def nanometres(
+    sizes: Sequence[float], units: Sequence[str | None], url: str
 ) -> tuple[float, float, float]:
+    """Return a voxel size in nanometres.
+
+    Args:
+        sizes: in their *units*, zyx.
+        units: by their names; ``None`` is taken as nanometres.
+        url: for messages.
+
+    Raises:
+        VolumeError: a unit is no length, or a size is not positive.
+    """
     factors = []
     for unit in units:
         if unit is not None and unit not in _NANOMETRES:
@@ -233,7 +263,7 @@ def _nanometres(
     if None in units:
         logger.info("%s does not say its units; nanometres are assumed", url)
     # 0.0033 µm is 3.3 nm, not 3.3000000000000003 nm
-    z, y, x = (float(f"{a * b:.12g}") for a, b in zip(scale, factors, strict=True))
+    z, y, x = (float(f"{a * b:.12g}") for a, b in zip(sizes, factors, strict=True))
     if not all(0 < v < math.inf for v in (z, y, x)):
         msg = f"{url} has the voxel size {(z, y, x)} nm (zyx), which is not positive"
         raise VolumeError(msg)

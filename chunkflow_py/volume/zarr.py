@@ -1,4 +1,4 @@
-"""Zarr volumes in local folders: OME-Zarr 0.4 and 0.5 images and plain arrays, v2 and v3.
+"""Zarr volumes: OME-Zarr images (0.5, 0.4 and older) and plain arrays, v2 and v3, in any store.
 
 ```
 em.zarr/zarr.json      group: axes, scale, translation, kind     written last
@@ -6,332 +6,318 @@ em.zarr/0/zarr.json    array: shape, blocks, codecs              written first
 em.zarr/0/c/0/0/0      one block (or one shard of blocks)
 ```
 
-What lies under a final name is always whole: blocks and metadata are written by `store.local`.
+Three libraries share the work. zarr-python reads and makes the metadata; numcodecs encodes and
+decodes blocks; the block engine moves them. zarr-python's own way to read and write voxels is not
+used: it is three to five times slower, and writes through stores that do not wait for the disk.
+Through `store`, what lies under a final name is always whole.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
-from chunkflow_py.chunk import Chunk
-from chunkflow_py.errors import (
-    ChunkflowError,
-    VolumeError,
-    VolumeNotFoundError,
-    needs_extra,
-)
-from chunkflow_py.geometry import AXES, BoundingBox, Zyx
-from chunkflow_py.store.local import os_errors, write_whole
+from chunkflow_py.errors import ChunkflowError, VolumeError, VolumeNotFoundError, needs_extra
+from chunkflow_py.geometry import AXES, Zyx
+from chunkflow_py.store import open_store
 from chunkflow_py.volume import ZARR_ENCODINGS, ome
-from chunkflow_py.volume.protocol import check_channels, check_chunk, check_inside
+from chunkflow_py.volume.blocks import BlockVolume
+from chunkflow_py.volume.ome_write import check_channel_names, image_attributes, plain_attributes
+from chunkflow_py.volume.protocol import coarser
+from chunkflow_py.volume.zarr_layout import layout_of
+from chunkflow_py.volume.zarr_metadata import (
+    ArrayNode,
+    GroupNode,
+    documents_of,
+    read_node,
+    write_documents,
+)
 
 with needs_extra("zarr", "a zarr volume"):
+    import numcodecs  # type: ignore[import-untyped]
     import zarr
-    from zarr.core.buffer import Buffer, default_buffer_prototype
-    from zarr.core.sync import sync
-    from zarr.storage import LocalStore, MemoryStore
+    from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
+    from zarr.storage import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
-    from zarr.abc.store import Store
+    import numpy as np
 
-    from chunkflow_py.chunk import Kind
+    from chunkflow_py.store.protocol import Store
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume.location import Location
-    from chunkflow_py.volume.protocol import VolumeSpec
+    from chunkflow_py.volume.protocol import Opening, VolumeSpec
 
 Order = Literal["zyx", "xyz"]
+OmeVersion = Literal["0.4", "0.5"]
+_LABELS = "labels"
 
 
-class DurableStore(LocalStore):
-    """A folder in which every write is atomic, and on the disk when it returns.
-
-    zarr's own LocalStore is atomic too, but does not wait for the disk: after a power cut a block
-    that was reported as written may be empty.
-    """
-
-    async def set(self, key: str, value: Buffer) -> None:
-        """Write one key whole."""
-        self._check_writable()
-        await asyncio.to_thread(write_whole, self.root / key, value.to_bytes())
-
-
-class ZarrVolume:
-    """One array as a `Volume`.
-
-    Args:
-        place: what was opened.
-        array: the array itself.
-        layout: how its voxels lie in the world.
-        mode: ``r`` or ``r+``.
-
-    Attributes:
-        url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times: as
-            `Volume` says.
-    """
-
-    def __init__(
-        self, place: Location, array: zarr.Array[Any], layout: ome.Layout, mode: Mode
-    ) -> None:
-        """Read off the shape of the array.
-
-        Raises:
-            VolumeError: it has an axis that is neither t, c, z, y nor x and longer than 1.
-        """
-        self.url = place.url
-        self._array, self._axes, self._mode = array, layout.axes, mode
-        shape = dict(zip(self._axes, array.shape, strict=True))
-        for axis, length in shape.items():
-            if axis not in "tczyx" and length != 1:
-                msg = f"{self.url} has an axis {axis!r} of length {length}; known are t, c, z, y, x"
-                raise VolumeError(msg)
-        size = Zyx(*(shape[axis] for axis in AXES))
-        self.bounds = BoundingBox.from_size(layout.voxel_offset, size)
-        self.voxel_size_nm = layout.voxel_size_nm
-        self.kind: Kind | None = layout.kind
-        self.dtype: np.dtype[Any] = np.dtype(array.dtype)
-        self.channels: int | None = shape.get("c")
-        self.times: int | None = shape.get("t")
-        self.block_size = self._spatial(array.chunks)
-        self._stored = array.shards or array.chunks
-        self.write_unit = self._spatial(self._stored)
-
-    def _spatial(self, shape: Sequence[int]) -> Zyx:
-        return Zyx(*(shape[self._axes.index(axis)] for axis in AXES))
-
-    def read(
-        self,
-        bbox: BoundingBox,
-        channels: Sequence[int] | None = None,
-        *,
-        time: int | None = None,
-    ) -> Chunk:
-        """Return the voxels inside *bbox*, as `Volume.read` says."""
-        check_inside(bbox, self.bounds, self.url)
-        check_channels(channels, self.channels, self.url)
-        if channels is not None and self.channels is None:
-            channels = None  # the one channel is all there is
-        chosen = None if channels is None else list(channels)
-        with _translated("read", self.url):
-            found = self._array.get_orthogonal_selection(self._selection(bbox, time, chosen))
-        kept = [axis for axis in self._axes if axis in "czyx"]
-        order = [kept.index(axis) for axis in ("c", *AXES) if axis in kept]
-        voxels = np.ascontiguousarray(np.asarray(found).transpose(order))
-        return Chunk(voxels, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
-
-    def write(self, chunk: Chunk, *, time: int | None = None) -> None:
-        """Write *chunk*, as `Volume.write` says."""
-        if self._mode == "r":
-            msg = f"{self.url} was opened for reading; open it with mode 'r+'"
-            raise VolumeError(msg)
-        check_chunk(chunk, self, time)
-        length = dict(zip(self._axes, self._stored, strict=True)).get("t", 1)
-        if length > 1:
-            msg = (
-                f"a block of {self.url} holds {length} time points, which tasks would overwrite "
-                "for each other; store it with one time point a block"
-            )
-            raise VolumeError(msg)
-        voxels = chunk.array
-        if voxels.ndim == 4 and self.channels is None:
-            voxels = voxels[0]
-        elif voxels.ndim == 3 and self.channels is not None:
-            voxels = voxels[np.newaxis]
-        ours = ("c", *AXES)[-voxels.ndim :]
-        voxels = voxels.transpose([ours.index(axis) for axis in self._axes if axis in ours])
-        with _translated("write", self.url):
-            self._array.set_orthogonal_selection(self._selection(chunk.bbox, time), voxels)
-
-    def _selection(
-        self, bbox: BoundingBox, time: int | None, channels: list[int] | None = None
-    ) -> tuple[Any, ...]:
-        wanted: dict[str, Any] = dict(zip(AXES, bbox.slices(self.bounds.start), strict=True))
-        wanted["c"] = slice(None) if channels is None else channels
-        if self.times is not None:
-            if time is None and self.times > 1:
-                msg = (
-                    f"{self.url} has {self.times} time points and the task names none; name one "
-                    "in the task's box, such as t0_0-64_0-512_0-512"
-                )
-                raise VolumeError(msg)
-            if not 0 <= (time or 0) < self.times:
-                msg = f"{self.url} has the time indices 0 to {self.times - 1}; got {time}"
-                raise VolumeError(msg)
-            wanted["t"] = time or 0
-        return tuple(wanted.get(axis, 0) for axis in self._axes)
-
-
-def open_volume(
-    place: Location, mip: int, mode: Mode, *, store_zeros: bool = False, **_: object
-) -> ZarrVolume:
+def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> BlockVolume:
     """Open level *mip* of an image, or a plain array, whose only level is 0.
 
     Raises:
         VolumeNotFoundError: there is none, or it has no such level.
         VolumeError: the metadata cannot be understood.
     """
-    _check_local(place)
-    with _translated("open", place.url):
-        node = _node(place.folder, mode, store_zeros)
+    store = open_store(place.store_url, opening.access)
+    with _translated(place.url):
+        node = read_node(store)
         if node is None:
             msg = f"{place} holds no zarr volume; check the path, or create the volume first"
             raise VolumeNotFoundError(msg)
-        if isinstance(node, zarr.Array):
-            if mip:
-                msg = f"{place} is a plain array, which has no mip {mip}; use --mip 0"
-                raise VolumeNotFoundError(msg)
-            names = getattr(node.metadata, "dimension_names", None)
-            return ZarrVolume(
-                place, node, ome.array_layout(node.attrs, names, node.ndim, place.url), mode
-            )
-        attributes = node.attrs.asdict()
-        image = ome.multiscale(attributes)
-        if image is None:
-            inside = ", ".join(sorted(node.keys())) or "nothing"
-            msg = f"{place} is a group without an image (it holds {inside}); name one of its arrays"
-            raise VolumeNotFoundError(msg)
-        path = ome.dataset_path(image, mip, place.url)
-        array = _node(place.folder / path, mode, store_zeros)
-        if not isinstance(array, zarr.Array):
-            msg = f"{place} names {path!r} as its mip {mip}, but there is no such array"
-            raise VolumeNotFoundError(msg)
-        layout = ome.multiscale_layout(image, path, attributes, place.url)
-        return ZarrVolume(place, array, layout, mode)
+        mips: tuple[int, ...] = (0,)
+        if isinstance(node, ArrayNode):
+            ome.dataset_path({0: ""}, mip, place.url)
+            names = getattr(node.array.metadata, "dimension_names", None)
+            frame = ome.array_frame(node.attributes, names, node.array.ndim, place.url)
+            array, prefix = node, ""
+        else:
+            image = ome.multiscale(node.attributes)
+            if image is None:
+                raise VolumeNotFoundError(_no_image(place, node))
+            levels = ome.level_paths(image)
+            mips = tuple(levels)
+            path = ome.dataset_path(levels, mip, place.url)
+            prefix, array = f"{path}/", _array_of(store, path, mip, place)
+            finest = image["datasets"][0]
+            shrinkage = None
+            if path != finest["path"] and not finest.get("coordinateTransformations"):
+                shrinkage = _shrinkage(_array_of(store, finest["path"], mips[0], place), array)
+            frame = ome.multiscale_frame(image, path, node.attributes, place.url, shrinkage)
+            if frame.kind is None and place.path.split("/")[-2:-1] == [_LABELS]:
+                frame = replace(frame, kind="segmentation")
+        if len(frame.axes) != array.array.ndim:
+            axes = ", ".join(frame.axes)
+            msg = f"{place} names the axes {axes} of an array of {array.array.ndim} dimensions"
+            raise VolumeError(msg)
+        return BlockVolume(
+            place.url,
+            store,
+            layout_of(array.array, array.document, frame.axes, prefix, place.url),
+            voxel_offset=frame.voxel_offset,
+            voxel_size_nm=frame.voxel_size_nm,
+            kind=frame.kind,
+            mode=mode,
+            mip=mip,
+            mips=mips,
+            opening=opening,
+            channel_names=frame.channel_names,
+        )
+
+
+def _array_of(store: Store, path: str, mip: int, place: Location) -> ArrayNode:
+    node = read_node(store, f"{path}/")
+    if not isinstance(node, ArrayNode):
+        msg = f"{place} names {path!r} as its mip {mip}, but there is no such array"
+        raise VolumeNotFoundError(msg)
+    return node
+
+
+def _shrinkage(finest: ArrayNode, coarse: ArrayNode) -> list[int]:
+    """Return how many voxels of the finest level make one of another, along each axis."""
+    return [round(a / b) for a, b in zip(finest.array.shape, coarse.array.shape, strict=True)]
+
+
+def _no_image(place: Location, group: GroupNode) -> str:
+    inside = [str(name) for name in ome.ome_of(group.attributes).get(_LABELS, ())]
+    if not inside and place.is_local:
+        inside = sorted(path.name for path in place.folder.iterdir() if path.is_dir())
+    holds = f" (it holds {', '.join(inside)})" if inside else ""
+    return f"{place} is a group without an image{holds}; name one of its arrays or images"
 
 
 def create_volume(
     spec: VolumeSpec,
     place: Location,
-    mip: int = 0,
+    mip: int,
+    opening: Opening,
     *,
     plain: bool = False,
     order: Order = "zyx",
-    shard_size: Zyx | None = None,
-) -> ZarrVolume:
-    """Create an OME-Zarr 0.5 image with one level, or a plain array, and open it.
+    ome_version: OmeVersion | None = None,
+    channel_names: Sequence[str] = (),
+    overwrite: bool = False,
+) -> BlockVolume:
+    """Create an OME-Zarr image with all its levels, or a plain array, and open level *mip*.
+
+    An image of the same voxels is kept, and gets the levels that it does not have. An image in a
+    folder ``labels`` is added to the list of labels there.
 
     Args:
-        spec: of the array; its encoding is one of `ZARR_ENCODINGS`, ``zstd`` by default.
-        place: the folder.
-        mip: number of the level, which names the array.
+        spec: of level *mip*; its encoding is one of `ZARR_ENCODINGS`, ``zstd`` by default.
+        place: where.
+        mip: number of the level; each level names its array.
+        opening: how to use it.
         plain: make an array that stands alone instead of a group with an image.
-        order: of the array's spatial axes; the channel axis comes before them.
-        shard_size: extent of a shard, a multiple of the block size (default: no shards).
+        order: of the arrays' spatial axes; time and channels come before them.
+        ome_version: ``0.4``, which is zarr v2, or ``0.5``, which is v3; plain arrays too.
+            By default what the address says (``zarr2://``, ``zarr3://``), else ``0.5``.
+        channel_names: one a channel.
+        overwrite: replace the metadata of another volume.
 
     Raises:
-        VolumeError: it cannot be written, or the encoding is not known.
+        VolumeError: it cannot be written, the format cannot hold such voxels, or there is another
+            volume.
     """
-    _check_local(place)
-    axes = (*(() if spec.channels is None else ("c",)), *order)
-    arguments = _array_arguments(spec, axes, shard_size, place.url)
-    path = str(mip)
+    version = ome_version or ("0.4" if place.scheme == "zarr2" else "0.5")
+    _check_spec(spec, mip, version, plain=plain, url=place.url)
+    check_channel_names(channel_names, spec.channels, place.url)
+    axes = (
+        *(() if spec.times is None else ("t",)),
+        *(() if spec.channels is None else ("c",)),
+        *order,
+    )
+    levels = _levels(spec, mip)
     memory = MemoryStore()
-    with _translated("create", place.url):
+    zarr_format: Literal[2, 3] = 2 if version == "0.4" else 3
+    parent, _, name = place.path.rpartition("/")
+    is_label = parent.rpartition("/")[2] == _LABELS and not plain
+    with _translated(place.url, "create"):
+        make = partial(_create_array, memory, axes=axes, zarr_format=zarr_format, url=place.url)
         if plain:
-            attributes = ome.plain_attributes(spec, axes)
-            zarr.create_array(memory, attributes=attributes, **arguments)
+            make("", spec, attributes=plain_attributes(spec, axes, channel_names))
         else:
-            attributes = ome.image_attributes(spec, axes, path, place.folder.name)
-            group = zarr.create_group(memory, attributes=attributes)
-            group.create_array(path, **arguments)
-        documents = sync(_documents(memory))
-        # The array before the group: whoever sees the group sees all of it.
-        for key in sorted(documents, key=len, reverse=True):
-            write_whole(place.folder / key, documents[key])
-    return open_volume(place, 0 if plain else mip, "r+")
+            attributes = image_attributes(
+                levels,
+                axes,
+                name=name,
+                version=version,
+                channel_names=channel_names,
+                is_label=is_label,
+            )
+            zarr.create_group(memory, attributes=attributes, zarr_format=zarr_format)
+            for number, level in levels.items():
+                make(str(number), level)
+        store = open_store(place.store_url, opening.access)
+        write_documents(store, documents_of(memory), place.url, overwrite=overwrite)
+        if is_label:
+            labels = open_store(replace(place, path=parent).store_url, opening.access)
+            _register_label(labels, name, version)
+    return open_volume(place, 0 if plain else mip, "r+", opening)
 
 
-def _array_arguments(
-    spec: VolumeSpec, axes: Sequence[str], shard_size: Zyx | None, url: str
-) -> dict[str, Any]:
-    channels = spec.channels or 1
+def _levels(spec: VolumeSpec, mip: int) -> dict[int, VolumeSpec]:
+    """Return what is true of each level from *mip* on."""
+    levels = {mip: spec}
+    for number in range(mip + 1, spec.max_mip + 1):
+        fine = levels[number - 1]
+        z, y, x = (nm * f for nm, f in zip(fine.voxel_size_nm, spec.factor, strict=True))
+        levels[number] = replace(
+            fine, bounds=coarser(fine.bounds, spec.factor), voxel_size_nm=(z, y, x)
+        )
+    return levels
 
-    def along(extent: Zyx, others: int) -> tuple[int, ...]:
-        return tuple(others if a == "c" else extent[AXES.index(a)] for a in axes)
 
-    if shard_size is not None and any(
-        s % b for s, b in zip(shard_size, spec.block_size, strict=True)
-    ):
-        nearest = -(-shard_size // spec.block_size) * spec.block_size
+def _check_spec(spec: VolumeSpec, mip: int, version: str, *, plain: bool, url: str) -> None:
+    shard, block = spec.shard_size, spec.block_size
+    if version not in ("0.4", "0.5"):
+        msg = f"cannot create {url}: OME-Zarr {version} is not written; choose 0.4 or 0.5"
+        raise VolumeError(msg)
+    if plain and spec.max_mip > mip:
+        msg = f"cannot create {url}: a plain array has no level {spec.max_mip}; make it an image"
+        raise VolumeError(msg)
+    if shard is None:
+        return
+    if version == "0.4":
+        msg = f"cannot create {url}: OME-Zarr 0.4, which is zarr v2, has no shards; choose 0.5"
+        raise VolumeError(msg)
+    if any(s % b for s, b in zip(shard, block, strict=True)):
         msg = (
-            f"shard size {shard_size} is not a multiple of block size {spec.block_size} (zyx, "
-            f"voxels); nearest is {nearest}"
+            f"shard size {shard} is not a multiple of block size {block} (zyx, voxels); nearest "
+            f"is {-(-shard // block) * block}"
         )
         raise VolumeError(msg)
-    return {
-        "shape": along(spec.bounds.size, channels),
-        "dtype": spec.dtype,
-        "chunks": along(spec.block_size, 1),
-        "shards": None if shard_size is None else along(shard_size, channels),
-        "compressors": _compressors(spec.encoding or "zstd", spec.dtype, url),
-        "fill_value": 0,
-        "dimension_names": list(axes),
-    }
 
 
-def _compressors(encoding: str, dtype: np.dtype[Any], url: str) -> Any:
-    from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
+def _create_array(
+    memory: MemoryStore,
+    name: str,
+    spec: VolumeSpec,
+    *,
+    axes: Sequence[str],
+    zarr_format: Literal[2, 3],
+    url: str,
+    attributes: dict[str, Any] | None = None,
+) -> None:
+    def along(extent: Zyx, times: int, channels: int) -> tuple[int, ...]:
+        named = {"t": times, "c": channels, **dict(zip(AXES, extent, strict=True))}
+        return tuple(named[axis] for axis in axes)
 
+    channels, shard = spec.channels or 1, spec.shard_size
+    arguments: dict[str, Any] = {"dimension_names": list(axes)}
+    if zarr_format == 2:
+        # v2 has no names of dimensions; xarray keeps them here
+        attributes = {**(attributes or {}), "_ARRAY_DIMENSIONS": list(axes)}
+        arguments = {"chunk_key_encoding": {"name": "v2", "separator": "/"}}
+    zarr.create_array(
+        memory,
+        name=name or None,
+        shape=along(spec.bounds.size, spec.times or 1, channels),
+        dtype=spec.dtype.newbyteorder("<"),
+        chunks=along(spec.block_size, 1, 1),
+        shards=None if shard is None else along(shard, 1, channels),
+        compressors=_compressors(spec.encoding or "zstd", spec.dtype, zarr_format, url),
+        filters=None,
+        fill_value=0,
+        attributes=attributes,
+        zarr_format=zarr_format,
+        **arguments,
+    )
+
+
+def _compressors(encoding: str, dtype: np.dtype[Any], zarr_format: int, url: str) -> Any:
     if encoding == "raw":
         return None
     if encoding == "gzip":
-        return GzipCodec(level=5)
+        return GzipCodec(level=1) if zarr_format == 3 else numcodecs.GZip(1)
     if encoding == "zstd":
-        return ZstdCodec(level=3)
+        # tensorstore reads no v2 array whose metadata say that its blocks have checksums
+        return ZstdCodec(level=3, checksum=True) if zarr_format == 3 else numcodecs.Zstd(3)
     if encoding == "blosc":
+        if zarr_format == 2:
+            return numcodecs.Blosc("zstd", 5, numcodecs.Blosc.SHUFFLE)
         return BloscCodec(typesize=dtype.itemsize, cname="zstd", clevel=5, shuffle="shuffle")
     known = ", ".join(ZARR_ENCODINGS)
     msg = f"cannot create {url}: zarr has no encoding {encoding!r}; choose {known}"
     raise VolumeError(msg)
 
 
-async def _documents(memory: Store) -> dict[str, bytes]:
-    prototype = default_buffer_prototype()
-    found: dict[str, bytes] = {}
-    async for key in memory.list():
-        value = await memory.get(key, prototype)
-        if value is not None:
-            found[key] = value.to_bytes()
-    return found
+def _register_label(store: Store, name: str, version: str) -> None:
+    """Add *name* to the list of labels in the group above."""
 
+    def add(content: bytes | None) -> bytes:
+        found = json.loads(content or b"{}")
+        if version == "0.5":
+            found = {"zarr_format": 3, "node_type": "group", "attributes": {}, **found}
+            ome_ = found["attributes"].setdefault("ome", {"version": version})
+        else:
+            ome_ = found
+        names = ome_.setdefault(_LABELS, [])
+        if name in names and content is not None:
+            return content
+        names.append(name)
+        return json.dumps(found, indent=2).encode()
 
-def _node(folder: Path, mode: Mode, store_zeros: bool) -> zarr.Array[Any] | zarr.Group | None:
-    """Open what lies in *folder*, without a search in the folders above it."""
-    if not any((folder / name).is_file() for name in ("zarr.json", ".zarray", ".zgroup")):
-        return None
-    store = DurableStore(folder, read_only=mode == "r")
-    version: Literal[2, 3] = 3 if (folder / "zarr.json").is_file() else 2
-    is_array = (folder / ".zarray").is_file()
-    if version == 3:
-        is_array = json.loads((folder / "zarr.json").read_bytes()).get("node_type") == "array"
-    if is_array:
-        config = {"write_empty_chunks": store_zeros}
-        return zarr.open_array(store, mode=mode, zarr_format=version, config=config)
-    return zarr.open_group(store, mode=mode, zarr_format=version, use_consolidated=False)
-
-
-def _check_local(place: Location) -> None:
-    if not place.is_local:
-        msg = f"cannot open {place}: zarr volumes are read and written in local folders only so far"
-        raise VolumeError(msg)
+    if version == "0.5":
+        store.update("zarr.json", add)
+        return
+    store.put_if_absent(".zgroup", b'{"zarr_format": 2}')
+    store.update(".zattrs", add)
 
 
 @contextmanager
-def _translated(verb: str, url: str) -> Iterator[None]:
+def _translated(url: str, verb: str = "open") -> Iterator[None]:
     try:
-        with os_errors(verb, url):
-            yield
+        yield
     except ChunkflowError:
         raise
     except Exception as error:
-        # zarr and its codecs raise whatever the damage makes them stumble on
-        what = str(error) or type(error).__name__
-        msg = f"cannot {verb} {url}: {what}; the metadata or a block may be damaged"
+        # zarr-python raises whatever the damage makes it stumble on
+        what = str(error).strip() or type(error).__name__
+        msg = f"cannot {verb} {url}: {what}; its metadata may be damaged"
         raise VolumeError(msg) from error

@@ -1,0 +1,241 @@
+"""The JSON documents of zarr arrays and groups in a store: fetched, parsed, and written.
+
+What they mean is zarr-python's to say: it is given the documents in its memory store, and asked for
+the array. Only named documents are fetched, never a listing: it works on a web server too.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from chunkflow_py.errors import VolumeError, needs_extra
+
+with needs_extra("zarr", "a zarr volume"):
+    import zarr
+    from zarr.core.buffer import default_buffer_prototype
+    from zarr.core.sync import sync
+    from zarr.storage import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from chunkflow_py.store.protocol import Store
+
+# written in this order: whoever sees the last one sees what it speaks of
+_ORDER = (".zattrs", ".zarray", ".zgroup", "zarr.json")
+# of a document that there is already, these may differ
+_FREE = ("attributes", "storage_transformers", "consolidated_metadata", "must_understand")
+
+
+@dataclass(frozen=True)
+class GroupNode:
+    """A group.
+
+    Attributes:
+        attributes: of the group.
+    """
+
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ArrayNode:
+    """An array.
+
+    Attributes:
+        attributes: of the array.
+        document: its ``.zarray`` or ``zarr.json``.
+        array: what zarr-python makes of it; no voxel is read through it.
+    """
+
+    attributes: Mapping[str, Any]
+    document: Mapping[str, Any]
+    array: zarr.Array[Any]
+
+
+def read_node(store: Store, prefix: str = "") -> GroupNode | ArrayNode | None:
+    """Return the group or array whose documents begin with *prefix*, or ``None``.
+
+    Raises:
+        Exception: whatever json or zarr-python stumble on.
+    """
+    content = store.get(f"{prefix}zarr.json")
+    if content is not None:
+        document = json.loads(content)
+        if document["node_type"] == "array":
+            return _array(document, document.get("attributes", {}), {"zarr.json": content}, 3)
+        return GroupNode(document.get("attributes", {}))
+    content = store.get(f"{prefix}.zarray")
+    if content is not None:
+        attributes = json.loads(store.get(f"{prefix}.zattrs") or b"{}")
+        return _array(json.loads(content), attributes, {".zarray": content}, 2)
+    group, attributes = store.get(f"{prefix}.zgroup"), store.get(f"{prefix}.zattrs")
+    if group is None and attributes is None:
+        return None
+    return GroupNode(json.loads(attributes or b"{}"))
+
+
+def _array(
+    document: Mapping[str, Any],
+    attributes: Mapping[str, Any],
+    documents: Mapping[str, bytes],
+    version: Literal[2, 3],
+) -> ArrayNode:
+    for name in _codec_names(document):
+        # zarr-python says no more of a codec that it does not know than its name
+        if version == 3 and not _is_known(name):
+            msg = f"its blocks are encoded by {name!r}, which is not known"
+            raise ValueError(msg)
+    buffer = default_buffer_prototype().buffer
+    memory = MemoryStore({key: buffer.from_bytes(data) for key, data in documents.items()})
+    return ArrayNode(attributes, document, zarr.open_array(memory, mode="r", zarr_format=version))
+
+
+def _codec_names(document: Any) -> list[str]:
+    names = []
+    for codec in document.get("codecs") or ():
+        names += [codec["name"], *_codec_names(codec.get("configuration") or {})]
+    return names
+
+
+def _is_known(name: str) -> bool:
+    from zarr.registry import get_codec_class
+
+    try:
+        get_codec_class(name)
+    except KeyError:
+        return False
+    return True
+
+
+def documents_of(memory: MemoryStore) -> dict[str, bytes]:
+    """Return what zarr-python has written into its memory store."""
+
+    async def collect() -> dict[str, bytes]:
+        prototype = default_buffer_prototype()
+        found: dict[str, bytes] = {}
+        async for key in memory.list():
+            value = await memory.get(key, prototype)
+            if value is not None:
+                found[key] = value.to_bytes()
+        return found
+
+    return sync(collect())
+
+
+def write_documents(
+    store: Store, documents: Mapping[str, bytes], url: str, *, overwrite: bool = False
+) -> None:
+    """Write documents, arrays before their group; what is there already is kept.
+
+    A group gets the levels that it does not have.
+
+    Args:
+        store: below the volume.
+        documents: content by key.
+        url: for messages.
+        overwrite: replace documents of another volume.
+
+    Raises:
+        VolumeError: there is another volume already; says what differs. Nothing is written then.
+    """
+    old, new = ((".zarray", ".zgroup"), ("zarr.json",))
+    others = new if any(key.endswith(old) for key in documents) else old
+    if found := next((key for key in others if store.size(key) is not None), None):
+        msg = f"{url} holds a zarr volume of another version already ({found}); write elsewhere"
+        raise VolumeError(msg)
+    missing = {}
+    for key in sorted(documents, key=_rank):
+        merge = partial(_merged, new=documents[key], key=key, url=url, overwrite=overwrite)
+        found_content = store.get(key)
+        if found_content is None or merge(found_content) != found_content:
+            missing[key] = merge
+    for key, merge in missing.items():
+        store.update(key, merge)
+
+
+def _rank(key: str) -> tuple[int, int]:
+    return -key.count("/"), _ORDER.index(key.rpartition("/")[2])
+
+
+def _merged(found: bytes | None, *, new: bytes, key: str, url: str, overwrite: bool) -> bytes:
+    """Return a document with what *new* adds to it.
+
+    Raises:
+        VolumeError: they differ.
+    """
+    if found is None:
+        return new
+    try:
+        old, wanted = json.loads(found), json.loads(new)
+        if key.endswith(".zattrs"):
+            merged = _merged_attributes(old, wanted, key, url)
+        else:
+            for field in wanted:
+                if field not in _FREE and old.get(field) != wanted[field]:
+                    _refuse(url, field, key, old.get(field), wanted[field])
+            merged = dict(old)
+            if "attributes" in wanted:
+                attributes = old.get("attributes", {})
+                merged["attributes"] = _merged_attributes(
+                    attributes, wanted["attributes"], key, url
+                )
+    except VolumeError:
+        if overwrite:
+            return new
+        raise
+    except (ValueError, AttributeError, TypeError, LookupError) as error:
+        if overwrite:
+            return new
+        msg = f"{key} of {url} is damaged ({error!r}); --overwrite replaces it"
+        raise VolumeError(msg) from error
+    return found if merged == old else json.dumps(merged, indent=2).encode()
+
+
+def _merged_attributes(old: Any, new: Any, key: str, url: str) -> dict[str, Any]:
+    """Return *old* with what it lacks of *new*; images also get the levels that they lack."""
+    merged = dict(old)
+    for name, value in new.items():
+        if name == "ome":
+            merged[name] = _merged_attributes(old.get(name, {}), value, key, url)
+        elif name == "multiscales":
+            merged[name] = _merged_images(old.get(name), value, key, url)
+        elif name not in old or name in ("omero", "image-label"):
+            merged.setdefault(name, value)
+        elif old[name] != value:
+            _refuse(url, name, key, old[name], value)
+    return merged
+
+
+def _merged_images(old: Any, new: Any, key: str, url: str) -> list[Any]:
+    if not old:
+        return list(new)
+    (image, *more), (wanted,) = old, new
+    if image.get("axes") != wanted["axes"]:
+        _refuse(url, "axes", key, image.get("axes"), wanted["axes"])
+    there = {str(dataset["path"]): dataset for dataset in image["datasets"]}
+    for dataset in wanted["datasets"]:
+        path, steps = dataset["path"], dataset["coordinateTransformations"]
+        is_ = there.setdefault(path, dataset).get("coordinateTransformations")
+        if is_ != steps:
+            _refuse(url, f"scale and translation at mip {path}", key, is_, steps)
+    datasets = list(there.values())
+    if all(path.isdecimal() for path in there):
+        datasets.sort(key=lambda dataset: int(dataset["path"]))
+    return [{**image, "datasets": datasets}, *more]
+
+
+def _refuse(url: str, field: str, key: str, old: Any, new: Any) -> None:
+    if field == "dtype":  # uint8 rather than |u1
+        old, new = np.dtype(old).name, np.dtype(new).name
+    msg = (
+        f"{url} holds another volume already: its {field} ({key}) is {old}, not {new}; write to "
+        "another place, or have --overwrite replace it, after which blocks of the old layout can "
+        "no longer be read"
+    )
+    raise VolumeError(msg)

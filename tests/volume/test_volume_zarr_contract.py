@@ -1,0 +1,27 @@
+"""Tests of what zarr volumes promise as all others do: sharded, zarr v2, and in buckets."""
+
+from contracts.volume_contract import CloudContract, LocalContract
+
+from chunkflow_py.geometry import Zyx
+
+
+class TestShardedZarr(LocalContract):
+    scheme = "zarr3"
+    shard_size = Zyx(16, 32, 16)
+    compressed = "zstd"
+
+
+class TestZarr2(LocalContract):
+    scheme = "zarr2"
+    compressed = "gzip"
+
+
+class TestZarrInBuckets(CloudContract):
+    scheme = "zarr"
+    compressed = "zstd"
+
+
+class TestShardedZarrInBuckets(CloudContract):
+    scheme = "zarr"
+    shard_size = Zyx(16, 32, 16)
+    compressed = "zstd"
