@@ -13,6 +13,7 @@ from chunkflow_py.cli.main import cli
 from chunkflow_py.errors import AlignmentError, ChunkError, VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.volume import create_volume, open_volume
+from chunkflow_py.volume.downsample import downsample
 from chunkflow_py.volume.protocol import VolumeSpec
 from chunkflow_py.whole_volume import Conversion, run_all, task_size
 
@@ -226,6 +227,24 @@ def test_options_after_the_addresses(tmp_path):
     np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, array[:1])
     assert run("convert", source, target, "third").exit_code == 2
     assert run("convert", source).exit_code == 2
+
+
+@pytest.mark.aws
+@pytest.mark.parametrize("scheme", ["precomputed", "zarr"])
+def test_over_buckets(tmp_path, s3, scheme):
+    """A volume goes to a bucket, gets its levels there, and comes back."""
+    source, there, back = address(tmp_path, "h5", "source"), f"{scheme}://{s3.url}/em", "back"
+    array = filled(source, replace(SPEC, encoding=None))
+    done = run("convert", source, there, "--task-size", 16, 32, 32, "--max-mip", 1)
+    assert done.exit_code == 0, done.output
+    done = run("downsample-volume", there)
+    assert done.exit_code == 0, done.output
+    assert run("convert", there, address(tmp_path, "h5", back)).exit_code == 0
+    found = open_volume(address(tmp_path, "h5", back))
+    np.testing.assert_array_equal(found.read(BOUNDS).array, array)
+    level = open_volume(there, 1)
+    wanted = downsample(found.read(BOUNDS))
+    np.testing.assert_array_equal(level.read(level.bounds).array, wanted.array)
 
 
 def test_sizes_of_tasks(tmp_path):
