@@ -8,6 +8,7 @@ import click
 
 from chunkflow_py.errors import OptionError
 from chunkflow_py.params import Decorator, floats_option, input_option, mip_option, zyx_option
+from chunkflow_py.volume import ZARR_ENCODINGS
 from chunkflow_py.volume_options import (
     TIME,
     access_from,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     Announced = dict[str, Callable[[], VolumeSpec | None]]
 
+# As in volume/precomputed_info.py, which imports too much for a command line that is only parsed.
 PRECOMPUTED_DTYPES = (
     "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "float32",
 )  # fmt: skip
@@ -33,7 +35,6 @@ PRECOMPUTED_ENCODINGS = (
     "raw", "jpeg", "compressed_segmentation", "kempressed", "npz", "fpzip", "npz_uint8",
     "png", "compresso", "crackle", "jxl", "zfpc",
 )  # fmt: skip
-ZARR_ENCODINGS = ("zstd", "gzip", "blosc", "raw")
 ENCODINGS = tuple(dict.fromkeys((*PRECOMPUTED_ENCODINGS, *ZARR_ENCODINGS)))
 
 

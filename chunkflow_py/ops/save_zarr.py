@@ -15,13 +15,13 @@ import click
 from chunkflow_py.errors import OptionError
 from chunkflow_py.params import floats_option, zyx_option
 from chunkflow_py.saving_options import (
-    ZARR_ENCODINGS,
     check_format,
     output_from,
     parallel_option,
     saving_options,
 )
 from chunkflow_py.stages import operator
+from chunkflow_py.volume import ZARR_ENCODINGS
 
 if TYPE_CHECKING:
     from chunkflow_py.geometry import Zyx

@@ -1,4 +1,4 @@
-"""What can be told of a local disk before the first task: leave to write, and room."""
+"""What can be told of a place before the first task: leave to write, and room on the disk."""
 
 from __future__ import annotations
 
@@ -19,11 +19,17 @@ logger = logging.getLogger(__name__)
 
 
 def check_leave_to_write(place: Location) -> None:
-    """Refuse a local folder in which nothing can be made; a cloud tells only when it is written.
+    """Refuse a place in which nothing can be made; a bucket tells only when it is written.
 
     Raises:
-        VolumeError: names the folder that would have to allow it.
+        VolumeError: it is on a web server, or names the folder that would have to allow it.
     """
+    if place.protocol in ("http", "https"):
+        msg = (
+            f"cannot write {place}: web servers are only read; write to a folder, or to a bucket "
+            "such as s3://bucket/em or gs://bucket/em"
+        )
+        raise VolumeError(msg)
     if not place.is_local:
         return
     folder = _existing(place.folder)

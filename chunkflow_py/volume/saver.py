@@ -372,7 +372,7 @@ def checked_dtype(name: str | None, option: str) -> np.dtype[Any] | None:
         found = np.dtype(name)
     except TypeError:
         found = np.dtype(object)
-    if found.kind not in "buif":
+    if found.kind not in "buif" or found.itemsize > 8:
         msg = f"{option} {name} is not a type of voxels; choose uint8, uint32, float32 or another"
         raise OptionError(msg)
     return found
