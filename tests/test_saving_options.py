@@ -22,9 +22,7 @@ def test_shards_are_made_of_whole_blocks():
     """Shards that are no multiple of the block are refused with the nearest that are."""
     check_shard(None, None)
     check_shard(Zyx(8, 16, 16), Zyx(8, 8, 4))
-    with pytest.raises(
-        OptionError, match=r"no multiple of the block \(8, 8, 8\); try \(16, 8, 8\)"
-    ):
+    with pytest.raises(OptionError, match=r"of the block \(8, 8, 8\); try \(16, 8, 8\)"):
         check_shard(Zyx(9, 8, 8), Zyx(8, 8, 8))
     with pytest.raises(OptionError, match="needs a block size"):
         check_shard(Zyx(9, 8, 8), None)

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+import tensorstore
 from click.testing import CliRunner
 
 from chunkflow_py.chunk import Chunk
@@ -147,6 +148,22 @@ def test_checks_of_any_format(tmp_path, scheme):
     assert "does not match the level" in run(
         "load-volume -v", url, "--validate-mip 1 threshold -t 1", code=1
     )
+
+
+@pytest.mark.parametrize(
+    "loader", ["load-zarr --driver n5 -f", "load-zarr -f", "load-volume -v", "load-volume -v n5://"]
+)
+def test_n5(tmp_path, loader):
+    """N5 arrays are read, whether they are named or found."""
+    array = np.random.default_rng(0).integers(0, 99, (4, 5, 6), "u1")
+    spec = {"driver": "n5", "kvstore": f"file://{tmp_path}/em.n5/"}
+    store = tensorstore.open(spec, create=True, dtype="uint8", shape=(6, 5, 4)).result()
+    store[...] = array.T  # x, y, z
+    command, *words = loader.split()
+    words[-1:] = [f"{words[-1]}{tmp_path}/em.n5"] if words[-1].endswith("//") else [
+        words[-1], f"{tmp_path}/em.n5",
+    ]  # fmt: skip
+    np.testing.assert_array_equal(body(command, *words)(Task())["chunk"], array)
 
 
 def test_voxel_size(tmp_path):
