@@ -38,6 +38,7 @@ DEADLINE_S = 20
 VOLUMES = {
     "OME-Zarr 0.4": ("zarr", {}, {"ome_version": "0.4"}, "zarr2"),
     "OME-Zarr 0.5": ("zarr", {"shard_size": SHARD}, {}, "zarr3"),
+    "channels": ("zarr", {"channels": 2}, {}, "zarr3"),
     "raw": ("precomputed", {"encoding": "raw"}, {"compress": False}, "precomputed"),
     "gzip": ("precomputed", {"encoding": "raw"}, {}, "precomputed"),
     "sharded": ("precomputed", {"shard_size": SHARD}, {}, "precomputed"),
@@ -62,18 +63,18 @@ def picture(bounds, square, grey):
 
 
 def write(url, settings, **more):
-    """Write a volume with two levels."""
-    described = {"kind": "image", "encoding": None} | more
-    kind, encoding = described.pop("kind"), described.pop("encoding")
-    dtype = np.dtype("uint8" if kind == "image" else "uint64")
+    """Write a volume with two levels, described by *more*."""
+    described = {"channels": None, "kind": "image", "factor": FACTOR, "max_mip": 1} | more
+    dtype = np.dtype("uint8" if described["kind"] == "image" else "uint64")
     size = (40.0, 8.0, 8.0)
-    spec = VolumeSpec(
-        BOUNDS, size, dtype, None, kind, BLOCK, encoding, factor=FACTOR, max_mip=1, **described
-    )
+    spec = VolumeSpec(BOUNDS, size, dtype, block_size=BLOCK, **described)
     create_volume(spec, url, **settings)
     for mip, factor in enumerate((Zyx(1, 1, 1), FACTOR)):
         chunk = picture(coarser(BOUNDS, factor), coarser(SQUARE, factor), GREYS[mip])
-        open_volume(url, mip, "r+").write(chunk.with_array(chunk.array.astype(dtype)))
+        array = chunk.array.astype(dtype)
+        if spec.channels is not None:
+            array = np.stack([array, 255 - array])
+        open_volume(url, mip, "r+").write(chunk.with_array(array))
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +111,8 @@ def browser():
 def layer(library, name, source):
     """Return the layer that shows a volume in the greys that it holds."""
     if name != "labels":
-        return library.ImageLayer(source=source, shader=SHADER)
+        channel = [0] if name == "channels" else []
+        return library.ImageLayer(source=source, shader=SHADER, local_position=channel)
     greys = [40, *GREYS.values(), *(grey - 50 for grey in GREYS.values())]
     return library.SegmentationLayer(
         source=source,
