@@ -119,6 +119,17 @@ class MovesFaces(Protocol):
 
 
 @runtime_checkable
+class ShrinksVoxels(Protocol):
+    """A body whose output has larger voxels: one of it is *shrinks_by* of its first input's.
+
+    The boxes of tasks stay in voxels of the line's input; what comes after such a body is told of
+    them in voxels of its own input (`shrunk_boxes`).
+    """
+
+    shrinks_by: Zyx
+
+
+@runtime_checkable
 class SetsBox(Protocol):
     """A body that gives the task the box of its chunk, if *set_bbox*."""
 
@@ -195,3 +206,31 @@ class StartsAhead(Protocol):
 
     def start(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Future[Any]:
         """Begin, and return the future of what a call would return."""
+
+
+# --- boxes on their way down the line -------------------------------------------------------------
+
+
+def moved_boxes(boxes: Boxes, body: MovesFaces) -> Boxes:
+    """Return *boxes* as they leave a body that moves their faces."""
+    low, high = body.face_offsets
+    if isinstance(boxes, BoxGrid):
+        clip = None if boxes.clip_stop is None else boxes.clip_stop + high
+        return BoxGrid(boxes.start + low, boxes.size + high - low, boxes.stride, boxes.count, clip)
+    return [BoundingBox(box.start + low, box.stop + high) for box in boxes]
+
+
+def shrunk_boxes(boxes: Boxes, factor: Zyx) -> Boxes:
+    """Return *boxes* in voxels that are *factor* times larger, as large as what they touch."""
+    if factor == (1, 1, 1):
+        return boxes
+    if isinstance(boxes, BoxGrid) and not any((*(boxes.start % factor), *(boxes.stride % factor))):
+        clip = None if boxes.clip_stop is None else -(-boxes.clip_stop // factor)
+        start, size = boxes.start // factor, -(-boxes.size // factor)
+        return BoxGrid(start, size, boxes.stride // factor, boxes.count, clip)
+    return [shrunk_box(box, factor) for box in boxes]
+
+
+def shrunk_box(box: BoundingBox, factor: Zyx) -> BoundingBox:
+    """Return *box* in voxels that are *factor* times larger, as large as what it touches."""
+    return BoundingBox(box.start // factor, -(-box.stop // factor))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chunkflow_py.errors import ChunkflowError, OperatorError, OptionError
 from chunkflow_py.forecast import choose_ahead, largest_size
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.hooks import (
     HasBounds,
     HasHalo,
@@ -33,8 +33,12 @@ from chunkflow_py.hooks import (
     RemovesItems,
     ReportsProgress,
     SetsBox,
+    ShrinksVoxels,
     WritesTo,
     WritesToSeveral,
+    moved_boxes,
+    shrunk_box,
+    shrunk_boxes,
 )
 from chunkflow_py.lanes import Lane, lanes_of
 from chunkflow_py.stream import mapped, overlapped, prefetch
@@ -56,6 +60,7 @@ class _Item(NamedTuple):
     domain: BoundingBox | None = None
     times: int | None = None
     voxels: Voxels | None = None
+    scale: Zyx = Zyx(1, 1, 1)  # voxels of the line's input that make one of its own
 
 
 class Listener:
@@ -111,6 +116,7 @@ class Pipeline:
         self._free_since: dict[str, float] = {}
         self._voxels: dict[str, dict[str, Voxels | None]] = {}
         self._extents: dict[str, Zyx] = {}
+        self._scales: list[tuple[Zyx, Zyx]] = []  # of first input and output of each operator
         seen: dict[str, int] = {}
         for stage in self.operators:
             seen[stage.name] = seen.get(stage.name, 0) + 1
@@ -132,13 +138,15 @@ class Pipeline:
         boxes: Boxes | None = getattr(self.source.body, "boxes", None) if self.source else None
         has_tasks = self.source is not None
         known: dict[str, _Item] = {}
+        self._scales.clear()
         for stage in self.operators:
             body = stage.body
             item = known.get(stage.inputs[0], _Item()) if stage.inputs else _Item()
-            domain, times, held = item
+            domain, times, held, scale = item
+            here = boxes and shrunk_boxes(boxes, scale)
             with _named(stage):
                 if isinstance(body, HasPrepare) and not (self.dry_run and stage.lane == "write"):
-                    body.prepare(Outline(boxes, domain, has_tasks, held, times))
+                    body.prepare(Outline(here, domain, has_tasks, held, times))
                 if isinstance(body, HasBounds):
                     domain = body.bounds()
                 if isinstance(body, HasTimes):
@@ -149,13 +157,17 @@ class Pipeline:
             elif isinstance(body, KeepsVoxels) and body.keeps_voxels:
                 made = held
             named = made if isinstance(made, dict) else dict.fromkeys(stage.outputs, made)
+            if isinstance(body, ShrinksVoxels):
+                domain = domain and shrunk_box(domain, body.shrinks_by)
+                scale = scale * body.shrinks_by
+            self._scales.append((item.scale, scale))
             for name in {*stage.outputs, *named}:
-                known[name] = _Item(domain, times, named.get(name))
+                known[name] = _Item(domain, times, named.get(name), scale)
             self._voxels[stage.name] = dict(named)
             if largest := largest_size(boxes) if has_tasks else domain and domain.size:
                 self._extents[stage.name] = largest
             if isinstance(body, MovesFaces) and boxes is not None:
-                boxes = _moved(boxes, body)
+                boxes = moved_boxes(boxes, body)
             has_tasks = has_tasks or (isinstance(body, SetsBox) and body.set_bbox)
         for index, stage in enumerate(self.operators):
             if isinstance(stage.body, HasMargin):
@@ -206,16 +218,22 @@ class Pipeline:
         boxes = [box]
         for stage in later:
             body = stage.body
-            boxes += _moved(boxes[-1:], body) if isinstance(body, MovesFaces) else boxes[-1:]
-        for stage, own in zip(reversed(later), reversed(boxes), strict=False):
-            wanted = own
+            boxes += moved_boxes(boxes[-1:], body) if isinstance(body, MovesFaces) else boxes[-1:]
+        scales = self._scales[index + 1 :] or [(Zyx(1, 1, 1),) * 2] * len(later)
+        for stage, own, (fine, scale) in zip(
+            reversed(later), reversed(boxes), reversed(scales), strict=False
+        ):
+            wanted = shrunk_box(own, scale)
             for name in stage.outputs:
-                wanted = wanted.hull(need.pop(name, own))
+                wanted = wanted.hull(need.pop(name, wanted))
+            if isinstance(stage.body, ShrinksVoxels):
+                by = stage.body.shrinks_by
+                wanted = BoundingBox(wanted.start * by, wanted.stop * by)
             if isinstance(stage.body, HasHalo):
-                wanted = stage.body.required_input(wanted, domain)
+                wanted = stage.body.required_input(wanted, shrunk_box(domain, fine))
             for name in stage.inputs:
                 need[name] = need.get(name, wanted).hull(wanted)
-        result = box
+        result = box  # loaders read voxels of scale 1
         for name in self.operators[index].outputs:
             result = result.hull(need.get(name, box))
         return result.intersection(domain) if not result.intersection(domain).is_empty else result
@@ -351,11 +369,3 @@ def _named(stage: Operator) -> Iterator[None]:
         raise
     except Exception as error:
         raise OperatorError(stage.name, None, error) from error
-
-
-def _moved(boxes: Boxes, body: MovesFaces) -> Boxes:
-    low, high = body.face_offsets
-    if isinstance(boxes, BoxGrid):
-        clip = None if boxes.clip_stop is None else boxes.clip_stop + high
-        return BoxGrid(boxes.start + low, boxes.size + high - low, boxes.stride, boxes.count, clip)
-    return [BoundingBox(box.start + low, box.stop + high) for box in boxes]

@@ -47,6 +47,11 @@ class Downsampler:
     keeps_voxels: bool = field(default=True, init=False)
     _told: bool = field(default=False, init=False, repr=False)
 
+    @property
+    def shrinks_by(self) -> Zyx:
+        """The factor, for the pipeline."""
+        return self.factor
+
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return the fine voxels of all coarse ones that *box*, in fine voxels, touches."""
         return box.aligned_outward(self.factor).intersection(domain)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 from collections import OrderedDict
 from concurrent.futures import Future
 from threading import Lock
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,7 +60,8 @@ class BlockCache:
             found = self._blocks.get(block)
             if found is None or found.done():
                 return
-            found.set_result(voxels)
+            kept = voxels if voxels is None else _apart(voxels)
+            found.set_result(kept)
             self._bytes += _size(voxels)
             for oldest in list(self._blocks):
                 if self._bytes <= self.limit:
@@ -83,6 +87,18 @@ class BlockCache:
         if found is not None and found.done():  # others wait for what is on its way
             self._bytes -= _size(found.result())
             del self._blocks[block]
+
+
+def _apart(voxels: NDArray[Any]) -> NDArray[Any]:
+    """Return a copy in memory of its own.
+
+    What stays for long in the heap, between buffers that come and go, cuts it into pieces that
+    nothing else fits into: with the cache in the heap a line peaked a fifth higher.
+    """
+    copy: NDArray[Any] = np.frombuffer(mmap.mmap(-1, voxels.nbytes), voxels.dtype)
+    copy = copy.reshape(voxels.shape)
+    np.copyto(copy, voxels)
+    return copy
 
 
 def _size(voxels: NDArray[Any] | None) -> int:

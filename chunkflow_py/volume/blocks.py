@@ -284,6 +284,12 @@ class BlockVolume:
         jobs = (partial(self._layout.exists, self._store, unit) for unit in units)
         return all(_results(self._pool, jobs))
 
+    def to_dask(self, **settings: Any) -> Any:
+        """Return the voxels as a dask array, see `dask_array.to_dask`."""
+        from chunkflow_py.volume.dask_array import to_dask
+
+        return to_dask(self, **settings)
+
     # --- geometry --------------------------------------------------------------------------------
 
     def _wanted(self, bbox: BoundingBox, time: int | None) -> dict[str, Positions]:

@@ -11,7 +11,10 @@ from chunkflow_py.cli.main import cli
 from chunkflow_py.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.ops.downsample import Downsampler
 from chunkflow_py.task import Task
+from chunkflow_py.volume import create_volume, open_volume
+from chunkflow_py.volume.downsample import downsample
 from chunkflow_py.volume.hdf5 import open_hdf5, write_hdf5
+from chunkflow_py.volume.protocol import VolumeSpec
 
 
 def run(line):
@@ -69,6 +72,54 @@ def test_what_it_needs():
     body = Downsampler(Zyx(2, 3, 4))
     need = body.required_input(BoundingBox((1, 4, 5), (3, 6, 9)), domain)
     assert need == BoundingBox((0, 3, 4), (4, 6, 9))
+
+
+def stored(url, max_mip=1):
+    """Create a precomputed volume, fill level 0, and return its chunk."""
+    box = BoundingBox((0, 0, 0), (40, 48, 41))
+    spec = VolumeSpec(
+        box, (40, 4, 4), np.dtype("uint8"), None, "image", Zyx(8, 8, 8), max_mip=max_mip
+    )  # fmt: skip
+    array = np.random.default_rng(0).integers(0, 255, box.size, np.uint8)
+    chunk = Chunk(array, box.start, (40, 4, 4), "image")
+    create_volume(spec, url).write(chunk)
+    return chunk
+
+
+def test_what_comes_after_is_told_of_coarse_voxels(tmp_path):
+    """Tasks in fine voxels are saved to an existing level, and to a new volume, in coarse ones."""
+    url, new = f"precomputed://{tmp_path}/em", f"precomputed://{tmp_path}/new"
+    chunk = stored(url)
+    line = f"generate-tasks -v {url} -c 16 16 16 load-volume -v {url} downsample"
+    for save in (f"save-volume -v {url} -m 1", f"save-volume -v {new}"):
+        done = run(f"{line} {save}")
+        assert done.exit_code == 0, done.output
+    wanted = downsample(chunk)
+    for volume in (open_volume(url, 1), open_volume(new)):
+        assert (volume.bounds, volume.voxel_size_nm) == (wanted.bbox, (80, 8, 8))
+        np.testing.assert_array_equal(volume.read(volume.bounds).array, wanted.array)
+
+
+def test_tasks_that_cut_coarse_blocks_are_refused(tmp_path):
+    """Boxes that two tasks would share are found before the first task, in coarse voxels."""
+    url = f"precomputed://{tmp_path}/em"
+    stored(url)
+    line = f"generate-tasks -v {url} -c 24 16 16 load-volume -v {url} downsample"
+    done = run(f"{line} save-volume -v {url} -m 1")
+    assert done.exit_code == 1
+    assert "tasks of size (12, 8, 8)" in done.output
+
+
+def test_loaders_read_whole_coarse_voxels(tmp_path):
+    """With --expand-margin-size auto a task on odd voxels reads the even ones around it."""
+    url = f"precomputed://{tmp_path}/em"
+    chunk = stored(url)
+    line = f"create-bbox -s 3 5 7 -z 4 4 4 load-volume -v {url} -e auto downsample"
+    done = run(f"{line} save-h5 -f {tmp_path}/small.h5")
+    assert done.exit_code == 0, done.output
+    found = open_hdf5(tmp_path / "small.h5").read()
+    assert found.bbox == BoundingBox((1, 2, 3), (4, 5, 6))
+    np.testing.assert_array_equal(found.array, downsample(chunk).cut(found.bbox).array)
 
 
 @pytest.mark.parametrize("channels", [None, 3])
