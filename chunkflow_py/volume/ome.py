@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import logging
 import math
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.chunk import KINDS
-from chunkflow_py.errors import VolumeError, VolumeNotFoundError
+from chunkflow_py.errors import ChunkflowError, VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import AXES, Zyx
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from chunkflow_py.chunk import Kind
 
@@ -58,6 +59,26 @@ class Frame:
     voxel_offset: Zyx
     kind: Kind | None
     channel_names: tuple[str, ...] = ()
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Translate whatever damaged metadata make the block stumble on into one sentence.
+
+    Args:
+        what: is tried, with its volume.
+
+    Raises:
+        VolumeError: anything was raised.
+    """
+    try:
+        yield
+    except ChunkflowError:
+        raise
+    except Exception as error:
+        reason = str(error).strip() or type(error).__name__
+        msg = f"cannot {what}: {reason}; its metadata may be damaged"
+        raise VolumeError(msg) from error
 
 
 def ome_of(attributes: Mapping[str, Any]) -> Mapping[str, Any]:

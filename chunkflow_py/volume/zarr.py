@@ -15,12 +15,11 @@ Through `store`, what lies under a final name is always whole.
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from chunkflow_py.errors import ChunkflowError, VolumeError, VolumeNotFoundError, needs_extra
+from chunkflow_py.errors import VolumeError, VolumeNotFoundError, needs_extra
 from chunkflow_py.geometry import AXES, Zyx
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import ZARR_ENCODINGS, ome
@@ -37,13 +36,13 @@ from chunkflow_py.volume.zarr_metadata import (
 )
 
 with needs_extra("zarr", "a zarr volume"):
-    import numcodecs  # type: ignore[import-untyped]
+    import numcodecs
     import zarr
     from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
     from zarr.storage import MemoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
 
@@ -65,7 +64,7 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Bloc
         VolumeError: the metadata cannot be understood.
     """
     store = open_store(place.store_url, opening.access)
-    with _translated(place.url):
+    with ome.translated(f"open {place}"):
         node = read_node(store)
         if node is None:
             msg = f"{place} holds no zarr volume; check the path, or create the volume first"
@@ -177,7 +176,7 @@ def create_volume(
     zarr_format: Literal[2, 3] = 2 if version == "0.4" else 3
     parent, _, name = place.path.rpartition("/")
     is_label = parent.rpartition("/")[2] == _LABELS and not plain
-    with _translated(place.url, "create"):
+    with ome.translated(f"create {place}"):
         make = partial(_create_array, memory, axes=axes, zarr_format=zarr_format, url=place.url)
         if plain:
             make("", spec, attributes=plain_attributes(spec, axes, channel_names))
@@ -308,16 +307,3 @@ def _register_label(store: Store, name: str, version: str) -> None:
         return
     store.put_if_absent(".zgroup", b'{"zarr_format": 2}')
     store.update(".zattrs", add)
-
-
-@contextmanager
-def _translated(url: str, verb: str = "open") -> Iterator[None]:
-    try:
-        yield
-    except ChunkflowError:
-        raise
-    except Exception as error:
-        # zarr-python raises whatever the damage makes it stumble on
-        what = str(error).strip() or type(error).__name__
-        msg = f"cannot {verb} {url}: {what}; its metadata may be damaged"
-        raise VolumeError(msg) from error

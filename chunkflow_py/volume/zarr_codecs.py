@@ -24,7 +24,7 @@ from chunkflow_py.volume.precomputed_codec import compressed, gunzipped
 
 with needs_extra("zarr", "a zarr or N5 volume"):
     import google_crc32c
-    import numcodecs  # type: ignore[import-untyped]
+    import numcodecs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -169,6 +169,29 @@ class Gzip:
         return gunzipped(data)
 
 
+@dataclass(frozen=True)
+class Blosc:
+    """Blosc, which itself does not look whether all of a buffer is there."""
+
+    codec: Any
+
+    def encode(self, data: Any) -> Any:
+        """Compress."""
+        return self.codec.encode(data)
+
+    def decode(self, data: Any) -> Any:
+        """Decompress.
+
+        Raises:
+            ValueError: the number of bytes is not what the header says.
+        """
+        said = struct.unpack_from("<I", data, 12)[0]
+        if said != len(data):
+            msg = f"it holds {len(data)} bytes, not the {said} that it says (blosc)"
+            raise ValueError(msg)
+        return self.codec.decode(data)
+
+
 class Crc32c:
     """Appends a checksum of four bytes, little endian, and looks at it."""
 
@@ -281,7 +304,9 @@ def codec(name: str, config: Mapping[str, Any], url: str, *, core: str | None = 
     except Exception as error:
         msg = f"blocks of {url} are encoded by {core or name!r} with wrong settings: {error}"
         raise VolumeError(msg) from error
-    return Filter(found) if name in FILTERS else cast("Step", found)
+    if name in FILTERS:
+        return Filter(found)
+    return Blosc(found) if name == "blosc" else cast("Step", found)
 
 
 def _flat(data: Any, dtype: np.dtype[Any]) -> NDArray[Any]:

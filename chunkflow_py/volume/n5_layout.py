@@ -1,0 +1,160 @@
+"""Blocks of one N5 dataset, as the block engine wants them: reading only.
+
+```
+| mode | n | x | y | z | (elements) | voxels, big endian, x fastest, compressed |
+  u16   u16  u32 ...      u32 in mode 1
+```
+
+N5 counts x first, in the extents, in the keys and in the header. C order of (z, y, x) is the order
+of its voxels. Blocks at the end of the array are cut. See https://github.com/saalfeldlab/n5
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import math
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.volume.layout import Layout
+from chunkflow_py.volume.zarr_codecs import codec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.volume.layout import Index
+
+_LZ4_HEADER = struct.Struct("<8sBiiI")  # magic, method, bytes stored, bytes, checksum
+_LZ4_RAW, _LZ4_PACKED = 0x10, 0x20
+
+
+class N5Layout(Layout):
+    """Objects of one dataset.
+
+    Args:
+        document: its ``attributes.json``.
+        axes: names of its axes, C order.
+        prefix: key of the dataset in the store, empty or with a final ``/``.
+        url: for messages.
+    """
+
+    def __init__(
+        self, document: Mapping[str, Any], axes: Sequence[str], prefix: str, url: str
+    ) -> None:
+        """Read off shape and compression.
+
+        Raises:
+            VolumeError: voxels of this type, or this compression, are not known.
+        """
+        self.axes = tuple(axes)
+        self.shape = tuple(int(length) for length in document["dimensions"])[::-1]
+        self.block = self.unit = tuple(int(length) for length in document["blockSize"])[::-1]
+        name = document["dataType"]
+        try:
+            self.dtype = np.dtype(name)
+        except TypeError:
+            self.dtype = np.dtype("O")
+        if self.dtype.kind not in "iuf":
+            msg = f"{url} holds {name}, but the voxels of a volume are numbers"
+            raise VolumeError(msg)
+        if len(self.block) != len(self.shape) or min(self.block, default=0) < 1:
+            msg = f"{url} has blocks of {self.block[::-1]} for dimensions {self.shape[::-1]} (xyz)"
+            raise VolumeError(msg)
+        self._prefix = prefix
+        # before version 2 of N5 there was a name only
+        compression = document.get("compression") or {"type": document.get("compressionType")}
+        self._unpack = _unpacking(compression, url)
+
+    def key(self, unit: Index) -> str:
+        """Return the key of the object that holds *unit*."""
+        return f"{self._prefix}{'/'.join(str(number) for number in reversed(unit))}"
+
+    def decode(self, data: bytes, block: Index) -> NDArray[Any]:  # noqa: ARG002 it has its extent
+        """Return the voxels of a block.
+
+        Raises:
+            Exception: whatever the damage makes the codec stumble on.
+            ValueError: header and voxels do not fit together.
+        """
+        mode, count = struct.unpack_from(">HH", data)
+        if mode not in (0, 1) or count != len(self.shape):
+            msg = f"its header says mode {mode} and {count} dimensions, not {len(self.shape)}"
+            raise ValueError(msg)
+        extent = struct.unpack_from(f">{count}I", data, 4)[::-1]
+        voxels = self._unpack(memoryview(data)[4 + 4 * count + 4 * mode :])
+        size = math.prod(extent) * self.dtype.itemsize
+        if len(voxels) != size:
+            msg = f"it holds {len(voxels)} bytes, not the {size} of {extent} {self.dtype}"
+            raise ValueError(msg)
+        found = np.frombuffer(voxels, self.dtype.newbyteorder(">"))
+        return found.astype(self.dtype, copy=False).reshape(extent)
+
+    def encode(self, voxels: NDArray[Any], block: Index) -> bytes:
+        """Refuse: N5 is only read.
+
+        Raises:
+            NotImplementedError: always; `n5.open_volume` opens for reading only.
+        """
+        raise NotImplementedError
+
+
+def _unpacking(compression: Mapping[str, Any], url: str) -> Callable[[Any], Any]:
+    """Return what decompresses blocks.
+
+    Raises:
+        VolumeError: the compression is not known.
+    """
+    kind = compression.get("type")
+    if kind == "gzip" and compression.get("useZlib"):
+        return zlib.decompress
+    known: dict[Any, Callable[[Any], Any]] = {
+        "raw": lambda data: data,
+        "bzip2": bz2.decompress,
+        "xz": lzma.decompress,
+        "lz4": _lz4,
+    }
+    if kind in ("gzip", "zstd", "blosc"):
+        return codec(kind, {}, url).decode
+    if kind not in known:
+        names = ", ".join(sorted((*known, "gzip", "zstd", "blosc")))
+        msg = f"blocks of {url} are compressed by {kind!r}, which is not known; known: {names}"
+        raise VolumeError(msg)
+    return known[kind]
+
+
+def _lz4(data: memoryview) -> bytes:
+    """Return what lz4-java's block stream holds: parts with a header each, the last one empty.
+
+    Raises:
+        ValueError: a header or its part is damaged.
+    """
+    from numcodecs import lz4
+
+    parts: list[bytes] = []
+    at = 0
+    while True:
+        magic, method, stored, size, _ = _LZ4_HEADER.unpack_from(data, at)
+        at += _LZ4_HEADER.size
+        if magic != b"LZ4Block" or stored < 0 or at + stored > len(data):
+            msg = "a part of it (lz4) has no header, or ends too early"
+            raise ValueError(msg)
+        if size == 0:
+            return b"".join(parts)
+        part = bytes(data[at : at + stored])
+        if method & 0xF0 == _LZ4_PACKED:
+            part = lz4.decompress(struct.pack("<i", size) + part)
+        elif method & 0xF0 != _LZ4_RAW:
+            msg = f"a part of it has method {method}, which lz4 has not"
+            raise ValueError(msg)
+        if len(part) != size:
+            msg = f"a part of it holds {len(part)} bytes, not {size}"
+            raise ValueError(msg)
+        parts.append(part)
+        at += stored
