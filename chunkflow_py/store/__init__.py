@@ -8,7 +8,7 @@
 | ``https://host/em``      | a web server: reading, without listing; also ``http://``           |
 | ``mem://name/em``        | objects of this process, for tests                                 |
 
-All but files are served by `chunkflow_py.store.objects`.
+Clouds are served by `chunkflow_py.store.objects`, web servers by `chunkflow_py.store.web`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import VolumeError, needs_extra
 from chunkflow_py.store.protocol import Access
+from chunkflow_py.store.retry import Manners
 
 if TYPE_CHECKING:
     from chunkflow_py.store.protocol import Store
-    from chunkflow_py.store.retry import Manners
 
 SCHEMES = ("file", "s3", "gs", "https", "http", "mem")
 
@@ -47,10 +47,14 @@ def open_store(url: str, access: Access = Access(), *, manners: Manners | None =
         from chunkflow_py.store.memory import MemoryStore
 
         return MemoryStore(path)
+    if scheme in ("http", "https"):
+        with needs_extra("cloud", f"{scheme}://"):
+            from chunkflow_py.store.web import WebStore
+        return WebStore(scheme, path, manners or Manners())
     if scheme in SCHEMES:
         with needs_extra("cloud", f"{scheme}://"):
             from chunkflow_py.store.objects import open_cloud
-        return open_cloud(scheme, path, access, manners)
+        return open_cloud(scheme, path, access, manners or Manners())
     near = get_close_matches(scheme, SCHEMES, n=1, cutoff=0.3)
     words = f"did you mean {near[0]}://?" if near else f"known are {', '.join(SCHEMES)}"
     msg = f"cannot open {scheme}://…: unknown scheme {scheme}://; {words}"

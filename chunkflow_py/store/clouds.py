@@ -4,7 +4,6 @@
 |-------|-------------------------------------------|------------------------------|
 | S3    | boto3's chain, asked again in time        | AWS_ENDPOINT_URL(_S3)        |
 | GCS   | google-auth's chain (application default) | STORAGE_EMULATOR_HOST        |
-| web   | none, or name and password in the address |                              |
 
 The region of a bucket in AWS itself is asked for; at another address it is ``AWS_REGION``,
 ``AWS_DEFAULT_REGION`` or that of the profile.
@@ -25,7 +24,7 @@ def open_service(scheme: str, path: str, access: Access) -> Service:
     """Return the service for ``scheme://path``.
 
     Raises:
-        VolumeError: there is no bucket or host in the address, or there are no credentials.
+        VolumeError: there is no bucket in the address, or there are no credentials.
         MissingExtraError: boto3 or google-auth is not installed.
     """
     if access.anonymous and access.requester_pays:
@@ -34,10 +33,6 @@ def open_service(scheme: str, path: str, access: Access) -> Service:
             "use either --requester-pays or --use-https"
         )
         raise VolumeError(msg)
-    if scheme in ("http", "https"):
-        from chunkflow_py.store.web import web_server
-
-        return web_server(scheme, path)
     bucket, _, prefix = path.partition("/")
     prefix = prefix.strip("/")
     root = f"{scheme}://{bucket}"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +26,6 @@ from chunkflow_py.store.local import (
     os_errors,
     sync,
     temporary_beside,
-    write_whole,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class FolderStore:
         cache_control: str | None = None,  # noqa: ARG002
     ) -> None:
         """Write an object whole; it is on the disk when this returns."""
-        write_whole(self._path(key), data)
+        _write(self._path(key), data)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         """Write an object unless there is one; return whether it was written by this call."""
@@ -107,8 +107,7 @@ class FolderStore:
                 return False
             make_folder(path.parent)
             try:
-                temporary.write_bytes(data)
-                sync(temporary)
+                _write_synced(os.fspath(temporary), data)
                 is_first = self._link(temporary, path, is_locked=is_locked)
             finally:
                 # The failure to report is the first one, not that of cleaning up.
@@ -141,7 +140,7 @@ class FolderStore:
                 old = self.get(key)
                 new = bytes(change(old))
                 if old is not None:
-                    write_whole(path, new)
+                    _write(os.fspath(path), new)
                     return new
                 # Those who put if absent do not wait for the lock.
                 if self._create(path, new, is_locked=True):
@@ -209,4 +208,36 @@ def _lock(path: Path) -> int:
         except BaseException:
             os.close(handle)
             raise
+        os.close(handle)
+
+
+def _write(path: str, data: bytes | memoryview) -> None:
+    """Do what `chunkflow_py.store.local.write_whole` does, with as few calls as can be."""
+    folder = path.rpartition("/")[0]
+    temporary = f"{folder}/{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
+    with os_errors("write", path):
+        try:
+            try:
+                _write_synced(temporary, data)
+            except FileNotFoundError:
+                make_folder(folder)
+                _write_synced(temporary, data)
+            os.replace(temporary, path)  # noqa: PTH105 as this is called for every block
+        except BaseException:
+            # The failure to report is the first one, not that of cleaning up.
+            with suppress(OSError):
+                os.unlink(temporary)  # noqa: PTH108
+            raise
+        sync(folder)
+
+
+def _write_synced(path: str, data: bytes | memoryview) -> None:
+    """Write a new file and wait until the disk has it."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        rest = memoryview(data).cast("B")
+        while written := os.write(handle, rest):
+            rest = rest[written:]
+        os.fsync(handle)
+    finally:
         os.close(handle)

@@ -1,4 +1,4 @@
-"""Objects in clouds and on web servers, through obstore.
+"""Objects in clouds, through obstore.
 
 One place for the manners of all drivers: every call has deadlines, transient failures are tried
 again (`chunkflow_py.store.retry`), a body that is shorter than announced is never returned, and no
@@ -21,12 +21,12 @@ import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import obstore
-from obstore.exceptions import BaseError, NotSupportedError
+from obstore.exceptions import BaseError
 
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store.clouds import open_service
 from chunkflow_py.store.keys import check_key
-from chunkflow_py.store.retry import CallFailedError, Failure, Manners, retried
+from chunkflow_py.store.retry import TRANSIENT_STATUS, CallFailedError, Failure, Manners, retried
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +45,6 @@ _MARKS = "chunkflow-writes"  # clouds keep 2 KiB of such words with an object
 _MARKS_KEPT = 64
 _NO_MARKS: tuple[str, ...] = ()
 _NEW: Any = "create"
-_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _TRANSIENT_CODES = ("RequestTimeout", "SlowDown", "InternalError", "ConditionalRequestConflict")
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3}) ?([^:\n]*)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -78,7 +77,7 @@ def understand(error: Exception) -> Failure:
     if answer := _STATUS.search(text):
         status, code = int(answer[1]), _CODE.search(text, answer.end())
         name = code[1] if code else answer[2].strip()
-        transient = status in _TRANSIENT or name in _TRANSIENT_CODES
+        transient = status in TRANSIENT_STATUS or name in _TRANSIENT_CODES
         return Failure(f"{status} {name}".strip(), status, code[1] if code else "", transient)
     if "redirect without LOCATION" in text:
         return Failure("301 the bucket is in another region", 301)
@@ -87,8 +86,6 @@ def understand(error: Exception) -> Failure:
         kind = kinds[0] if kinds else "Unknown"
         words = _BREAKS.get(kind, "the connection broke")
         return Failure(words, is_transient=True, is_unreachable=kind == "Connect")
-    if isinstance(error, NotSupportedError):
-        return Failure("the server cannot do this")
     return Failure(_first_line(error))
 
 
@@ -99,7 +96,7 @@ def _first_line(error: Exception) -> str:
 
 
 class CloudStore:
-    """Objects of a bucket or a web server; see `chunkflow_py.store.protocol.Store`."""
+    """Objects of a bucket; see `chunkflow_py.store.protocol.Store`."""
 
     is_local = False
     connections = CONNECTIONS
@@ -108,7 +105,7 @@ class CloudStore:
         """Take what knows how to make clients.
 
         Args:
-            service: the cloud, its address and its credentials.
+            service: the bucket, its address and its credentials.
             manners: deadlines and retries.
         """
         self._service = service
@@ -138,7 +135,7 @@ class CloudStore:
         raise self._service.error(f"{verb} {self.url}/{key}".rstrip("/"), failed) from None
 
     def _is_absent(self, failed: CallFailedError) -> bool:
-        return failed.failure.status in (404, 410) and failed.failure.code != "NoSuchBucket"
+        return failed.failure.status == 404 and failed.failure.code != "NoSuchBucket"
 
     # Reading
 
@@ -151,11 +148,7 @@ class CloudStore:
         """Return bytes *start* to *stop*, or the last ``-start`` bytes."""
         if 0 <= stop <= start:
             return None if self.size(key) is None else b""
-        try:
-            found = self._fetch(key, {"suffix": -start} if start < 0 else (start, stop))
-        except _NoRangesError:
-            whole = self.get(key)
-            return None if whole is None else whole[start : stop if start >= 0 else None]
+        found = self._fetch(key, {"suffix": -start} if start < 0 else (start, stop))
         return None if found is None else found[0]
 
     def _fetch(self, key: str, part: Any) -> tuple[bytes, Any] | None:
@@ -181,8 +174,6 @@ class CloudStore:
             # The end of nothing has no place that an answer could name.
             if isinstance(part, dict) and failed.failure.status is None and self.size(key) == 0:
                 return b"", None
-            if part is not None and failed.failure.words == "the server cannot do this":
-                raise _NoRangesError from None
             self._fail("read", key, failed)
 
     def size(self, key: str) -> int | None:
@@ -201,7 +192,6 @@ class CloudStore:
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys that begin with *prefix*."""
-        self._service.check_can("list", self.url)
         folder = "/".join(filter(None, (self._service.prefix, prefix.rpartition("/")[0])))
         start = f"{self._service.prefix}/" if self._service.prefix else ""
         last: list[str] = []
@@ -246,7 +236,7 @@ class CloudStore:
     ) -> None:
         """Write an object whole."""
         name = self._name(key)
-        self._service.check_can("write", self.url)
+        self._service.check_writable()
         headers = {
             "Content-Type": content_type,
             "Content-Encoding": content_encoding,
@@ -282,7 +272,7 @@ class CloudStore:
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         """Write an object unless there is one; return whether it was written by this call."""
-        self._service.check_can("write", self.url)
+        self._service.check_writable()
         return self._put_on_condition(key, data, _NEW, _NO_MARKS)
 
     def _put_on_condition(
@@ -342,7 +332,7 @@ class CloudStore:
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
         """Replace an object by what *change* makes of it, against concurrent updates."""
-        self._service.check_can("write", self.url)
+        self._service.check_writable()
         start = time.monotonic()
         while time.monotonic() - start < self._manners.budget_s:
             found = self._fetch(key, None)
@@ -364,7 +354,7 @@ class CloudStore:
     def delete(self, key: str) -> None:
         """Remove an object; it is no error if there is none."""
         name = self._name(key)
-        self._service.check_can("write", self.url)
+        self._service.check_writable()
         try:
             self._call(lambda: obstore.delete(self._client, name))
         except CallFailedError as failed:
@@ -376,15 +366,11 @@ def _marks(answer: Any) -> tuple[str, ...]:
     return tuple(str(answer.attributes.get(_MARKS, "")).split())
 
 
-class _NoRangesError(Exception):
-    """The server sends whole objects only."""
-
-
-def open_cloud(scheme: str, path: str, access: Access, manners: Manners | None) -> CloudStore:
+def open_cloud(scheme: str, path: str, access: Access, manners: Manners) -> CloudStore:
     """Return the objects at ``scheme://path``.
 
     Raises:
         VolumeError: the address is incomplete, or there are no credentials.
         MissingExtraError: a library of the cloud is not installed.
     """
-    return CloudStore(open_service(scheme, path, access), manners or Manners())
+    return CloudStore(open_service(scheme, path, access), manners)

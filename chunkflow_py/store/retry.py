@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+TRANSIENT_STATUS = (408, 425, 429, 500, 502, 503, 504)
+
 
 @dataclass(frozen=True)
 class Manners:

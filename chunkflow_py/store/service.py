@@ -1,4 +1,4 @@
-"""What all clouds have in common: a bucket or host, its clients, and the words for its errors."""
+"""What all clouds have in common: a bucket, its clients, and the words for its errors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Service:
-    """A bucket or a web server, and what is asked of it.
+    """A bucket, and what is asked of it.
 
     Attributes:
-        kind: ``s3``, ``gs`` or ``https``.
-        bucket: its name; nothing for a web server.
-        prefix: of all keys, without slashes at its ends; nothing for a web server.
-        url: of bucket and prefix, without credentials.
-        root: of the bucket or host, without credentials.
+        kind: ``s3`` or ``gs``.
+        bucket: its name.
+        prefix: of all keys, without slashes at its ends.
+        url: of bucket and prefix.
+        root: of the bucket.
         anonymous: whether no credentials are sent.
         make: makes an obstore client from its client options and retry options.
         headers: sent with every request.
@@ -66,21 +66,14 @@ class Service:
         }
         return self.make(options, retries)
 
-    def check_can(self, verb: str, url: str) -> None:
-        """Refuse what the other side never allows.
-
-        Args:
-            verb: ``list`` or ``write``.
-            url: for the message.
+    def check_writable(self) -> None:
+        """Refuse what Google never allows.
 
         Raises:
-            VolumeError: it is a web server, or Google without credentials.
+            VolumeError: there are no credentials.
         """
-        if self.kind == "https":
-            msg = f"cannot {verb} {url}: web servers can only be read; use s3:// or gs://"
-            raise VolumeError(msg)
-        if self.kind == "gs" and self.anonymous and verb == "write":
-            msg = f"cannot write {url} without credentials; leave out --use-https"
+        if self.kind == "gs" and self.anonymous:
+            msg = f"cannot write {self.url} without credentials; leave out --use-https"
             raise VolumeError(msg)
 
     def error(self, what: str, failed: CallFailedError) -> VolumeError:
@@ -92,11 +85,9 @@ class Service:
         """
         status, code = failed.failure.status, failed.failure.code
         kind = VolumeError
-        if code == "NoSuchBucket" or (status == 404 and self.bucket):
+        if code == "NoSuchBucket" or status == 404:
             kind = VolumeNotFoundError
             remedy = f"check the name of the bucket {self.bucket!r}, or make it first"
-        elif status in (401, 403) and self.kind == "https":
-            remedy = "this server wants credentials; open it as s3:// or gs://"
         elif status in (401, 403) and self.anonymous:
             remedy = "it is not public: use credentials (--use-credential)"
         elif status in (401, 403):

@@ -71,14 +71,15 @@ class FaultProxy:
 
     async def handle(self, request):
         """Answer one request."""
-        under_way = self.under_way  # those since the rules were set; others may sleep still
+        # Both are of the time when it came: it may sleep until the next test.
+        log, under_way = self.log, self.under_way
         under_way.append(request)
         try:
-            return await self.answer(request)
+            return await self.answer(request, log)
         finally:
             under_way.remove(request)
 
-    async def answer(self, request):
+    async def answer(self, request, log):
         """Answer one request, or not."""
         body = await request.read()
         fault = None
@@ -93,7 +94,7 @@ class FaultProxy:
         record = {"method": request.method, "path": request.raw_path, "fault": kind}
         record["headers"] = dict(request.headers)
         record["under_way"] = len(self.under_way)
-        self.log.append(record)
+        log.append(record)
         if kind == "status":
             text, kind = fault.get("body", SLOW_DOWN), "application/xml"
             return web.Response(status=fault.get("code", 503), text=text, content_type=kind)

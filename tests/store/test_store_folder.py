@@ -117,7 +117,7 @@ def test_on_the_disk(store, tmp_path, monkeypatch, write):
     store.put("other", b"")
     folder = (tmp_path / "volume").stat().st_ino
     events = []
-    fsync, rename, link = os.fsync, Path.replace, Path.hardlink_to
+    fsync, rename, link = os.fsync, os.replace, Path.hardlink_to
 
     def watched_fsync(handle):
         fsync(handle)
@@ -131,7 +131,7 @@ def test_on_the_disk(store, tmp_path, monkeypatch, write):
         return watched
 
     monkeypatch.setattr(os, "fsync", watched_fsync)
-    monkeypatch.setattr(Path, "replace", named(rename))
+    monkeypatch.setattr(os, "replace", named(rename))
     monkeypatch.setattr(Path, "hardlink_to", named(link))
     if write == "update":
         store.update("key", lambda old: b"content")
