@@ -22,11 +22,13 @@ from chunkflow_py.stages import source
 from chunkflow_py.task import Task
 from chunkflow_py.task_grid import region_of, task_grid
 from chunkflow_py.task_order import ORDERS, OrderedBoxes
+from chunkflow_py.volume_options import access_options, opening_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from chunkflow_py.task_order import Order
+    from chunkflow_py.volume.protocol import Opening
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ class TaskGenerator:
     aligned_block_size: Zyx | None = None
     volume_path: str | None = None
     mip: int = 0
-    use_https: bool = False
+    opening: Opening | None = None
     selected: tuple[int, int | None] = (0, None)
     file_path: str | None = None
     queue_name: str | None = None
@@ -62,12 +64,9 @@ class TaskGenerator:
         """
         bounds = None
         if self.volume_path is not None and None in (self.region[0], self.region[1]):
-            from chunkflow_py.store.protocol import Access
             from chunkflow_py.volume import open_volume
-            from chunkflow_py.volume.protocol import Opening
 
-            opening = Opening(access=Access(anonymous=self.use_https))
-            bounds = open_volume(self.volume_path, self.mip, opening=opening).bounds
+            bounds = open_volume(self.volume_path, self.mip, opening=self.opening).bounds
         start, stop = region_of(*self.region, bounds)
         return task_grid(
             self.chunk_size, start, stop, grid_size=self.grid_size,
@@ -170,12 +169,7 @@ _COUNT = click.IntRange(min=0)
     show_default=True,
     help="Make the one task whose number disBatch sets.",
 )
-@click.option(
-    "--use-https/--use-credential",
-    default=False,
-    show_default=True,
-    help="Read a public volume of a cloud without credentials.",
-)
+@access_options()
 def command(**options: Any) -> TaskGenerator:
     """Check what the options say together; the volume is opened later."""
     region = options["roi_start"], options["roi_stop"], options["roi_size"]
@@ -208,7 +202,7 @@ def command(**options: Any) -> TaskGenerator:
     tasks = TaskGenerator(
         chunk_size, region, options["grid_size"], not options["respect_chunk_size"],
         options["aligned_block_size"], options["volume_path"],
-        options["mip"], options["use_https"], selected, path, options["queue_name"],
+        options["mip"], opening_from(options), selected, path, options["queue_name"],
         is_dry_run(), options["order"],
     )  # fmt: skip
     if tasks.volume_path is None:

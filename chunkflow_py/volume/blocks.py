@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.pieces import Piece, Positions
 
 _CANONICAL = "tczyx"
+_WAITING = 2  # threads that wait for the disk while others compress
 
 
 @dataclass
@@ -345,7 +346,9 @@ class BlockVolume:
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
         threads = self._opening.parallel or _cores()
-        if not self._store.is_local:
+        if self._store.is_local:
+            threads += _WAITING if self._mode == "r+" else 0
+        else:
             threads = max(threads, self._store.connections)
         return ThreadPoolExecutor(threads, thread_name_prefix="block")
 

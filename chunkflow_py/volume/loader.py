@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from chunkflow_py.chunk import Chunk, Voxels
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.memory import Need
 from chunkflow_py.volume import open_volume
@@ -17,7 +16,9 @@ from chunkflow_py.volume.protocol import Opening, check_channels
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from chunkflow_py.chunk import Voxels
     from chunkflow_py.task import Task
+    from chunkflow_py.volume.checks import Check
     from chunkflow_py.volume.protocol import Volume
 
 MOST_CACHED = 512 * 2**20  # bytes of decoded blocks that are kept for the tasks to come
@@ -40,7 +41,8 @@ class VolumeLoader:
         opening: how to use the volume. If it says no ``cache_bytes``, the loader decides: none
             where tasks share no blocks, else what a plane of tasks reads, or a row, or two
             tasks, the most of these that fits into 512 MiB.
-        checks: called with the chunk and the volume; each returns the chunk to go on with.
+        checks: called with the chunk, the volume and the time; each returns the chunk to go on
+            with.
     """
 
     url: str
@@ -52,7 +54,7 @@ class VolumeLoader:
     voxel_size_nm: tuple[float, float, float] | None = None
     time: int | None = None
     opening: Opening = field(default_factory=Opening)
-    checks: tuple[Callable[[Chunk, Volume], Chunk], ...] = ()
+    checks: tuple[Check, ...] = ()
     thread_safe: ClassVar[bool] = True
     _volume: Volume | None = field(default=None, init=False, repr=False)
     _line: Any = field(default=None, init=False, repr=False)
@@ -117,6 +119,8 @@ class VolumeLoader:
 
     def voxels(self) -> Voxels:
         """Return what the chunks will hold."""
+        from chunkflow_py.chunk import Voxels
+
         volume = self.volume
         count = volume.channels or 1
         if volume.channels is not None and self.channels is not None:
@@ -195,13 +199,15 @@ class VolumeLoader:
 
     def __call__(self, task: Task) -> Task:
         """Read the part of the volume that the task needs."""
+        from chunkflow_py.chunk import Chunk
+
         box, domain = self.cutout.box(self.volume.bounds, task.bbox, self.url)
         time = self.time
         if time is None and task.region is not None:
             time = task.region.time
         chunk = self.volume.read(box, self.channels, time=time)
         for check in self.checks:
-            chunk = check(chunk, self.volume)
+            chunk = check(chunk, self.volume, time)
         size_nm = self.voxel_size_nm or chunk.voxel_size_nm
         task[self.output_name] = Chunk(chunk.array, box.start, size_nm, chunk.kind, domain)
         return task

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -77,7 +78,8 @@ class Location:
             raise VolumeError(msg)
         dataset = None
         if kind in (None, "h5", "hdf5") and (match := _HDF5.fullmatch(path)):
-            is_file = protocol != "file" or not Path(match["path"]).expanduser().is_dir()
+            # os.path, which takes a folder that may not be looked into for no folder
+            is_file = protocol != "file" or not os.path.isdir(os.path.expanduser(match["path"]))  # noqa: PTH111, PTH112
             if kind is not None or is_file:
                 kind, path, dataset = kind or "h5", match["path"], match["dataset"]
         if protocol == "file":

@@ -22,8 +22,15 @@ from chunkflow_py.volume.protocol import VolumeSpec
         ("precomputed:///data/em", "precomputed", "file", "/data/em"),
         ("precomputed://file:///data/em", "precomputed", "file", "/data/em"),
         ("precomputed://gs://bucket/em/", "precomputed", "gs", "bucket/em"),
-        ("s3://bucket/em", "precomputed", "s3", "bucket/em"),
-        ("https://host/em", "precomputed", "https", "host/em"),
+        ("s3://bucket/em", None, "s3", "bucket/em"),
+        ("https://host/em", None, "https", "host/em"),
+        ("n5://s3://bucket/em.n5", "n5", "s3", "bucket/em.n5"),
+        ("s3://bucket/em/|neuroglancer-precomputed:", "precomputed", "s3", "bucket/em"),
+        ("gs://bucket/em.zarr/|zarr3:", "zarr", "gs", "bucket/em.zarr"),
+        ("graphene://https://host/table/em", "graphene", "https", "host/table/em"),
+        ("h5:///data/em.h5", "h5", "file", "/data/em.h5"),
+        ("h5:///data/em.dat", "h5", "file", "/data/em.dat"),
+        ("/data/em.h5", "h5", "file", "/data/em.h5"),
         ("zarr:///data/em.zarr", "zarr", "file", "/data/em.zarr"),
         ("zarr2://file:///data/em.zarr", "zarr", "file", "/data/em.zarr"),
         ("zarr3://file:///data/em.zarr", "zarr", "file", "/data/em.zarr"),
@@ -35,6 +42,22 @@ def test_location(url, kind, protocol, path):
     assert (place.format, place.protocol, place.path) == (kind, protocol, path)
     assert str(place) == url
     assert (place / "log").path == f"{path}/log"
+
+
+@pytest.mark.parametrize(
+    ("url", "path", "dataset"),
+    [
+        ("h5:///data/em.h5:main", "/data/em.h5", "main"),
+        ("h5:///data/em.h5:/volumes/raw", "/data/em.h5", "/volumes/raw"),
+        ("/data/em.hdf5:volumes/raw", "/data/em.hdf5", "volumes/raw"),
+        ("/data/em.h5", "/data/em.h5", None),
+        ("/data/em:main", "/data/em:main", None),
+    ],
+)
+def test_dataset(url, path, dataset):
+    """The dataset of an HDF5 file follows a colon."""
+    place = Location.parse(url)
+    assert (place.path, place.dataset) == (path, dataset)
 
 
 def test_relative_paths(tmp_path, monkeypatch):
@@ -53,10 +76,9 @@ def test_relative_paths(tmp_path, monkeypatch):
         ("zar://x", r"did you mean zarr"),
         ("qqqqq://x", r"unknown scheme qqqqq://; known are precomputed, zarr"),
         ("precomputed://gss://x", r"unknown scheme gss://; did you mean gs://\?"),
-        ("n5://x", "N5 volumes are not supported yet"),
         ("", "names no volume"),
         ("gs://", "names no volume"),
-        ("zarr://s3://bucket/em", "local folders only"),
+        ("s3://bucket/em|zar4:", r"unknown scheme zar4://; did you mean zarr"),
     ],
 )
 def test_bad_addresses(url, text):
@@ -66,7 +88,7 @@ def test_bad_addresses(url, text):
 
 
 def test_nothing_there(tmp_path):
-    """Nothing, a file, an empty folder and N5 are told apart."""
+    """Nothing, a file, an empty folder and an N5 that says nothing are told apart."""
     with pytest.raises(VolumeNotFoundError, match=rf"{tmp_path}/no does not exist; check the path"):
         open_volume(f"{tmp_path}/no")
     (tmp_path / "file").touch()
@@ -80,12 +102,14 @@ def test_nothing_there(tmp_path):
 
 
 def test_create_needs_a_format(tmp_path):
-    """A bare path does not say what to create."""
+    """A bare path does not say what to create; what is only read is not created."""
     spec = VolumeSpec(
         BoundingBox(Zyx(0, 0, 0), Zyx(8, 8, 8)), (1, 1, 1), np.dtype("u1"), None, None, Zyx(8, 8, 8)
     )
     with pytest.raises(VolumeError, match=r"write precomputed://.* or zarr://.* to say its format"):
         create_volume(spec, f"{tmp_path}/em")
+    with pytest.raises(VolumeError, match=r"n5 volumes are only read"):
+        create_volume(spec, f"n5://{tmp_path}/em")
     assert create_volume(spec, f"{tmp_path}/em", format="zarr").bounds == spec.bounds
 
 

@@ -16,7 +16,7 @@ from contracts.volume_contract import (
 )
 
 from chunkflow_py.chunk import Chunk
-from chunkflow_py.errors import AlignmentError, VolumeError
+from chunkflow_py.errors import VolumeError
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import create_volume, open_volume
@@ -54,14 +54,6 @@ class Sharded:
     scheme = "precomputed"
     shard_size = SHARD
     compressed = "raw"
-
-    def test_misaligned(self, url):
-        """A write that cuts a shard is refused with the nearest; nothing is written."""
-        volume = self.create(url)
-        box = BoundingBox.from_size(BOUNDS.start, SHARD - (0, 0, 16))
-        with pytest.raises(AlignmentError, match=r"nearest aligned is -3-13_7-39_100-132"):
-            volume.write(noise(box))
-        assert not volume.read(BOUNDS).array.any()
 
 
 class TestSharded(Sharded, LocalContract):
