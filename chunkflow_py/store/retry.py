@@ -111,11 +111,11 @@ def retried(
         bound = min(manners.longest_wait_s, manners.first_wait_s * 2 ** min(tries - 1, 30))
         wait = random.uniform(0, bound)  # noqa: S311 not a secret
         limit = manners.unreachable_s if failure.is_unreachable else manners.budget_s
-        if not failure.is_transient or elapsed + wait > limit:
+        if not failure.is_transient or elapsed >= limit:
             # The cause is left out: it holds the answer as sent, which is not for people.
             raise CallFailedError(failure, tries, elapsed) from None
         _NOTES.add(where, failure.words)
-        time.sleep(wait)
+        time.sleep(min(wait, limit - elapsed))
     raise AssertionError  # pragma: no cover count never ends
 
 

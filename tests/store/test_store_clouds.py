@@ -1,6 +1,7 @@
 """Tests of clouds: addresses, regions and credentials."""
 
 import http.server
+import socket
 import subprocess
 import sys
 import time
@@ -30,12 +31,16 @@ def nobody(monkeypatch, tmp_path):
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
 
 
-def test_no_aws_credentials(nobody):
-    """Without credentials there is one sentence within seconds: where they were looked for."""
-    start = time.monotonic()
-    with pytest.raises(VolumeError, match=r"no AWS credentials .* public data with --use-https"):
-        open_store("s3://bucket/em")
-    assert time.monotonic() - start < 8
+def test_no_aws_credentials(nobody, monkeypatch):
+    """Without credentials there is one sentence within seconds, also where metadata is silent."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
+        monkeypatch.delenv("AWS_EC2_METADATA_DISABLED", raising=False)
+        start = time.monotonic()
+        with pytest.raises(VolumeError, match=r"no AWS credentials .* data with --use-https"):
+            open_store("s3://bucket/em")
+        assert time.monotonic() - start < 8
 
 
 def test_no_google_credentials(nobody, monkeypatch):

@@ -215,6 +215,15 @@ def test_disk_full(tmp_path):
     assert files(tmp_path) == ["key"]
 
 
+def test_reads_in_pieces(store, monkeypatch):
+    """A file of which the system returns a part at a time, as beyond 2 GiB, is read whole."""
+    store.put("key", b"0123456789")
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda handle, length, at: pread(handle, min(length, 3), at))
+    assert store.get("key") == b"0123456789"
+    assert store.get_range("key", 1, 9) == b"12345678"
+
+
 def test_not_allowed(tmp_path):
     """A file that may not be read is one sentence, not an absent object."""
     (tmp_path / "key").mkdir()
