@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 import secrets
 from contextlib import contextmanager, nullcontext, suppress
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 # No object: nothing of the name, a file where a folder should be, a folder where it should be.
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+# Of temporary names: no two processes have the first, those that are forked differ by their number.
+_PROCESS, _NUMBERS = secrets.token_hex(8), itertools.count()
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -164,6 +167,9 @@ class FolderStore:
         """Remove an object; it is no error if there is none."""
         path = Path(self._path(key))
         with os_errors("remove", path):
+            # Removing waits for those who write to the folder, even where there is nothing.
+            if not os.path.lexists(path):
+                return
             try:
                 path.unlink()
             except (FileNotFoundError, NotADirectoryError):
@@ -214,7 +220,7 @@ def _lock(path: Path) -> int:
 def _write(path: str, data: bytes | memoryview) -> None:
     """Do what `chunkflow_py.store.local.write_whole` does, with as few calls as can be."""
     folder = path.rpartition("/")[0]
-    temporary = f"{folder}/{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
+    temporary = f"{folder}/{TEMPORARY_PREFIX}{_PROCESS}-{os.getpid()}-{next(_NUMBERS)}"
     with os_errors("write", path):
         try:
             try:
@@ -236,8 +242,8 @@ def _write_synced(path: str, data: bytes | memoryview) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         rest = memoryview(data).cast("B")
-        while written := os.write(handle, rest):
-            rest = rest[written:]
+        while rest:
+            rest = rest[os.write(handle, rest) :]
         os.fsync(handle)
     finally:
         os.close(handle)

@@ -263,10 +263,9 @@ class BlockVolume:
 
     def _encode(self, piece: Piece, array: NDArray[Any]) -> tuple[Index, bytes | None]:
         voxels, fill = array[piece.outside], self._layout.fill
-        if not self._opening.store_zeros:
-            empty = not voxels.any() if fill == 0 else bool((voxels == fill).all())
-            if empty:
-                return piece.block, None
+        row = voxels[(0,) * (voxels.ndim - 1)]  # most blocks show here that they are not empty
+        if not (self._opening.store_zeros or (row != fill).any() or (voxels != fill).any()):
+            return piece.block, None
         with _Foreign(f"cannot encode block {piece.block} of {self.url}"):
             return piece.block, self._layout.encode(voxels, piece.block)
 
