@@ -65,7 +65,7 @@ def run_json(
     seconds = perf_counter() - start
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return {"error": said[-1][:200]}
+        return {"error": " ".join(said[-2:])[:300]}
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return {**result, "process_s": seconds}
 

@@ -1,0 +1,270 @@
+"""Volumes beside their limits and beside the libraries of the field, which run in turn with ours.
+
+    python benchmarks/volumes.py [--rounds 3] [--quick] [--only NAME] [--write-docs]
+
+Every measurement is a process of its own: on two processors, with servers on the others; on all of
+them for lines of commands on a local disk. The environments of the peers have to be there
+(`benchmarks/peers/build.py`), and those of the servers (`tests/rigs/build.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import sys
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from page import write_between
+from peers.build import python_of
+from processes import HERE, RESULTS, ROOT, machine, run_json, say
+from table import as_markdown, as_text
+from volumes_cases import (
+    BLOCK,
+    CHECKERS,
+    LATENCY_S,
+    PROGRAM,
+    THREADS,
+    WRITERS_OF_WHAT_IS_READ,
+    cases,
+    line_of,
+    lines_before,
+)
+from volumes_report import lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = ROOT / "docs" / "benchmarks-volumes.md"
+RESULT = RESULTS / "volumes.json"
+FOLDER = ROOT / "build" / "benchmark-volumes"
+LIBRARIES = ("numpy", "zarr", "numcodecs", "isal", "cloud-volume", "obstore", "torch")
+
+
+@dataclass(frozen=True)
+class Rig:
+    """Where things are.
+
+    Attributes:
+        folder: for volumes.
+        endpoint: of the S3 emulator, behind its proxy; empty if it is not there.
+        faults: remote control of the proxy.
+        variables: that send S3 clients there.
+        processors: that this process may use.
+    """
+
+    folder: Path
+    endpoint: str = ""
+    faults: Any = None
+    variables: dict[str, str] | None = None
+    processors: tuple[int, ...] = ()
+
+
+# --- processes -----------------------------------------------------------------------------------
+
+
+def run_ours(script: str, job: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """Run this package."""
+    return run_json(sys.executable, script, job, **options)
+
+
+def run_peer(contestant: str, job: dict[str, Any]) -> dict[str, Any]:
+    """Run one of the libraries."""
+    return run_json(python_of("volumes"), "run_volumes.py", {**job, "contestant": contestant})
+
+
+def _named(what: str, size: tuple[int, ...]) -> str:
+    return f"{what}-{'x'.join(map(str, size))}"
+
+
+def make_image(rig: Rig, size: tuple[int, ...]) -> Path:
+    """Return the .npy file of an image like the shipped one, of any size."""
+    path = rig.folder / f"{_named('image', size)}.npy"
+    if not path.exists():
+        job = {"size": size, "path": str(path), "image": str(ROOT / "examples/fib25/raw.h5")}
+        found = run_ours("make_image.py", job)
+        if "error" in found:
+            msg = f"Error: no image: {found['error']}"
+            raise SystemExit(msg)
+    return path
+
+
+def run_storage(rig: Rig, case: dict[str, Any], contestant: str) -> dict[str, Any]:
+    """Let a contestant write or read; what this package has written is read by a library."""
+    image = make_image(rig, case["size"])
+    name, _, sync = contestant.partition(", ")
+    job = {**case, "image": str(image), "sync": bool(sync)}
+    reading = case["operation"] == "read"
+    folder = rig.folder / (
+        f"{case['format']}-{'x'.join(map(str, case['size']))}" if reading else "w"
+    )
+    job["folder"] = str(folder)
+    if reading and not folder.exists():
+        made = run_peer(
+            WRITERS_OF_WHAT_IS_READ[case["format"]], {**job, "operation": "write", "sync": False}
+        )
+        if "error" in made:
+            shutil.rmtree(folder, ignore_errors=True)
+            return made
+    if name != PROGRAM:
+        return run_peer(name, job)
+    found = run_ours("run_volumes_ours.py", job)
+    if not reading and "error" not in found:
+        checker = CHECKERS[case["format"]]
+        seen = run_peer(checker, {**job, "operation": "read"})
+        if "error" in seen:
+            return {"error": f"written, but not read by {checker}: {seen['error']}"}
+    return found
+
+
+def run_line(rig: Rig, case: dict[str, Any], contestant: str) -> dict[str, Any]:
+    """Let a contestant run a line of commands, on a new output."""
+    with ExitStack() as stack:
+        source = rig.folder / _named("source", case["size"])
+        image = make_image(rig, case["size"])
+        about = {**case, "format": "gzip", "block": BLOCK, "image": str(image)}
+        if not source.exists():
+            job = {**about, "operation": "write", "sync": False, "folder": str(source)}
+            run_peer("cloud-volume", job)
+        target = rig.folder / "target"
+        shutil.rmtree(target, ignore_errors=True)
+        urls = (f"file://{source}", f"file://{target}")
+        options: dict[str, Any] = {}
+        if case["place"] == "bucket":
+            if rig.faults is None:
+                return {"error": "the S3 emulator is not there; make rigs"}
+            urls = stack.enter_context(bucket_behind_latency(rig, urls[0], case))
+            options = {"environment": rig.variables}
+        line = line_of(case, contestant, *urls, HERE / "peers")
+        if case["place"] == "disk":
+            made = run_peer("cloud-volume", {**about, "operation": "create", "folder": str(target)})
+            if "error" in made:
+                return made
+        if contestant == "chunkflow":
+            return run_json(python_of("chunkflow"), "run_line_chunkflow.py", {"line": line})
+        job = {"line": line, "network": "network" in case}
+        return run_ours("run_line_ours.py", job, **options)
+
+
+@contextmanager
+def bucket_behind_latency(rig: Rig, source: str, case: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield URLs of a copy of *source* in a new bucket and of a new volume beside it."""
+    from rigs.s3 import make_bucket  # type: ignore[import-not-found]
+
+    rig.faults.set()
+    bucket = make_bucket(rig.endpoint)
+    copy, target = f"s3://{bucket}/source", f"s3://{bucket}/target"
+    for line in lines_before(case, source, copy, target):
+        found = run_ours("run_line_ours.py", {"line": line}, environment=rig.variables)
+        if "error" in found:
+            msg = f"Error: nothing in the bucket: {found['error']}"
+            raise SystemExit(msg)
+    with rig.faults({"type": "latency", "s": LATENCY_S}):
+        yield copy, target
+
+
+@contextmanager
+def rigged(folder: Path) -> Iterator[Rig]:
+    """Start the S3 emulator and its proxy on the processors that contestants do not use."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from rigs import servers  # type: ignore[import-not-found]
+    from rigs.s3 import environment
+
+    folder.mkdir(parents=True, exist_ok=True)
+    allowed = sorted(os.sched_getaffinity(0))
+    with ExitStack() as stack:
+        os.sched_setaffinity(0, allowed[THREADS:] or allowed)
+        try:
+            address = stack.enter_context(servers.ministack(folder / "ministack.log"))
+            faults = stack.enter_context(servers.proxy(address))
+        except servers.ServerMissingError as error:
+            say(str(error))
+            rig = Rig(folder, processors=tuple(allowed))
+        else:
+            variables = environment(faults.address, folder)
+            rig = Rig(folder, faults.address, faults, variables, tuple(allowed))
+        try:
+            yield rig
+        finally:
+            os.sched_setaffinity(0, allowed)
+
+
+# --- the whole -----------------------------------------------------------------------------------
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run everything that was asked for and return the report."""
+    chosen = {
+        name: case for name, case in cases(quick=arguments.quick).items() if arguments.only in name
+    }
+    report: dict[str, Any] = {
+        "command": shlex.join(["python", "benchmarks/volumes.py", *sys.argv[1:]]),
+        "machine": machine(LIBRARIES),
+        "rounds": arguments.rounds,
+        "cases": chosen,
+        "runs": [],
+    }
+    with rigged(arguments.folder) as rig:
+        for name, case in chosen.items():
+            run = run_storage if case["kind"] == "storage" else run_line
+            everything = case["kind"] == "line" and case["place"] == "disk"
+            os.sched_setaffinity(0, rig.processors if everything else rig.processors[:THREADS])
+            for number in range(1 if "network" in case else arguments.rounds):
+                for contestant in case["order"]:
+                    found = run(rig, case, contestant)
+                    record = {"case": name, "contestant": contestant, "round": number, **found}
+                    report["runs"].append(record)
+                    words = f"{found['wall_s']:.2f} s" if "wall_s" in found else found["error"]
+                    say(f"  {name}, round {number + 1}, {contestant}: {words}")
+    shutil.rmtree(arguments.folder)
+    return report
+
+
+def documented() -> str:
+    """Return machine, versions and table of what is recorded."""
+    if not RESULT.exists():
+        return "\nNothing has been recorded yet.\n\n"
+    report = json.loads(RESULT.read_text(encoding="utf-8"))
+    about = report["machine"]
+    versions = ", ".join(f"{name} {about[name]}" for name in LIBRARIES)
+    return (
+        f"\n`{report['command']}`\n\n"
+        f"{about['processor']}, {about['threads']} of {about['cores']} processors, "
+        f"{about['memory_gb']} GB; Python {about['python']}, {versions}. {report['rounds']} "
+        f"interleaved rounds, medians. Recorded in `benchmarks/results/{RESULT.name}`.\n\n"
+        f"{as_markdown(lines(report))}\n"
+    )
+
+
+def main() -> None:
+    """Measure, print the table, and write the results of a whole run."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3, help="of every case (default 3)")
+    parser.add_argument("--quick", action="store_true", help="one round, small volumes")
+    parser.add_argument("--only", default="", help="cases whose name holds this")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="for volumes; 3 GB, removed")
+    parser.add_argument("--output", type=Path, help="where the results go")
+    parser.add_argument("--write-docs", action="store_true", help=f"only rewrite {PAGE.name}")
+    arguments = parser.parse_args()
+    if arguments.write_docs:
+        write_between(PAGE, documented())
+        return
+    if arguments.quick:
+        arguments.rounds = 1
+    report = measure(arguments)
+    whole = not (arguments.quick or arguments.only)
+    if output := arguments.output or (RESULT if whole else None):
+        output.write_text(json.dumps(report, indent=1) + "\n")
+        say(f"recorded in {output}")
+    if whole:
+        write_between(PAGE, documented())
+    print(as_text(lines(report)))
+
+
+if __name__ == "__main__":
+    main()

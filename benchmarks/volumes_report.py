@@ -1,0 +1,157 @@
+"""What the recorded runs of `volumes.py` mean: lines of measured value, target and verdict.
+
+Pure functions of the recorded JSON, so that a table in the documentation cannot differ from it.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+from records import Case, spread
+from table import Line, at_least, at_most, not_measured
+from volumes_cases import LANES, NO_LANES, PROGRAM, SYNCED
+
+if TYPE_CHECKING:
+    from records import Record, Report
+
+STORAGE_TARGET = 0.95
+GZIP_TARGET = 5.0
+CHUNKFLOW_TARGET = 4.0
+OVERLAP_LIMIT, OVERLAP_TARGET = 1.10, 2.5
+EQUAL_LIMIT = 1.15
+OUTSIDE_LIMIT = 0.05
+_ON_DISK = ", on the disk"
+
+
+def lines(report: Report) -> list[Line]:
+    """Return every line of the table."""
+    result = []
+    for name, settings in report["cases"].items():
+        case = Case(name, report)
+        result += storage_lines(case) if settings["kind"] == "storage" else line_lines(case)
+    return result
+
+
+# --- one volume, written or read at once ----------------------------------------------------------
+
+
+def storage_lines(case: Case) -> list[Line]:
+    """Return speeds, and ratios to the fastest library of the same durability."""
+    voxels = 1
+    for size in case.settings["size"]:
+        voxels *= size
+    result = []
+    for name, records in case.records.items():
+        speeds = [voxels / seconds / 1e9 for record in records for seconds in record["seconds"]]
+        first = voxels / case.median(name, "first_s") / 1e9
+        stored = records[0]["stored_bytes"] / voxels
+        text = f"{spread(speeds, 'GB/s')}, first {first:.3g}, {stored:.2f} of the bytes"
+        result.append(Line(case.name, name, text))
+    result += [not_measured(case.name, name, "", why) for name, why in case.errors.items()]
+    if case.settings["operation"] == "read":
+        return [*result, _against(case, PROGRAM, "")]
+    if case.settings["format"] == "gzip":
+        return [*result, _against_cloud_volume(case), _against(case, SYNCED, "")]
+    return [*result, _against(case, SYNCED, _ON_DISK), _against(case, PROGRAM, "")]
+
+
+def _against(case: Case, own: str, durability: str) -> Line:
+    """Return how fast *own* is beside the fastest library that waits for the disk, or does not."""
+    what = f"speed against the fastest library{durability}"
+    words = f"at least {STORAGE_TARGET:.2f} x"
+    peers = [
+        name
+        for name in case.settings["order"]
+        if name not in (PROGRAM, SYNCED) and name.endswith(_ON_DISK) == bool(durability)
+    ]
+    if reason := case.missing((own, *peers)):
+        return not_measured(case.name, what, words, reason)
+    peer = case.fastest(peers)
+    ratio = case.median(peer, "wall_s") / case.median(own, "wall_s")
+    return at_least(case.name, what, ratio, STORAGE_TARGET, "x", f" ({peer})")
+
+
+def _against_cloud_volume(case: Case) -> Line:
+    what = "speed, on the disk, against cloud-volume, not waited for"
+    if reason := case.missing((SYNCED, "cloud-volume")):
+        return not_measured(case.name, what, f"at least {GZIP_TARGET:.2f} x", reason)
+    ratio = case.median("cloud-volume", "wall_s") / case.median(SYNCED, "wall_s")
+    return at_least(case.name, what, ratio, GZIP_TARGET, "x")
+
+
+# --- lines of commands ---------------------------------------------------------------------------
+
+
+def line_lines(case: Case) -> list[Line]:
+    """Return wall times, lanes, and what is asked of this case."""
+    result = []
+    for name in case.records:
+        text = f"{spread(case.values(name, 'wall_s'), 's')} of tasks, "
+        text += f"{case.median(name, 'process_s'):.3g} s of process"
+        if lanes := _lanes(case, name):
+            text += "; " + ", ".join(f"{lane} {seconds:.3g} s" for lane, seconds in lanes.items())
+        result.append(Line(case.name, f"wall time, {name}", text))
+    result += [not_measured(case.name, name, "", why) for name, why in case.errors.items()]
+    if case.settings["place"] == "bucket":
+        result += _overlap_lines(case)
+    elif "network" in case.settings:
+        result.append(_outside_line(case))
+    else:
+        result += _chunkflow_lines(case)
+    return [*result, _memory_line(case)]
+
+
+def _lanes(case: Case, contestant: str) -> dict[str, float]:
+    found = [record["lanes"] for record in case.records[contestant] if "lanes" in record]
+    if not found:
+        return {}
+    return {lane: median(lanes[lane] for lanes in found) for lane in found[0]}
+
+
+def _overlap_lines(case: Case) -> list[Line]:
+    what = "wall time against the slowest of its lanes"
+    words = f"at most {OVERLAP_LIMIT:.2f} x"
+    if reason := case.missing((LANES, NO_LANES)):
+        return [not_measured(case.name, what, words, reason)]
+    ratio = median(r["wall_s"] / max(r["lanes"].values()) for r in case.records[LANES])
+    result = [at_most(case.name, what, ratio, OVERLAP_LIMIT, "x")]
+    apart = _lanes(case, NO_LANES)
+    text = f"{max(apart.values()) / (sum(apart.values()) / 3):.2f} x"
+    result.append(Line(case.name, "slowest lane against their mean, --ahead 0", text))
+    if case.settings["equal"]:
+        speed = case.median(NO_LANES, "wall_s") / case.median(LANES, "wall_s")
+        what = "speed against --ahead 0"
+        result.append(at_least(case.name, what, speed, OVERLAP_TARGET, "x"))
+    return result
+
+
+def _chunkflow_lines(case: Case) -> list[Line]:
+    words = f"at least {CHUNKFLOW_TARGET:.2f} x"
+    result = []
+    for key, part in (("wall_s", "tasks"), ("process_s", "whole process, start included")):
+        what = f"speed against chunkflow 1.2.0, {part}"
+        if reason := case.missing((LANES, "chunkflow")):
+            result.append(not_measured(case.name, what, words, reason))
+            continue
+        ratio = case.median("chunkflow", key) / case.median(LANES, key)
+        result.append(at_least(case.name, what, ratio, CHUNKFLOW_TARGET, "x"))
+    return result
+
+
+def _outside_line(case: Case) -> Line:
+    what = "time outside the network"
+    if reason := case.missing((LANES,)):
+        return not_measured(case.name, what, f"at most {OUTSIDE_LIMIT:.1%}", reason)
+    share = median(1 - record["forward_s"] / record["wall_s"] for record in case.records[LANES])
+    return at_most(case.name, what, share, OUTSIDE_LIMIT, "%")
+
+
+def _memory_line(case: Case) -> Line:
+    what, words = "peak memory against the forecast", "at most the forecast"
+    records: list[Record] = case.records.get(LANES, [])
+    told = [record for record in records if record.get("forecast_bytes")]
+    if not told:
+        return not_measured(case.name, what, words, "there is no forecast")
+    worst = max(told, key=lambda record: record["peak_bytes"] / record["forecast_bytes"])
+    return at_most(case.name, what, worst["peak_bytes"], worst["forecast_bytes"], "GB")
