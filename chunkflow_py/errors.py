@@ -7,7 +7,8 @@ ChunkflowError
 ├── ChunkError (ValueError)             arrays whose shape, dtype or kind disagree
 ├── MissingChunkError (KeyError)        a name that no earlier operator has made
 ├── VolumeError (OSError)               a volume or file that cannot be read or written
-│   └── VolumeNotFoundError (FileNotFoundError)
+│   ├── VolumeNotFoundError (FileNotFoundError)
+│   └── VolumeRefusedError (PermissionError)    no credentials, or they do not suffice
 ├── ModelError (RuntimeError)           a network that cannot be loaded or run
 │   ├── NonFiniteError                  a network that returned NaN or infinity
 │   └── OutOfMemoryError (MemoryError)  a batch that needs more memory than the device has
@@ -61,6 +62,10 @@ class VolumeError(ChunkflowError, OSError):
 
 class VolumeNotFoundError(VolumeError, FileNotFoundError):
     """A volume, file or dataset does not exist."""
+
+
+class VolumeRefusedError(VolumeError, PermissionError):
+    """The store does not let this caller do that."""
 
 
 class ModelError(ChunkflowError, RuntimeError):

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from chunkflow_py.errors import VolumeError, VolumeNotFoundError
+from chunkflow_py.errors import VolumeError, VolumeNotFoundError, VolumeRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +84,7 @@ class Service:
             failed: why.
         """
         status, code = failed.failure.status, failed.failure.code
-        kind = VolumeError
+        kind = VolumeRefusedError if status in (401, 403) else VolumeError
         if code == "NoSuchBucket" or status == 404:
             kind = VolumeNotFoundError
             remedy = f"check the name of the bucket {self.bucket!r}, or make it first"

@@ -25,7 +25,7 @@ from urllib3.exceptions import (
     SSLError,
 )
 
-from chunkflow_py.errors import VolumeError
+from chunkflow_py.errors import VolumeError, VolumeRefusedError
 from chunkflow_py.store.keys import check_key
 from chunkflow_py.store.retry import TRANSIENT_STATUS, CallFailedError, Failure, retried
 
@@ -100,7 +100,9 @@ class WebStore:
 
     def _fail(self, key: str, failed: CallFailedError) -> NoReturn:
         failure = failed.failure
+        kind = VolumeError
         if failure.status in (401, 403):
+            kind = VolumeRefusedError
             remedy = "this server wants credentials; open it as s3:// or gs://"
         elif failure.is_unreachable:
             remedy = f"check the network and the address {self._root}"
@@ -109,7 +111,7 @@ class WebStore:
         else:
             remedy = "check the address"
         msg = f"cannot read {self.url}/{key}: {failed}; {remedy}"
-        raise VolumeError(msg) from None
+        raise kind(msg) from None
 
     def get(self, key: str) -> bytes | None:
         """Return the whole object, or ``None`` if there is none."""

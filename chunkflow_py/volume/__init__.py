@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from chunkflow_py.errors import VolumeError, VolumeNotFoundError
+from chunkflow_py.errors import VolumeError, VolumeNotFoundError, VolumeRefusedError
 
 if TYPE_CHECKING:
     from chunkflow_py.store.protocol import Store
@@ -120,7 +120,17 @@ def _driver(format: str) -> object:
 
 
 def _found(store: Store) -> str | None:
-    return next((kind for sign, kind in _SIGNS.items() if store.size(sign) is not None), None)
+    refused = None
+    for sign, kind in _SIGNS.items():
+        try:
+            if store.size(sign) is not None:
+                return kind
+        except VolumeRefusedError as error:
+            # so a bucket answers whose keys one may not list, where there is no such object
+            refused = refused or error
+    if refused is not None:
+        raise refused
+    return None
 
 
 def _detect(place: Location, opening: Opening) -> str:

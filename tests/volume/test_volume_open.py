@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from chunkflow_py.errors import VolumeError, VolumeNotFoundError
+from chunkflow_py.errors import VolumeError, VolumeNotFoundError, VolumeRefusedError
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.location import Location
@@ -121,3 +121,17 @@ def test_light_import():
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("s3", ["ministack"], indirect=True)
+def test_keys_that_may_not_be_listed(s3):
+    """Where a missing object answers 403, the format is found all the same; if none is, we say."""
+    spec = VolumeSpec(
+        BoundingBox(Zyx(0, 0, 0), Zyx(8, 8, 8)), (1, 1, 1), np.dtype("u1"), None, None, Zyx(8, 8, 8)
+    )
+    create_volume(spec, f"zarr://{s3.url}/em")
+    denied = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+    with s3.faults({"type": "status", "code": 403, "body": denied, "path": ".*/info"}):
+        assert open_volume(f"{s3.url}/em").bounds == spec.bounds
+        with pytest.raises(VolumeRefusedError, match="check that your credentials may use"):
+            open_volume(f"{s3.url}/nothing")
