@@ -129,7 +129,8 @@ def run_line(rig: Rig, case: dict[str, Any], contestant: str) -> dict[str, Any]:
         image = make_image(rig, case["size"])
         about = {**case, "format": "gzip", "block": BLOCK, "image": str(image)}
         if not source.exists():
-            job = {**about, "operation": "write", "sync": False, "folder": str(source)}
+            how = {"operation": "write", "sync": False, "channels": 1}
+            job = {**about, **how, "folder": str(source)}
             run_peer("cloud-volume", job)
         target = rig.folder / "target"
         shutil.rmtree(target, ignore_errors=True)

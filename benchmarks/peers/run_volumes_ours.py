@@ -55,7 +55,9 @@ class Ours:
         from chunkflow_py.volume.protocol import Opening
 
         opening = Opening(parallel=job["threads"])
-        return open_volume(f"{URLS[job['format']]}{folder}", opening=opening)
+        # The array itself: what libraries write is no image of OME-Zarr.
+        path = folder / "0" if job["format"] in {"zarr", "sharded"} else folder
+        return open_volume(f"{URLS[job['format']]}{path}", opening=opening)
 
     def write(self, volume: Any, image: NDArray[np.uint8]) -> None:
         """Write all voxels."""
