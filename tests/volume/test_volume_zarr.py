@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import zarr
 from contracts.volume_contract import BLOCK, BOUNDS, LocalContract, noise
+from rigs.static_server import static_server
 
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.errors import AlignmentError, VolumeError, VolumeNotFoundError
@@ -233,3 +234,24 @@ class TestZarr(LocalContract):
         (tmp_path / "em" / "zarr.json").write_text('{"zarr_for')
         with pytest.raises(VolumeError, match=r"cannot open .*damaged"):
             open_volume(url)
+
+
+@pytest.mark.parametrize("scheme", ["zarr2", "zarr3"])
+def test_on_a_web_server(tmp_path, scheme):
+    """A volume on a web server, which lists nothing, is found and read, shards by ranges too."""
+    shard = None if scheme == "zarr2" else Zyx(16, 32, 32)
+    spec = VolumeSpec(
+        BOUNDS, (40, 4.5, 4), np.dtype("u1"), None, "image", BLOCK, shard_size=shard, max_mip=1
+    )
+    create_volume(spec, f"{scheme}://{tmp_path}/em").write(noise())
+    create_volume(replace(spec, max_mip=0), f"{scheme}://{tmp_path}/plain", plain=True)
+    with static_server(tmp_path) as address:
+        for url in (f"{address}/em", f"zarr://{address}/em"):
+            volume = open_volume(url)
+            assert (volume.mips, volume.bounds, volume.kind) == ((0, 1), BOUNDS, "image")
+            np.testing.assert_array_equal(volume.read(BOUNDS), noise())
+            box = BoundingBox(Zyx(4, 22, 115), Zyx(6, 24, 117))
+            np.testing.assert_array_equal(volume.read(box), noise().cut(box))
+        assert not open_volume(f"{address}/plain").read(BOUNDS).array.any()
+        with pytest.raises(VolumeNotFoundError, match="holds no zarr volume"):
+            open_volume(f"zarr://{address}/nowhere")
