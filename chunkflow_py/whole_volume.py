@@ -185,7 +185,8 @@ def downsampling(
     coarse = open_volume(url, mip, opening=opening)
     factor = level_factor(fine, coarse)
     size = size or task_size(coarse.write_unit, coarse, TASK_BYTES // factor.product())
-    reader, shrink = FinerReader(fine, factor), Downsampler(factor, mode, sparse)
+    reader = FinerReader(fine, factor)
+    shrink = Downsampler(factor, mode, sparse, coarse_tasks=True)
     operators = [
         Operator("load", "read", reader, reader, (), ("chunk",)),
         Operator("downsample", "compute", shrink, shrink, ("chunk",), ("chunk",)),

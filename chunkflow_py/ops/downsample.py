@@ -37,6 +37,7 @@ class Downsampler:
         sparse: of labels, let 0 win only where there is nothing else.
         input_name: name of the chunk to shrink.
         output_name: name of the result.
+        coarse_tasks: the boxes of tasks are in voxels of the result, not of what is shrunk.
     """
 
     factor: Zyx = Zyx(2, 2, 2)
@@ -44,13 +45,14 @@ class Downsampler:
     sparse: bool = False
     input_name: str = "chunk"
     output_name: str = "chunk"
+    coarse_tasks: bool = False
     keeps_voxels: bool = field(default=True, init=False)
     _told: bool = field(default=False, init=False, repr=False)
 
     @property
     def shrinks_by(self) -> Zyx:
-        """The factor, for the pipeline."""
-        return self.factor
+        """How much larger than a task's voxels those of the result are."""
+        return Zyx(1, 1, 1) if self.coarse_tasks else self.factor
 
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return the fine voxels of all coarse ones that *box*, in fine voxels, touches."""
