@@ -1,7 +1,7 @@
-"""Make the environment of the servers that tests call: `.rigs/servers`.
+"""Make the environments that the tests call upon: servers of clouds, and readers of OME-Zarr.
 
-They have an environment of their own, because they pin other versions of the libraries that the
-package uses itself. Run again, it does nothing; after a change of a pin, it is made anew.
+They are apart, because they pin other versions of the libraries that the package uses itself. Run
+again, it does nothing; after a change of a pin, an environment is made anew.
 """
 
 import os
@@ -10,10 +10,20 @@ import sys
 import venv
 from pathlib import Path
 
-SERVERS = Path(__file__).parents[2] / ".rigs" / "servers"
-PINS = [
-    "ministack==1.5.33",  # S3 and more
-]
+RIGS = Path(__file__).parents[2] / ".rigs"
+SERVERS = RIGS / "servers"
+# Each list is one call of pip. napari's window is not needed, only what its readers import.
+PINS = {
+    "servers": [["ministack==1.5.33"]],
+    "readers": [
+        [
+            "ome-zarr==0.16.0", "app-model", "psygnal", "pint", "vispy", "lazy_loader", "cachey",
+            "pydantic", "pydantic-settings", "platformdirs", "psutil", "tqdm", "pyyaml", "appdirs",
+            "superqt", "lxml", "in-n-out",
+        ],
+        ["--no-deps", "napari==0.9.2", "napari-ome-zarr==0.10.0"],
+    ],
+}  # fmt: skip
 
 
 def server(name, variable=None):
@@ -28,19 +38,21 @@ def server(name, variable=None):
     return program if program.is_file() else None
 
 
-def build():
-    """Make the environment unless it is there."""
-    ready = SERVERS / ".ready"
-    wanted = "\n".join([sys.version, *PINS])
+def build(name):
+    """Make one environment unless it is there with these very pins."""
+    folder, calls = RIGS / name, PINS[name]
+    ready = folder / ".ready"
+    wanted = "\n".join([sys.version, *(" ".join(call) for call in calls)])
     if ready.is_file() and ready.read_text() == wanted:
         return
-    print(f"Making {SERVERS} with {', '.join(PINS)}", flush=True)  # noqa: T201 the only sign of life
-    venv.create(SERVERS, clear=True, with_pip=True)
-    (SERVERS.parent / ".gitignore").write_text("*\n")
-    pip = [SERVERS / "bin" / "python", "-m", "pip", "install", "--quiet"]
-    subprocess.run([*pip, *PINS], check=True)
+    print(f"Making {folder} (a minute, once)", flush=True)  # noqa: T201 the only sign of life
+    venv.create(folder, clear=True, with_pip=True)
+    for call in calls:
+        pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
+        subprocess.run([*pip, *call], check=True)
     ready.write_text(wanted)
 
 
 if __name__ == "__main__":
-    build()
+    for each in PINS:
+        build(each)
