@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.pieces import Piece, Positions
 
 _CANONICAL = "tczyx"
-_WAITING = 2  # threads that wait for the disk while others compress
+_WAITING = 4  # threads that wait for the disk while others compress
 
 
 @dataclass
