@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 PAGE = ROOT / "docs" / "benchmarks-volumes.md"
 RESULT = RESULTS / "volumes.json"
 FOLDER = ROOT / "build" / "benchmark-volumes"
-LIBRARIES = ("numpy", "zarr", "numcodecs", "isal", "cloud-volume", "obstore", "torch")
+LIBRARIES = ("numpy", "zarr", "numcodecs", "imagecodecs", "cloud-volume", "obstore", "torch")
 
 
 @dataclass(frozen=True)

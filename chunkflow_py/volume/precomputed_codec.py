@@ -6,18 +6,12 @@ voxels (c, z, y, x)  --encode-->  raw, jpeg, ...  --gzip-->  stored
 
 C order of (c, z, y, x) is the Fortran order of (x, y, z, c) that the format wants.
 
-Deflate is done by ISA-L at level 1, about ten times as fast as zlib for images and not larger. It
-lets other threads run, and its bytes are the same on every x86 processor (those of level 3 are
-not: they were found to differ between SSE, AVX2 and AVX-512). Without ISA-L, zlib does it: other
-bytes, the same voxels.
-
 PNG is done by imagecodecs, which, other than cloud-volume, has it with 16 bits and with channels.
 """
 
 from __future__ import annotations
 
 import bz2
-import gzip
 import lzma
 import math
 import zlib
@@ -26,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chunkflow_py.errors import MissingExtraError, needs_extra
+from chunkflow_py.volume.deflate import compressed, gunzipped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +33,6 @@ GZIPPED = (
     "raw", "compressed_segmentation", "compresso", "crackle", "fpzip", "kempressed", "zfpc",
 )  # fmt: skip
 _GZIP = b"\x1f\x8b\x08"
-_LEVEL = 1
 # settings of the codecs in a scale of the info file
 _PARAMETERS = {
     "jpeg": {"level": "jpeg_quality"},
@@ -150,30 +144,6 @@ class Codec:
             return np.moveaxis(pixels, -1, 0).astype(self._dtype, copy=False)
         voxels = image.reshape(shape).T.astype(self._dtype, copy=False)
         return voxels if len(extent) == 4 else voxels[0]
-
-
-def compressed(data: Any) -> bytes:
-    """Return *data*, anything with a buffer, gzipped: without a time stamp, the same each time."""
-    try:
-        from isal import isal_zlib
-    except ImportError:
-        return zlib.compress(data, _LEVEL, 31)
-    packed: bytes = isal_zlib.compress(data, _LEVEL, 31)  # 31: with a gzip header
-    return packed
-
-
-def gunzipped(data: bytes) -> bytes:
-    """Return what was gzipped.
-
-    Raises:
-        Exception: it is torn or damaged; length and checksum are looked at.
-    """
-    try:
-        from isal import igzip
-    except ImportError:
-        return gzip.decompress(data)
-    content: bytes = igzip.decompress(data)  # type: ignore[no-untyped-call]
-    return content
 
 
 def decompressed(data: bytes, extension: str) -> bytes:

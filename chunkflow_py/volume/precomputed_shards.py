@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chunkflow_py.geometry import Zyx
-from chunkflow_py.volume.precomputed_codec import compressed, gunzipped
+from chunkflow_py.volume.deflate import compressed, gunzipped
 from chunkflow_py.volume.precomputed_layout import PrecomputedLayout
 from chunkflow_py.volume.precomputed_sharding import number_of_block
 

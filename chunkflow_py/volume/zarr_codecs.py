@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import math
 import struct
-import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
 from chunkflow_py.errors import VolumeError, needs_extra
-from chunkflow_py.volume.precomputed_codec import compressed, gunzipped
+from chunkflow_py.volume.deflate import compressed, gunzipped
 
 with needs_extra("zarr", "a zarr or N5 volume"):
     import google_crc32c
@@ -152,17 +151,13 @@ class Filter:
 
 @dataclass(frozen=True)
 class Gzip:
-    """Deflate with a gzip header that holds no time.
-
-    Level 1 is done by ISA-L, see `precomputed_codec`: 18 times as fast as zlib on images of which
-    it leaves as much. A volume that names another level gets zlib's, as its maker wants it.
-    """
+    """Deflate with a gzip header that holds no time."""
 
     level: int
 
     def encode(self, data: Any) -> bytes:
         """Compress."""
-        return compressed(data) if self.level == 1 else zlib.compress(data, self.level, 31)
+        return compressed(data, self.level)
 
     def decode(self, data: Any) -> bytes:
         """Decompress; length and checksum are looked at."""

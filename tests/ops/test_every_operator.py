@@ -23,7 +23,7 @@ NAMES = catalog.names()
 # Nothing of these may be imported before a line is known to be right.
 HEAVY = {
     "PIL", "boto3", "botocore", "cc3d", "cloudfiles", "cloudvolume", "dask", "fastremap", "h5py",
-    "isal", "matplotlib", "neuroglancer", "numcodecs", "numpy", "obstore", "scipy", "skimage",
+    "matplotlib", "neuroglancer", "numcodecs", "numpy", "obstore", "scipy", "skimage",
     "tensorstore", "tifffile", "torch", "tqdm", "waterz", "zarr",
 }  # fmt: skip
 

@@ -1,6 +1,5 @@
 """Tests of chunkflow_py.volume.precomputed_codec: others read what we write, and we them."""
 
-import builtins
 import gzip
 
 import cloudvolume
@@ -11,7 +10,7 @@ from contracts.volume_contract import BLOCK, BOUNDS, noise
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.errors import MissingExtraError, VolumeError
 from chunkflow_py.volume import create_volume, open_volume
-from chunkflow_py.volume.precomputed_codec import Codec, compressed, gunzipped
+from chunkflow_py.volume.precomputed_codec import Codec
 from chunkflow_py.volume.precomputed_info import ENCODINGS
 from chunkflow_py.volume.protocol import Opening, VolumeSpec
 
@@ -220,25 +219,8 @@ def test_torn_gzip_of_the_right_length():
     """A gzipped block that ends after as many bytes as it has voxels is not taken for them."""
     codec = Codec({"encoding": "raw"}, np.dtype("u1"))
     data = codec.encode(np.random.default_rng(1).integers(0, 255, (4, 4, 4), "u1"))
-    with pytest.raises(EOFError):
+    with pytest.raises(Exception, match=r"(?i)gzip"):
         codec.decode(data[:64], (4, 4, 4))
-
-
-def test_without_isal(monkeypatch):
-    """Without ISA-L, zlib writes gzip that is read the same."""
-    real = builtins.__import__
-
-    def without(name, *rest):
-        if name == "isal":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    data = noise().array.tobytes()
-    fast = compressed(data)
-    monkeypatch.setattr(builtins, "__import__", without)
-    slow = compressed(data)
-    assert gunzipped(fast) == gunzipped(slow) == gzip.decompress(fast) == data
-    assert slow[4:8] == bytes(4)
 
 
 def test_missing_codec(url, monkeypatch):
