@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.store import open_store
 from chunkflow_py.volume.blocks import BlockVolume
-from chunkflow_py.volume.precomputed_info import CREATE, create_info, merged_info, parse_info
+from chunkflow_py.volume.precomputed_info import (
+    CREATE,
+    check_key,
+    create_info,
+    merged_info,
+    parse_info,
+)
 from chunkflow_py.volume.precomputed_layout import PrecomputedLayout
 from chunkflow_py.volume.precomputed_shards import ShardedLayout
 
@@ -33,7 +39,8 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Bloc
 
     Raises:
         VolumeNotFoundError: there is none, or it has no such level.
-        VolumeError: it cannot be understood, or *mode* is ``r+`` and its shards can only be read.
+        VolumeError: it cannot be understood; or *mode* is ``r+``, and its shards can only be read
+            or two levels are one.
         MissingExtraError: the library of its encoding is not installed.
     """
     store = open_store(place.store_url, opening.access)
@@ -42,6 +49,8 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Bloc
         msg = f"{place} holds no precomputed volume: it has no info file; {CREATE}"
         raise VolumeNotFoundError(msg)
     level = parse_info(content, mip, str(place))
+    if mode == "r+":
+        check_key(json.loads(content), mip, str(place))
     if level.sharding is None:
         layout = PrecomputedLayout(level, is_local=store.is_local)
     else:
@@ -94,7 +103,7 @@ def create_volume(
         VolumeError: it cannot be written, the format cannot hold such voxels, or there is
             another volume.
     """
-    info = create_info(spec, mip, layer_type=layer_type, compress=compress)
+    info = create_info(spec, mip, layer_type=layer_type, compress=compress, url=str(place))
 
     def merge(found: bytes | None) -> bytes:
         if found is None:

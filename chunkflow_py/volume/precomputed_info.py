@@ -16,6 +16,7 @@ import numpy as np
 from chunkflow_py.chunk import KINDS
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.volume.levels import check_levels
 from chunkflow_py.volume.precomputed_codec import GZIPPED
 from chunkflow_py.volume.precomputed_sharding import Sharding
 from chunkflow_py.volume.protocol import coarser
@@ -148,7 +149,7 @@ def _level(info: dict[str, Any], mip: int) -> Level:
         raise ValueError(msg)
     sharding = scale.get("sharding")
     return Level(
-        str(scale.get("key") or "_".join(str(nm) for nm in scale["resolution"])),
+        _key(scale),
         bounds,
         (z, y, x),
         dtype,
@@ -162,8 +163,17 @@ def _level(info: dict[str, Any], mip: int) -> Level:
     )
 
 
+def _key(scale: dict[str, Any]) -> str:
+    return str(scale.get("key") or "_".join(str(nm) for nm in scale["resolution"]))
+
+
 def create_info(
-    spec: VolumeSpec, mip: int = 0, *, layer_type: LayerType | None = None, compress: bool = True
+    spec: VolumeSpec,
+    mip: int = 0,
+    *,
+    layer_type: LayerType | None = None,
+    compress: bool = True,
+    url: str = "a precomputed volume",
 ) -> dict[str, Any]:
     """Return the content of an info file.
 
@@ -173,15 +183,18 @@ def create_info(
         layer_type: ``image`` or ``segmentation`` (default: by the kind of the voxels; if that is
             unknown, 32 and 64 bit integers are labels).
         compress: gzip blocks whose encoding does not compress by itself.
+        url: of the volume, for messages.
 
     Raises:
-        VolumeError: the format, or the encoding, cannot hold such voxels, or shards of this size.
+        VolumeError: the format, or the encoding, cannot hold such voxels, or shards of this size;
+            or two levels would be the same.
     """
     encoding = spec.encoding or "raw"
     check_encoding(encoding, spec.dtype, spec.channels or 1)
     if spec.times is not None and spec.times > 1:
         msg = f"a precomputed volume has no time axis, for {spec.times} time points; choose zarr"
         raise VolumeError(msg)
+    check_levels(spec, mip, url, first=0)
     top = Zyx(*(f**mip for f in spec.factor))
     finest = BoundingBox(spec.bounds.start * top, spec.bounds.stop * top)
     size_nm = [nm / f for nm, f in zip(spec.voxel_size_nm, top, strict=True)]
@@ -257,7 +270,31 @@ def merged_info(content: bytes, info: dict[str, Any], url: str) -> dict[str, Any
                 "the old layout can no longer be read"
             )
             raise VolumeError(msg)
-    return {**info, **found, "scales": [*there, *info["scales"][len(there) :]]}
+    scales = [*there, *info["scales"][len(there) :]]
+    for mip in range(len(there), len(scales)):
+        check_key({**found, "scales": scales}, mip, url)
+    return {**info, **found, "scales": scales}
+
+
+def check_key(info: dict[str, Any], mip: int, url: str) -> None:
+    """Refuse to write a level whose blocks lie in the folder of another level.
+
+    Args:
+        info: of the volume.
+        mip: level to write.
+        url: of the volume, for the message.
+
+    Raises:
+        VolumeError: names both levels.
+    """
+    keys = [_key(scale) for scale in info["scales"]]
+    for other, key in enumerate(keys):
+        if key == keys[mip] and other != mip:
+            msg = (
+                f"mip {mip} and mip {other} of {url} keep their blocks in one folder ({key}) and "
+                "would overwrite each other; create the volume again, with a factor between them"
+            )
+            raise VolumeError(msg)
 
 
 def _same(name: str, old: Any, new: Any) -> bool:

@@ -24,6 +24,7 @@ from chunkflow_py.geometry import AXES, Zyx
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import ZARR_ENCODINGS, ome
 from chunkflow_py.volume.blocks import BlockVolume
+from chunkflow_py.volume.levels import check_levels
 from chunkflow_py.volume.ome_write import check_channel_names, image_attributes, plain_attributes
 from chunkflow_py.volume.protocol import coarser
 from chunkflow_py.volume.zarr_layout import layout_of
@@ -220,6 +221,7 @@ def _check_spec(spec: VolumeSpec, mip: int, version: str, *, plain: bool, url: s
     if plain and spec.max_mip > mip:
         msg = f"cannot create {url}: a plain array has no level {spec.max_mip}; make it an image"
         raise VolumeError(msg)
+    check_levels(spec, mip, url)
     if shard is None:
         return
     if version == "0.4":

@@ -1,0 +1,52 @@
+"""The levels that a new volume may have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.volume.protocol import coarser
+
+if TYPE_CHECKING:
+    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.volume.protocol import VolumeSpec
+
+
+def check_levels(spec: VolumeSpec, mip: int, url: str, *, first: int | None = None) -> None:
+    """Refuse levels that are no smaller than the one before, or are the same.
+
+    Args:
+        spec: of level *mip*.
+        mip: number of the level.
+        url: of the volume, for the message.
+        first: the finest level that is made (default: *mip*).
+
+    Raises:
+        VolumeError: names the last level that makes sense.
+    """
+    top = max(mip, spec.max_mip)
+    if spec.factor == (1, 1, 1) and top > (mip if first is None else first):
+        msg = (
+            f"cannot create {url} with levels up to mip {top} at a factor of 1, 1, 1 (zyx), "
+            "which are all the same; choose a factor such as 2, 2, 2, or no further levels"
+        )
+        raise VolumeError(msg)
+    if spec.max_mip <= mip:
+        return
+    last, size = _last_level(spec, mip)
+    if spec.max_mip > last:
+        msg = (
+            f"cannot create {url} with levels up to mip {spec.max_mip}: at mip {last} it has "
+            f"{size} voxels (zyx) already, and at a factor of {spec.factor} no coarser level has "
+            f"fewer; choose at most --max-mip {last}"
+        )
+        raise VolumeError(msg)
+
+
+def _last_level(spec: VolumeSpec, mip: int) -> tuple[int, Zyx]:
+    """Return the first level as small as a volume can become, and its extent."""
+    boxes = [spec.bounds]
+    while (box := coarser(boxes[-1], spec.factor)) != boxes[-1]:
+        boxes.append(box)
+    smallest = box.size
+    return mip + [box.size for box in boxes].index(smallest), smallest
