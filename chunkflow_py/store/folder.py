@@ -4,7 +4,8 @@ Sync policy, the same for every write: the content is on the disk (fsync) before
 name, and the folder, which holds the name, after that; only then does the write return. So a power
 cut finds the old object or the new one, whole, and never takes back what was reported as written.
 A removal is on the disk when it returns, too. There is no setting to weaken this: writes of several
-threads share their waits for the disk.
+threads share their waits for the disk, and those of one `together` block share the wait for the
+folder, at its end.
 
 Names that begin with ``.tmp-`` are not objects: what a process that was killed leaves behind.
 """
@@ -97,7 +98,20 @@ class FolderStore:
         cache_control: str | None = None,  # noqa: ARG002
     ) -> None:
         """Write an object whole; it is on the disk when this returns."""
-        _write(self._path(key), data)
+        self._sync(_write(self._path(key), data))
+
+    @contextmanager
+    def together(self) -> Iterator[FolderStore]:
+        """Give a store of the same folder whose writes are on the disk when the block ends."""
+        store = _GatheringStore(self._root)
+        yield store
+        for folder in sorted(store.folders):
+            with os_errors("write", folder):
+                sync(folder)
+
+    def _sync(self, folder: str) -> None:
+        with os_errors("write", folder):
+            sync(folder)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         """Write an object unless there is one; return whether it was written by this call."""
@@ -143,7 +157,7 @@ class FolderStore:
                 old = self.get(key)
                 new = bytes(change(old))
                 if old is not None:
-                    _write(os.fspath(path), new)
+                    self._sync(_write(os.fspath(path), new))
                     return new
                 # Those who put if absent do not wait for the lock.
                 if self._create(path, new, is_locked=True):
@@ -174,7 +188,7 @@ class FolderStore:
                 path.unlink()
             except (FileNotFoundError, NotADirectoryError):
                 return
-            sync(path.parent)
+            self._sync(os.fspath(path.parent))
 
     def size(self, key: str) -> int | None:
         """Return the length of an object in bytes, or ``None`` if there is none."""
@@ -201,6 +215,17 @@ class FolderStore:
                     yield key
 
 
+class _GatheringStore(FolderStore):
+    """Remembers the folders that have to be on the disk."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.folders: set[str] = set()
+
+    def _sync(self, folder: str) -> None:
+        self.folders.add(folder)
+
+
 def _lock(path: Path) -> int:
     """Return the handle of a lock file that this call alone holds."""
     while True:
@@ -217,8 +242,12 @@ def _lock(path: Path) -> int:
         os.close(handle)
 
 
-def _write(path: str, data: bytes | memoryview) -> None:
-    """Do what `chunkflow_py.store.local.write_whole` does, with as few calls as can be."""
+def _write(path: str, data: bytes | memoryview) -> str:
+    """Do what `chunkflow_py.store.local.write_whole` does, with as few calls as can be.
+
+    Returns:
+        The folder, which has yet to be synced.
+    """
     folder = path.rpartition("/")[0]
     temporary = f"{folder}/{TEMPORARY_PREFIX}{_PROCESS}-{os.getpid()}-{next(_NUMBERS)}"
     with os_errors("write", path):
@@ -234,7 +263,7 @@ def _write(path: str, data: bytes | memoryview) -> None:
             with suppress(OSError):
                 os.unlink(temporary)  # noqa: PTH108
             raise
-        sync(folder)
+    return folder
 
 
 def _write_synced(path: str, data: bytes | memoryview) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 
 @dataclass(frozen=True)
@@ -90,3 +92,16 @@ class Store(Protocol):
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys that begin with *prefix*, in no particular order."""
+
+
+@runtime_checkable
+class Gathers(Protocol):
+    """A store for which many writes are less work together than one by one."""
+
+    def together(self) -> AbstractContextManager[Store]:
+        """Give a store whose writes are durable when the block ends without an error."""
+
+
+def together(store: Store) -> AbstractContextManager[Store]:
+    """Give the store to use for many writes, all of them durable when the block ends."""
+    return store.together() if isinstance(store, Gathers) else nullcontext(store)

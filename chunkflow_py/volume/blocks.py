@@ -13,8 +13,8 @@ missing or damaged, the check of write units, the cache.
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed, wait
+from collections import deque
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from threading import Lock
@@ -23,15 +23,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chunkflow_py.chunk import Chunk
-from chunkflow_py.errors import ChunkflowError, VolumeError
+from chunkflow_py.errors import VolumeError
 from chunkflow_py.geometry import AXES, BoundingBox, Zyx
+from chunkflow_py.store.protocol import together
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.block_cache import BlockCache
+from chunkflow_py.volume.block_jobs import Foreign, cores, results, run_all, stop
 from chunkflow_py.volume.pieces import pieces
 from chunkflow_py.volume.protocol import Opening, check_channels, check_chunk, check_inside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from numpy.typing import NDArray
@@ -193,10 +195,10 @@ class BlockVolume:
 
         jobs = [partial(fetch, unit, parts) for unit, parts in units.items()]
         if len(jobs) == 1:
-            _run(self._pool, jobs[0]())
+            run_all(self._pool, jobs[0]())
             return
         # the blocks of a shard are decoded in parallel, as soon as they are there
-        _run(self._pool, (job for rest in _results(self._pool, jobs) for job in rest))
+        run_all(self._pool, (job for rest in results(self._pool, jobs) for job in rest))
 
     def _place(self, unit: Index, piece: Piece, data: bytes | None, array: NDArray[Any]) -> None:
         if data is None:
@@ -241,39 +243,61 @@ class BlockVolume:
         array = self._as_stored(chunk.array.reshape(1, chunk.channels, *chunk.size))
         units = self._units(self._wanted(chunk.bbox, time))
         whole = all(len(parts) == 1 for parts in units.values())
-        jobs = (partial(self._write_one, unit, parts[0], array) for unit, parts in units.items())
         try:
-            _run(self._pool, jobs if whole else self._writes(units, array))
+            with together(self._store) as store:
+                jobs = self._blocks_to_write if whole else self._shards_to_write
+                run_all(self._pool, jobs(store, units, array))
         finally:
             self._cache.forget(piece.block for parts in units.values() for piece in parts)
 
-    def _writes(
-        self, units: Mapping[Index, Sequence[Piece]], array: NDArray[Any]
+    def _blocks_to_write(
+        self, store: Store, units: Mapping[Index, Sequence[Piece]], array: NDArray[Any]
     ) -> Iterator[Callable[[], None]]:
-        """Encode the blocks of one shard after the other, and yield the job that writes it."""
-        for unit, parts in units.items():
-            jobs = [partial(self._encode, piece, array) for piece in parts]
-            encoded = dict(_results(self._pool, jobs))
-            found = {block: data for block, data in sorted(encoded.items()) if data is not None}
-            yield partial(self._put, unit, found)
+        def write(unit: Index, piece: Piece) -> None:
+            self._put(store, unit, [self._encode(piece, array)])
 
-    def _write_one(self, unit: Index, piece: Piece, array: NDArray[Any]) -> None:
-        block, data = self._encode(piece, array)
-        self._put(unit, {} if data is None else {block: data})
+        return (partial(write, unit, piece) for unit, (piece,) in units.items())
+
+    def _shards_to_write(
+        self, store: Store, units: Mapping[Index, Sequence[Piece]], array: NDArray[Any]
+    ) -> Iterator[Callable[[], None]]:
+        """Encode the blocks of a shard while those of the one before end; yield what writes it."""
+        begun: deque[tuple[Index, list[Future[tuple[Index, bytes | None]]]]] = deque()
+
+        def whole() -> Callable[[], None]:
+            unit, blocks = begun[0]
+            encoded = [block.result() for block in blocks]
+            begun.popleft()
+            return partial(self._put, store, unit, encoded)
+
+        try:
+            for unit, parts in units.items():
+                blocks = [self._pool.submit(self._encode, piece, array) for piece in parts]
+                begun.append((unit, blocks))
+                if len(begun) > 1:
+                    yield whole()
+            while begun:
+                yield whole()
+        finally:
+            for _, blocks in begun:
+                stop(blocks)
 
     def _encode(self, piece: Piece, array: NDArray[Any]) -> tuple[Index, bytes | None]:
         voxels, fill = array[piece.outside], self._layout.fill
         row = voxels[(0,) * (voxels.ndim - 1)]  # most blocks show here that they are not empty
         if not (self._opening.store_zeros or (row != fill).any() or (voxels != fill).any()):
             return piece.block, None
-        with _Foreign(f"cannot encode block {piece.block} of {self.url}"):
+        with Foreign(f"cannot encode block {piece.block} of {self.url}"):
             return piece.block, self._layout.encode(voxels, piece.block)
 
-    def _put(self, unit: Index, blocks: Mapping[Index, bytes]) -> None:
+    def _put(
+        self, store: Store, unit: Index, encoded: Sequence[tuple[Index, bytes | None]]
+    ) -> None:
+        blocks = {block: data for block, data in encoded if data is not None}
         if blocks:
-            self._layout.put(self._store, unit, blocks)
+            self._layout.put(store, unit, blocks)
         else:
-            self._layout.remove(self._store, unit)
+            self._layout.remove(store, unit)
 
     # --- what is stored --------------------------------------------------------------------------
 
@@ -282,7 +306,7 @@ class BlockVolume:
         check_inside(bbox, self.bounds, self.url)
         units = self._units(self._wanted(bbox, time))
         jobs = (partial(self._layout.exists, self._store, unit) for unit in units)
-        return all(_results(self._pool, jobs))
+        return all(results(self._pool, jobs))
 
     def to_dask(self, **settings: Any) -> Any:
         """Return the voxels as a dask array, see `dask_array.to_dask`."""
@@ -344,56 +368,16 @@ class BlockVolume:
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        threads = self._opening.parallel or _cores()
+        threads = self._opening.parallel or cores()
         if self._store.is_local:
             threads += _WAITING if self._mode == "r+" else 0
         else:
             threads = max(threads, self._store.connections)
         return ThreadPoolExecutor(threads, thread_name_prefix="block")
 
-    def _damage(self, unit: Index, block: Index | None = None) -> _Foreign:
+    def _damage(self, unit: Index, block: Index | None = None) -> Foreign:
         which = "" if block is None or self._layout.unit == self._layout.block else f"{block} in "
-        return _Foreign(
+        return Foreign(
             f"block {which}{self._layout.key(unit)} of {self.url} is damaged",
             "; restore it from a copy, or remove it to have it made again",
         )
-
-
-class _Foreign:
-    """Translates whatever a codec stumbles on into one sentence."""
-
-    def __init__(self, words: str, remedy: str = "") -> None:
-        self._words, self._remedy = words, remedy
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, ChunkflowError):
-            reason = str(error).strip() or type(error).__name__
-            msg = f"{self._words}: {reason}{self._remedy}"
-            raise VolumeError(msg) from error
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _run(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Any]]) -> None:
-    for _ in _results(pool, jobs):
-        pass
-
-
-def _results(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Any]]) -> Iterator[Any]:
-    """Yield what the jobs return, in any order; after a failure no further job begins."""
-    futures: set[Future[Any]] = set()
-    try:
-        futures.update(pool.submit(job) for job in jobs)
-        for future in as_completed(futures):
-            yield future.result()
-    finally:
-        for future in futures:
-            future.cancel()
-        wait(futures)  # none may go on with the caller's array

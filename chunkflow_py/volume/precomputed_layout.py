@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.geometry import BoundingBox, Zyx
@@ -55,6 +56,7 @@ class PrecomputedLayout(Layout):
         self._is_local = is_local
         self._written = ".gz" if self._codec.gzipped and is_local else ""
         self._found = self._written  # what the last block had that was read
+        self._others: bool | None = None
 
     def _box(self, block: Index) -> BoundingBox:
         """Return the global box of a block; the last along an axis ends with the volume."""
@@ -104,8 +106,9 @@ class PrecomputedLayout(Layout):
             content_encoding="gzip" if self._codec.gzipped and not self._is_local else None,
             cache_control=_CACHE,
         )
-        for extension in self._extensions(self._written)[1:]:
-            store.delete(name + extension)
+        if self._has_others(store):
+            for extension in self._extensions(self._written)[1:]:
+                store.delete(name + extension)
 
     def remove(self, store: Store, unit: Index) -> None:
         """Remove a block, by all names."""
@@ -116,6 +119,17 @@ class PrecomputedLayout(Layout):
         """Tell whether a block is stored, by any name."""
         name = self._name(unit)
         return any(store.size(name + e) is not None for e in self._extensions(self._found))
+
+    def _has_others(self, store: Store) -> bool:
+        """Tell whether other programs have stored blocks by other names; looked up once.
+
+        To look for five names of every block would take longer than to write small blocks.
+        """
+        if self._others is None:
+            keys = store.list(f"{self._level.key}/") if self._is_local else ()
+            endings = {Path(key).suffix for key in keys}
+            self._others = bool(endings - {self._written})
+        return self._others
 
     def _extensions(self, first: str) -> list[str]:
         """Return what a block may end with, the likeliest first; in clouds there is nothing."""

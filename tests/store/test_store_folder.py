@@ -13,6 +13,9 @@ from contracts.store_contract import StoreContract
 
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store import open_store
+from chunkflow_py.store.folder import FolderStore
+from chunkflow_py.store.local import sync
+from chunkflow_py.store.protocol import together
 
 CLAIM = """
 import sys, time
@@ -230,3 +233,25 @@ def test_not_allowed(tmp_path):
     (tmp_path / "key" / "self").symlink_to("self")
     with pytest.raises(VolumeError, match=r"cannot read .*key/self: too many levels"):
         open_store(str(tmp_path)).get("key/self")
+
+
+def test_together(tmp_path, monkeypatch):
+    """Writes of one block are on the disk when it ends: every folder that changed, once."""
+    synced = []
+
+    def noted(folder):
+        synced.append(str(folder))
+        return sync(folder)
+
+    store = FolderStore(str(tmp_path))
+    store.put("a/0", b"0")
+    store.put("b/0", b"0")
+    monkeypatch.setattr("chunkflow_py.store.folder.sync", noted)
+    with together(store) as several:
+        for number in range(5):
+            several.put(f"a/{number}", b"x")
+        several.delete("b/0")
+        assert store.get("a/3") == b"x"
+        assert synced == []
+    assert synced == [f"{tmp_path}/a", f"{tmp_path}/b"]
+    assert store.get("b/0") is None
