@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from chunkflow_py.errors import VolumeError, needs_extra
+from chunkflow_py.store.address import check_host
 from chunkflow_py.store.service import no_token
 
 if TYPE_CHECKING:
@@ -30,15 +31,18 @@ _REGION_S = 5
 
 def _endpoint() -> str | None:
     """Return the address that stands for AWS, as boto3 finds it, or ``None``."""
-    named = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    return named.rstrip("/") if named else None
+    for variable in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+        if named := os.environ.get(variable):
+            return check_host(named, variable).rstrip("/")
+    return None
 
 
 def s3_bucket(service: Service, access: Access) -> Service:
     """Return the service with clients for S3.
 
     Raises:
-        VolumeError: there are no credentials, and access is not anonymous.
+        VolumeError: there are no credentials, and access is not anonymous; or the address that
+            stands for AWS is none.
         MissingExtraError: boto3 is not installed.
     """
     endpoint, region = _endpoint(), _named_region()

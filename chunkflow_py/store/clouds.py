@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import VolumeError
+from chunkflow_py.store.address import check_bucket, check_prefix
 from chunkflow_py.store.service import Service, no_client
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ def open_service(scheme: str, path: str, access: Access) -> Service:
     """Return the service for ``scheme://path``.
 
     Raises:
-        VolumeError: there is no bucket in the address, or there are no credentials.
+        VolumeError: there is no bucket in the address, or no object can have it, or there are no
+            credentials.
         MissingExtraError: boto3 or google-auth is not installed.
     """
     if access.anonymous and access.requester_pays:
@@ -39,6 +41,8 @@ def open_service(scheme: str, path: str, access: Access) -> Service:
     if not bucket:
         msg = f"{scheme}://{path} names no bucket; write {scheme}://bucket/prefix"
         raise VolumeError(msg)
+    check_bucket(scheme, bucket)
+    check_prefix(scheme, bucket, prefix)
     service = Service(
         kind=scheme,
         bucket=bucket,

@@ -8,6 +8,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import VolumeError, needs_extra
+from chunkflow_py.store.address import check_host
 from chunkflow_py.store.service import no_token
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ def _endpoint() -> str | None:
     named = os.environ.get("STORAGE_EMULATOR_HOST")
     if not named:
         return None
-    return (named if "://" in named else f"http://{named}").rstrip("/")
+    address = named if "://" in named else f"http://{named}"
+    return check_host(address, "STORAGE_EMULATOR_HOST").rstrip("/")
 
 
 def gs_bucket(service: Service, access: Access) -> Service:

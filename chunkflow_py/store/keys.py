@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from chunkflow_py.errors import VolumeError
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # in no name that every cloud takes
 
 
 def check_key(key: str, url: str) -> str:
@@ -11,12 +15,17 @@ def check_key(key: str, url: str) -> str:
     Keys come from metadata that others wrote, so that ``../../home`` has to be refused.
 
     Raises:
-        VolumeError: it has a part that is empty, ``.`` or ``..``, or holds a NUL character.
+        VolumeError: it has a part that is empty, ``.`` or ``..``, or holds a control character.
     """
     # The second test alone would do; the first is enough for almost every key.
     if (
-        "/." in key or "//" in key or "\0" in key or not key or key[0] in "./" or key[-1] == "/"
-    ) and (any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key):
+        not key.isprintable()
+        or "/." in key
+        or "//" in key
+        or not key
+        or key[0] in "./"
+        or key[-1] == "/"
+    ) and (any(part in ("", ".", "..") for part in key.split("/")) or CONTROL.search(key)):
         msg = f"{key!r} cannot be the key of an object below {url}; write it as name/name"
         raise VolumeError(msg)
     return key

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError, VolumeRefusedError
+from chunkflow_py.store.address import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +108,7 @@ class Service:
     @property
     def address(self) -> str:
         """What to check when nobody answers."""
-        return without_password(self.endpoint) if self.endpoint else self.root
+        return without_secrets(self.endpoint) if self.endpoint else self.root
 
 
 def no_client(options: dict[str, Any], retries: dict[str, Any]) -> ObjectStore:
@@ -119,9 +119,3 @@ def no_client(options: dict[str, Any], retries: dict[str, Any]) -> ObjectStore:
 def no_token() -> dict[str, Any]:
     """Return credentials that nobody checks: without any, obstore looks for its own."""
     return {"token": "none", "expires_at": None}
-
-
-def without_password(url: str) -> str:
-    """Return an address without name and password."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -26,6 +26,7 @@ from urllib3.exceptions import (
 )
 
 from chunkflow_py.errors import VolumeError, VolumeRefusedError
+from chunkflow_py.store.address import check_host
 from chunkflow_py.store.keys import check_key
 from chunkflow_py.store.retry import TRANSIENT_STATUS, CallFailedError, Failure, retried
 
@@ -51,12 +52,9 @@ class WebStore:
         Raises:
             VolumeError: no host is named, or the address is that of one signed object.
         """
-        parts = urlsplit(f"{scheme}://{path}".rstrip("/"))
+        parts = urlsplit(check_host(f"{scheme}://{path}".rstrip("/")))
         host = parts.netloc.rpartition("@")[2]
         self.url = f"{scheme}://{host}{parts.path}"
-        if not parts.hostname:
-            msg = f"{self.url} names no host; write {scheme}://host/path"
-            raise VolumeError(msg)
         if parts.query or parts.fragment:
             msg = f"cannot open {self.url} with what follows ? or # in its address; leave that out"
             raise VolumeError(msg)
@@ -74,9 +72,11 @@ class WebStore:
             "retries": urllib3.Retry(connect=0, read=0, status=0, other=0, redirect=5),
         }
         proxy = None if proxy_bypass(host) else getproxies().get(scheme)
-        self._pool = (
-            urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
-        )
+        if proxy:
+            check_host(proxy, f"{scheme}_proxy")
+            self._pool: urllib3.PoolManager = urllib3.ProxyManager(proxy, **options)
+        else:
+            self._pool = urllib3.PoolManager(**options)
 
     def _ask(self, method: str, key: str, headers: dict[str, str]) -> tuple[int, Any, bytes]:
         """Return status, headers and body of an answer that is no error; 404 and 416 are none."""

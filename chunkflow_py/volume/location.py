@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
 from chunkflow_py.errors import VolumeError
+from chunkflow_py.store.address import without_secrets
 
 # scheme -> format
 FORMATS = {
@@ -37,20 +38,23 @@ class Location:
     """A place and, if the address says it, the format of what lies there.
 
     Attributes:
-        url: as it was written, for messages.
+        url: as it was written, for messages: without password and signature.
         format: of `FORMATS`, or ``None`` if it has to be found out.
         protocol: one of `PROTOCOLS`.
-        path: an absolute path for ``file``, else what follows ``://``; without a final slash.
+        path: an absolute path for ``file``, else what follows ``://``, with a password if there is
+            one; without a final slash.
         dataset: name of the dataset in an HDF5 file, if the address says it.
         scheme: how the format was written, such as ``zarr2``.
+        address: as it was written, to open it again; in no message.
     """
 
     url: str
     format: str | None
     protocol: str
-    path: str
+    path: str = field(repr=False)
     dataset: str | None = None
     scheme: str | None = None
+    address: str = field(default="", repr=False, compare=False)
 
     @classmethod
     def parse(cls, url: str) -> Location:
@@ -74,7 +78,7 @@ class Location:
             raise VolumeError(_unknown(scheme, url))
         protocol, path = (scheme, after) if separator else ("file", rest)
         if not path.strip("/") and path != "/":
-            msg = f"{url!r} names no volume; write a path, such as file:///data/em"
+            msg = f"{without_secrets(url)!r} names no volume; write a path, such as file:///data/em"
             raise VolumeError(msg)
         dataset = None
         if kind in (None, "h5", "hdf5") and (match := _HDF5.fullmatch(path)):
@@ -85,7 +89,8 @@ class Location:
         if protocol == "file":
             path = str(Path(path).expanduser().absolute())
         found = None if kind is None else FORMATS[kind]
-        return cls(url, found, protocol, path.rstrip("/") or "/", dataset, kind)
+        shown = without_secrets(url)
+        return cls(shown, found, protocol, path.rstrip("/") or "/", dataset, kind, url)
 
     @property
     def is_local(self) -> bool:
@@ -104,11 +109,15 @@ class Location:
 
     def __truediv__(self, name: str) -> Location:
         """Return the place *name* below this one."""
-        url = f"{self.url.rstrip('/')}/{name}"
-        return replace(self, url=url, path=f"{self.path.rstrip('/')}/{name.strip('/')}")
+        return replace(
+            self,
+            url=f"{self.url.rstrip('/')}/{name}",
+            path=f"{self.path.rstrip('/')}/{name.strip('/')}",
+            address=f"{self.address.rstrip('/')}/{name}",
+        )
 
     def __str__(self) -> str:
-        """Return what was written."""
+        """Return what was written, for messages."""
         return self.url
 
 
@@ -116,4 +125,5 @@ def _unknown(scheme: str, url: str) -> str:
     known = (*FORMATS, *PROTOCOLS)
     near = get_close_matches(scheme, known, n=1, cutoff=0.4)
     words = f"did you mean {near[0]}://?" if near else f"known are {', '.join(known)}"
-    return f"cannot open {url}: unknown scheme {scheme}://; {words}"
+    shown = f"{scheme}://…" if f"{scheme}://" in url else without_secrets(url)
+    return f"cannot open {shown}: unknown scheme {scheme}://; {words}"

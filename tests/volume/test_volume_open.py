@@ -87,6 +87,28 @@ def test_bad_addresses(url, text):
         open_volume(url)
 
 
+def test_password_in_a_location():
+    """Name, password and signature are kept for the call, and are in nothing that is printed."""
+    for url, shown in (
+        ("http://me:geheim@host:80/em", "http://host:80/em"),
+        ("precomputed://https://me:ge@heim@host/em", "precomputed://https://host/em"),
+        ("https://host/em?X-Amz-Signature=geheim", "https://host/em"),
+        ("https://host/em.zarr?sig=geheim|zarr3:", "https://host/em.zarr|zarr3:"),
+        ("s3://key:geheim@bucket/em", "s3://bucket/em"),
+    ):
+        place = Location.parse(url)
+        below = place / "log"
+        assert (place.url, str(place), below.url) == (shown, shown, f"{shown}/log")
+        assert "heim" not in repr(place) + repr(below)
+        assert (place.address, below.address) == (url, f"{url}/log")
+        assert "heim" in place.store_url
+    for url in ("file://me:geheim@host", "/data/a?b@c#d", "gs://bucket/a?b@c"):
+        assert Location.parse(url).url == url
+    with pytest.raises(VolumeError, match=r"unknown scheme htpp://; did you mean http") as caught:
+        Location.parse("htpp://me:geheim@host/em")
+    assert "geheim" not in str(caught.value)
+
+
 def test_nothing_there(tmp_path):
     """Nothing, a file, an empty folder and an N5 that says nothing are told apart."""
     with pytest.raises(VolumeNotFoundError, match=rf"{tmp_path}/no does not exist; check the path"):

@@ -1,0 +1,105 @@
+"""Addresses: looked at before a library takes them, and said without what is secret in them.
+
+The libraries below us answer to an address that cannot be one by a panic, which no program can
+catch as an error, or by words about their own insides.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.store.keys import CONTROL
+
+# A name and a password before the host, also a password with a slash that should have been %2F:
+# what then stands where the port should be is no number.
+_LOGIN = re.compile(
+    r"(?<![\w+])((?:https?|s3|gs)://)(?:[^/?#]*|[^/?#:\[]+:(?!\d*(?:[/?#]|$)).*)@", re.DOTALL
+)
+# What follows ? or #, such as a signature, up to Neuroglancer's | before the format.
+_QUERY = re.compile(r"(?<![\w+])(https?://[^?#|]*)[?#][^|]*", re.DOTALL)
+# All that S3 and Google have ever allowed; today's rules are stricter.
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+
+
+def without_secrets(url: str) -> str:
+    """Return an address for messages: without name, password and signature.
+
+    Args:
+        url: as a person writes it, such as ``precomputed://https://me:secret@host/em``.
+    """
+    return _QUERY.sub(r"\1", _LOGIN.sub(r"\1", url))
+
+
+def check_host(url: str, what: str = "") -> str:
+    """Return *url* if it is the address of a web server.
+
+    Args:
+        url: with ``http://`` or ``https://``.
+        what: the variable that holds it, if one does; for the error.
+
+    Raises:
+        VolumeError: it has another scheme, no host, a space, or a port that is no number to 65535.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port  # raises for no number
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
+    except ValueError:
+        is_good = False
+    if is_good and not re.search(r"\s", parts.netloc):
+        return url
+    said = re.sub(r"^(\w+://)?.*@", r"\1", without_secrets(url))
+    if what:
+        msg = f"{what} is {said!r}, which is no address of a server; write http://host:9000"
+    else:
+        msg = (
+            f"{said!r} names no host and port; write https://host/path, and / : @ of a password "
+            "as %2F %3A %40"
+        )
+    raise VolumeError(msg)
+
+
+def check_bucket(scheme: str, bucket: str) -> str:
+    """Return *bucket* if a bucket may have that name.
+
+    Raises:
+        VolumeError: it may not.
+    """
+    if _BUCKET.fullmatch(bucket):
+        return bucket
+    if "@" in bucket:
+        msg = (
+            f"{scheme}://…@… holds a name or password, which is not looked for there; leave it out "
+            "and set AWS_PROFILE, or GOOGLE_APPLICATION_CREDENTIALS"
+        )
+        raise VolumeError(msg)
+    msg = (
+        f"{bucket!r} in {scheme}://{bucket} cannot be the name of a bucket, which has letters, "
+        f"digits, dots, hyphens and underscores; write {scheme}://bucket/prefix"
+    )
+    raise VolumeError(msg)
+
+
+def check_prefix(scheme: str, bucket: str, prefix: str) -> str:
+    """Return *prefix* if keys may begin with it.
+
+    Args:
+        scheme: of the address.
+        bucket: its name.
+        prefix: without slashes at its ends; may be empty.
+
+    Raises:
+        VolumeError: it has a part that is empty, ``.`` or ``..``, or holds a control character.
+    """
+    parts = prefix.split("/") if prefix else []
+    good = [part for part in parts if part not in ("", ".", "..")]
+    if good == parts and not CONTROL.search(prefix):
+        return prefix
+    nearest = "/".join([f"{scheme}://{bucket}", *(CONTROL.sub("", part) for part in good)])
+    msg = (
+        f"{f'{scheme}://{bucket}/{prefix}'!r} has a part that is empty, . or .., or a control "
+        f"character, and no object has such a name; nearest is {nearest}"
+    )
+    raise VolumeError(msg)

@@ -1,0 +1,93 @@
+"""Tests of chunkflow_py.store.address."""
+
+import pytest
+
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.store import open_store
+from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.protocol import Access
+
+ANONYMOUS = Access(anonymous=True)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://me:geheim@host:8080/em", "https://host:8080/em"),
+        ("https://geheim@host", "https://host"),
+        ("https://me:ge/heim@host/em", "https://host/em"),
+        ("https://me:ge?heim@host/em", "https://host/em"),
+        ("graphene://https://me:geheim@host/em", "graphene://https://host/em"),
+        ("https://host/em?token=geheim#geheim", "https://host/em"),
+        ("https://[::1]:80/a@b", "https://[::1]:80/a@b"),
+        ("https://host:80/a@b", "https://host:80/a@b"),
+        ("/data/em@2", "/data/em@2"),
+        ("file://em@2", "file://em@2"),
+        ("zarr://s3://bucket/em?x@2", "zarr://s3://bucket/em?x@2"),
+    ],
+)
+def test_without_secrets(url, shown):
+    """Name, password and query of a server are left out; all else is as it was written."""
+    assert without_secrets(url) == shown
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["127.0.0.1:9", "nonsense", "http://", "ftp://host", "http://a b", "http://host:99999",
+     "http://host:x", "http://[::1", "me:geheim@host", "ftp://me:geheim@host"],
+)  # fmt: skip
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_bad_endpoint(monkeypatch, endpoint, variable):
+    """What cannot be the address of a server is refused in a sentence that names the variable."""
+    monkeypatch.setenv(variable, endpoint)
+    with pytest.raises(VolumeError, match=rf"{variable} is .*; write http://host:9000") as caught:
+        open_store("s3://bucket/em", ANONYMOUS)
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize("endpoint", ["http://", "host:99999", "a b"])
+def test_bad_google_endpoint(monkeypatch, endpoint):
+    """The same for Google, whose address may stand without http://."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", endpoint)
+    with pytest.raises(VolumeError, match="STORAGE_EMULATOR_HOST is .*; write http://host:9000"):
+        open_store("gs://bucket/em", ANONYMOUS)
+
+
+def test_bad_proxy(monkeypatch):
+    """A proxy that cannot be one is named by its variable."""
+    monkeypatch.setenv("http_proxy", "nonsense")
+    with pytest.raises(VolumeError, match="http_proxy is 'nonsense', which is no address"):
+        open_store("http://host/em")
+
+
+@pytest.mark.parametrize("bucket", ["Bad Bucket!", "b%20", "bücket", "-a", "a" * 256])
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_bad_bucket(bucket, scheme):
+    """What no bucket is called is refused at once."""
+    with pytest.raises(VolumeError, match="cannot be the name of a bucket"):
+        open_store(f"{scheme}://{bucket}/em", ANONYMOUS)
+
+
+def test_credentials_in_the_name_of_a_bucket():
+    """Whoever writes credentials before a bucket is told where they belong."""
+    with pytest.raises(VolumeError, match="holds a name or password.* set AWS_PROFILE") as caught:
+        open_store("s3://key:geheim@bucket/em")
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize("prefix", ["em/../../x", "em//x", "./em/x", "em/\x01x", "em/\nx"])
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_bad_prefix(prefix, scheme):
+    """A path that no object has is refused with the nearest that one may have."""
+    with pytest.raises(
+        VolumeError, match=rf"no object has .* nearest is {scheme}://bucket/(em/)?x"
+    ):
+        open_store(f"{scheme}://bucket/{prefix}", ANONYMOUS)
+
+
+@pytest.mark.parametrize("address", ["a b", "h:port", "h:99999", "me:ge/heim@host", "[::1", ""])
+def test_bad_web_address(address):
+    """An address of no web server is refused before anything is sent, and says no password."""
+    with pytest.raises(VolumeError, match="names no host and port") as caught:
+        open_store(f"http://{address}/em")
+    assert "heim" not in str(caught.value)
