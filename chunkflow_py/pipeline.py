@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from chunkflow_py.errors import ChunkflowError, OperatorError, OptionError
 from chunkflow_py.forecast import choose_ahead, largest_size
@@ -61,6 +61,15 @@ class _Item(NamedTuple):
     times: int | None = None
     voxels: Voxels | None = None
     scale: Zyx = Zyx(1, 1, 1)  # voxels of the line's input that make one of its own
+
+
+@runtime_checkable
+class ReadsFrom(Protocol):
+    """A body that reads from a place in which nothing of the line may write."""
+
+    @property
+    def origin(self) -> str:
+        """The place, spelled as `WritesTo` spells it."""
 
 
 class Listener:
@@ -129,8 +138,8 @@ class Pipeline:
         """Check the whole line before any work: names, outputs, margins.
 
         Raises:
-            OptionError: an operator reads an item that nothing before it makes, or two write to
-                one place.
+            OptionError: an operator reads an item that nothing before it makes, two write to one
+                place, or one reads where another writes.
             ChunkflowError: whatever an operator finds wrong with the plan.
         """
         self._check_names()
@@ -201,6 +210,14 @@ class Pipeline:
                     )
                     raise OptionError(msg)
                 writers[place] = stage.name
+        for stage in self.operators:
+            place = stage.body.origin if isinstance(stage.body, ReadsFrom) else None
+            if place in writers:
+                msg = (
+                    f"{writers[place]} writes to {place}, which {stage.name} reads: tasks would "
+                    "read what others have written already; write to another volume or mip"
+                )
+                raise OptionError(msg)
 
     def required_input(self, index: int, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return what operator number *index* must make so that the line can return *box*.

@@ -1,7 +1,8 @@
-"""The levels that a new volume may have."""
+"""The levels of a volume: what names one, and those that a new volume may have."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import VolumeError
@@ -9,7 +10,18 @@ from chunkflow_py.volume.protocol import coarser
 
 if TYPE_CHECKING:
     from chunkflow_py.geometry import Zyx
+    from chunkflow_py.volume.location import Location
     from chunkflow_py.volume.protocol import VolumeSpec
+
+
+def level_name(place: Location, mip: int) -> str:
+    """Return the name of a level, the same however the address of the volume is written."""
+    where = place.store_url
+    if place.is_local:
+        where = f"file://{os.path.realpath(place.folder)}"
+    if place.format == "h5":
+        where += f":{(place.dataset or 'main').strip('/')}"
+    return f"{where} at mip {mip}"
 
 
 def check_levels(spec: VolumeSpec, mip: int, url: str, *, first: int | None = None) -> None:

@@ -11,6 +11,8 @@ from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.memory import Need
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.cutout import Cutout
+from chunkflow_py.volume.levels import level_name
+from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import Opening, check_channels
 
 if TYPE_CHECKING:
@@ -59,6 +61,11 @@ class VolumeLoader:
     _volume: Volume | None = field(default=None, init=False, repr=False)
     _line: Any = field(default=None, init=False, repr=False)
     _lock: Lock = field(default_factory=Lock, init=False, repr=False)
+
+    @property
+    def origin(self) -> str:
+        """The level that is read, in which nothing of the line may write."""
+        return level_name(Location.parse(self.url), self.mip)
 
     @property
     def volume(self) -> Volume:

@@ -22,6 +22,7 @@ from chunkflow_py.errors import AlignmentError, OptionError, VolumeError, Volume
 from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.downsample import Mode, downsample
+from chunkflow_py.volume.levels import level_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import Opening, coarser
 
@@ -137,8 +138,8 @@ class PyramidOutput:
     @property
     def destinations(self) -> tuple[str, ...]:
         """The levels of the volume."""
-        address = Location.parse(self.url).store_url
-        return tuple(f"{address} at mip {mip}" for mip in range(self.start_mip, self.stop_mip))
+        place = Location.parse(self.url)
+        return tuple(level_name(place, mip) for mip in range(self.start_mip, self.stop_mip))
 
     def prepare(self, outline: Any) -> None:
         """Check the boxes of all tasks (of an `Outline`) against the write units of all levels.

@@ -32,6 +32,7 @@ from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx, hull_of
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.blocking import fitting_block
 from chunkflow_py.volume.disk import check_leave_to_write, check_room
+from chunkflow_py.volume.levels import level_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import Opening, VolumeSpec, check_alignment, coarser
 
@@ -102,7 +103,7 @@ class VolumeSaver:
     @property
     def destination(self) -> str:
         """The level of the volume."""
-        return f"{self.place.store_url} at mip {self.mip}"
+        return level_name(self.place, self.mip)
 
     def prepare(
         self,

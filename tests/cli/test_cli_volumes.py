@@ -90,9 +90,10 @@ def test_voxels_that_the_volume_cannot_hold(em, tmp_path):
     spec = VolumeSpec(BOUNDS, (40, 4, 4), np.dtype("u4"), None, "image", Zyx(8, 32, 32))
     create_volume(spec, f"h5://{tmp_path}/labels.h5")
     before = snapshot(tmp_path)
-    text = run("load-volume -v", em, NETWORK, "-c 3 save-volume -v", em, code=1)
+    labels = f"{tmp_path}/labels.h5"
+    text = run("load-volume -v", labels, NETWORK, "-c 3 save-volume -v", em, code=1)
     assert f"the line makes 3 channels of float32, but {em} holds 1 of uint8" in text
-    text = run("load-volume -v", f"{tmp_path}/labels.h5", "save-volume -v", em, code=1)
+    text = run("load-volume -v", labels, "save-volume -v", em, code=1)
     assert f"the line makes 1 channels of uint32, but {em} holds 1 of uint8" in text
     assert snapshot(tmp_path) == before
 
@@ -118,9 +119,12 @@ def test_a_box_outside_of_the_bounds(em, tmp_path):
 
 def test_tasks_that_share_blocks(em, tmp_path):
     """Tasks that cut blocks are refused before the first, with sizes that work."""
+    source = f"h5://{tmp_path}/source.h5"
+    spec = VolumeSpec(BOUNDS, (40, 4, 4), np.dtype("u1"), None, "image", Zyx(8, 32, 32))
+    create_volume(spec, source)
     before = snapshot(tmp_path)
     tasks = "generate-tasks --roi-size 16 64 64 --chunk-size 8 24 32"
-    text = run(tasks, "load-volume -v", em, "save-volume -v", em, code=1)
+    text = run(tasks, "load-volume -v", source, "save-volume -v", em, code=1)
     assert "cut the write units (8, 32, 32)" in text
     assert "task sizes that work: (8, 32, 32)" in text
     assert snapshot(tmp_path) == before

@@ -1,6 +1,7 @@
 """Tests of load-volume and save-volume, and that the older commands read and write the same."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -207,3 +208,29 @@ def test_two_logs_in_one_place(tmp_path):
     )  # fmt: skip
     assert f"{tmp_path}/em/log" in text
     assert not (tmp_path / "em").exists()
+
+
+@pytest.mark.parametrize("scheme", ["precomputed", "zarr", "h5"])
+def test_a_volume_that_the_line_rewrites(scheme, tmp_path, monkeypatch):
+    """What a line reads it does not write, however the two addresses are spelled."""
+    monkeypatch.chdir(tmp_path)
+    name = "em.h5" if scheme == "h5" else "em"
+    (tmp_path / "here").symlink_to(tmp_path)
+    spec = VolumeSpec(BOUNDS, (40, 4, 4), np.dtype("u1"), None, "image", (8, 16, 16))
+    create_volume(spec, f"{scheme}://{name}")
+    other = f"h5://here/{name}:main" if scheme == "h5" else f"file://{tmp_path}/here/{name}"
+    for one, two in ((f"{scheme}://{name}", other), (other, f"{scheme}://{name}")):
+        text = run("load-volume -v", one, "save-volume -v", two, code=2)
+        assert "which load-volume reads" in text
+        assert "write to another volume or mip" in text
+
+
+def test_other_levels_and_datasets_are_other_places(tmp_path):
+    """A line may read one level, or one dataset of a file, and write another."""
+    spec = VolumeSpec(BOUNDS, (40, 4, 4), np.dtype("u1"), None, "image", (8, 16, 16), max_mip=1)
+    em = f"{tmp_path}/em"
+    create_volume(spec, f"zarr://{em}")
+    chunk = ("create-chunk -s", *BOUNDS.size, "-t", *BOUNDS.start)
+    run("load-volume -m 1 -v", em, *chunk, "save-volume -v", em)
+    create_volume(replace(spec, max_mip=0), f"h5://{em}.h5:raw")
+    run(f"load-volume -v h5://{em}.h5:raw save-volume -v h5://{em}.h5:copy")
