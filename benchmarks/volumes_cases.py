@@ -88,7 +88,7 @@ def _line_cases(*, quick: bool) -> dict[str, dict[str, Any]]:
             "order": (LANES, "chunkflow", NO_LANES),
         }
     # Without overlap identity takes about as long as the 16 blocks of a task behind 50 ms.
-    for name, overlap in (("equal lanes", "0 0 0"), ("a longer network", "8 128 128")):
+    for name, overlap in (("equal lanes", "0 0 0"), ("a longer network", "12 128 128")):
         rows[f"line on a bucket, identity, {name}"] = {
             "place": "bucket",
             "inference": (*whole, *overlap.split()),
