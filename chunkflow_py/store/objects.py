@@ -18,6 +18,7 @@ import re
 import secrets
 import threading
 import time
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import obstore
@@ -89,6 +90,26 @@ def _first_line(error: Exception) -> str:
     return line[:200] or type(error).__name__
 
 
+def _interruptible(call: Callable[[], Any]) -> Any:
+    """Return what *call* returns; ctrl-C is heard while it waits.
+
+    Python handles signals in its main thread alone, and not while that is inside obstore: so the
+    main thread has another one make the call. It is not a daemon: what begins to write ends.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    done: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:  # noqa: BLE001 raised in the main thread
+            done.set_exception(error)
+
+    threading.Thread(target=run).start()
+    return done.result()
+
+
 class CloudStore:
     """Objects of a bucket; see `chunkflow_py.store.protocol.Store`."""
 
@@ -119,9 +140,12 @@ class CloudStore:
         return f"{prefix}/{check_key(key, self.url)}" if prefix else check_key(key, self.url)
 
     def _call(self, call: Callable[[], Any]) -> Any:
+        return self._retried(call, understand)
+
+    def _retried(self, call: Callable[[], Any], understand: Callable[[Exception], Failure]) -> Any:
         def one_try() -> Any:
             with self._slots:
-                return call()
+                return _interruptible(call)
 
         return retried(one_try, understand, self._manners, self._service.root)
 
@@ -298,12 +322,8 @@ class CloudStore:
             replies_lost += failure.is_transient
             return failure
 
-        def one_try() -> None:
-            with self._slots:
-                call()
-
         try:
-            retried(one_try, counting, self._manners, self._service.root)
+            self._retried(call, counting)
         except CallFailedError as failed:
             status, code = failed.failure.status, failed.failure.code
             refused = status == 412 or (status == 404 and code != "NoSuchBucket")

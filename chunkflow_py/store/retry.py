@@ -4,6 +4,9 @@ Between two tries lies a random wait between nothing and a bound that doubles wi
 jitter: callers that were refused together do not come back together). What may pass by itself is
 tried again: 408, 425, 429, 500, 502, 503, 504, connections that are refused, reset or silent, and
 bodies that end early. Nothing else is: 403 stays 403.
+
+Whom no connection has ever reached in this process is given up soon: its address is wrong more
+often than the network is down. A call that waits for long is in the log while it does.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ import logging
 import random
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +39,8 @@ class Manners:
         stall_s: without a byte, after which a connection counts as dead.
         longest_s: for one try, whatever its size; a large object over a slow line needs minutes.
         budget_s: for all tries of one call; a try that has begun may end after it.
-        unreachable_s: the same while no connection can be made at all, as with a wrong address.
+        unreachable_s: the same while no connection can be made to whom has answered before.
+        unheard_s: the same where nobody has ever answered, as with a wrong address.
         first_wait_s: bound of the first wait.
         longest_wait_s: bound of all waits.
     """
@@ -45,6 +50,7 @@ class Manners:
     longest_s: float = 600
     budget_s: float = 120
     unreachable_s: float = 30
+    unheard_s: float = 5
     first_wait_s: float = 0.05
     longest_wait_s: float = 10
 
@@ -101,33 +107,103 @@ def retried(
     Raises:
         CallFailedError: the failure is not transient, or the budget is spent.
     """
-    start = time.monotonic()
-    for tries in count(1):
-        try:
-            return call()
-        except Exception as error:  # noqa: BLE001 sorted by the caller
-            failure = understand(error)
-        elapsed = time.monotonic() - start
-        bound = min(manners.longest_wait_s, manners.first_wait_s * 2 ** min(tries - 1, 30))
-        wait = random.uniform(0, bound)  # noqa: S311 not a secret
-        limit = manners.unreachable_s if failure.is_unreachable else manners.budget_s
-        if not failure.is_transient or elapsed >= limit:
-            # The cause is left out: it holds the answer as sent, which is not for people.
-            raise CallFailedError(failure, tries, elapsed) from None
-        _NOTES.add(where, failure.words)
-        time.sleep(min(wait, limit - elapsed))
+    waiting = _Waiting(where, time.monotonic(), manners.budget_s)
+    with _NOTES.watch(waiting):
+        for tries in count(1):
+            try:
+                result = call()
+            except Exception as error:  # noqa: BLE001 sorted by the caller
+                failure = understand(error)
+            else:
+                _HEARD.add(where)
+                return result
+            if failure.status is not None:
+                _HEARD.add(where)
+            elapsed = time.monotonic() - waiting.start
+            bound = min(manners.longest_wait_s, manners.first_wait_s * 2 ** min(tries - 1, 30))
+            wait = random.uniform(0, bound)  # noqa: S311 not a secret
+            limit = _limit(failure, manners, where)
+            if not failure.is_transient or elapsed >= limit:
+                # The cause is left out: it holds the answer as sent, which is not for people.
+                raise CallFailedError(failure, tries, elapsed) from None
+            waiting.words, waiting.limit_s = failure.words, limit
+            _NOTES.add(where, failure.words)
+            time.sleep(min(wait, limit - elapsed))
     raise AssertionError  # pragma: no cover count never ends
 
 
+_HEARD: set[str] = set()  # who has ever answered in this process
+
+
+def _limit(failure: Failure, manners: Manners, where: str) -> float:
+    if not failure.is_unreachable:
+        return manners.budget_s
+    if where in _HEARD:
+        return manners.unreachable_s
+    return min(manners.unheard_s, manners.unreachable_s)
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """A call under way: whom it asks, since when, for how long, and what the last try met."""
+
+    where: str
+    start: float
+    limit_s: float
+    words: str = ""
+
+
 class _Notes:
-    """Says now and then how many calls were tried again: a line for each would drown the log."""
+    """Says now and then how many calls were tried again: a line for each would drown the log.
+
+    And, from a thread of its own that lives as long as calls are under way, which waits for long:
+    whoever sits before a program that does nothing wants to know why, and for how long.
+    """
 
     EVERY_S = 10
+    LONG_S = 4  # with failures
+    LONG_WITHOUT_AN_ANSWER_S = 8  # a large object over a slow line is no failure
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._count = 0
-        self._said = -float(self.EVERY_S)
+        self._said = self._said_of_waiting = -float(self.EVERY_S)
+        self._waiting: set[_Waiting] = set()
+        self._watcher: threading.Thread | None = None
+        self._pause = threading.Event()  # never set
+
+    @contextmanager
+    def watch(self, waiting: _Waiting) -> Iterator[None]:
+        with self._lock:
+            self._waiting.add(waiting)
+            if self._watcher is None or not self._watcher.is_alive():
+                self._watcher = threading.Thread(target=self._look, daemon=True)
+                self._watcher.start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting.discard(waiting)
+
+    def _look(self) -> None:
+        while True:
+            self._pause.wait(1)
+            with self._lock:
+                if not self._waiting:
+                    self._watcher = None
+                    return
+                # Those that failed first, then the longest.
+                worst = min(self._waiting, key=lambda each: (not each.words, each.start))
+                now = time.monotonic()
+                seconds = now - worst.start
+                long = self.LONG_S if worst.words else self.LONG_WITHOUT_AN_ANSWER_S
+                if seconds < long or now - self._said_of_waiting < self.EVERY_S:
+                    continue
+                self._said_of_waiting = now
+            left = max(0, worst.limit_s - seconds)
+            level = logging.WARNING if worst.words else logging.INFO
+            words = worst.words or f"a call has taken {seconds:.0f} s"
+            logger.log(level, "%s: %s; tried again for up to %.0f s more", worst.where, words, left)
 
     def add(self, where: str, words: str) -> None:
         with self._lock:

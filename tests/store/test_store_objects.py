@@ -1,6 +1,10 @@
 """Tests of chunkflow_py.store.objects on two S3 servers, and on one that speaks as Google does."""
 
 import logging
+import os
+import re
+import signal
+import threading
 import time
 
 import pytest
@@ -119,6 +123,64 @@ def test_budget(s3):
             store.get("key")
         assert len(requests(faults)) > 3
     assert 2 <= time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ({"type": "status", "code": 503}, r"WARNING .*{root}: 503 SlowDown; tried again for up"),
+        ({"type": "latency", "s": 9}, r"INFO .*{root}: a call has taken \d s; tried again for up"),
+    ],
+)
+@pytest.mark.parametrize("s3", ["ministack"], indirect=True)
+def test_long_calls_are_in_the_log(s3, caplog, monkeypatch, rule, words):
+    """While a call waits, the log says for whom, why, and when it will be given up."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(retry._NOTES, "_said_of_waiting", -1e9)
+    monkeypatch.setattr(retry._NOTES, "LONG_S", 1)
+    monkeypatch.setattr(retry._NOTES, "LONG_WITHOUT_AN_ANSWER_S", 1)
+    store = open_store(s3.url, manners=Manners(stall_s=3, budget_s=3, longest_wait_s=0.5))
+    with s3.faults(rule), pytest.raises(VolumeError):
+        store.get("key")
+    lines = "\n".join(f"{each.levelname} {each.getMessage()}" for each in caplog.records)
+    assert re.search(words.format(root=f"s3://{s3.bucket}"), lines)
+    assert re.search(r"tried again for up to [012] s more", lines)
+
+
+@pytest.mark.parametrize("s3", ["ministack"], indirect=True)
+def test_interrupt(s3):
+    """Ctrl-C ends a call that waits for its server."""
+    store = open_store(s3.url, manners=Manners(stall_s=3))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
+    try:
+        with s3.faults({"type": "latency", "s": 3}):
+            start = time.monotonic()
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                store.get("key")
+            assert time.monotonic() - start < 2
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("s3", ["ministack"], indirect=True)
+def test_nobody_ever_there(s3, monkeypatch):
+    """Who has never answered is given up sooner than who has."""
+    manners = Manners(connect_s=1, unreachable_s=3, unheard_s=0.5)
+    heard = open_store(s3.url, manners=manners)
+    heard.get("key")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    seconds = []
+    for url in ("s3://never-heard-of/em", s3.url):
+        store = open_store(url, manners=manners)
+        start = time.monotonic()
+        with pytest.raises(VolumeError, match="check the network and the address http://127"):
+            store.get("key")
+        seconds.append(time.monotonic() - start)
+    assert seconds[0] < 2 < 3 <= seconds[1]
+    assert Manners().unheard_s <= 5
 
 
 @pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504])
