@@ -120,17 +120,29 @@ def _driver(format: str) -> object:
 
 
 def _found(store: Store) -> str | None:
-    refused = None
-    for sign, kind in _SIGNS.items():
+    """Return the format of what is stored: the first of `_SIGNS` that is there."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def look(sign: str) -> str | VolumeRefusedError | None:
         try:
-            if store.size(sign) is not None:
-                return kind
+            return None if store.size(sign) is None else _SIGNS[sign]
         except VolumeRefusedError as error:
             # so a bucket answers whose keys one may not list, where there is no such object
-            refused = refused or error
-    if refused is not None:
-        raise refused
-    return None
+            return error
+
+    first, *others = _SIGNS
+    found = [look(first)]
+    if not isinstance(found[0], str):
+        if store.is_local:
+            found += map(look, others)
+        else:  # far away, each answer takes its time
+            with ThreadPoolExecutor(len(others)) as pool:
+                found += pool.map(look, others)
+    kinds = [each for each in found if isinstance(each, str)]
+    refused = [each for each in found if isinstance(each, VolumeRefusedError)]
+    if refused and not kinds:
+        raise refused[0]
+    return kinds[0] if kinds else None
 
 
 def _detect(place: Location, opening: Opening) -> str:

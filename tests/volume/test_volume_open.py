@@ -146,6 +146,23 @@ def test_light_import():
 
 
 @pytest.mark.parametrize("s3", ["ministack"], indirect=True)
+def test_signs_are_looked_for_together(s3):
+    """Far away the files that tell the format are asked for at the same time, after the first."""
+    spec = VolumeSpec(
+        BoundingBox(Zyx(0, 0, 0), Zyx(8, 8, 8)), (1, 1, 1), np.dtype("u1"), None, None, Zyx(8, 8, 8)
+    )
+    for kind in ("precomputed", "zarr"):
+        create_volume(spec, f"{kind}://{s3.url}/{kind}")
+    with s3.faults({"type": "latency", "s": 0.3, "method": "HEAD"}) as faults:
+        assert open_volume(f"{s3.url}/zarr").bounds == spec.bounds
+        asked = [each for each in faults.log() if each["method"] == "HEAD"]
+        assert max(each["under_way"] for each in asked) >= 4
+        faults.set()
+        assert open_volume(f"{s3.url}/precomputed").bounds == spec.bounds
+        assert [each["method"] for each in faults.log()].count("HEAD") == 1
+
+
+@pytest.mark.parametrize("s3", ["ministack"], indirect=True)
 def test_keys_that_may_not_be_listed(s3):
     """Where a missing object answers 403, the format is found all the same; if none is, we say."""
     spec = VolumeSpec(
