@@ -211,10 +211,10 @@ class Pipeline:
                     raise OptionError(msg)
                 writers[place] = stage.name
         for stage in self.operators:
-            place = stage.body.origin if isinstance(stage.body, ReadsFrom) else None
-            if place in writers:
+            origin = stage.body.origin if isinstance(stage.body, ReadsFrom) else None
+            if origin in writers:
                 msg = (
-                    f"{writers[place]} writes to {place}, which {stage.name} reads: tasks would "
+                    f"{writers[origin]} writes to {origin}, which {stage.name} reads: tasks would "
                     "read what others have written already; write to another volume or mip"
                 )
                 raise OptionError(msg)

@@ -143,14 +143,17 @@ def output_from(
         parallel=options.get("parallel"),
         access=access_from(options),
     )
+    context = click.get_current_context()
+    said = {key: options[key] for key in taken}
+    if context.get_parameter_source("encoding") is click.core.ParameterSource.DEFAULT:
+        said["encoding"] = None  # that is the format's own; a volume may exist with another
     saver = VolumeSaver(
         url,
         format=format,
         opening=opening,
         announced=announced(),
-        **{**{key: options[key] for key in taken}, **more},
+        **{**said, **more},
     )
-    context = click.get_current_context()
     kept = ("input_name", "intensity_threshold", "upload_log", "create_thumbnail")
     return VolumeOutput(
         saver, **{key: options[key] for key in kept}, name=context.info_name or "save-volume"

@@ -80,6 +80,7 @@ class Hdf5Volume:
             self.dtype: np.dtype[Any] = dataset.dtype.newbyteorder("=")
             self._blocks: tuple[int, ...] | None = dataset.chunks
             shape = dataset.chunks or dataset.shape
+            self.encoding: str = dataset.compression or "raw"
         self.block_size = self.write_unit = Zyx.of(shape[-3:]).high((1, 1, 1))
         self.times: int | None = None
         self.mips: tuple[int, ...] = (0,)
@@ -212,8 +213,7 @@ def create_volume(spec: VolumeSpec, place: Location, mip: int, opening: Opening)
         VolumeError: it cannot be written, there is another one of that name, or *spec* asks for
             what HDF5 has not: levels, time points or shards.
     """
-    _check_local(place)
-    _check_spec(spec, place, mip)
+    check_new(spec, place, mip)
     name = place.dataset or _MAIN
     path = place.folder
     if not path.exists():
@@ -292,6 +292,17 @@ def _check_local(place: Location) -> None:
             "file, or convert it to zarr"
         )
         raise VolumeError(msg)
+
+
+def check_new(
+    spec: VolumeSpec,
+    place: Location,
+    mip: int,
+    **_: Any,
+) -> None:
+    """Refuse what `create_volume` would refuse, as `new_volume.check_new` says."""
+    _check_local(place)
+    _check_spec(spec, place, mip)
 
 
 def _check_spec(spec: VolumeSpec, place: Location, mip: int) -> None:

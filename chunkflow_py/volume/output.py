@@ -75,7 +75,13 @@ class VolumeOutput:
             if wanted and self.saver.place.format == "h5":
                 msg = f"{self.saver.url} is a file, which has no place for {option}; leave it out"
                 raise OptionError(msg)
-        self.saver.prepare(outline.boxes, outline.domain, outline.voxels, outline.times)
+        self.saver.prepare(
+            outline.boxes,
+            outline.domain,
+            outline.voxels,
+            outline.times,
+            has_tasks=outline.has_tasks or outline.boxes is not None,
+        )
         if self.create_thumbnail:
             from chunkflow_py.volume.thumbnail import check_kind
 
@@ -130,6 +136,7 @@ class VolumeOutput:
             block_size=-(-step // shrink),
             factor=Zyx(1, 2, 2),
             opening=self.saver.opening,
+            exactly=False,
         )
         saver.prepare(None, None)
         if saver.volume is not None:

@@ -12,13 +12,15 @@ What is written is what cloud-volume itself would write, so that it and Neurogla
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.store import open_store
-from chunkflow_py.volume.blocks import BlockVolume
+from chunkflow_py.volume.encoded import EncodedVolume
 from chunkflow_py.volume.precomputed_info import (
     CREATE,
+    any_dtype,
     check_key,
     create_info,
     merged_info,
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.protocol import Opening, VolumeSpec
 
 
-def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> BlockVolume:
+def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> EncodedVolume:
     """Open one level; always z, y, x outside. A volume of one channel has no channel axis.
 
     Raises:
@@ -62,7 +64,7 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Bloc
                 "so that it can be read but not written; write to a volume of another sharding"
             )
             raise VolumeError(msg)
-    return BlockVolume(
+    volume = EncodedVolume(
         str(place),
         store,
         layout,
@@ -74,6 +76,23 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Bloc
         mips=level.mips,
         opening=opening,
     )
+    volume.encoding = level.scale["encoding"]
+    return volume
+
+
+def check_new(
+    spec: VolumeSpec,
+    place: Location,
+    mip: int,
+    *,
+    dtype_known: bool = True,
+    layer_type: LayerType | None = None,
+    **_: Any,
+) -> None:
+    """Refuse what `create_volume` would refuse, as `new_volume.check_new` says."""
+    if not dtype_known:
+        spec = replace(spec, dtype=any_dtype(spec.encoding), channels=None)
+    create_info(spec, mip, layer_type=layer_type, url=str(place))
 
 
 def create_volume(
@@ -85,7 +104,7 @@ def create_volume(
     layer_type: LayerType | None = None,
     compress: bool = True,
     overwrite: bool = False,
-) -> BlockVolume:
+) -> EncodedVolume:
     """Write the info file, all levels, and open level *mip* for writing.
 
     A file of the same volume is kept, and gets the levels that it does not have.

@@ -307,6 +307,11 @@ def _same(name: str, old: Any, new: Any) -> bool:
     return bool(old == new)
 
 
+def any_dtype(encoding: str | None) -> np.dtype[Any]:
+    """Return a type of voxels that an encoding can hold."""
+    return np.dtype(_HOLDS.get(encoding or "raw", DTYPES)[0])
+
+
 def check_encoding(encoding: str, dtype: np.dtype[Any], channels: int) -> None:
     """Refuse voxels that the format or the encoding cannot hold.
 

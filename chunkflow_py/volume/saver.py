@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import (
     AlignmentError,
-    ChunkError,
     GeometryError,
     OptionError,
     VolumeError,
@@ -32,8 +31,10 @@ from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx, hull_of
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.blocking import fitting_block
 from chunkflow_py.volume.disk import check_leave_to_write, check_room
+from chunkflow_py.volume.fitting import check_voxels, fitted
 from chunkflow_py.volume.levels import level_name
 from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.new_volume import check_asked, check_level, check_new, check_time_said
 from chunkflow_py.volume.protocol import Opening, VolumeSpec, check_alignment, coarser
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from chunkflow_py.chunk import Chunk, Kind, Voxels
+    from chunkflow_py.chunk import Chunk, Voxels
     from chunkflow_py.volume.protocol import Volume
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class VolumeSaver:
         times: length of the time axis of a new volume.
         opening: how to use the volume.
         creating: settings of `create_volume` for the format.
+        exactly: whether what is there must have that block size, shard size, encoding and times.
         announced: what commands before this one will create: address -> description of mip 0, or
             ``None`` where it will be known with the first chunk.
     """
@@ -86,6 +88,7 @@ class VolumeSaver:
     times: int | None = None
     opening: Opening = field(default_factory=Opening)
     creating: Mapping[str, Any] = field(default_factory=dict)
+    exactly: bool = True
     announced: Mapping[str, Callable[[], VolumeSpec | None]] = field(default_factory=dict)
     volume: Volume | None = field(default=None, init=False)
     _boxes: BoxGrid | Sequence[BoundingBox] | None = field(default=None, init=False, repr=False)
@@ -111,6 +114,8 @@ class VolumeSaver:
         domain: BoundingBox | None,
         voxels: Voxels | None = None,
         times: int | None = None,
+        *,
+        has_tasks: bool = True,
     ) -> None:
         """Check the boxes of all tasks against the write unit, before the first task.
 
@@ -119,11 +124,14 @@ class VolumeSaver:
             domain: bounds of the volume that the line reads, if known.
             voxels: what will be written, if known.
             times: length of the time axis of the volume that the line reads, if it has one.
+            has_tasks: whether there are tasks, which may name a time.
 
         Raises:
+            OptionError: nothing says which of several time points is written.
             ChunkError: the volume holds other voxels.
             VolumeNotFoundError: there is no volume, and none is to be created.
-            VolumeError: the disk is full, or must not be written to.
+            VolumeError: the disk is full, or must not be written to; or the volume cannot be
+                created as asked for, or exists and is another.
             AlignmentError: two tasks would write to one block; names the sizes that work.
             GeometryError: no task touches the volume.
         """
@@ -132,7 +140,11 @@ class VolumeSaver:
         self.volume = self._open()
         if self.volume is not None:
             self._check_volume(self.volume)
+            if self.time is None and not has_tasks:
+                check_time_said(self.volume.times, self.url)
             return
+        if self.time is None and not has_tasks:
+            check_time_said(self.times, self.url)
         if self._is_announced:
             spec = self.announced[self.place.store_url]()
             if spec is None:
@@ -140,15 +152,18 @@ class VolumeSaver:
             for _ in range(self.mip):
                 spec = _coarser_spec(spec)
             unit, bounds = spec.shard_size or spec.block_size, spec.bounds
+            self._check_asked(spec)
             if voxels is not None:
-                _check_voxels(voxels, self.dtype, spec.dtype, spec.channels, self.url)
+                check_voxels(voxels, self.dtype, spec.dtype, spec.channels, self.url)
         else:
             self._times_for(self.time)
             known = self.bounds or domain or hull_of(boxes)
             if known is None:
+                self._check_new(None, self.block_size)
                 return
             bounds, block = self._plan(boxes, known)
             self._planned = bounds, block
+            self._check_new(bounds, block)
             unit = self.shard_size or block
         self._check_boxes(bounds, unit)
 
@@ -201,14 +216,55 @@ class VolumeSaver:
     def _check_volume(self, volume: Volume) -> None:
         """Refuse a volume that cannot take what the line makes of the known tasks."""
         if self._voxels is not None:
-            _check_voxels(self._voxels, self.dtype, volume.dtype, volume.channels, self.url)
+            check_voxels(self._voxels, self.dtype, volume.dtype, volume.channels, self.url)
         if self.time is not None and not 0 <= self.time < (volume.times or 0):
             there = "no time axis"
             if volume.times is not None:
                 there = f"the time indices 0 to {volume.times - 1}"
             msg = f"{self.url} has {there}, but --time {self.time} was asked for; change --time"
             raise VolumeError(msg)
+        self._check_asked(volume)
         self._check_boxes(volume.bounds, volume.write_unit)
+
+    def _check_asked(self, there: Volume | VolumeSpec) -> None:
+        if not self.exactly:
+            return
+        check_asked(
+            there,
+            self.url,
+            block_size=self.block_size,
+            shard_size=self.shard_size,
+            encoding=self.encoding,
+            times=self.times,
+        )
+
+    def _check_new(self, bounds: BoundingBox | None, block: Zyx | None) -> None:
+        """Refuse a new volume that cannot be made, as far as it is known."""
+        import numpy as np
+
+        voxels = self._voxels
+        block = block or Zyx(64, 64, 64)
+        dtype = self.dtype or (None if voxels is None else np.dtype(voxels.dtype))
+        spec = VolumeSpec(
+            bounds=bounds or shape_bounds(self.shard_size or block),
+            voxel_size_nm=self.voxel_size_nm or (1.0, 1.0, 1.0),
+            dtype=dtype or np.dtype("uint8"),
+            channels=None if voxels is None or voxels.channels == 1 else voxels.channels,
+            kind=None if voxels is None else voxels.kind,
+            block_size=block,
+            encoding=self.encoding,
+            shard_size=self.shard_size,
+            times=self._times_for(self.time),
+            factor=self.factor,
+        )
+        check_new(
+            spec,
+            self.url,
+            self.mip,
+            format=self.format,
+            dtype_known=dtype is not None,
+            **self.creating,
+        )
 
     def _check_boxes(self, bounds: BoundingBox, unit: Zyx) -> None:
         if not self._boxes:
@@ -264,6 +320,7 @@ class VolumeSaver:
         try:
             return open_volume(self.url, self.mip, "r+", format=self.format, opening=self.opening)
         except VolumeNotFoundError as error:
+            check_level(error, self.url, self.mip, self.format, self.opening)
             if self.create or self._is_announced:
                 return None
             msg = f"{error}, or leave out --no-create"
@@ -293,12 +350,13 @@ class VolumeSaver:
         _check_touch(chunk.bbox, bounds, self.url)
         check_alignment([inside], self.shard_size or spec.block_size, bounds, self.url)
         converted(chunk.cut(inside), spec.dtype)
-        logger.info(
-            "creating %s: %s, %s, blocks of %s", self.url, bounds, spec.dtype, spec.block_size
-        )
-        return create_volume(
+        volume = create_volume(
             spec, self.url, self.mip, format=self.format, opening=self.opening, **self.creating
         )
+        logger.info(
+            "created %s: %s, %s, blocks of %s", self.url, bounds, spec.dtype, spec.block_size
+        )
+        return volume
 
 
 def _coarser_spec(spec: VolumeSpec) -> VolumeSpec:
@@ -306,52 +364,6 @@ def _coarser_spec(spec: VolumeSpec) -> VolumeSpec:
 
     z, y, x = (nm * f for nm, f in zip(spec.voxel_size_nm, spec.factor, strict=True))
     return replace(spec, bounds=coarser(spec.bounds, spec.factor), voxel_size_nm=(z, y, x))
-
-
-def fitted(chunk: Chunk, volume: Volume) -> Chunk:
-    """Return *chunk* with the dtype of *volume*.
-
-    Raises:
-        ChunkError: that would lose more than rounding.
-    """
-    from chunkflow_py.volume.conversion import converted
-
-    if not _fits(chunk.dtype, chunk.kind, volume.dtype):
-        msg = (
-            f"chunk {chunk.bbox} is {chunk.dtype}, but {volume.url} holds {volume.dtype}; write to "
-            "another volume, or convert the chunk"
-        )
-        raise ChunkError(msg)
-    return converted(chunk, volume.dtype)
-
-
-def _fits(here: np.dtype[Any], kind: Kind | None, there: np.dtype[Any]) -> bool:
-    """Tell whether voxels can become those of a volume with no loss but rounding."""
-    import numpy as np
-
-    widened = here.kind in "bui" and there.kind in "ui" and np.can_cast(here, there, "safe")
-    quantised = here.kind == "f" and there == np.uint8 and kind in ("probability", "affinity", None)
-    narrowed = here.kind == "f" and there.kind == "f"
-    return here == there or widened or quantised or narrowed
-
-
-def _check_voxels(
-    voxels: Voxels,
-    converted_to: np.dtype[Any] | None,
-    dtype: np.dtype[Any],
-    channels: int | None,
-    url: str,
-) -> None:
-    """Refuse a volume that cannot take what the line will make, before any of it is made."""
-    import numpy as np
-
-    here = np.dtype(voxels.dtype) if converted_to is None else converted_to
-    if voxels.channels != (channels or 1) or not _fits(here, voxels.kind, dtype):
-        msg = (
-            f"the line makes {voxels.channels} channels of {here}, but {url} holds "
-            f"{channels or 1} of {dtype}; write to another volume, or change the line"
-        )
-        raise ChunkError(msg)
 
 
 def shape_bounds(shape: Zyx) -> BoundingBox:

@@ -23,7 +23,7 @@ from chunkflow_py.errors import VolumeError, VolumeNotFoundError, needs_extra
 from chunkflow_py.geometry import AXES, Zyx
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import ZARR_ENCODINGS, ome
-from chunkflow_py.volume.blocks import BlockVolume
+from chunkflow_py.volume.encoded import EncodedVolume
 from chunkflow_py.volume.levels import check_levels
 from chunkflow_py.volume.ome_write import check_channel_names, image_attributes, plain_attributes
 from chunkflow_py.volume.protocol import coarser
@@ -32,6 +32,7 @@ from chunkflow_py.volume.zarr_metadata import (
     ArrayNode,
     GroupNode,
     documents_of,
+    encoding_of,
     read_node,
     write_documents,
 )
@@ -57,7 +58,7 @@ OmeVersion = Literal["0.4", "0.5"]
 _LABELS = "labels"
 
 
-def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> BlockVolume:
+def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> EncodedVolume:
     """Open level *mip* of an image, or a plain array, whose only level is 0.
 
     Raises:
@@ -95,7 +96,7 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Bloc
             axes = ", ".join(frame.axes)
             msg = f"{place} names the axes {axes} of an array of {array.array.ndim} dimensions"
             raise VolumeError(msg)
-        return BlockVolume(
+        volume = EncodedVolume(
             place.url,
             store,
             layout_of(array.array, array.document, frame.axes, prefix, place.url),
@@ -108,6 +109,8 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Bloc
             opening=opening,
             channel_names=frame.channel_names,
         )
+        volume.encoding = encoding_of(array.document)
+        return volume
 
 
 def _array_of(store: Store, path: str, mip: int, place: Location) -> ArrayNode:
@@ -142,7 +145,7 @@ def create_volume(
     ome_version: OmeVersion | None = None,
     channel_names: Sequence[str] = (),
     overwrite: bool = False,
-) -> BlockVolume:
+) -> EncodedVolume:
     """Create an OME-Zarr image with all its levels, or a plain array, and open level *mip*.
 
     An image of the same voxels is kept, and gets the levels that it does not have. An image in a
@@ -164,9 +167,8 @@ def create_volume(
         VolumeError: it cannot be written, the format cannot hold such voxels, or there is another
             volume.
     """
-    version = ome_version or ("0.4" if place.scheme == "zarr2" else "0.5")
-    _check_spec(spec, mip, version, plain=plain, url=place.url)
-    check_channel_names(channel_names, spec.channels, place.url)
+    version = ome_version or _version(place)
+    check_new(spec, place, mip, plain=plain, ome_version=version, channel_names=channel_names)
     axes = (
         *(() if spec.times is None else ("t",)),
         *(() if spec.channels is None else ("c",)),
@@ -199,6 +201,29 @@ def create_volume(
             labels = open_store(replace(place, path=parent).store_url, opening.access)
             _register_label(labels, name, version)
     return open_volume(place, 0 if plain else mip, "r+", opening)
+
+
+def check_new(
+    spec: VolumeSpec,
+    place: Location,
+    mip: int,
+    *,
+    dtype_known: bool = True,
+    plain: bool = False,
+    ome_version: OmeVersion | None = None,
+    channel_names: Sequence[str] = (),
+    **_: Any,
+) -> None:
+    """Refuse what `create_volume` would refuse, as `new_volume.check_new` says."""
+    version = ome_version or _version(place)
+    _check_spec(spec, mip, version, plain=plain, url=place.url)
+    _compressors(spec.encoding or "zstd", spec.dtype, 2 if version == "0.4" else 3, place.url)
+    if dtype_known:
+        check_channel_names(channel_names, spec.channels, place.url)
+
+
+def _version(place: Location) -> OmeVersion:
+    return "0.4" if place.scheme == "zarr2" else "0.5"
 
 
 def _levels(spec: VolumeSpec, mip: int) -> dict[int, VolumeSpec]:

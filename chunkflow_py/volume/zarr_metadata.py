@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from chunkflow_py.errors import VolumeError, needs_extra
+from chunkflow_py.volume import ZARR_ENCODINGS
 
 with needs_extra("zarr", "a zarr volume"):
     import zarr
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.store.protocol import Store
 
+_UNCOMPRESSED = {"bytes", "crc32c", "sharding_indexed", "transpose"}
 # written in this order: whoever sees the last one sees what it speaks of
 _ORDER = (".zattrs", ".zarray", ".zgroup", "zarr.json")
 # of a document that there is already, these may differ
@@ -101,6 +103,16 @@ def _codec_names(document: Any) -> list[str]:
     for codec in document.get("codecs") or ():
         names += [codec["name"], *_codec_names(codec.get("configuration") or {})]
     return names
+
+
+def encoding_of(document: Mapping[str, Any]) -> str | None:
+    """Return the name of the compression of an array's blocks, if it is one of `ZARR_ENCODINGS`."""
+    compressor = document.get("compressor")
+    names = _codec_names(document) if compressor is None else [compressor.get("id")]
+    known = [name for name in names if name in ZARR_ENCODINGS]
+    if known:
+        return str(known[0])
+    return "raw" if {*names} <= _UNCOMPRESSED else None
 
 
 def _is_known(name: str) -> bool:

@@ -1,0 +1,15 @@
+"""A level of a volume of blocks that knows the name of its encoding."""
+
+from __future__ import annotations
+
+from chunkflow_py.volume.blocks import BlockVolume
+
+
+class EncodedVolume(BlockVolume):
+    """A `BlockVolume`.
+
+    Attributes:
+        encoding: compression of the blocks, as `VolumeSpec` names it, where it has a name there.
+    """
+
+    encoding: str | None = None

@@ -1,0 +1,65 @@
+"""Whether the voxels of a line fit into a volume, and chunks made to fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.errors import ChunkError
+from chunkflow_py.volume.conversion import converted
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk, Kind, Voxels
+    from chunkflow_py.volume.protocol import Volume
+
+
+def fitted(chunk: Chunk, volume: Volume) -> Chunk:
+    """Return *chunk* with the dtype of *volume*.
+
+    Raises:
+        ChunkError: that would lose more than rounding.
+    """
+    if not fits(chunk.dtype, chunk.kind, volume.dtype):
+        msg = (
+            f"chunk {chunk.bbox} is {chunk.dtype}, but {volume.url} holds {volume.dtype}; write to "
+            "another volume, or convert the chunk"
+        )
+        raise ChunkError(msg)
+    return converted(chunk, volume.dtype)
+
+
+def fits(here: np.dtype[Any], kind: Kind | None, there: np.dtype[Any]) -> bool:
+    """Tell whether voxels can become those of a volume with no loss but rounding."""
+    widened = here.kind in "bui" and there.kind in "ui" and np.can_cast(here, there, "safe")
+    quantised = here.kind == "f" and there == np.uint8 and kind in ("probability", "affinity", None)
+    narrowed = here.kind == "f" and there.kind == "f"
+    return here == there or widened or quantised or narrowed
+
+
+def check_voxels(
+    voxels: Voxels,
+    converted_to: np.dtype[Any] | None,
+    dtype: np.dtype[Any],
+    channels: int | None,
+    url: str,
+) -> None:
+    """Refuse a volume that cannot take what the line will make, before any of it is made.
+
+    Args:
+        voxels: what the line makes.
+        converted_to: their type when they are written, if it is another.
+        dtype: of the volume.
+        channels: of the volume, or ``None`` without a channel axis.
+        url: of the volume, for the message.
+
+    Raises:
+        ChunkError: names both.
+    """
+    here = np.dtype(voxels.dtype) if converted_to is None else converted_to
+    if voxels.channels != (channels or 1) or not fits(here, voxels.kind, dtype):
+        msg = (
+            f"the line makes {voxels.channels} channels of {here}, but {url} holds "
+            f"{channels or 1} of {dtype}; write to another volume, or change the line"
+        )
+        raise ChunkError(msg)
