@@ -11,7 +11,11 @@ The region of a bucket in AWS itself is asked for; at another address it is ``AW
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import re
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store.address import check_bucket, check_prefix
@@ -19,6 +23,9 @@ from chunkflow_py.store.service import Service, no_client
 
 if TYPE_CHECKING:
     from chunkflow_py.store.protocol import Access
+
+# Variables that say where a cloud is, and who asks.
+_VARIABLES = re.compile(r"(?i)(AWS|GOOGLE|GCE|CLOUDSDK|STORAGE|SSL)_|\w*PROXY|HOME$")
 
 
 def open_service(scheme: str, path: str, access: Access) -> Service:
@@ -37,17 +44,35 @@ def open_service(scheme: str, path: str, access: Access) -> Service:
         raise VolumeError(msg)
     bucket, _, prefix = path.partition("/")
     prefix = prefix.strip("/")
-    root = f"{scheme}://{bucket}"
     if not bucket:
         msg = f"{scheme}://{path} names no bucket; write {scheme}://bucket/prefix"
         raise VolumeError(msg)
     check_bucket(scheme, bucket)
     check_prefix(scheme, bucket, prefix)
+    service = _open_bucket(scheme, bucket, access, _surroundings())
+    return replace(service, prefix=prefix, url=f"{service.root}/{prefix}".rstrip("/"))
+
+
+def _surroundings() -> tuple[Any, ...]:
+    """Return what a service depends on besides its address: this process and its environment."""
+    names = sorted(name for name in os.environ if _VARIABLES.match(name))
+    return os.getpid(), *((name, os.environ[name]) for name in names)
+
+
+@lru_cache(maxsize=32)
+def _open_bucket(
+    scheme: str,
+    bucket: str,
+    access: Access,
+    surroundings: tuple[Any, ...],  # noqa: ARG001 part of what is remembered
+) -> Service:
+    """Return the service for a bucket: one, whose connections and credentials all stores share."""
+    root = f"{scheme}://{bucket}"
     service = Service(
         kind=scheme,
         bucket=bucket,
-        prefix=prefix,
-        url=f"{root}/{prefix}".rstrip("/"),
+        prefix="",
+        url=root,
         root=root,
         anonymous=access.anonymous,
         make=no_client,

@@ -42,6 +42,7 @@ CONNECTIONS = 32
 WHOLE_BYTES = 64 << 20
 PART_BYTES = 16 << 20
 
+_SEEN: set[tuple[str | None, str]] = set()  # buckets that are there
 _MARKS = "chunkflow-writes"  # clouds keep 2 KiB of such words with an object
 _MARKS_KEPT = 64
 _NO_MARKS: tuple[str, ...] = ()
@@ -132,7 +133,6 @@ class CloudStore:
             msg = f"cannot open {service.url}: {_first_line(error)}; check its address"
             raise VolumeError(msg) from None
         self._patient: ObjectStore | None = None
-        self._bucket_seen = False
         self.url = service.url
 
     def _name(self, key: str) -> str:
@@ -180,9 +180,10 @@ class CloudStore:
             return bytes(answer.bytes()), answer
 
         try:
-            return self._call(call)  # type: ignore[no-any-return]
+            found: tuple[bytes, Any] = self._call(call)
         except CallFailedError as failed:
             if self._is_absent(failed):
+                _SEEN.add(self._service.identity)
                 return None
             if failed.failure.status == 416:  # it begins after the end
                 return b"", None
@@ -190,6 +191,8 @@ class CloudStore:
             if isinstance(part, dict) and failed.failure.status is None and self.size(key) == 0:
                 return b"", None
             self._fail("read", key, failed)
+        _SEEN.add(self._service.identity)
+        return found
 
     def size(self, key: str) -> int | None:
         """Return the length of an object in bytes, or ``None`` if there is none."""
@@ -200,9 +203,8 @@ class CloudStore:
             if not self._is_absent(failed):
                 self._fail("read", key, failed)
         # An answer to HEAD has no body that would tell a missing bucket from a missing object.
-        if not self._bucket_seen:
+        if self._service.identity not in _SEEN:
             self._fetch(key, (0, 1))
-            self._bucket_seen = True
         return None
 
     def list(self, prefix: str = "") -> Iterator[str]:

@@ -31,6 +31,7 @@ class Service:
         make: makes an obstore client from its client options and retry options.
         headers: sent with every request.
         endpoint: address that stands for the cloud's own, if any.
+        clients: those made so far; a new one would have to make all its connections anew.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Service:
     make: Callable[[dict[str, Any], dict[str, Any]], ObjectStore]
     headers: dict[str, str] = field(repr=False)
     endpoint: str | None = None
+    clients: dict[Any, ObjectStore] = field(default_factory=dict, repr=False, compare=False)
 
     def client(self, manners: Manners, *, is_upload: bool = False) -> ObjectStore:
         """Return a client.
@@ -51,6 +53,8 @@ class Service:
             is_upload: for large uploads: an answer begins only when all has been sent, and parts
                 are tried again one by one.
         """
+        if (manners, is_upload) in self.clients:
+            return self.clients[manners, is_upload]
         options: dict[str, Any] = {
             "allow_http": True,
             "connect_timeout": timedelta(seconds=manners.connect_s),
@@ -64,7 +68,7 @@ class Service:
             "max_retries": 3 if is_upload else 0,
             "retry_timeout": timedelta(seconds=manners.budget_s),
         }
-        return self.make(options, retries)
+        return self.clients.setdefault((manners, is_upload), self.make(options, retries))
 
     def check_writable(self) -> None:
         """Refuse what Google never allows.
@@ -104,6 +108,11 @@ class Service:
         else:
             remedy = f"see what {self.root} says of it"
         return kind(f"cannot {what}: {failed}; {remedy}")
+
+    @property
+    def identity(self) -> tuple[str | None, str]:
+        """What tells this bucket from all others."""
+        return self.endpoint, self.root
 
     @property
     def address(self) -> str:

@@ -127,6 +127,30 @@ def test_wrong_region(s3):
         store.get("key")
 
 
+@pytest.mark.parametrize("s3", ["ministack"], indirect=True)
+def test_stores_of_a_bucket_share_connections(s3, monkeypatch):
+    """A second store of a bucket connects no more; one with other credentials is another."""
+    first, second = open_store(s3.url), open_store(f"{s3.url}/below")
+    assert first._client is second._client
+    assert (first.url, second.url) == (s3.url, f"{s3.url}/below")
+    first.put("below/key", b"x")
+    assert second.get("key") == b"x"
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
+    with s3.faults() as faults:
+        open_store(s3.url).get("key")
+        (request,) = faults.log()
+    assert "another" in request["headers"]["Authorization"]
+
+
+@pytest.mark.parametrize("s3", ["ministack"], indirect=True)
+def test_a_bucket_is_looked_for_once(s3):
+    """That a missing object is not a missing bucket is asked once for all stores of a bucket."""
+    with s3.faults() as faults:
+        for _ in range(2):
+            assert open_store(s3.url).size("key") is None
+        assert [each["method"] for each in faults.log()] == ["HEAD", "GET", "HEAD"]
+
+
 @pytest.mark.parametrize("url", ["/data/em", "mem://name/em"])
 def test_light(url):
     """A local store imports neither a library of a cloud nor numpy."""
