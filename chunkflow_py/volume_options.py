@@ -115,7 +115,7 @@ def loader_from(
     Raises:
         OptionError: two options contradict each other.
     """
-    from chunkflow_py.volume.checks import blackout, validation
+    from chunkflow_py.volume.checks import Blackout, Validation
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.loader import VolumeLoader
     from chunkflow_py.volume.protocol import Opening
@@ -130,9 +130,9 @@ def loader_from(
     opening = Opening(fill_missing=options["fill_missing"], access=access_from(options))
     checks: list[Check] = []
     if coarse is not None:
-        checks.append(validation(url, coarse, format, opening, options["time"]))
+        checks.append(Validation(url, coarse, format, opening, options["time"]))
     if options["blackout_sections"]:
-        checks.append(blackout(url, opening.access))
+        checks.append(Blackout(url, opening.access))
     spelling = ("--chunk-start", "--stop", "--chunk-size", "--expand-margin-size")
     start, stop, size = options["chunk_start"], options["stop"], options["chunk_size"]
     return VolumeLoader(

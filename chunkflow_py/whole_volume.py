@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.errors import VolumeError, VolumeNotFoundError
+from chunkflow_py.errors import AlignmentError, VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import BoxGrid, Region, Zyx
 from chunkflow_py.ops.downsample import Downsampler
 from chunkflow_py.ops.skip_task_by_blocks_in_volume import StoredSkipper
@@ -179,12 +179,14 @@ def downsampling(
     Raises:
         VolumeNotFoundError: the volume has not both levels.
         VolumeError: they are no whole factor apart.
+        AlignmentError: *size* is no multiple of the write unit of the level.
     """
     opening = opening or Opening()
     fine = open_volume(url, mip - 1, opening=opening)
     coarse = open_volume(url, mip, opening=opening)
     factor = level_factor(fine, coarse)
     size = size or task_size(coarse.write_unit, coarse, TASK_BYTES // factor.product())
+    _check_size(size, coarse, mip)
     reader = FinerReader(fine, factor)
     shrink = Downsampler(factor, mode, sparse, coarse_tasks=True)
     operators = [
@@ -196,6 +198,17 @@ def downsampling(
         operators.insert(0, _skipping(StoredSkipper(url, mip, opening=opening)))
     boxes = BoxGrid.covering(coarse.bounds, size, respect_stop=True)
     return Pipeline(operators, Source("tasks", VolumeTasks(boxes, coarse.times)), **running)
+
+
+def _check_size(size: Zyx, level: Volume, mip: int) -> None:
+    unit, whole = level.write_unit, level.bounds.size
+    if any(n % u and n < all_ for n, u, all_ in zip(size, unit, whole, strict=True)):
+        near = -(-size // unit) * unit
+        msg = (
+            f"tasks of {size} cut the blocks or shards {unit} of {level.url} at mip {mip} (zyx, "
+            f"voxels of that level); nearest that works is {near}"
+        )
+        raise AlignmentError(msg)
 
 
 def run_all(line: Pipeline) -> Iterator[Task]:

@@ -15,7 +15,7 @@ from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.downsample import downsample
 from chunkflow_py.volume.protocol import VolumeSpec
-from chunkflow_py.whole_volume import Conversion, run_all, task_size
+from chunkflow_py.whole_volume import Conversion, downsampling, run_all, task_size
 
 BOUNDS = BoundingBox((-3, 7, 100), (37, 40, 151))
 SPEC = VolumeSpec(
@@ -255,3 +255,14 @@ def test_sizes_of_tasks(tmp_path):
     assert task_size(Zyx(64, 64, 64), volume, 1) == Zyx(64, 64, 64)
     whole = task_size(Zyx(8, 16, 16), volume)
     assert len(BoxGrid.covering(BOUNDS, whole)) == 1
+
+
+@pytest.mark.parametrize("scheme", ["precomputed", "zarr"])
+def test_tasks_that_cut_the_blocks_of_a_level(tmp_path, scheme):
+    """A size of tasks that cuts blocks is refused with one that works; the whole level works."""
+    url = f"{scheme}://{tmp_path}/em"
+    bounds = BoundingBox.from_size((0, 0, 0), (80, 80, 80))
+    create_volume(replace(SPEC, bounds=bounds, block_size=Zyx(16, 16, 16), max_mip=1), url)
+    with pytest.raises(AlignmentError, match=r"nearest that works is \(16, 16, 16\)"):
+        downsampling(url, 1, size=Zyx(13, 13, 13))
+    assert not list(run_all(downsampling(url, 1, size=Zyx(16, 40, 16))))

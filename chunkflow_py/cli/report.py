@@ -169,9 +169,9 @@ class Report(Listener):
             if cost is not None and cost.needed_bytes:
                 share = cost.decoded_bytes / cost.needed_bytes
                 lines.append(
-                    f"{stage.name} read {describe_bytes(cost.stored_bytes)} and decoded "
-                    f"{describe_bytes(cost.decoded_bytes)}, {share:.2f} times the "
-                    f"{describe_bytes(cost.needed_bytes)} that were needed; {cost.cache_hits} "
+                    f"{stage.name} read {_amount(cost.stored_bytes)} and decoded "
+                    f"{_amount(cost.decoded_bytes)}, {share:{'.2f' if share < 100 else ',.0f'}} "
+                    f"times the {_amount(cost.needed_bytes)} that were needed; {cost.cache_hits} "
                     f"block{'' if cost.cache_hits == 1 else 's'} were kept from earlier tasks"
                 )
         return lines
@@ -188,3 +188,8 @@ class Report(Listener):
             left = self.total - self.done - 1
             counts = f"{self.done} of {self.total} tasks done, 1 failed, {left} not run."
             click.echo(counts, err=True)
+
+
+def _amount(size: int) -> str:
+    """Return a number of bytes as it is printed, in bytes if it is far less than a megabyte."""
+    return describe_bytes(size) if size >= 1e5 else f"{size:,} bytes"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.errors import GeometryError
+from chunkflow_py.errors import GeometryError, OptionError
 from chunkflow_py.stages import operator
 from chunkflow_py.task import Skip
 from chunkflow_py.volume_options import access_options, opening_from, volume_path_option
@@ -42,15 +42,26 @@ class StoredSkipper:
     thread_safe: bool = field(default=True, init=False)
     _volume: Volume | None = field(default=None, init=False, repr=False)
 
-    def prepare(self, _: object) -> None:
+    def prepare(self, outline: Any) -> None:
         """Open the volume.
+
+        Args:
+            outline: of the line, an `Outline`; ``None`` outside of one.
 
         Raises:
             VolumeNotFoundError: there is none; blocks can only be looked for in one that exists.
+            OptionError: the line has no tasks with boxes.
         """
         from chunkflow_py.volume import open_volume
 
         self._volume = open_volume(self.volume_path, self.mip, opening=self.opening)
+        if outline is not None and not outline.has_tasks:
+            msg = (
+                f"skip-task-by-blocks-in-volume looks for the blocks of a task's box in "
+                f"{self.volume_path}, but no task has one; put generate-tasks or create-bbox in "
+                "front of it"
+            )
+            raise OptionError(msg)
 
     def __call__(self, task: Task) -> Task:
         """Raise `Skip` if all is stored."""

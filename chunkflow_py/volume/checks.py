@@ -1,12 +1,14 @@
 """What may be wrong with a chunk of a volume: bad sections, blocks that got lost.
 
-A check is called with the chunk, the volume it was read from and the time index that was read, and
-returns the chunk to go on with.
+A check is prepared before the first task, and called with the chunk, the volume it was read from
+and the time index that was read; it returns the chunk to go on with.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -32,45 +34,70 @@ BAD_SECTIONS_FILE = "blackout_section_ids.json"
 class Check(Protocol):
     """What is done with every chunk that is read."""
 
+    def prepare(self) -> None:
+        """Find out before the first task whether the check can be made."""
+
     def __call__(self, chunk: Chunk, volume: Volume, time: int | None = None, /) -> Chunk:
         """Return the chunk to go on with; *time* is the time index that was read."""
 
 
-def blackout(url: str, access: Access) -> Check:
-    """Return a check that sets the bad sections of the volume to 0; their list is read once."""
-    sections: list[int] | None = None
+@dataclass
+class Blackout:
+    """Sets the bad sections of a volume to 0; their list is read once.
 
-    def check(chunk: Chunk, _: Volume, __: int | None = None, /) -> Chunk:
-        nonlocal sections
-        if sections is None:
-            sections = bad_sections(url, access)
-        return blacken(chunk, sections)
+    Attributes:
+        url: of the volume.
+        access: how to call on its store.
+    """
 
-    return check
+    url: str
+    access: Access = field(default_factory=Access)
+
+    @cached_property
+    def sections(self) -> list[int]:
+        """The z of the sections."""
+        return bad_sections(self.url, self.access)
+
+    def prepare(self) -> None:
+        """Read the list."""
+        _ = self.sections
+
+    def __call__(self, chunk: Chunk, _: Volume, __: int | None = None, /) -> Chunk:
+        """Return *chunk* without the bad sections."""
+        return blacken(chunk, self.sections)
 
 
-def validation(
-    url: str, mip: int, format: str | None, opening: Opening, time: int | None = None
-) -> Check:
-    """Return a check that compares each chunk with level *mip* of the same volume.
+@dataclass
+class Validation:
+    """Compares each chunk with a coarser level of the same volume.
 
-    Args:
+    Attributes:
         url: of the volume.
         mip: the coarser level.
         format: of the volume, where the address does not say it.
         opening: how to use the volume.
         time: time index that is read, where that is not the task's.
     """
-    coarse: Volume | None = None
 
-    def check(chunk: Chunk, volume: Volume, read: int | None = None, /) -> Chunk:
-        nonlocal coarse
-        if coarse is None:
-            coarse = open_volume(url, mip, format=format, opening=opening)
-        check_against_mip(chunk, volume, coarse, time if read is None else read)
+    url: str
+    mip: int
+    format: str | None = None
+    opening: Opening | None = None
+    time: int | None = None
+
+    @cached_property
+    def coarse(self) -> Volume:
+        """The coarser level."""
+        return open_volume(self.url, self.mip, format=self.format, opening=self.opening)
+
+    def prepare(self) -> None:
+        """Open the coarser level."""
+        _ = self.coarse
+
+    def __call__(self, chunk: Chunk, volume: Volume, read: int | None = None, /) -> Chunk:
+        """Return *chunk* as it is, if it agrees."""
+        check_against_mip(chunk, volume, self.coarse, self.time if read is None else read)
         return chunk
-
-    return check
 
 
 def bad_sections(url: str, access: Access = Access()) -> list[int]:  # noqa: B008  (frozen)

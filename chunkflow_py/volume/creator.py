@@ -13,6 +13,7 @@ from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.blocking import fitting_block, shard_for_memory
 from chunkflow_py.volume.disk import check_leave_to_write
 from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.new_volume import check_new
 from chunkflow_py.volume.protocol import Opening, VolumeSpec
 
 if TYPE_CHECKING:
@@ -79,6 +80,10 @@ class VolumeCreator:
         """Tell later commands of the line."""
         self.announced[Location.parse(self.url).store_url] = self.known_spec
 
+    @property
+    def _size_known(self) -> bool:
+        return self.voxel_size is not None or self.model is not None
+
     @cached_property
     def model(self) -> Volume | None:
         """The volume that says what options do not."""
@@ -143,7 +148,8 @@ class VolumeCreator:
         """Refuse a place where nothing can be made.
 
         Raises:
-            VolumeError: the folder must not be written to.
+            VolumeError: the folder must not be written to, or the volume cannot be what it is to
+                be.
             OptionError: a dataset of a file is to be replaced.
         """
         place = Location.parse(self.url)
@@ -151,12 +157,14 @@ class VolumeCreator:
             msg = f"{self.url} is in a file, of which nothing is replaced; leave --overwrite out"
             raise OptionError(msg)
         check_leave_to_write(place)
+        if (spec := self.known_spec()) is not None:
+            check_new(spec, self.url, format=self.format, **self.creating)
 
     def __enter__(self) -> VolumeCreator:
         """Create the volume, if no chunk is needed for it."""
         spec = self.known_spec()
         if spec is not None and not self._done:
-            self._create(spec)
+            self._create(spec, size_known=self._size_known)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -166,10 +174,16 @@ class VolumeCreator:
         """Create the volume, at the first task."""
         if not self._done:
             there = self.input_name in task.items
-            self._create(self.spec(task.chunk(self.input_name) if there else None))
+            spec = self.spec(task.chunk(self.input_name) if there else None)
+            self._create(spec, size_known=self._size_known or there)
         return task
 
-    def _create(self, spec: VolumeSpec) -> None:
+    def _create(self, spec: VolumeSpec, *, size_known: bool) -> None:
+        if not size_known:
+            logger.warning(
+                "%s: nothing says the voxel size of %s, 1 nm along z, y and x is taken; give "
+                "--voxel-size", self.command, self.url,
+            )  # fmt: skip
         create_volume(
             spec,
             self.url,

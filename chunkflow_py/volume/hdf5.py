@@ -116,14 +116,12 @@ def find_dataset(file: h5py.File, path: Path, dataset_path: str | None) -> h5py.
         raise VolumeNotFoundError(msg)
     item = file.get(dataset_path)
     if not isinstance(item, h5py.Dataset):
-        msg = (
-            f"{path} has no dataset {dataset_path!r}, only {_listing(file)}; change --dataset-path"
-        )
+        msg = f"{path} has no dataset {dataset_path!r}, only {_listing(file)}; name one of them"
         raise VolumeNotFoundError(msg)
     if item.dtype.kind not in "buif":
         msg = (
             f"dataset {item.name} of {path} holds {item.dtype}, not numbers; its datasets are "
-            f"{_listing(file)}; change --dataset-path"
+            f"{_listing(file)}; name another"
         )
         raise VolumeError(msg)
     return item

@@ -66,12 +66,12 @@ def check_signature(path: Path) -> None:
     """
     with os_errors("read", path):
         if path.is_dir():
-            msg = f"{path} is a folder, not an HDF5 file; check --file-name"
+            msg = f"{path} is a folder, not an HDF5 file; name a file"
             raise VolumeError(msg)
         if not h5py.is_hdf5(path):
             with path.open("rb"):  # a missing or forbidden file is told as such
                 pass
-            msg = f"{path} is not an HDF5 file; check --file-name"
+            msg = f"{path} is not an HDF5 file; check its name"
             raise VolumeError(msg)
 
 

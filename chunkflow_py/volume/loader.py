@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from chunkflow_py.errors import VolumeError
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.memory import Need
 from chunkflow_py.volume import open_volume
@@ -73,7 +74,7 @@ class VolumeLoader:
 
         Raises:
             VolumeNotFoundError: there is none, or it has no such level.
-            VolumeError: it cannot be read.
+            VolumeError: it cannot be read, or has no such time index.
             ChunkError: it has not these channels.
         """
         with self._lock:
@@ -84,6 +85,12 @@ class VolumeLoader:
     def _open(self, opening: Opening) -> Volume:
         found = open_volume(self.url, self.mip, format=self.format, opening=opening)
         check_channels(self.channels, found.channels, found.url)
+        if self.time is not None and not 0 <= self.time < (found.times or 0):
+            there = "no time axis"
+            if found.times is not None:
+                there = f"the time indices 0 to {found.times - 1}"
+            msg = f"{self.url} has {there}, but --time {self.time} was asked for; change --time"
+            raise VolumeError(msg)
         return found
 
     def __enter__(self) -> VolumeLoader:
@@ -98,8 +105,14 @@ class VolumeLoader:
     # --- the line ------------------------------------------------------------------------------
 
     def prepare(self, outline: Any) -> None:
-        """Take from the line (an `Outline`) its tasks."""
+        """Take from the line (an `Outline`) its tasks, and see whether all checks can be made.
+
+        Raises:
+            VolumeNotFoundError: something that a check needs is missing.
+        """
         self._line = outline
+        for check in self.checks:
+            check.prepare()
 
     @property
     def _has_tasks(self) -> bool:

@@ -71,7 +71,8 @@ def test_like_the_chunk(url):
 def test_shards_that_equal_tasks(url):
     """Shards are the largest that a task can write in the memory, and tasks of that size work."""
     text = run(
-        "create-volume -z 128 256 256 -d uint8 -b 16 32 32 --sharded --task-memory 1MiB -v", url
+        "create-volume -z 128 256 256 -d uint8 -b 16 32 32 -s 9 9 9 --sharded --task-memory 1MiB -v",
+        url,
     )
     # 3 bytes a voxel: 2^18 voxels, 16 blocks
     assert text == f"generate-tasks --volume-path {url} --chunk-size 32 64 128\n"
@@ -175,3 +176,23 @@ def test_hdf5(tmp_path):
     url = f"h5://{tmp_path}/out.h5:raw"
     run("create-volume -z 8 16 24 -d uint16 -s 40 4 4 -v", url)
     assert open_volume(url).bounds.size == (8, 16, 24)
+
+
+def test_an_unknown_voxel_size(url):
+    """That nothing says the voxel size is told in one line, and only then."""
+    said = "nothing says the voxel size of"
+    text = run("create-volume -z 8 8 8 -d uint8 -v", url)
+    assert text.count(said) == 1
+    assert "--voxel-size" in text
+    assert said not in run("create-volume -z 8 8 8 -d uint8 -s 1 1 1 -v", url)
+    assert said not in run(f"create-volume --like {url} -v", f"{url}2")
+    assert said not in run("create-chunk -s 8 8 8 create-volume -v", f"{url}3")
+
+
+def test_what_cannot_be_made_is_found_first(tmp_path):
+    """A volume that its format cannot hold is refused before the line does anything."""
+    words = f"-z 8 8 8 -s 1 1 1 -c 1 -o 0 0 0 -b 8 8 8 -v precomputed://{tmp_path}/out"
+    text = run(f"create-chunk -s 8 8 8 save-h5 -f {tmp_path}/a.h5 create-volume -d float64", words,
+               code=1)  # fmt: skip
+    assert "cannot hold float64" in text
+    assert list(tmp_path.iterdir()) == []

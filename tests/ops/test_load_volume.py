@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.main import cli
+from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.geometry import BoundingBox, Region
 from chunkflow_py.pipeline import Pipeline
 from chunkflow_py.stages import Source, TaskSource
@@ -234,3 +235,47 @@ def test_other_levels_and_datasets_are_other_places(tmp_path):
     run("load-volume -m 1 -v", em, *chunk, "save-volume -v", em)
     create_volume(replace(spec, max_mip=0), f"h5://{em}.h5:raw")
     run(f"load-volume -v h5://{em}.h5:raw save-volume -v h5://{em}.h5:copy")
+
+
+@pytest.mark.parametrize("scheme", ["precomputed", "zarr"])
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--validate-mip 4", "has no mip 4"),
+        ("--blackout-sections", "has no file blackout_section_ids.json"),
+        ("--time 2", "no time axis, but --time 2 was asked for; change --time"),
+    ],
+)
+def test_what_is_missing_is_found_first(tmp_path, scheme, words, text):
+    """What the checks need, and the time index, are looked for before the first task."""
+    url = f"{scheme}://{tmp_path}/em"
+    spec = VolumeSpec(BOUNDS, (40, 4, 4), np.dtype("u1"), None, "image", (8, 16, 16), max_mip=1)
+    create_volume(spec, url)
+    line = Pipeline([stage("load-volume", "-v", url, words)])
+    with pytest.raises(ChunkflowError, match=text):
+        line.check()
+
+
+def test_a_time_index_that_is_not_there(tmp_path):
+    """The time indices that the volume has are named."""
+    spec = VolumeSpec(BOUNDS, (40, 4, 4), np.dtype("u1"), None, None, (10, 16, 16), times=2)
+    create_volume(spec, f"zarr://{tmp_path}/em")
+    text = run(f"load-volume --time 2 -v zarr://{tmp_path}/em", code=1)
+    assert "has the time indices 0 to 1, but --time 2 was asked for" in text
+
+
+def test_files_that_are_none(tmp_path, monkeypatch):
+    """Messages on HDF5 name no option that load-volume does not have."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "em").mkdir()
+    (tmp_path / "text").write_text("no HDF5")
+    spec = VolumeSpec(BOUNDS, (40, 4, 4), np.dtype("u1"), None, "image", (8, 16, 16))
+    create_volume(spec, "h5://raw.h5")
+    for url, said in (
+        ("h5://em", "is a folder, not an HDF5 file; name a file"),
+        ("h5://text", "is not an HDF5 file; check its name"),
+        ("raw.h5:nothing", "has no dataset 'nothing', only /main"),
+    ):
+        text = run("load-volume -v", url, code=1)
+        assert said in text
+        assert "--" not in text

@@ -115,3 +115,10 @@ def test_a_task_without_a_box(url):
     """A task without a box has no blocks to look for."""
     with pytest.raises(GeometryError, match="a task without a box has no blocks"):
         StoredSkipper(url)(Task())
+
+
+def test_a_line_without_tasks(url):
+    """A line that makes no tasks with boxes is a usage error, which names what makes them."""
+    result = CliRunner().invoke(cli, ["skip-task-by-blocks-in-volume", "-v", url])
+    assert result.exit_code == 2
+    assert "put generate-tasks or create-bbox in front of it" in result.output
