@@ -22,6 +22,7 @@ units; then what to change and the nearest value that works.
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+# Name and password before a host, and what signs an address, wherever a message holds one.
+_SECRETS = (
+    re.compile(r"(?<=://)[^\s/?#@]*@"),
+    re.compile(r"(?<=\w)[?#](?=[^\s?#]*(?:[Ss]ig|[Tt]oken|[Kk]ey|[Cc]redential))[^\s|;,]+"),
+)
+
+
 class ChunkflowError(Exception):
     """Base of all errors that chunkflow_py raises on purpose."""
+
+    def __str__(self) -> str:
+        """Return the sentence, without passwords of addresses that it holds."""
+        text = Exception.__str__(self)
+        for pattern in _SECRETS:
+            text = pattern.sub("", text)
+        return text
 
 
 class OptionError(ChunkflowError, ValueError):
@@ -51,9 +66,6 @@ class ChunkError(ChunkflowError, ValueError):
 
 class MissingChunkError(ChunkflowError, KeyError):
     """A task has no item of this name."""
-
-    # KeyError prints the repr of its argument; a sentence should be printed as it is.
-    __str__ = Exception.__str__
 
 
 class VolumeError(ChunkflowError, OSError):

@@ -8,7 +8,14 @@ import pytest
 
 import chunkflow_py
 from chunkflow_py import errors
-from chunkflow_py.errors import ChunkflowError, MissingExtraError, OperatorError, needs_extra
+from chunkflow_py.errors import (
+    ChunkflowError,
+    MissingChunkError,
+    MissingExtraError,
+    OperatorError,
+    VolumeError,
+    needs_extra,
+)
 
 ALL = [value for value in vars(errors).values() if inspect.isclass(value)]
 
@@ -79,3 +86,20 @@ def test_unknown_public_name() -> None:
     """A wrong name is an AttributeError, as with any module."""
     with pytest.raises(AttributeError, match="has no attribute 'Chunky'"):
         chunkflow_py.Chunky  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("cannot open http://me:geheim@host/em: no", "cannot open http://host/em: no"),
+        ("a://me@h/x and b://you:p@h/y; go", "a://h/x and b://h/y; go"),
+        ("https://h/em?X-Amz-Signature=abc&b=c; go", "https://h/em; go"),
+        ("is that so? no #1 key", "is that so? no #1 key"),
+        ("write to me@host, not s3://bucket/em", "write to me@host, not s3://bucket/em"),
+    ],
+)
+def test_no_secrets(said: str, shown: str) -> None:
+    """No message holds the password or the signature of an address, whoever made the message."""
+    assert str(VolumeError(said)) == shown
+    assert str(MissingChunkError(said)) == shown
+    assert str(OperatorError("load", None, VolumeError(said))).endswith(shown)

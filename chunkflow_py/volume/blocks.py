@@ -25,6 +25,7 @@ import numpy as np
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.geometry import AXES, BoundingBox, Zyx
+from chunkflow_py.store.address import without_secrets
 from chunkflow_py.store.protocol import together
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.block_cache import BlockCache
@@ -69,7 +70,7 @@ class BlockVolume:
     """One level of a volume of blocks, as a `Volume`.
 
     Args:
-        url: what a person would write to open it again.
+        url: what a person would write to open it again, with a password if it has one.
         store: of the objects.
         layout: of the array in the store.
         voxel_offset: position of the first voxel, zyx.
@@ -112,7 +113,8 @@ class BlockVolume:
             if axis not in _CANONICAL and length != 1:
                 msg = f"{url} has an axis {axis!r} of length {length}; known are t, c, z, y, x"
                 raise VolumeError(msg)
-        self.url, self.mip, self.mips, self._mode = url, mip, mips, mode
+        self._address, self.url = url, without_secrets(url)
+        self.mip, self.mips, self._mode = mip, mips, mode
         self._store, self._layout, self._opening = store, layout, opening or Opening()
         self.bounds = BoundingBox.from_size(voxel_offset, self._spatial(layout.shape))
         self.voxel_size_nm = voxel_size_nm
@@ -129,7 +131,7 @@ class BlockVolume:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
         """Open it again in another process."""
-        return partial(open_volume, self.url, self.mip, self._mode, opening=self._opening), ()
+        return partial(open_volume, self._address, self.mip, self._mode, opening=self._opening), ()
 
     # --- reading ---------------------------------------------------------------------------------
 

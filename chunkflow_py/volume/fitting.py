@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.volume.conversion import converted
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from chunkflow_py.chunk import Chunk, Kind, Voxels
     from chunkflow_py.volume.protocol import Volume
 
@@ -26,11 +25,15 @@ def fitted(chunk: Chunk, volume: Volume) -> Chunk:
             "another volume, or convert the chunk"
         )
         raise ChunkError(msg)
+    from chunkflow_py.volume.conversion import converted
+
     return converted(chunk, volume.dtype)
 
 
 def fits(here: np.dtype[Any], kind: Kind | None, there: np.dtype[Any]) -> bool:
     """Tell whether voxels can become those of a volume with no loss but rounding."""
+    import numpy as np
+
     widened = here.kind in "bui" and there.kind in "ui" and np.can_cast(here, there, "safe")
     quantised = here.kind == "f" and there == np.uint8 and kind in ("probability", "affinity", None)
     narrowed = here.kind == "f" and there.kind == "f"
@@ -56,6 +59,8 @@ def check_voxels(
     Raises:
         ChunkError: names both.
     """
+    import numpy as np
+
     here = np.dtype(voxels.dtype) if converted_to is None else converted_to
     if voxels.channels != (channels or 1) or not fits(here, voxels.kind, dtype):
         msg = (

@@ -51,7 +51,8 @@ class GrapheneVolume:
         """
         with needs_extra("precomputed", "a graphene volume"):
             import cloudvolume
-        self.url, self._mip, self._opening = str(place), mip, opening
+        self.url, self._address = place.url, place.address
+        self._mip, self._opening = mip, opening
         with self._translated("open"):
             self._cloud: Any = cloudvolume.CloudVolume(
                 f"graphene://{place.store_url}",
@@ -80,7 +81,7 @@ class GrapheneVolume:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
         """Open it again in another process."""
-        return partial(open_any, self.url, self._mip, opening=self._opening), ()
+        return partial(open_any, self._address, self._mip, opening=self._opening), ()
 
     def read(
         self,

@@ -61,7 +61,7 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Bloc
         prefix = ome.dataset_path({n: "" if alone else f"s{n}/" for n in levels}, mip, place.url)
         frame = _frame(levels[mip], group, mip, place.url)
         return BlockVolume(
-            place.url,
+            place.address,
             store,
             N5Layout(levels[mip], frame.axes, prefix, place.url),
             voxel_offset=frame.voxel_offset,

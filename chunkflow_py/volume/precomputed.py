@@ -65,7 +65,7 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Enco
             )
             raise VolumeError(msg)
     volume = EncodedVolume(
-        str(place),
+        place.address,
         store,
         layout,
         voxel_offset=level.bounds.start,

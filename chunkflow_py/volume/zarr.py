@@ -31,6 +31,7 @@ from chunkflow_py.volume.zarr_layout import layout_of
 from chunkflow_py.volume.zarr_metadata import (
     ArrayNode,
     GroupNode,
+    damage,
     documents_of,
     encoding_of,
     read_node,
@@ -78,10 +79,11 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Enco
             frame = ome.array_frame(node.attributes, names, node.array.ndim, place.url)
             array, prefix = node, ""
         else:
-            image = ome.multiscale(node.attributes)
+            with damage(place.url, node.key):
+                image = ome.multiscale(node.attributes)
+                levels = {} if image is None else ome.level_paths(image)
             if image is None:
                 raise VolumeNotFoundError(_no_image(place, node))
-            levels = ome.level_paths(image)
             mips = tuple(levels)
             path = ome.dataset_path(levels, mip, place.url)
             prefix, array = f"{path}/", _array_of(store, path, mip, place)
@@ -89,7 +91,8 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Enco
             shrinkage = None
             if path != finest["path"] and not finest.get("coordinateTransformations"):
                 shrinkage = _shrinkage(_array_of(store, finest["path"], mips[0], place), array)
-            frame = ome.multiscale_frame(image, path, node.attributes, place.url, shrinkage)
+            with damage(place.url, node.key):
+                frame = ome.multiscale_frame(image, path, node.attributes, place.url, shrinkage)
             if frame.kind is None and place.path.split("/")[-2:-1] == [_LABELS]:
                 frame = replace(frame, kind="segmentation")
         if len(frame.axes) != array.array.ndim:
@@ -97,7 +100,7 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Enco
             msg = f"{place} names the axes {axes} of an array of {array.array.ndim} dimensions"
             raise VolumeError(msg)
         volume = EncodedVolume(
-            place.url,
+            place.address,
             store,
             layout_of(array.array, array.document, frame.axes, prefix, place.url),
             voxel_offset=frame.voxel_offset,
