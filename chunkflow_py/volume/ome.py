@@ -88,9 +88,23 @@ def ome_of(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def multiscale(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the first multiscale image that a group's attributes describe, if any."""
+    """Return the first multiscale image that a group's attributes describe, if any.
+
+    Raises:
+        ValueError: it is not described as it should be.
+    """
     found = ome_of(attributes).get("multiscales")
-    return dict(found[0]) if found else None
+    if not found:
+        return None
+    image = found[0] if isinstance(found, list) else None
+    datasets = image.get("datasets") if isinstance(image, dict) else None
+    if not isinstance(datasets, list):
+        msg = "its multiscales have no list of datasets"
+        raise ValueError(msg)
+    if not all(isinstance(dataset, dict) and "path" in dataset for dataset in datasets):
+        msg = "a dataset of its multiscales has no path"
+        raise ValueError(msg)
+    return dict(image)
 
 
 def level_paths(image: Mapping[str, Any]) -> dict[int, str]:

@@ -300,8 +300,9 @@ def _create_array(
 
 
 def _compressors(encoding: str, dtype: np.dtype[Any], zarr_format: int, url: str) -> Any:
+    """Return the codecs after the voxels are bytes: in v3 always some with a checksum."""
     if encoding == "raw":
-        return None
+        return [Crc32cCodec()] if zarr_format == 3 else None
     if encoding == "gzip":
         return GzipCodec(level=1) if zarr_format == 3 else numcodecs.GZip(1)
     if encoding == "zstd":
@@ -310,7 +311,8 @@ def _compressors(encoding: str, dtype: np.dtype[Any], zarr_format: int, url: str
     if encoding == "blosc":
         if zarr_format == 2:
             return numcodecs.Blosc("zstd", 5, numcodecs.Blosc.SHUFFLE)
-        return BloscCodec(typesize=dtype.itemsize, cname="zstd", clevel=5, shuffle="shuffle")
+        blosc = BloscCodec(typesize=dtype.itemsize, cname="zstd", clevel=5, shuffle="shuffle")
+        return [blosc, Crc32cCodec()]
     known = ", ".join(ZARR_ENCODINGS)
     msg = f"cannot create {url}: zarr has no encoding {encoding!r}; choose {known}"
     raise VolumeError(msg)

@@ -7,13 +7,14 @@ the array. Only named documents are fetched, never a listing: it works on a web 
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from chunkflow_py.errors import VolumeError, needs_extra
+from chunkflow_py.errors import ChunkflowError, VolumeError, needs_extra
 from chunkflow_py.volume import ZARR_ENCODINGS
 
 with needs_extra("zarr", "a zarr volume"):
@@ -23,7 +24,7 @@ with needs_extra("zarr", "a zarr volume"):
     from zarr.storage import MemoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from chunkflow_py.store.protocol import Store
 
@@ -40,9 +41,11 @@ class GroupNode:
 
     Attributes:
         attributes: of the group.
+        key: of the document that holds them.
     """
 
     attributes: Mapping[str, Any]
+    key: str
 
 
 @dataclass(frozen=True)
@@ -64,28 +67,77 @@ def read_node(store: Store, prefix: str = "") -> GroupNode | ArrayNode | None:
     """Return the group or array whose documents begin with *prefix*, or ``None``.
 
     Raises:
-        Exception: whatever json or zarr-python stumble on.
+        VolumeError: a document is damaged; names it.
     """
-    content = store.get(f"{prefix}zarr.json")
-    if content is not None:
-        document = json.loads(content)
-        if document["node_type"] == "array":
-            return _array(document, document.get("attributes", {}), {"zarr.json": content}, 3)
-        return GroupNode(document.get("attributes", {}))
-    content = store.get(f"{prefix}.zarray")
-    if content is not None:
-        attributes = json.loads(store.get(f"{prefix}.zattrs") or b"{}")
-        return _array(json.loads(content), attributes, {".zarray": content}, 2)
-    group, attributes = store.get(f"{prefix}.zgroup"), store.get(f"{prefix}.zattrs")
-    if group is None and attributes is None:
+    document = _document(store, f"{prefix}zarr.json", 3)
+    if document is not None:
+        with damage(store.url, f"{prefix}zarr.json"):
+            attributes = _object(document.get("attributes", {}), "its attributes")
+            if document["node_type"] == "array":
+                return _array(document, attributes, "zarr.json", 3)
+            if document["node_type"] != "group":
+                msg = f"its node_type is {document['node_type']!r}, not array or group"
+                raise ValueError(msg)
+            return GroupNode(attributes, f"{prefix}zarr.json")
+    document = _document(store, f"{prefix}.zarray", 2)
+    attributes = _document(store, f"{prefix}.zattrs")
+    if document is not None:
+        with damage(store.url, f"{prefix}.zarray"):
+            return _array(document, attributes or {}, ".zarray", 2)
+    if _document(store, f"{prefix}.zgroup", 2) is None and attributes is None:
         return None
-    return GroupNode(json.loads(attributes or b"{}"))
+    return GroupNode(attributes or {}, f"{prefix}.zattrs")
+
+
+@contextmanager
+def damage(url: str, key: str) -> Iterator[None]:
+    """Translate whatever a damaged document makes the block stumble on.
+
+    Args:
+        url: of the store.
+        key: of the document.
+
+    Raises:
+        VolumeError: names the document, and what is wrong with it.
+    """
+    try:
+        yield
+    except ChunkflowError:
+        raise
+    except Exception as error:
+        reason = str(error).strip() or type(error).__name__
+        if isinstance(error, KeyError):
+            reason = f"it has no {reason}"
+        elif isinstance(error, (TypeError, AttributeError, IndexError)):
+            reason = f"it is not built as it should be: {reason}"
+        msg = f"cannot open {url}: its {key} is damaged: {reason}; restore it, or create it again"
+        raise VolumeError(msg) from error
+
+
+def _document(store: Store, key: str, version: int | None = None) -> dict[str, Any] | None:
+    """Return the content of a document, if there is one, of this version of the format."""
+    content = store.get(key)
+    if content is None:
+        return None
+    with damage(store.url, key):
+        found = _object(json.loads(content), "it")
+        if version is not None and found["zarr_format"] != version:
+            msg = f"its zarr_format is {found['zarr_format']!r}, not {version}"
+            raise ValueError(msg)
+    return found
+
+
+def _object(found: Any, what: str) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        msg = f"{what} holds a {type(found).__name__}, not an object"
+        raise ValueError(msg)  # noqa: TRY004  (one kind of damage)
+    return found
 
 
 def _array(
     document: Mapping[str, Any],
     attributes: Mapping[str, Any],
-    documents: Mapping[str, bytes],
+    key: str,
     version: Literal[2, 3],
 ) -> ArrayNode:
     for name in _codec_names(document):
@@ -94,7 +146,7 @@ def _array(
             msg = f"its blocks are encoded by {name!r}, which is not known"
             raise ValueError(msg)
     buffer = default_buffer_prototype().buffer
-    memory = MemoryStore({key: buffer.from_bytes(data) for key, data in documents.items()})
+    memory = MemoryStore({key: buffer.from_bytes(json.dumps(document).encode())})
     return ArrayNode(attributes, document, zarr.open_array(memory, mode="r", zarr_format=version))
 
 

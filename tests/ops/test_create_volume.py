@@ -71,7 +71,8 @@ def test_like_the_chunk(url):
 def test_shards_that_equal_tasks(url):
     """Shards are the largest that a task can write in the memory, and tasks of that size work."""
     text = run(
-        "create-volume -z 128 256 256 -d uint8 -b 16 32 32 -s 9 9 9 --sharded --task-memory 1MiB -v",
+        "create-volume -z 128 256 256 -d uint8 -b 16 32 32 -s 9 9 9",
+        "--sharded --task-memory 1MiB -v",
         url,
     )
     # 3 bytes a voxel: 2^18 voxels, 16 blocks
