@@ -96,15 +96,19 @@ def multiscale(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
     found = ome_of(attributes).get("multiscales")
     if not found:
         return None
-    image = found[0] if isinstance(found, list) else None
-    datasets = image.get("datasets") if isinstance(image, dict) else None
+    image = _object(found[0]) if isinstance(found, list) else {}
+    datasets = image.get("datasets")
     if not isinstance(datasets, list):
         msg = "its multiscales have no list of datasets"
-        raise ValueError(msg)
+        raise ValueError(msg)  # noqa: TRY004  (one kind of damage)
     if not all(isinstance(dataset, dict) and "path" in dataset for dataset in datasets):
         msg = "a dataset of its multiscales has no path"
         raise ValueError(msg)
     return dict(image)
+
+
+def _object(found: Any) -> Mapping[str, Any]:
+    return found if isinstance(found, dict) else {}
 
 
 def level_paths(image: Mapping[str, Any]) -> dict[int, str]:

@@ -41,7 +41,7 @@ from chunkflow_py.volume.zarr_metadata import (
 with needs_extra("zarr", "a zarr volume"):
     import numcodecs
     import zarr
-    from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
+    from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
     from zarr.storage import MemoryStore
 
 if TYPE_CHECKING:

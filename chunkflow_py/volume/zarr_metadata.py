@@ -79,11 +79,11 @@ def read_node(store: Store, prefix: str = "") -> GroupNode | ArrayNode | None:
                 msg = f"its node_type is {document['node_type']!r}, not array or group"
                 raise ValueError(msg)
             return GroupNode(attributes, f"{prefix}zarr.json")
-    document = _document(store, f"{prefix}.zarray", 2)
+    old = _document(store, f"{prefix}.zarray", 2)
     attributes = _document(store, f"{prefix}.zattrs")
-    if document is not None:
+    if old is not None:
         with damage(store.url, f"{prefix}.zarray"):
-            return _array(document, attributes or {}, ".zarray", 2)
+            return _array(old, attributes or {}, ".zarray", 2)
     if _document(store, f"{prefix}.zgroup", 2) is None and attributes is None:
         return None
     return GroupNode(attributes or {}, f"{prefix}.zattrs")
