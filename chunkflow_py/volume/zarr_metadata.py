@@ -80,13 +80,13 @@ def read_node(store: Store, prefix: str = "") -> GroupNode | ArrayNode | None:
                 raise ValueError(msg)
             return GroupNode(attributes, f"{prefix}zarr.json")
     old = _document(store, f"{prefix}.zarray", 2)
-    attributes = _document(store, f"{prefix}.zattrs")
+    beside = _document(store, f"{prefix}.zattrs")
     if old is not None:
         with damage(store.url, f"{prefix}.zarray"):
-            return _array(old, attributes or {}, ".zarray", 2)
-    if _document(store, f"{prefix}.zgroup", 2) is None and attributes is None:
+            return _array(old, beside or {}, ".zarray", 2)
+    if _document(store, f"{prefix}.zgroup", 2) is None and beside is None:
         return None
-    return GroupNode(attributes or {}, f"{prefix}.zattrs")
+    return GroupNode(beside or {}, f"{prefix}.zattrs")
 
 
 @contextmanager
