@@ -13,10 +13,11 @@ missing or damaged, the check of write units, the cache.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +128,7 @@ class BlockVolume:
         self.channel_names = channel_names
         self.traffic = Traffic()
         self._lock = Lock()
+        self._pools: dict[int, ThreadPoolExecutor] = {}
         self._cache = BlockCache(self._opening.cache_bytes)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
@@ -368,14 +370,20 @@ class BlockVolume:
 
     # --- threads and errors ----------------------------------------------------------------------
 
-    @cached_property
+    @property
     def _pool(self) -> ThreadPoolExecutor:
+        process = os.getpid()  # threads do not follow into a process that is forked
+        with self._lock:
+            if process not in self._pools:
+                self._pools = {process: ThreadPoolExecutor(self._threads, "block")}
+            return self._pools[process]
+
+    @property
+    def _threads(self) -> int:
         threads = self._opening.parallel or cores()
         if self._store.is_local:
-            threads += _WAITING if self._mode == "r+" else 0
-        else:
-            threads = max(threads, self._store.connections)
-        return ThreadPoolExecutor(threads, thread_name_prefix="block")
+            return threads + (_WAITING if self._mode == "r+" else 0)
+        return max(threads, self._store.connections)
 
     def _damage(self, unit: Index, block: Index | None = None) -> Foreign:
         which = "" if block is None or self._layout.unit == self._layout.block else f"{block} in "

@@ -106,9 +106,8 @@ class PrecomputedLayout(Layout):
             content_encoding="gzip" if self._codec.gzipped and not self._is_local else None,
             cache_control=_CACHE,
         )
-        if self._has_others(store):
-            for extension in self._extensions(self._written)[1:]:
-                store.delete(name + extension)
+        for extension in self._stale(store):
+            store.delete(name + extension)
 
     def remove(self, store: Store, unit: Index) -> None:
         """Remove a block, by all names."""
@@ -120,16 +119,20 @@ class PrecomputedLayout(Layout):
         name = self._name(unit)
         return any(store.size(name + e) is not None for e in self._extensions(self._found))
 
-    def _has_others(self, store: Store) -> bool:
-        """Tell whether other programs have stored blocks by other names; looked up once.
+    def _stale(self, store: Store) -> Sequence[str]:
+        """Return what else may stand after the name of a block that is written.
 
-        To look for five names of every block would take longer than to write small blocks.
+        Without an ending a block comes before ours for cloud-volume, so that is looked for each
+        time. For the others, which nobody makes by himself, the folder is looked through once: to
+        look for all of every block would take longer than to write a small one.
         """
+        if not self._is_local:
+            return ()
+        rest = [e for e in self._extensions(self._written)[1:] if e]
         if self._others is None:
-            keys = store.list(f"{self._level.key}/") if self._is_local else ()
-            endings = {Path(key).suffix for key in keys}
-            self._others = bool(endings - {self._written})
-        return self._others
+            endings = (Path(key).suffix for key in store.list(f"{self._level.key}/"))
+            self._others = any(ending in rest for ending in endings)
+        return [*([""] if self._written else [".gz"]), *(rest if self._others else ())]
 
     def _extensions(self, first: str) -> list[str]:
         """Return what a block may end with, the likeliest first; in clouds there is nothing."""

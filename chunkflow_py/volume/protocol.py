@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 from chunkflow_py.errors import AlignmentError, ChunkError, GeometryError, VolumeError
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from chunkflow_py.chunk import Chunk, Kind
+
+
+_CROP = "crop what is saved to disjoint boxes (crop-margin), or make tasks that do not overlap"
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,8 @@ def check_alignment(
     """Refuse boxes whose faces cut a write unit of a volume.
 
     Two tasks that share a write unit would overwrite each other's voxels. A face is in order on
-    a multiple of *unit* from the start of *bounds*, or on or beyond a face of *bounds*.
+    a multiple of *unit* from the start of *bounds*, or on or beyond a face of *bounds*; and no two
+    boxes may share voxels, unless they are the same box.
 
     Args:
         boxes: of all tasks; a grid is checked axis by axis, however many boxes it has.
@@ -162,8 +167,11 @@ def check_alignment(
         url: of the volume, for the message.
 
     Raises:
-        AlignmentError: a box cuts a write unit; names the nearest sizes that work.
+        AlignmentError: a box cuts a write unit, with the nearest sizes that work; or two overlap.
     """
+    if not isinstance(boxes, BoxGrid):
+        boxes = list(boxes)
+    check_disjoint(boxes, url)
     if isinstance(boxes, BoxGrid):
         for axis, name in enumerate(AXES):
             for low, high in boxes.intervals(axis):
@@ -183,6 +191,42 @@ def check_alignment(
                 f"{bounds.start} (zyx, voxels); nearest aligned is {nearest}"
             )
             raise AlignmentError(msg)
+
+
+def check_disjoint(boxes: BoxGrid | Iterable[BoundingBox], url: str) -> None:
+    """Refuse boxes that share voxels; the same box may come twice.
+
+    Each box of a list is looked up in the cells of a grid that it touches, cells as large as the
+    smallest box, so that boxes of about one size are compared with their neighbours only.
+
+    Raises:
+        AlignmentError: two boxes overlap; names both.
+    """
+    if isinstance(boxes, BoxGrid):
+        for axis, name in enumerate(AXES):
+            if boxes.count[axis] > 1 and boxes.size[axis] > boxes.stride[axis]:
+                msg = (
+                    f"tasks of size {boxes.size} at stride {boxes.stride} overlap along {name} "
+                    f"(zyx, voxels) and would overwrite each other's voxels of {url}; {_CROP}"
+                )
+                raise AlignmentError(msg)
+        return
+    distinct = [box for box in dict.fromkeys(boxes) if not box.is_empty]
+    if len(distinct) < 2:
+        return
+    cell = Zyx(*(min(box.size[axis] for box in distinct) for axis in range(3)))
+    cells: dict[tuple[int, ...], list[BoundingBox]] = {}
+    for box in distinct:
+        low, high = box.start // cell, -(-box.stop // cell)
+        for place in product(*(range(a, b) for a, b in zip(low, high, strict=True))):
+            for other in cells.setdefault(place, []):
+                if not other.intersection(box).is_empty:
+                    msg = (
+                        f"tasks {other} and {box} overlap and would overwrite each other's voxels "
+                        f"of {url}; {_CROP}"
+                    )
+                    raise AlignmentError(msg)
+            cells[place].append(box)
 
 
 def check_inside(bbox: BoundingBox, bounds: BoundingBox, url: str) -> None:

@@ -24,7 +24,7 @@ from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.downsample import Mode, downsample
 from chunkflow_py.volume.levels import level_name
 from chunkflow_py.volume.location import Location
-from chunkflow_py.volume.protocol import Opening, coarser
+from chunkflow_py.volume.protocol import Opening, check_disjoint, coarser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -258,6 +258,7 @@ class PyramidOutput:
         boxes: BoxGrid | Sequence[BoundingBox] | None,
     ) -> None:
         """Refuse levels that tasks would overwrite for each other."""
+        check_disjoint(boxes or (), self.url)
         for level in levels:
             if level.mip < self.start_mip:
                 continue

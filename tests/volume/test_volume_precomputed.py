@@ -33,13 +33,13 @@ def spec(dtype="uint8", channels=None, kind=None, encoding=None, bounds=BOUNDS, 
 
 class TestGzip(LocalContract):
     scheme = "precomputed"
-    compressed = "raw"
+    checked = ("raw",)
 
 
 class TestRaw(LocalContract):
     scheme = "precomputed"
     settings = {"compress": False}
-    compressed = "npz"
+    checked = ("npz",)
 
     def test_not_gzipped(self, url):
         """Blocks are stored as they are, and overwritten so by those who open the volume later."""
@@ -53,7 +53,7 @@ class TestRaw(LocalContract):
 class Sharded:
     scheme = "precomputed"
     shard_size = SHARD
-    compressed = "raw"
+    checked = ("raw",)
 
 
 class TestSharded(Sharded, LocalContract):
@@ -62,7 +62,7 @@ class TestSharded(Sharded, LocalContract):
 
 class TestGzipInBucket(CloudContract):
     scheme = "precomputed"
-    compressed = "raw"
+    checked = ("raw",)
 
     def test_headers(self, url):
         """Blocks have the type and the encoding that Neuroglancer and CloudVolume look for."""
@@ -86,7 +86,7 @@ class TestShardedInBucket(Sharded, CloudContract):
 
 class TestInMemory(VolumeContract):
     scheme = "precomputed"
-    compressed = "raw"
+    checked = ("raw",)
 
     @pytest.fixture
     def url(self, request):

@@ -70,7 +70,7 @@ def image_04(path, shape=(2, 3, 4, 6, 8)):
 
 class TestZarr(LocalContract):
     scheme = "zarr"
-    compressed = "zstd"
+    checked = ("zstd", "blosc", "raw", "gzip")
 
     @pytest.mark.parametrize("encoding", ["raw", "zstd", "gzip", "blosc"])
     def test_encodings(self, url, encoding):

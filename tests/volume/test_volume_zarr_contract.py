@@ -8,20 +8,20 @@ from chunkflow_py.geometry import Zyx
 class TestShardedZarr(LocalContract):
     scheme = "zarr3"
     shard_size = Zyx(16, 32, 16)
-    compressed = "zstd"
+    checked = ("zstd", "blosc", "raw", "gzip")
 
 
 class TestZarr2(LocalContract):
     scheme = "zarr2"
-    compressed = "gzip"
+    checked = ("zstd", "gzip")
 
 
 class TestZarrInBuckets(CloudContract):
     scheme = "zarr"
-    compressed = "zstd"
+    checked = ("zstd", "blosc", "raw", "gzip")
 
 
 class TestShardedZarrInBuckets(CloudContract):
     scheme = "zarr"
     shard_size = Zyx(16, 32, 16)
-    compressed = "zstd"
+    checked = ("zstd", "blosc", "raw", "gzip")
