@@ -190,6 +190,14 @@ class BoundingBox:
         """Return the smallest box around both."""
         return BoundingBox(self.start.low(other.start), self.stop.high(other.stop))
 
+    def coarser(self, factor: Iterable[int]) -> BoundingBox:
+        """Return the box, in voxels that are *factor* times larger, of all that this one touches.
+
+        Coarse voxel k is made of the fine voxels k·factor to (k+1)·factor, whatever the box, so
+        that levels lie over each other: the start is rounded down and the stop up.
+        """
+        return BoundingBox(self.start // factor, -(-self.stop // factor))
+
     def aligned_outward(
         self, unit: Iterable[int], origin: Iterable[int] = (0, 0, 0)
     ) -> BoundingBox:

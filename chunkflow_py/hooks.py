@@ -228,9 +228,4 @@ def shrunk_boxes(boxes: Boxes, factor: Zyx) -> Boxes:
         clip = None if boxes.clip_stop is None else -(-boxes.clip_stop // factor)
         start, size = boxes.start // factor, -(-boxes.size // factor)
         return BoxGrid(start, size, boxes.stride // factor, boxes.count, clip)
-    return [shrunk_box(box, factor) for box in boxes]
-
-
-def shrunk_box(box: BoundingBox, factor: Zyx) -> BoundingBox:
-    """Return *box* in voxels that are *factor* times larger, as large as what it touches."""
-    return BoundingBox(box.start // factor, -(-box.stop // factor))
+    return [box.coarser(factor) for box in boxes]

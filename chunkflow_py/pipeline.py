@@ -37,7 +37,6 @@ from chunkflow_py.hooks import (
     WritesTo,
     WritesToSeveral,
     moved_boxes,
-    shrunk_box,
     shrunk_boxes,
 )
 from chunkflow_py.lanes import Lane, lanes_of
@@ -167,7 +166,7 @@ class Pipeline:
                 made = held
             named = made if isinstance(made, dict) else dict.fromkeys(stage.outputs, made)
             if isinstance(body, ShrinksVoxels):
-                domain = domain and shrunk_box(domain, body.shrinks_by)
+                domain = domain and domain.coarser(body.shrinks_by)
                 scale = scale * body.shrinks_by
             self._scales.append((item.scale, scale))
             for name in {*stage.outputs, *named}:
@@ -240,14 +239,14 @@ class Pipeline:
         for stage, own, (fine, scale) in zip(
             reversed(later), reversed(boxes), reversed(scales), strict=False
         ):
-            wanted = shrunk_box(own, scale)
+            wanted = own.coarser(scale)
             for name in stage.outputs:
                 wanted = wanted.hull(need.pop(name, wanted))
             if isinstance(stage.body, ShrinksVoxels):
                 by = stage.body.shrinks_by
                 wanted = BoundingBox(wanted.start * by, wanted.stop * by)
             if isinstance(stage.body, HasHalo):
-                wanted = stage.body.required_input(wanted, shrunk_box(domain, fine))
+                wanted = stage.body.required_input(wanted, domain.coarser(fine))
             for name in stage.inputs:
                 need[name] = need.get(name, wanted).hull(wanted)
         result = box  # loaders read voxels of scale 1

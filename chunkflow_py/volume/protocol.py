@@ -143,12 +143,8 @@ class Volume(Protocol):
 
 
 def coarser(bounds: BoundingBox, factor: Zyx) -> BoundingBox:
-    """Return the bounds of a level that is *factor* times coarser.
-
-    Coarse voxel k is made of the fine voxels k·factor to (k+1)·factor, whatever the bounds, so
-    that all levels lie over each other: the start is rounded down and the stop up.
-    """
-    return BoundingBox(bounds.start // factor, -(-bounds.stop // factor))
+    """Return the bounds of a level that is *factor* times coarser, see `BoundingBox.coarser`."""
+    return bounds.coarser(factor)
 
 
 def check_alignment(
