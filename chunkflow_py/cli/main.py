@@ -44,6 +44,18 @@ a command.
 """
 
 
+class Ahead(click.ParamType["int | None"]):
+    """A number of tasks, or ``auto``, which becomes ``None``."""
+
+    name = "integer or auto"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | None:
+        """Return the number."""
+        return None if value == "auto" else click.IntRange(min=0).convert(value, param, ctx)
+
+
 class OperatorGroup(click.Group):
     """A chain group that finds its commands by file name and imports them one by one.
 
@@ -146,9 +158,11 @@ def _shorten(text: str, width: int) -> str:
 )
 @click.option(
     "--ahead",
-    type=click.IntRange(min=0),
-    help="Tasks that loading, computing and saving may each work ahead; 0: no threads.  "
-    "[default: 1 if there is memory for it, else 0]",
+    type=Ahead(),
+    default="auto",
+    show_default=True,
+    help="Tasks that loading, computing and saving may each work ahead; 0: no threads; auto: 1 if "
+    "there is memory for it, else 0.",
 )
 @click.option(
     "--debug/--no-debug",

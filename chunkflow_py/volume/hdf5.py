@@ -57,6 +57,8 @@ def open_hdf5(
     voxel_offset: Zyx | None = None,
     voxel_size_nm: tuple[float, float, float] | None = None,
     kind: Kind | None = None,
+    *,
+    one_only: bool = False,
 ) -> FileArray | None:
     """Return the array of an HDF5 file by its header, or ``None`` for a file of no bytes.
 
@@ -66,6 +68,7 @@ def open_hdf5(
         voxel_offset: global position of the first voxel, instead of the file's.
         voxel_size_nm: instead of the file's, nanometres, zyx.
         kind: instead of the file's.
+        one_only: refuse a file of several datasets, none of them ``main``, if no name is given.
 
     Raises:
         VolumeNotFoundError: there is no such file or dataset; names those that exist.
@@ -76,7 +79,7 @@ def open_hdf5(
         if path.stat().st_size == 0:
             return None
     with reading(path) as file:
-        dataset = find_dataset(file, path, dataset_path)
+        dataset = find_dataset(file, path, dataset_path, one_only=one_only)
         what = f"dataset {dataset.name} of {path}"
         return FileArray(
             what=what,
@@ -98,19 +101,28 @@ def _datasets(file: h5py.File) -> list[h5py.Dataset]:
     return found
 
 
-def find_dataset(file: h5py.File, path: Path, dataset_path: str | None) -> h5py.Dataset:
+def find_dataset(
+    file: h5py.File, path: Path, dataset_path: str | None, *, one_only: bool = False
+) -> h5py.Dataset:
     """Return the dataset of that name, or without a name the one the module says.
 
     Raises:
         VolumeNotFoundError: there is no such dataset; names those that exist.
-        VolumeError: it does not hold numbers.
+        VolumeError: it does not hold numbers; or *one_only*, and there are several.
     """
     if dataset_path is None:
         if _is_array(file.get("main")):
             return file["main"]
-        for item in _datasets(file):
-            if _is_array(item):
-                return item
+        arrays = [item for item in _datasets(file) if _is_array(item)]
+        if one_only and len(arrays) > 1:
+            listing = ", ".join(f"{item.name} {item.shape}" for item in arrays)
+            msg = (
+                f"{path} holds {len(arrays)} datasets, {listing}, none of them main; name one, "
+                f"such as h5://{path}:{arrays[0].name}"
+            )
+            raise VolumeError(msg)
+        if arrays:
+            return arrays[0]
         listing = _listing(file)
         msg = f"{path} holds no 3D or 4D dataset of numbers, only {listing}"
         raise VolumeNotFoundError(msg)

@@ -2,6 +2,7 @@
 
 ```
 h5://em.h5            dataset main, with voxel_offset and voxel_size beside it, as save-h5 writes
+h5://em.h5            the only dataset of a file without main
 h5://em.h5:/a/raw     any other, with attributes voxel_offset, voxel_size_nm and layer_type
 ```
 
@@ -58,7 +59,8 @@ class Hdf5Volume:
 
     Raises:
         VolumeNotFoundError: there is no such file or dataset.
-        VolumeError: the file cannot be read, or holds nothing.
+        VolumeError: the file cannot be read, holds nothing, or several datasets and no name is
+            given.
     """
 
     def __init__(self, place: Location, mode: Mode, opening: Opening) -> None:
@@ -67,7 +69,7 @@ class Hdf5Volume:
         self._path, self._mode, self._opening = place.folder, mode, opening
         self._lock: WriterLock | None = None
         self._place = place
-        array = open_hdf5(self._path, place.dataset)
+        array = open_hdf5(self._path, place.dataset, one_only=True)
         if array is None:
             msg = f"{self.url} is a file of no bytes; create the volume first"
             raise VolumeNotFoundError(msg)

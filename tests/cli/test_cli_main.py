@@ -215,7 +215,7 @@ def test_dry_run_saves_nothing(chunkflow: Run) -> None:
     assert (result.code, result.out) == (0, "")
 
 
-@pytest.mark.parametrize("ahead", ["0", "1", "3"])
+@pytest.mark.parametrize("ahead", ["0", "1", "3", "auto"])
 def test_failed_task_exits_with_1_and_counts(chunkflow: Run, ahead: str) -> None:
     """A failure is one sentence; what was done and what is left is counted; no traceback."""
     result = chunkflow("--ahead", ahead, "--quiet", "four-boxes", "fail-third", "say")

@@ -179,6 +179,18 @@ def test_what_the_kind_says():
         assert downsample(chunk, Zyx(1, 1, 8)).array.item() == value, (dtype, kind)
 
 
+@pytest.mark.parametrize("dtype", ["u1", "i2", "u2", "u4", "u8", "f4"])
+@pytest.mark.parametrize("mode", ["mean", "mode"])
+def test_the_order_of_bytes_changes_nothing(dtype, mode):
+    """Voxels whose bytes are in the other order give the same result."""
+    array = np.random.default_rng(0).integers(0, 99, (4, 6, 8)).astype(f"<{dtype}")
+    other = Chunk(array.astype(f">{dtype}"), (2, 4, 6), (40, 4, 4), "image")
+    native = Chunk(array, (2, 4, 6), (40, 4, 4), "image")
+    found, wanted = downsample(other, mode=mode), downsample(native, mode=mode)
+    np.testing.assert_array_equal(found.array, wanted.array)
+    assert (found.bbox, found.kind, found.dtype) == (wanted.bbox, "image", np.dtype(dtype))
+
+
 def test_nonsense_is_refused():
     """A factor below 1 and the mean of bools are told as such."""
     with pytest.raises(OptionError, match=r"\(2, 0, 2\) must be at least 1"):

@@ -145,6 +145,17 @@ def test_datasets_of_one_file(url):
         open_volume(f"{url}:raw")
 
 
+def test_one_of_several_datasets_has_to_be_named(url):
+    """A file of several datasets, none of them main, is refused with their names."""
+    create_volume(spec(), f"{url}:/a/labels").write(noise())
+    np.testing.assert_array_equal(open_volume(url).read(BOUNDS), noise())
+    other = BoundingBox((1, 2, 3), (5, 7, 9))
+    create_volume(spec(bounds=other), f"{url}:/b/raw").write(noise(other))
+    with pytest.raises(VolumeError, match=r"holds 2 datasets, /a/labels .*, /b/raw \(4, 5, 6\)"):
+        open_volume(url)
+    np.testing.assert_array_equal(open_volume(f"{url}:/b/raw").read(other), noise(other))
+
+
 def test_creating_again(url):
     """The same volume is found as it is; another one in its place is refused with what differs."""
     create_volume(spec(), url).write(noise())
