@@ -11,8 +11,12 @@ downsample   skip what is stored | read the finer box  -> shrink it -> write it 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from math import isclose
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from chunkflow_py.errors import AlignmentError, VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import BoxGrid, Region, Zyx
@@ -20,8 +24,12 @@ from chunkflow_py.ops.downsample import Downsampler
 from chunkflow_py.ops.skip_task_by_blocks_in_volume import StoredSkipper
 from chunkflow_py.pipeline import Pipeline
 from chunkflow_py.stages import Operator, Source
-from chunkflow_py.task import Task
+from chunkflow_py.store.address import without_secrets
+from chunkflow_py.task import Skip, Task
 from chunkflow_py.volume import create_volume, open_volume
+from chunkflow_py.volume.copy_record import CopyRecord
+from chunkflow_py.volume.creator import kept_names
+from chunkflow_py.volume.disk import check_leave_to_write
 from chunkflow_py.volume.loader import VolumeLoader
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.output import VolumeOutput
@@ -30,13 +38,15 @@ from chunkflow_py.volume.pyramid import FinerReader, level_factor
 from chunkflow_py.volume.saver import VolumeSaver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy as np
 
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume import downsample as shrinking
     from chunkflow_py.volume.protocol import Volume
+
+logger = logging.getLogger(__name__)
 
 TASK_BYTES = 64 * 2**20  # of the voxels of a task, unless one write unit is more
 _USUAL_BLOCK = Zyx(64, 64, 64)
@@ -108,9 +118,15 @@ class Conversion:
             VolumeError: the target cannot be created, or is there and is no place for the source.
             ChunkError: the source has not these channels.
         """
+        check_leave_to_write(Location.parse(self.target))
         source = open_volume(self.source, self.mip, opening=self.reading)
         spec = self.spec(source)
-        target = self._target(spec, create=not dry_run)
+        target = self._target(spec, source, create=not dry_run)
+        copied, record = self.copied(source), None
+        if target is not None:
+            dataset = getattr(target, "dataset", None)  # of an HDF5 file
+            record = CopyRecord(Location.parse(self.target), dataset, self.writing.access)
+            record.begin(copied, overwrite=self.overwrite, dry_run=dry_run)
         unit = spec.shard_size or spec.block_size
         size = self.task_size or task_size(target.write_unit if target else unit, source)
         boxes = BoxGrid.covering(source.bounds, size, respect_stop=True)
@@ -118,16 +134,49 @@ class Conversion:
             self.source, self.mip, channels=self.channels, time=self.time, opening=self.reading
         )
         saver = VolumeSaver(self.target, create=False, dtype=self.dtype, opening=self.writing)
+        tasks = VolumeTasks(boxes, spec.times)
+        skipper = _CountingSkipper(self.target, opening=self.writing)
+        output = _CopyOutput(saver, name="save")
+        output.at_end = partial(self._ended, output, skipper, len(tasks), record, copied)
         operators = [
             Operator("load", "read", loader, loader, (), ("chunk",)),
-            _saving(saver),
+            Operator("save", "write", output, output, ("chunk",)),
         ]
         if target is not None and not self.overwrite:
-            operators.insert(0, _skipping(StoredSkipper(self.target, opening=self.writing)))
-        tasks = Source("tasks", VolumeTasks(boxes, spec.times))
-        return Pipeline(operators, tasks, dry_run=dry_run, **running)
+            operators.insert(0, _skipping(skipper))
+        return Pipeline(operators, Source("tasks", tasks), dry_run=dry_run, **running)
 
-    def _target(self, spec: VolumeSpec, *, create: bool) -> Volume | None:
+    def copied(self, source: Volume) -> dict[str, Any]:
+        """Return what says which voxels are copied, as JSON takes it; no password is in it."""
+        place = Location.parse(self.source)
+        address = place.store_url if place.dataset is None else f"{place.store_url}:{place.dataset}"
+        return {
+            "source": without_secrets(address),
+            "mip": self.mip,
+            "channels": list(self.channels or range(source.channels or 1)),
+            "time": self.time,
+            "dtype": str(source.dtype if self.dtype is None else self.dtype),
+            "source dtype": str(source.dtype),
+            "bounds": str(source.bounds),
+            "times": source.times,
+        }
+
+    def _ended(
+        self,
+        output: _CopyOutput,
+        skipper: _CountingSkipper,
+        total: int,
+        record: CopyRecord | None,
+        copied: dict[str, Any],
+    ) -> None:
+        if record is not None and output.count + skipper.count == total:
+            record.end(copied)
+        stored = f"{skipper.count} of {total} stored already"
+        if skipper.count == total:
+            stored = f"all {total} stored already"
+        logger.info("%s: %d tasks written, %s", without_secrets(self.target), output.count, stored)
+
+    def _target(self, spec: VolumeSpec, source: Volume, *, create: bool) -> Volume | None:
         first, second = Location.parse(self.source), Location.parse(self.target)
         if (first.store_url, first.dataset) == (second.store_url, second.dataset):
             msg = f"cannot convert {self.source} to itself; write it to another place"
@@ -138,19 +187,28 @@ class Conversion:
         except VolumeNotFoundError:
             if not create:
                 return None
-            return create_volume(spec, self.target, opening=self.writing)
+            named = kept_names(source, self.channels, self.target)
+            return create_volume(spec, self.target, opening=self.writing, **named)
         for what, there, wanted in (
             ("bounds", target.bounds, spec.bounds),
             ("number of channels", target.channels or 1, spec.channels or 1),
             ("number of time points", target.times or 1, spec.times or 1),
         ):
             if there != wanted:
-                msg = (
-                    f"{self.target} exists with {what} {there}, but that of {self.source} is "
-                    f"{wanted}; convert it to another place"
-                )
-                raise VolumeError(msg)
+                self._refuse(what, there, wanted)
+        sizes = zip(target.voxel_size_nm, spec.voxel_size_nm, strict=True)
+        if not all(isclose(there, wanted, rel_tol=1e-6) for there, wanted in sizes):
+            self._refuse("voxel size", target.voxel_size_nm, f"{spec.voxel_size_nm} nm (zyx)")
+        if None not in (target.kind, spec.kind) and target.kind != spec.kind:
+            self._refuse("kind", target.kind, spec.kind)
         return target
+
+    def _refuse(self, what: str, there: object, wanted: object) -> NoReturn:
+        msg = (
+            f"{without_secrets(self.target)} exists with {what} {there}, but that of "
+            f"{without_secrets(self.source)} is {wanted}; convert it to another place"
+        )
+        raise VolumeError(msg)
 
 
 def downsampling(
@@ -271,6 +329,44 @@ class VolumeTasks:
         """Yield the tasks."""
         points = (None,) if self.times is None else range(self.times)
         return (Task(Region(box, time)) for time in points for box in self.boxes)
+
+
+@dataclass
+class _CountingSkipper(StoredSkipper):
+    """Counts the tasks that are stored."""
+
+    count: int = field(default=0, init=False)
+    _counting: Any = field(default_factory=Lock, init=False, repr=False)
+
+    def __call__(self, task: Task) -> Task:
+        try:
+            return super().__call__(task)
+        except Skip:
+            with self._counting:
+                self.count += 1
+            raise
+
+
+@dataclass
+class _CopyOutput(VolumeOutput):
+    """Counts the tasks that it has written, and calls *at_end* when the run is over."""
+
+    count: int = field(default=0, init=False)
+    at_end: Callable[[], None] | None = field(default=None, init=False, repr=False)
+    _counting: Any = field(default_factory=Lock, init=False, repr=False)
+
+    def __call__(self, task: Task) -> Task:
+        task = super().__call__(task)
+        with self._counting:
+            self.count += 1
+        return task
+
+    def __enter__(self) -> _CopyOutput:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.at_end is not None:
+            self.at_end()
 
 
 def _saving(saver: VolumeSaver) -> Operator:

@@ -126,6 +126,94 @@ def test_it_goes_on(tmp_path):
     np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, array)
 
 
+@pytest.mark.parametrize("scheme", list(FORMATS))
+def test_another_copy_is_not_gone_on_with(tmp_path, scheme):
+    """A target that is filled from elsewhere is refused; --overwrite replaces it."""
+    source, target = address(tmp_path, "h5", "source"), address(tmp_path, scheme)
+    array = filled(source)
+    other = f"zarr://{tmp_path}/other"
+    seven = np.full((2, *BOUNDS.size), 7, np.uint16)
+    create_volume(replace(SPEC, encoding=None), other).write(Chunk(seven, BOUNDS.start))
+    assert run("convert", other, target).exit_code == 0
+    before = open_volume(target).read(BOUNDS).array
+    done = run("convert", source, target)
+    assert done.exit_code == 1
+    assert f"a copy of something else: source file://{tmp_path}/other, but" in done.output
+    assert f"file://{tmp_path}/source-em.h5 is to be copied; --overwrite" in done.output
+    done = run("convert", other, target, "-c", "1,0")
+    assert "channels [0, 1], but [1, 0] is to be copied" in done.output
+    assert run("--dry-run", "convert", source, target).exit_code == 1
+    np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, before)
+    assert run("convert", source, target, "--overwrite").exit_code == 0
+    np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, array)
+    done = CliRunner().invoke(cli, ["convert", source, target])
+    assert (done.exit_code, "0 tasks written, all 1 stored already" in done.output) == (0, True)
+
+
+@pytest.mark.parametrize("scheme", list(FORMATS))
+def test_what_nobody_copied_is_not_gone_on_with(tmp_path, scheme):
+    """A target made by others is filled if it is empty; if it holds blocks, it is refused."""
+    source, target = address(tmp_path, "h5", "source"), address(tmp_path, scheme)
+    array, spec = filled(source), replace(SPEC, encoding=None)
+    filled(target, spec)
+    done = run("convert", source, target)
+    assert done.exit_code == 1
+    assert "holds blocks that this copy did not write; --overwrite replaces them" in done.output
+    create_volume(spec, f"{target}2.h5" if scheme == "h5" else f"{target}2")
+    done = run("convert", source, f"{target}2.h5" if scheme == "h5" else f"{target}2")
+    assert done.exit_code == 0, done.output
+    found = open_volume(f"{target}2.h5" if scheme == "h5" else f"{target}2")
+    np.testing.assert_array_equal(found.read(BOUNDS).array, array)
+
+
+@pytest.mark.parametrize("scheme", list(FORMATS))
+def test_an_interrupted_overwriting_begins_again(tmp_path, scheme):
+    """What was being overwritten holds blocks of two volumes, so that no copy goes on with it."""
+    source, target = address(tmp_path, "h5", "source"), address(tmp_path, scheme)
+    array = filled(source)
+    other = f"zarr://{tmp_path}/other"
+    seven = np.full((2, *BOUNDS.size), 7, np.uint16)
+    create_volume(replace(SPEC, encoding=None), other).write(Chunk(seven, BOUNDS.start))
+    assert run("convert", other, target).exit_code == 0
+    tasks = run_all(Conversion(source, target, task_size=Zyx(8, 16, 16), overwrite=True).line())
+    tasks.close()  # before the first task
+    for again in (source, other):
+        done = run("convert", again, target)
+        assert "was being overwritten by a copy that did not come to its end" in done.output
+    assert run("convert", source, target, "--overwrite").exit_code == 0
+    assert run("convert", source, target).exit_code == 0
+    np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, array)
+
+
+def test_no_password_is_recorded(tmp_path):
+    """The record of what was copied holds no password of the source's address."""
+    filled(address(tmp_path, "h5", "source"))
+    volume = open_volume(address(tmp_path, "h5", "source"))
+    for url in ("https://me:hidden@host/em", "https://host/em?signature=hidden"):
+        recorded = Conversion(url, "zarr://t").copied(volume)
+        assert (recorded["source"], "hidden" in str(recorded)) == ("https://host/em", False)
+
+
+def test_names_of_channels_are_kept(tmp_path):
+    """The names of the channels that are copied are those of the source."""
+    source, target = address(tmp_path, "zarr", "source"), address(tmp_path, "zarr")
+    spec = replace(SPEC, encoding=None)
+    create_volume(spec, source, channel_names=["nuclei", "membranes"])
+    assert run("convert", source, target).exit_code == 0
+    assert open_volume(target).channel_names == ("nuclei", "membranes")
+    assert run("convert", source, f"{target}2", "-c", "1,0").exit_code == 0
+    assert open_volume(f"{target}2").channel_names == ("membranes", "nuclei")
+    assert run("convert", source, address(tmp_path, "h5")).exit_code == 0
+
+
+def test_a_web_server_is_refused_at_once(tmp_path):
+    """A target on a web server is refused before anybody calls on it."""
+    filled(address(tmp_path, "h5", "source"))
+    url = "zarr://https://host.invalid/em"
+    with pytest.raises(VolumeError, match="web servers are only read"):
+        Conversion(address(tmp_path, "h5", "source"), url).line()
+
+
 KILLED = """
 import sys
 from chunkflow_py.geometry import Zyx
@@ -193,11 +281,18 @@ def test_another_target_is_refused(tmp_path):
     source, target = address(tmp_path, "h5", "source"), address(tmp_path, "precomputed")
     filled(source)
     other = BoundingBox((0, 0, 0), (40, 33, 51))
-    for changes, words in [
-        ({"bounds": other}, f"exists with bounds {other}, but that of"),
-        ({"channels": 3}, "exists with number of channels 3, but that of .* is 2"),
-    ]:
-        url = f"{target}-{len(words)}"
+    for number, (changes, words) in enumerate(
+        [
+            ({"bounds": other}, f"exists with bounds {other}, but that of"),
+            ({"channels": 3}, "exists with number of channels 3, but that of .* is 2"),
+            (
+                {"voxel_size_nm": (40.0, 4.0, 4.0)},
+                r"size \(40.0, 4.0, 4.0\), but .* \(40.0, 4.5, 4.0\)",
+            ),
+            ({"kind": "probability"}, "exists with kind probability, but that of .* is image"),
+        ]
+    ):
+        url = f"{target}-{number}"
         create_volume(replace(SPEC, **changes), url)
         with pytest.raises(VolumeError, match=words):
             Conversion(source, url).line()

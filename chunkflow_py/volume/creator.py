@@ -17,7 +17,7 @@ from chunkflow_py.volume.new_volume import check_new
 from chunkflow_py.volume.protocol import Opening, VolumeSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from chunkflow_py.chunk import Chunk, Kind
     from chunkflow_py.task import Task
@@ -144,6 +144,11 @@ class VolumeCreator:
             output_bytes=_voxel_bytes(spec),
         )
 
+    def _settings(self, spec: VolumeSpec) -> dict[str, Any]:
+        same = self.model is not None and (self.model.channels or 1) == (spec.channels or 1)
+        kept = kept_names(self.model, None, self.url, self.format) if same else {}
+        return {**kept, **self.creating}
+
     def prepare(self, _: object) -> None:
         """Refuse a place where nothing can be made.
 
@@ -158,7 +163,8 @@ class VolumeCreator:
             raise OptionError(msg)
         check_leave_to_write(place)
         if (spec := self.known_spec()) is not None:
-            check_new(spec, self.url, format=self.format, **self.creating)
+            settings = self._settings(spec)
+            check_new(spec, self.url, format=self.format, **settings)
 
     def __enter__(self) -> VolumeCreator:
         """Create the volume, if no chunk is needed for it."""
@@ -189,7 +195,7 @@ class VolumeCreator:
             self.url,
             format=self.format,
             opening=self.opening,
-            **self.creating,
+            **self._settings(spec),
             **({"overwrite": True} if self.overwrite else {}),
         )
         logger.info("created %s: %s, %s", self.url, spec.bounds, spec.dtype)
@@ -197,6 +203,25 @@ class VolumeCreator:
             z, y, x = spec.shard_size
             self.tell(f"generate-tasks --volume-path {self.url} --chunk-size {z} {y} {x}")
         self._done = True
+
+
+def kept_names(
+    model: Volume | None, channels: Sequence[int] | None, url: str, format: str | None = None
+) -> dict[str, Any]:
+    """Return the setting of `create_volume` by which a volume keeps the names of channels.
+
+    Args:
+        model: volume that has the names.
+        channels: which of its channels (default: all).
+        url: of the new volume; formats other than zarr have no place for names.
+        format: of the new volume, where the address does not say it.
+    """
+    known = tuple(getattr(model, "channel_names", ()))
+    if (Location.parse(url).format or format) != "zarr" or model is None:
+        return {}
+    if not known or len(known) != (model.channels or 1):
+        return {}
+    return {"channel_names": known if channels is None else [known[c] for c in channels]}
 
 
 def _voxel_bytes(of: VolumeSpec | Volume) -> int:

@@ -138,6 +138,11 @@ class Hdf5Volume:
         check_inside(bbox, self.bounds, self.url)
         return next(self._missing(bbox), None) is None
 
+    @property
+    def dataset(self) -> str:
+        """The name of the dataset in the file."""
+        return self._name
+
     def claim(self) -> None:
         """Make this process the only one that writes to the file, if it is not yet.
 

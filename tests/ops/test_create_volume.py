@@ -60,6 +60,21 @@ def test_like_another_volume(url, tmp_path):
     assert volume.kind is None
 
 
+def test_names_of_channels_as_in_another_volume(tmp_path):
+    """The names of channels are those of the other volume, unless other ones or more are said."""
+    bounds = BoundingBox.from_size((0, 0, 0), (8, 8, 8))
+    spec = VolumeSpec(bounds, (40, 4, 4), np.dtype("u1"), 2, "image", Zyx(8, 8, 8))
+    source, target = f"zarr://{tmp_path}/em", f"zarr://{tmp_path}/out"
+    create_volume(spec, source, channel_names=["nuclei", "membranes"])
+    run("create-volume --like", source, "-v", target)
+    assert open_volume(target).channel_names == ("nuclei", "membranes")
+    run("create-volume --channel-names a,b --like", source, "-v", f"{target}2")
+    assert open_volume(f"{target}2").channel_names == ("a", "b")
+    run("create-volume -c 3 --like", source, "-v", f"{target}3")
+    assert "nuclei" not in open_volume(f"{target}3").channel_names
+    run("create-volume --like", source, "-v", f"precomputed://{tmp_path}/other")
+
+
 def test_like_the_chunk(url):
     """What is not said is as in the chunk that the line has made."""
     run("create-chunk --size 20 30 40 -d uint32 -t 1 2 3 -e 40 4 4 create-volume -v", url)

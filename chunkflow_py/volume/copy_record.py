@@ -1,0 +1,157 @@
+"""What a volume is a copy of, kept beside its voxels, so that no copy goes on with another's.
+
+In a folder or bucket the record is the object ``chunkflow_convert.json``; in an HDF5 file an
+attribute ``chunkflow_convert`` of the dataset. It is JSON, and never evaluated.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from chunkflow_py.store.protocol import Access
+    from chunkflow_py.volume.location import Location
+
+OBJECT = "chunkflow_convert.json"
+_ATTRIBUTE = "chunkflow_convert"
+_OVERWRITING = "overwriting"  # in a record: blocks of something else may be left
+# what describes volumes; any other object holds something of one
+_DOCUMENTS = {
+    OBJECT, "info", "provenance", "attributes.json", "zarr.json", ".zarray", ".zattrs", ".zgroup",
+    ".zmetadata",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CopyRecord:
+    """The record of the volume at a place, which exists.
+
+    Attributes:
+        place: of the volume.
+        dataset: its name, if the place is an HDF5 file.
+        access: how to call on the store.
+    """
+
+    place: Location
+    dataset: str | None
+    access: Access
+
+    def begin(self, copied: Mapping[str, Any], *, overwrite: bool, dry_run: bool = False) -> None:
+        """Write down what is copied, before the first block, unless that is done already.
+
+        Args:
+            copied: what is copied, as JSON takes it.
+            overwrite: everything will be written again, whatever is there.
+            dry_run: only look.
+
+        Raises:
+            VolumeError: the volume holds blocks of something else, and *overwrite* is not said.
+        """
+        found = self.read()
+        if overwrite:
+            if found != copied and not dry_run:
+                self._put({**copied, _OVERWRITING: True})
+            return
+        if found is None and not self._is_empty():
+            found = self.read()  # another process may have begun the same copy meanwhile
+            if found is None:
+                msg = (
+                    f"{self.place} holds blocks that this copy did not write; --overwrite "
+                    "replaces them, or convert to another place"
+                )
+                raise VolumeError(msg)
+        if found is None:
+            if dry_run or self._put_if_absent(copied):
+                return
+            found = self.read()
+        self._check(found or {}, copied)
+
+    def end(self, copied: Mapping[str, Any]) -> None:
+        """Write down that all blocks are those of what is copied."""
+        if self.read() != copied:
+            self._put(copied)
+
+    def read(self) -> dict[str, Any] | None:
+        """Return the record, or ``None`` if there is none.
+
+        Raises:
+            VolumeError: it is damaged.
+        """
+        if self.dataset is not None:
+            from chunkflow_py.volume.hdf5_file import reading
+
+            with reading(self.place.folder) as file:
+                data = file[self.dataset].attrs.get(_ATTRIBUTE)
+        else:
+            data = self._store.get(OBJECT)
+        try:
+            found: Any = {} if data is None else json.loads(data)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            msg = f"{OBJECT} of {self.place} is damaged; --overwrite copies all again"
+            raise VolumeError(msg)
+        return found or None
+
+    def _check(self, found: Mapping[str, Any], copied: Mapping[str, Any]) -> None:
+        if found.get(_OVERWRITING):
+            msg = (
+                f"{self.place} was being overwritten by a copy that did not come to its end, and "
+                "may hold blocks of two volumes; run it with --overwrite again"
+            )
+            raise VolumeError(msg)
+        for name, wanted in copied.items():
+            if found.get(name) != wanted:
+                msg = (
+                    f"{self.place} is a copy of something else: {name} "
+                    f"{_said(found.get(name))}, but {_said(wanted)} is to be copied; --overwrite "
+                    "replaces it, or convert to another place"
+                )
+                raise VolumeError(msg)
+
+    @property
+    def _store(self) -> Any:
+        return open_store(self.place.store_url, self.access)
+
+    def _is_empty(self) -> bool:
+        if self.dataset is not None:
+            from chunkflow_py.volume.hdf5_file import reading
+
+            with reading(self.place.folder) as file:
+                return int(file[self.dataset].id.get_storage_size()) == 0
+        return all(key.rpartition("/")[2] in _DOCUMENTS for key in self._store.list())
+
+    def _put(self, record: Mapping[str, Any]) -> None:
+        if self.dataset is not None:
+            from chunkflow_py.volume.hdf5_file import writing
+
+            with writing(self.place.folder) as (file, _):
+                file[self.dataset].attrs[_ATTRIBUTE] = _encoded(record).decode()
+        else:
+            self._store.put(OBJECT, _encoded(record), content_type="application/json")
+
+    def _put_if_absent(self, record: Mapping[str, Any]) -> bool:
+        if self.dataset is None:
+            return bool(self._store.put_if_absent(OBJECT, _encoded(record)))
+        from chunkflow_py.volume.hdf5_file import writing
+
+        with writing(self.place.folder) as (file, _):
+            attributes = file[self.dataset].attrs
+            if is_new := _ATTRIBUTE not in attributes:
+                attributes[_ATTRIBUTE] = _encoded(record).decode()
+        return is_new
+
+
+def _encoded(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, indent=2).encode() + b"\n"
+
+
+def _said(value: object) -> str:
+    return "not said" if value is None else str(value)
