@@ -2,8 +2,8 @@
 
 Formats are those of load-volume and save-volume. What options do not say is as in the source. A
 line that was interrupted goes on where it stopped: what is stored already is not written again.
-What DST is a copy of is kept in its chunkflow_convert.json (HDF5: an attribute), and a DST that holds
-anything else is refused.
+What DST is a copy of is kept in its chunkflow_convert.json (HDF5: an attribute), and a DST that
+holds anything else is refused.
 
 Example: chunkflow convert s3://bucket/em zarr://em.zarr --block-size 64 128 128
 """
