@@ -1,8 +1,13 @@
-"""Gzip, the same bytes for the same voxels: by libdeflate, whatever the processor and the thread.
+"""Gzip, the same bytes for the same voxels, whatever the processor and the thread.
 
-libdeflate (in imagecodecs) compresses images about three times as fast as zlib, lets other threads
-run, and clears the memory that it works in. ISA-L is three times faster again, but its bytes depend
-on what its memory held before: about one in a thousand small blocks came out otherwise.
+| voxels                      | by                             | because, of images of 8 bits      |
+|-----------------------------|--------------------------------|-----------------------------------|
+| in general                  | libdeflate (in imagecodecs)    | 2.6 times as fast as zlib         |
+| noise, as images mostly are | zlib-ng, only runs and Huffman | faster by 1.7 again, 1 % larger    |
+
+Which it is, a sample of each block decides: where looking for repetitions finds none, it is left
+out. ISA-L is faster than both, but its bytes depend on what its memory held before: about one in a
+thousand small blocks came out otherwise.
 """
 
 from __future__ import annotations
@@ -13,6 +18,9 @@ from typing import Any
 from chunkflow_py.errors import needs_extra
 
 FASTEST = 1
+_LARGE = 1 << 16  # bytes: below, either way takes no time
+_SAMPLE = 1 << 14
+_GAIN = 1.02  # what repetitions have to save to be looked for
 _SHORTEST = 18  # bytes of header and trailer
 _MOST = 1032  # deflate never shrinks more than that
 
@@ -20,12 +28,34 @@ _MOST = 1032  # deflate never shrinks more than that
 def compressed(data: Any, level: int = FASTEST) -> bytes:
     """Return *data*, anything with a buffer, gzipped; the header holds no time.
 
+    Args:
+        data: the bytes, contiguous.
+        level: 1 to 9, as for zlib.
+
     Raises:
-        MissingExtraError: imagecodecs is not installed.
+        MissingExtraError: a library is not installed.
     """
     with needs_extra("precomputed", "writing gzip"):
         from imagecodecs import gzip_encode
+        from zlib_ng import zlib_ng
+    content = memoryview(data).cast("B")
+    if level == FASTEST and len(content) >= _LARGE and _is_noise(content):
+        packing = zlib_ng.compressobj(FASTEST, zlib_ng.DEFLATED, 31, 9, zlib_ng.Z_RLE)
+        return bytes(packing.compress(content) + packing.flush())
     return bytes(gzip_encode(data, level=level))
+
+
+def _is_noise(content: memoryview) -> bool:
+    """Tell whether a sample takes hardly less by repetitions than by the frequency of its bytes."""
+    import numpy as np
+    from imagecodecs import gzip_encode
+
+    middle = len(content) // 2
+    sample = bytes(content[middle - _SAMPLE // 2 : middle + _SAMPLE // 2])
+    counts = np.bincount(np.frombuffer(sample, np.uint8))
+    shares = counts[counts > 0] / _SAMPLE
+    entropy = -float((shares * np.log2(shares)).sum()) / 8 * _SAMPLE
+    return bool(entropy <= _GAIN * len(gzip_encode(sample, level=FASTEST)))
 
 
 def gunzipped(data: Any) -> bytes:
