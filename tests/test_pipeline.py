@@ -345,15 +345,22 @@ def seconds_of(ahead: int, *, read: float, compute: float, write: float) -> floa
     return time.perf_counter() - start
 
 
+# Another process may take the processor meanwhile: of several tries one has to be fast, which none
+# is where lanes wait for each other.
+
+
 def test_a_line_takes_as_long_as_its_slowest_lane() -> None:
     """Reading and writing hide behind computing: in all within 10 % of its time."""
-    assert seconds_of(1, read=0.01, compute=0.1, write=0.01) <= 1.10 * 0.8
+    tries = (seconds_of(1, read=0.01, compute=0.1, write=0.01) for _ in range(8))
+    assert any(seconds <= 1.10 * 0.8 for seconds in tries)
 
 
 def test_lanes_that_keep_pace_are_much_faster_than_one_after_the_other() -> None:
     """Where reading and writing wait for a network and all lanes keep pace: at least 2.5 times."""
-    slow = seconds_of(0, read=0.08, compute=0.04, write=0.08)
-    assert slow >= 2.5 * seconds_of(1, read=0.08, compute=0.04, write=0.08)
+    one_after_the_other = 8 * (0.08 + 0.04 + 0.08)
+    tries = (seconds_of(1, read=0.08, compute=0.04, write=0.08) for _ in range(8))
+    assert any(one_after_the_other >= 2.5 * seconds for seconds in tries)
+    assert seconds_of(0, read=0.008, compute=0.004, write=0.008) >= one_after_the_other / 10
 
 
 @AHEAD

@@ -108,10 +108,10 @@ def test_every_call_ends(s3, method):
     with s3.faults(SLOW):
         start = time.monotonic()
         with pytest.raises(
-            VolumeError, match=r"no answer in time \(\d+ tries in \d s\); try again"
+            VolumeError, match=r"no answer in time \(\d+ tries in \d+ s\); try again"
         ):
             every_call(store)[method]()
-        assert 1 < time.monotonic() - start < 20
+        assert 1 < time.monotonic() - start < 60
 
 
 def test_budget(s3):
@@ -119,10 +119,10 @@ def test_budget(s3):
     store = open_store(s3.url, manners=QUICK)
     start = time.monotonic()
     with s3.faults({"type": "status", "code": 503}) as faults:
-        with pytest.raises(VolumeError, match=r"503 SlowDown \(\d+ tries in \d s\)"):
+        with pytest.raises(VolumeError, match=r"503 SlowDown \(\d+ tries in \d+ s\)"):
             store.get("key")
         assert len(requests(faults)) > 3
-    assert 2 <= time.monotonic() - start < 5
+    assert 2 <= time.monotonic() - start < 30
 
 
 @pytest.mark.parametrize(
@@ -150,16 +150,16 @@ def test_long_calls_are_in_the_log(s3, caplog, monkeypatch, rule, words):
 @pytest.mark.parametrize("s3", ["ministack"], indirect=True)
 def test_interrupt(s3):
     """Ctrl-C ends a call that waits for its server."""
-    store = open_store(s3.url, manners=Manners(stall_s=3))
+    store = open_store(s3.url, manners=Manners(stall_s=20))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
+    timer = threading.Timer(1, os.kill, [os.getpid(), signal.SIGINT])
     try:
-        with s3.faults({"type": "latency", "s": 3}):
+        with s3.faults({"type": "latency", "s": 15}):
             start = time.monotonic()
             timer.start()
             with pytest.raises(KeyboardInterrupt):
                 store.get("key")
-            assert time.monotonic() - start < 2
+            assert time.monotonic() - start < 10
     finally:
         timer.cancel()
         signal.signal(signal.SIGINT, before)
@@ -179,7 +179,7 @@ def test_nobody_ever_there(s3, monkeypatch):
         with pytest.raises(VolumeError, match="check the network and the address http://127"):
             store.get("key")
         seconds.append(time.monotonic() - start)
-    assert seconds[0] < 2 < 3 <= seconds[1]
+    assert seconds[0] < 3 <= seconds[1]
     assert Manners().unheard_s <= 5
 
 
