@@ -235,6 +235,8 @@ def test_other_levels_and_datasets_are_other_places(tmp_path):
     run("load-volume -m 1 -v", em, *chunk, "save-volume -v", em)
     create_volume(replace(spec, max_mip=0), f"h5://{em}.h5:raw")
     run(f"load-volume -v h5://{em}.h5:raw save-volume -v h5://{em}.h5:copy")
+    assert open_volume(f"zarr://{em}").read(BOUNDS).array.any()
+    assert open_volume(f"h5://{em}.h5:copy").bounds == BOUNDS
 
 
 @pytest.mark.parametrize("scheme", ["precomputed", "zarr"])

@@ -57,6 +57,8 @@ def test_what_may_be_made(encoding, tmp_path):
     """As long as the line does not know its voxels, an encoding may be the right one."""
     saver = VolumeSaver(f"precomputed://{tmp_path}/out", encoding=encoding)
     saver.prepare(None, BOUNDS)
+    assert saver.volume is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_time_points_without_a_time(tmp_path):
@@ -97,7 +99,10 @@ def test_what_is_there_is_another(em, asked, text):
 def test_what_is_there_is_the_same(em):
     """Options that agree with the volume are in order; blocks are cut off at its bounds."""
     for size in (None, Zyx(8, 32, 32)):
-        VolumeSaver(em, block_size=size, encoding="raw").prepare(None, BOUNDS, BYTES)
+        saver = VolumeSaver(em, block_size=size, encoding="raw")
+        saver.prepare(None, BOUNDS, BYTES)
+        assert saver.volume is not None
+        assert saver.volume.bounds == BOUNDS
 
 
 def test_a_default_is_not_asked_for(tmp_path):
