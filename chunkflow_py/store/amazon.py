@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import urllib.error
 import urllib.request
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from urllib.parse import quote
 
 from chunkflow_py.errors import VolumeError, needs_extra
 from chunkflow_py.store.address import check_host
-from chunkflow_py.store.service import no_token
+from chunkflow_py.store.service import Service, no_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
     from chunkflow_py.store.protocol import Access
-    from chunkflow_py.store.service import Service
 
 # obstore asks for new ones when these have less than five minutes left; botocore hands out none
 # with less than ten.
@@ -37,21 +35,22 @@ def _endpoint() -> str | None:
     return None
 
 
-def s3_bucket(service: Service, access: Access) -> Service:
-    """Return the service with clients for S3.
+def s3_bucket(bucket: str, access: Access) -> Service:
+    """Return the service for a bucket of S3.
 
     Raises:
         VolumeError: there are no credentials, and access is not anonymous; or the address that
             stands for AWS is none.
         MissingExtraError: boto3 is not installed.
     """
+    root = f"s3://{bucket}"
     endpoint, region = _endpoint(), _named_region()
     provider: Callable[[], Any] = no_token
     if not access.anonymous:
-        provider, profile_region = _aws_credentials(service.url)
+        provider, profile_region = _aws_credentials(root)
         region = region or profile_region
     if endpoint is None:
-        region = bucket_region(f"https://s3.amazonaws.com/{quote(service.bucket)}") or region
+        region = bucket_region(f"https://s3.amazonaws.com/{quote(bucket)}") or region
     config: dict[str, Any] = {
         "region": region or "us-east-1",
         "skip_signature": access.anonymous,
@@ -59,7 +58,7 @@ def s3_bucket(service: Service, access: Access) -> Service:
         "conditional_put": "etag",
         "disable_bulk_delete": True,
         # The name of a bucket with dots is no name that a certificate covers.
-        "virtual_hosted_style_request": endpoint is None and "." not in service.bucket,
+        "virtual_hosted_style_request": endpoint is None and "." not in bucket,
     }
     if endpoint is not None:
         config["endpoint"] = endpoint
@@ -68,14 +67,16 @@ def s3_bucket(service: Service, access: Access) -> Service:
         from obstore.store import S3Store
 
         return S3Store(
-            service.bucket,
+            bucket,
             config=config,  # type: ignore[arg-type]
             client_options=options,  # type: ignore[arg-type]
             retry_config=retries,  # type: ignore[arg-type]
             credential_provider=provider,
         )
 
-    return replace(service, make=make, endpoint=endpoint)
+    return Service(
+        "s3", bucket, "", root, root, access.anonymous, make=make, headers={}, endpoint=endpoint
+    )
 
 
 def _named_region() -> str | None:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store.address import check_bucket, check_prefix
-from chunkflow_py.store.service import Service, no_client
 
 if TYPE_CHECKING:
     from chunkflow_py.store.protocol import Access
+    from chunkflow_py.store.service import Service
 
 # Variables that say where a cloud is, and who asks.
 _VARIABLES = re.compile(r"(?i)(AWS|GOOGLE|GCE|CLOUDSDK|STORAGE|SSL)_|\w*PROXY|HOME$")
@@ -67,21 +67,10 @@ def _open_bucket(
     surroundings: tuple[Any, ...],  # noqa: ARG001 part of what is remembered
 ) -> Service:
     """Return the service for a bucket: one, whose connections and credentials all stores share."""
-    root = f"{scheme}://{bucket}"
-    service = Service(
-        kind=scheme,
-        bucket=bucket,
-        prefix="",
-        url=root,
-        root=root,
-        anonymous=access.anonymous,
-        make=no_client,
-        headers={},
-    )
     if scheme == "s3":
         from chunkflow_py.store.amazon import s3_bucket
 
-        return s3_bucket(service, access)
+        return s3_bucket(bucket, access)
     from chunkflow_py.store.google_cloud import gs_bucket
 
-    return gs_bucket(service, access)
+    return gs_bucket(bucket, access)

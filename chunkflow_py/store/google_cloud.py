@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import VolumeError, needs_extra
 from chunkflow_py.store.address import check_host
-from chunkflow_py.store.service import no_token
+from chunkflow_py.store.service import Service, no_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
     from chunkflow_py.store.protocol import Access
-    from chunkflow_py.store.service import Service
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
@@ -30,13 +28,14 @@ def _endpoint() -> str | None:
     return check_host(address, "STORAGE_EMULATOR_HOST").rstrip("/")
 
 
-def gs_bucket(service: Service, access: Access) -> Service:
-    """Return the service with clients for Google Cloud Storage.
+def gs_bucket(bucket: str, access: Access) -> Service:
+    """Return the service for a bucket of Google Cloud Storage.
 
     Raises:
         VolumeError: there are no credentials, and access is not anonymous; or no project that pays.
         MissingExtraError: google-auth is not installed.
     """
+    root = f"gs://{bucket}"
     endpoint = _endpoint()
     config: dict[str, Any] = {"skip_signature": access.anonymous}
     provider: Callable[[], Any] = no_token
@@ -44,14 +43,14 @@ def gs_bucket(service: Service, access: Access) -> Service:
     if endpoint is not None:
         config["base_url"] = endpoint
     elif not access.anonymous:
-        provider, project = _credentials(service.url)
+        provider, project = _credentials(root)
     # Otherwise Google unpacks what was stored with Content-Encoding: gzip, and sizes are not known.
     headers = {"Accept-Encoding": "gzip"}
     if access.requester_pays:
         project = os.environ.get("GOOGLE_CLOUD_PROJECT") or project
         if not project:
             msg = (
-                f"cannot open {service.url}: requests are to be paid for, but by which project is "
+                f"cannot open {root}: requests are to be paid for, but by which project is "
                 "not known; set GOOGLE_CLOUD_PROJECT"
             )
             raise VolumeError(msg)
@@ -61,14 +60,17 @@ def gs_bucket(service: Service, access: Access) -> Service:
         from obstore.store import GCSStore
 
         return GCSStore(
-            service.bucket,
+            bucket,
             config=config,  # type: ignore[arg-type]
             client_options=options,  # type: ignore[arg-type]
             retry_config=retries,  # type: ignore[arg-type]
             credential_provider=provider,
         )
 
-    return replace(service, make=make, headers=headers, endpoint=endpoint)
+    return Service(
+        "gs", bucket, "", root, root, access.anonymous, make=make, headers=headers,
+        endpoint=endpoint,
+    )  # fmt: skip
 
 
 def _credentials(url: str) -> tuple[Callable[[], Any], str | None]:

@@ -120,11 +120,6 @@ class Service:
         return without_secrets(self.endpoint) if self.endpoint else self.root
 
 
-def no_client(options: dict[str, Any], retries: dict[str, Any]) -> ObjectStore:
-    """Stand for what the module of a cloud puts in place."""
-    raise NotImplementedError
-
-
 def no_token() -> dict[str, Any]:
     """Return credentials that nobody checks: without any, obstore looks for its own."""
     return {"token": "none", "expires_at": None}
