@@ -162,6 +162,47 @@ class WritesToSeveral(Protocol):
 
 
 @runtime_checkable
+class CreatesOutput(Protocol):
+    """A body that writes to a volume which has to be there before a fleet starts."""
+
+    def create_output(self) -> str | None:
+        """Create it, unless it is there; return its address if this call has made it.
+
+        Follows `prepare`.
+
+        Raises:
+            OptionError: what it would hold is not known before the first chunk; says what to add.
+        """
+
+
+@runtime_checkable
+class HasFiles(Protocol):
+    """A body that needs files beside the volumes: a network, its weights, a plugin."""
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Path of each, as it was typed -> ``code`` (it is run), or ``data``."""
+
+
+@runtime_checkable
+class RunsCode(Protocol):
+    """A body that runs code which is not part of this package."""
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """What it runs, in words for a person; nothing if all is built in."""
+
+
+@runtime_checkable
+class HasProfile(Protocol):
+    """A body whose bytes depend on what they are computed with."""
+
+    @property
+    def profile(self) -> dict[str, str] | None:
+        """The numerical profile, when the body has been entered; ``None`` if not known yet."""
+
+
+@runtime_checkable
 class ReportsProgress(Protocol):
     """A body with news from inside one call: it calls on_progress(done, total)."""
 

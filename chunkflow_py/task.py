@@ -10,6 +10,7 @@ from chunkflow_py.errors import MissingChunkError, OperatorError
 if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
     from chunkflow_py.geometry import BoundingBox, Region
+    from chunkflow_py.store.protocol import Stored
 
 
 class Skip(Exception):  # noqa: N818  (a normal way to end a task, not an error)
@@ -17,7 +18,13 @@ class Skip(Exception):  # noqa: N818  (a normal way to end a task, not an error)
 
 
 class Lease(Protocol):
-    """The right to work on a message of a queue, kept until it is acknowledged or released."""
+    """The right to work on a message of a queue, kept until it is acknowledged or released.
+
+    Attributes:
+        lost: whether it has ended: somebody else may have the task, so that work on it stops.
+    """
+
+    lost: bool
 
     def acknowledge(self) -> None:
         """Tell the queue that the task is finished."""
@@ -36,6 +43,7 @@ class Task:
         seconds: time spent, by operator label.
         outcome: why the task ended early (a `Skip` or an `OperatorError`), else ``None``.
         lease: set when the task came from a queue.
+        written: what operators have stored for good, for the record of the task.
     """
 
     region: Region | None = None
@@ -43,6 +51,7 @@ class Task:
     seconds: dict[str, float] = field(default_factory=dict)
     outcome: Skip | OperatorError | None = None
     lease: Lease | None = None
+    written: list[Stored] = field(default_factory=list)
 
     @property
     def bbox(self) -> BoundingBox | None:

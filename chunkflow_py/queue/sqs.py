@@ -38,7 +38,7 @@ class SqsQueue:
         url: ``sqs://`` and the name.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, create: bool = False) -> None:  # noqa: ARG002 comes next
         """Find the queue called *name*.
 
         Raises:

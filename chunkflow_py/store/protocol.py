@@ -24,6 +24,22 @@ class Access:
     requester_pays: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What one write has left in a store, to be found again exactly so.
+
+    Attributes:
+        url: of the object.
+        size: its length in bytes; ``None`` where nothing is stored, because all voxels have the
+            value that missing ones are read as.
+        checksum: SHA-256 of the bytes as they are stored, the first 32 hexadecimal digits.
+    """
+
+    url: str
+    size: int | None = None
+    checksum: str | None = None
+
+
 class Store(Protocol):
     """A flat set of objects below one URL; safe to call from several threads.
 

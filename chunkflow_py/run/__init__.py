@@ -1,0 +1,1 @@
+"""One production run: its plan, its spec, its ledger, and the workers that carry it out."""

@@ -1,0 +1,99 @@
+"""What a run writes down: how each task ended, and each attempt that failed."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from chunkflow_py.store.protocol import Stored
+
+State = Literal["done", "skipped", "dead"]
+# permanent: the task's own fault; transient: may pass by itself, such as a network that is down;
+# resource: this machine's, such as a full disk.
+FailureKind = Literal["permanent", "transient", "resource"]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """How a task ended; there is one for each task, and it does not change.
+
+    Attributes:
+        number: of the task in the plan of its stage.
+        box: of the task, as a box string.
+        state: ``done``, ``skipped`` (with a reason) or ``dead`` (given up, with the reason).
+        spec: hash of the stage's spec.
+        attempt: names the attempt that ended it; no two attempts have the same.
+        worker: that made the attempt.
+        profile: numerical profile, as one line; nothing if nothing depended on one.
+        seconds: by operator.
+        written: what was stored.
+        reason: why the task was skipped or given up.
+        finished: when, seconds since 1970 by the worker's clock; for people only.
+    """
+
+    number: int
+    box: str
+    state: State
+    spec: str
+    attempt: str
+    worker: str
+    profile: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+    written: tuple[Stored, ...] = ()
+    reason: str | None = None
+    finished: float = field(default_factory=time.time)
+
+    @property
+    def stored_bytes(self) -> int:
+        """How many bytes it has stored."""
+        return sum(stored.size or 0 for stored in self.written)
+
+    def to_json(self) -> str:
+        """Return the record as one line of JSON."""
+        said = asdict(self)
+        said["written"] = [[each.url, each.size, each.checksum] for each in self.written]
+        said["seconds"] = {name: round(value, 6) for name, value in self.seconds.items()}
+        return json.dumps(said, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Record:
+        """Return the record that `to_json` has written."""
+        said: dict[str, Any] = json.loads(text)
+        said["written"] = tuple(Stored(*each) for each in said["written"])
+        return cls(**said)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An attempt that failed.
+
+    Attributes:
+        number: of the task.
+        box: of the task.
+        attempt: names the attempt.
+        worker: that made it.
+        kind: whose fault it is.
+        reason: one sentence.
+        traceback: of the exception, or what the process said when it died.
+        when: seconds since 1970 by the worker's clock; for people only.
+    """
+
+    number: int
+    box: str
+    attempt: str
+    worker: str
+    kind: FailureKind
+    reason: str
+    traceback: str = ""
+    when: float = field(default_factory=time.time)
+
+    def to_json(self) -> str:
+        """Return it as one line of JSON."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Failure:
+        """Return what `to_json` has written."""
+        return cls(**json.loads(text))
