@@ -1,0 +1,79 @@
+"""Places where tests make a process die, and safeguards that tests take away.
+
+Nothing here does anything unless one of two environment variables is set, which only tests do:
+
+| variable               | value                                                                     |
+|------------------------|---------------------------------------------------------------------------|
+| ``CHUNKFLOW_FAILPOINT``| ``name:action`` or ``name:action@N``, the Nth time; several with commas.    |
+|                        | kill: SIGKILL; raise: `FailPointError`; hang: sleep for ever              |
+| ``CHUNKFLOW_UNSAFE``   | names of safeguards that are left out, with commas                        |
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from functools import cache
+from typing import Literal
+
+Point = Literal[
+    "leased",
+    "mid-read",
+    "mid-inference",
+    "mid-write",
+    "written-not-recorded",
+    "recorded-not-acknowledged",
+]
+Safeguard = Literal[
+    "put-if-absent",
+    "atomic-write",
+    "heartbeat",
+    "checksum",
+    "ledger-before-acknowledgement",
+    "pinned-spec",
+]
+
+_passed: Counter[str] = Counter()
+
+
+class FailPointError(RuntimeError):
+    """What a fail point raises."""
+
+
+def reached(point: Point) -> None:
+    """Say that execution has come to *point*."""
+    if point not in _points():
+        return
+    _passed[point] += 1
+    action, which = _points()[point]
+    if which not in (0, _passed[point]):
+        return
+    if action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    while action == "hang":
+        time.sleep(60)
+    msg = f"fail point {point}"
+    raise FailPointError(msg)
+
+
+def removed(safeguard: Safeguard) -> bool:
+    """Tell whether a test has taken *safeguard* away."""
+    return safeguard in _removed()
+
+
+@cache
+def _points() -> dict[str, tuple[str, int]]:
+    found = {}
+    for each in os.environ.get("CHUNKFLOW_FAILPOINT", "").split(","):
+        name, _, action = each.partition(":")
+        action, _, which = action.partition("@")
+        if name:
+            found[name] = (action, int(which or 0))
+    return found
+
+
+@cache
+def _removed() -> frozenset[str]:
+    return frozenset(filter(None, os.environ.get("CHUNKFLOW_UNSAFE", "").split(",")))
