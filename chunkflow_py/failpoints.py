@@ -2,11 +2,11 @@
 
 Nothing here does anything unless one of two environment variables is set, which only tests do:
 
-| variable               | value                                                                     |
-|------------------------|---------------------------------------------------------------------------|
-| ``CHUNKFLOW_FAILPOINT``| ``name:action`` or ``name:action@N``, the Nth time; several with commas.    |
-|                        | kill: SIGKILL; raise: `FailPointError`; hang: sleep for ever              |
-| ``CHUNKFLOW_UNSAFE``   | names of safeguards that are left out, with commas                        |
+| variable                | value                                                                  |
+|-------------------------|------------------------------------------------------------------------|
+| ``CHUNKFLOW_FAILPOINT`` | ``name:action``, or ``name:action@N`` for the Nth time; with commas    |
+|                         | kill: SIGKILL; raise: `FailPointError`; hang: sleep for ever           |
+| ``CHUNKFLOW_UNSAFE``    | names of safeguards that are left out, with commas                     |
 """
 
 from __future__ import annotations
