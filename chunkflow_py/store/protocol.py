@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from chunkflow_py.failpoints import removed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,6 +41,17 @@ class Stored:
     url: str
     size: int | None = None
     checksum: str | None = None
+
+    @classmethod
+    def of(cls, url: str, data: bytes | memoryview) -> Stored:
+        """Return what there is to say of an object that holds *data*."""
+        size = memoryview(data).nbytes
+        return cls(url, size, None if removed("checksum") else checksum_of(data))
+
+
+def checksum_of(data: bytes | memoryview) -> str:
+    """Return the checksum of *data* as `Stored` has it; other threads run meanwhile."""
+    return hashlib.sha256(data).hexdigest()[:32]
 
 
 class Store(Protocol):
