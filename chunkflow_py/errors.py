@@ -8,11 +8,15 @@ ChunkflowError
 ├── MissingChunkError (KeyError)        a name that no earlier operator has made
 ├── VolumeError (OSError)               a volume or file that cannot be read or written
 │   ├── VolumeNotFoundError (FileNotFoundError)
-│   └── VolumeRefusedError (PermissionError)    no credentials, or they do not suffice
+│   ├── VolumeRefusedError (PermissionError)    no credentials, or they do not suffice
+│   └── VolumeUnreachableError (TransientError) the network or the store is down, or overloaded
 ├── ModelError (RuntimeError)           a network that cannot be loaded or run
 │   ├── NonFiniteError                  a network that returned NaN or infinity
 │   └── OutOfMemoryError (MemoryError)  a batch that needs more memory than the device has
 ├── QueueError (OSError)                a queue that cannot be reached or refuses
+│   └── LeaseLostError                  a task that another worker may have by now
+│   └── QueueUnreachableError (TransientError)  the network or the queue is down, or overloaded
+├── TransientError (OSError)            what may pass by itself; all tries are spent
 ├── MissingExtraError (ImportError)     an optional dependency that is not installed
 └── OperatorError (RuntimeError)        what an operator raised, with operator and task
 
@@ -80,6 +84,14 @@ class VolumeRefusedError(VolumeError, PermissionError):
     """The store does not let this caller do that."""
 
 
+class TransientError(ChunkflowError, OSError):
+    """Something that may pass by itself; it was tried again before this was raised."""
+
+
+class VolumeUnreachableError(VolumeError, TransientError):
+    """The store of a volume is down, overloaded, or cannot be reached for now."""
+
+
 class ModelError(ChunkflowError, RuntimeError):
     """A network cannot be loaded, or does not return what it should."""
 
@@ -94,6 +106,14 @@ class OutOfMemoryError(ModelError, MemoryError):
 
 class QueueError(ChunkflowError, OSError):
     """A queue cannot be reached, does not exist, or refuses a request."""
+
+
+class QueueUnreachableError(QueueError, TransientError):
+    """A queue is down, overloaded, or cannot be reached for now."""
+
+
+class LeaseLostError(QueueError):
+    """The lease of a task has ended: another worker may have it, so work on it stops."""
 
 
 class MissingExtraError(ChunkflowError, ImportError):

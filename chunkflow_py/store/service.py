@@ -6,7 +6,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.errors import VolumeError, VolumeNotFoundError, VolumeRefusedError
+from chunkflow_py.errors import (
+    VolumeError,
+    VolumeNotFoundError,
+    VolumeRefusedError,
+    VolumeUnreachableError,
+)
 from chunkflow_py.store.address import without_secrets
 
 if TYPE_CHECKING:
@@ -88,7 +93,9 @@ class Service:
             failed: why.
         """
         status, code = failed.failure.status, failed.failure.code
-        kind = VolumeRefusedError if status in (401, 403) else VolumeError
+        kind = VolumeUnreachableError if failed.failure.is_transient else VolumeError
+        if status in (401, 403):
+            kind = VolumeRefusedError
         if code == "NoSuchBucket" or status == 404:
             kind = VolumeNotFoundError
             remedy = f"check the name of the bucket {self.bucket!r}, or make it first"

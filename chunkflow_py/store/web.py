@@ -25,7 +25,7 @@ from urllib3.exceptions import (
     SSLError,
 )
 
-from chunkflow_py.errors import VolumeError, VolumeRefusedError
+from chunkflow_py.errors import VolumeError, VolumeRefusedError, VolumeUnreachableError
 from chunkflow_py.store.address import check_host
 from chunkflow_py.store.keys import check_key
 from chunkflow_py.store.retry import TRANSIENT_STATUS, CallFailedError, Failure, retried
@@ -100,7 +100,7 @@ class WebStore:
 
     def _fail(self, key: str, failed: CallFailedError) -> NoReturn:
         failure = failed.failure
-        kind = VolumeError
+        kind = VolumeUnreachableError if failure.is_transient else VolumeError
         if failure.status in (401, 403):
             kind = VolumeRefusedError
             remedy = "this server wants credentials; open it as s3:// or gs://"
