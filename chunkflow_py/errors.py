@@ -14,7 +14,7 @@ ChunkflowError
 │   ├── NonFiniteError                  a network that returned NaN or infinity
 │   └── OutOfMemoryError (MemoryError)  a batch that needs more memory than the device has
 ├── QueueError (OSError)                a queue that cannot be reached or refuses
-│   └── LeaseLostError                  a task that another worker may have by now
+│   ├── LeaseLostError                  a task that another worker may have by now
 │   └── QueueUnreachableError (TransientError)  the network or the queue is down, or overloaded
 ├── TransientError (OSError)            what may pass by itself; all tries are spent
 ├── MissingExtraError (ImportError)     an optional dependency that is not installed

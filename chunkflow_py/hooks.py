@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from chunkflow_py.chunk import Chunk, Voxels
     from chunkflow_py.memory import Need
-    from chunkflow_py.volume.blocks import Traffic
+    from chunkflow_py.task import Task
+    from chunkflow_py.volume.traffic import Traffic
 
 Boxes = BoxGrid | Sequence[BoundingBox]
 
@@ -176,6 +177,14 @@ class CreatesOutput(Protocol):
 
 
 @runtime_checkable
+class HasSettle(Protocol):
+    """A source whose tasks were lent to it, so that each is given back after the line."""
+
+    def settle(self, task: Task) -> None:
+        """Take back a task that has left the line, whatever its outcome."""
+
+
+@runtime_checkable
 class HasFiles(Protocol):
     """A body that needs files beside the volumes: a network, its weights, a plugin."""
 
@@ -227,7 +236,7 @@ class ChecksMemory(Protocol):
 
 @runtime_checkable
 class HasTraffic(Protocol):
-    """A body that counts what it reads, see `chunkflow_py.volume.blocks.Traffic`."""
+    """A body that counts what it reads, see `chunkflow_py.volume.traffic.Traffic`."""
 
     @property
     def traffic(self) -> Traffic | None:

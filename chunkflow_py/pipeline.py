@@ -17,7 +17,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from chunkflow_py.errors import ChunkflowError, OperatorError, OptionError
+from chunkflow_py.errors import ChunkflowError, LeaseLostError, OperatorError, OptionError
 from chunkflow_py.forecast import choose_ahead, largest_size
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.hooks import (
@@ -263,6 +263,8 @@ class Pipeline:
         """
         with ExitStack() as stack:
             stages = [s for s in self.operators if not (self.dry_run and s.lane == "write")]
+            if self.source and isinstance(self.source.body, AbstractContextManager):
+                stack.enter_context(self.source.body)  # opens a queue; released at the very end
             for stage in stages:
                 if isinstance(stage.body, AbstractContextManager):
                     with _named(stage):
@@ -316,6 +318,7 @@ class Pipeline:
     def _apply(self, stage: Operator, task: Task) -> None:
         start = self._started(stage, task)
         with self._failing(stage, task, start):
+            _check_lease(task)
             result: object = stage.call(task)
             if result is not task:
                 got = "None" if result is None else f"a {type(result).__name__}"
@@ -343,6 +346,7 @@ class Pipeline:
                 done.set_result(task)
 
         try:
+            _check_lease(task)
             stage.start(task).add_done_callback(finished)
         except Exception as error:  # noqa: BLE001  (told of the task, like any failure)
             failed: Future[Any] = Future()
@@ -374,6 +378,13 @@ class Pipeline:
             seconds = perf_counter() - start
             task.seconds[stage.name] = task.seconds.get(stage.name, 0.0) + seconds
             self.listener.operator_finished(stage.name, task, seconds)
+
+
+def _check_lease(task: Task) -> None:
+    """Stop a task that somebody else may have by now: what it would write is not ours to write."""
+    if task.lease is not None and task.lease.lost:
+        msg = f"the lease of {task} is lost and another worker may have it; it is stopped here"
+        raise LeaseLostError(msg)
 
 
 @contextmanager
