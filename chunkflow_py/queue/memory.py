@@ -1,0 +1,194 @@
+"""A queue inside of this process, for tests and simulations."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from threading import Condition
+from typing import TYPE_CHECKING
+
+from chunkflow_py.errors import QueueError
+from chunkflow_py.queue.protocol import Counts, DeadLetter, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+
+@dataclass(slots=True)
+class _Taken:
+    """A message that was received at least once.
+
+    Attributes:
+        body: its text.
+        receives: how often.
+        ends: when it can be received again.
+        is_leased: somebody works on it until then; else it was released.
+    """
+
+    body: str
+    receives: int
+    ends: float
+    is_leased: bool
+
+
+@dataclass(slots=True)
+class _State:
+    """What all queues of one name share."""
+
+    changed: Condition = field(default_factory=Condition)
+    waiting: deque[str] = field(default_factory=deque)  # never received
+    taken: dict[int, _Taken] = field(default_factory=dict)
+    # (when, number, receives); one of a later receipt or release makes an older one void.
+    ends: list[tuple[float, int, int]] = field(default_factory=list)
+    dead: list[DeadLetter] = field(default_factory=list)
+    numbers: int = 0
+
+
+_STATES: dict[str, _State] = {}
+
+
+class MemoryQueue:
+    """Messages in the memory of this process; see `chunkflow_py.queue.protocol.Queue`."""
+
+    longest_lease_s = math.inf
+
+    def __init__(
+        self, name: str, *, create: bool = False, clock: Callable[[], float] | None = None
+    ) -> None:
+        """Open the queue called *name*.
+
+        Args:
+            name: of a queue of this process.
+            create: make it if there is none.
+            clock: returns seconds. With one that is given, time passes where its owner says so:
+                no call waits.
+
+        Raises:
+            QueueError: there is none.
+        """
+        self.url = f"memory://{name}"
+        if create:
+            _STATES.setdefault(name, _State())
+        if name not in _STATES:
+            msg = (
+                f"queue {self.url} does not exist in this process; "
+                f"generate-tasks --queue-name and submit --queue make it"
+            )
+            raise QueueError(msg)
+        self._state = _STATES[name]
+        self._clock = clock or time.monotonic
+        self._waits = clock is None
+
+    def send(self, bodies: Iterable[str]) -> int:
+        """Add messages."""
+        sent = 0
+        for sent, body in enumerate(bodies, 1):  # noqa: B007 counted
+            with self._state.changed:
+                self._state.waiting.append(body)
+                self._state.changed.notify()
+        return sent
+
+    def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
+        """Return up to *most* messages, each leased for *lease_s* from now."""
+        deadline = self._clock() + wait_s
+        with self._state.changed:
+            while True:
+                now = self._clock()
+                messages = self._take(most, now, now + lease_s)
+                if messages or now >= deadline or not self._waits:
+                    return messages
+                ends = self._state.ends
+                until = min(deadline, ends[0][0]) if ends else deadline
+                self._state.changed.wait(max(0.001, until - now))
+
+    def _take(self, most: int, now: float, ends: float) -> list[Message]:
+        state = self._state
+        messages: list[Message] = []
+        while len(messages) < most and state.ends and state.ends[0][0] <= now:
+            when, number, receives = heappop(state.ends)
+            taken = state.taken.get(number)
+            if taken is None or (taken.ends, taken.receives) != (when, receives):
+                continue
+            messages.append(self._lease(number, taken, ends))
+        while len(messages) < most and state.waiting:
+            state.numbers += 1
+            taken = state.taken[state.numbers] = _Taken(state.waiting.popleft(), 0, 0, False)
+            messages.append(self._lease(state.numbers, taken, ends))
+        return messages
+
+    def _lease(self, number: int, taken: _Taken, ends: float) -> Message:
+        taken.receives += 1
+        self._hide(number, taken, ends, is_leased=True)
+        return Message(taken.body, f"{number}:{taken.receives}", taken.receives)
+
+    def _hide(self, number: int, taken: _Taken, ends: float, *, is_leased: bool) -> None:
+        taken.ends, taken.is_leased = ends, is_leased
+        heappush(self._state.ends, (ends, number, taken.receives))
+
+    def _mine(self, message: Message) -> tuple[int, _Taken] | None:
+        """Return the message that a handle names, unless it is not leased by it any more."""
+        number, _, receives = message.handle.partition(":")
+        if not (number.isdecimal() and receives.isdecimal()):
+            return None
+        taken = self._state.taken.get(int(number))
+        if taken is None or not taken.is_leased or taken.receives != int(receives):
+            return None
+        return int(number), taken
+
+    def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
+        """Remove messages; return those that were not leased to us any more."""
+        lost = []
+        with self._state.changed:
+            for message in messages:
+                if mine := self._mine(message):
+                    del self._state.taken[mine[0]]
+                else:
+                    lost.append(message)
+        return lost
+
+    def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
+        """Let leases end *lease_s* from now; return those messages that are not ours any more."""
+        lost = []
+        with self._state.changed:
+            for message in messages:
+                if mine := self._mine(message):
+                    self._hide(*mine, self._clock() + lease_s, is_leased=True)
+                else:
+                    lost.append(message)
+            self._state.changed.notify_all()
+        return lost
+
+    def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
+        """Give messages back, to be received by others after *delay_s*."""
+        with self._state.changed:
+            for message in messages:
+                if mine := self._mine(message):
+                    self._hide(*mine, self._clock() + delay_s, is_leased=False)
+            self._state.changed.notify_all()
+
+    def bury(self, messages: Sequence[Message], reason: str) -> None:
+        """Put messages aside with the reason."""
+        with self._state.changed:
+            for message in messages:
+                if mine := self._mine(message):
+                    del self._state.taken[mine[0]]
+                    self._state.dead.append(DeadLetter(mine[1].body, reason))
+
+    def counts(self) -> Counts:
+        """Return how many messages there are."""
+        with self._state.changed:
+            now = self._clock()
+            taken = self._state.taken.values()
+            leased = sum(each.is_leased and each.ends > now for each in taken)
+            waiting = len(self._state.waiting) + len(taken) - leased
+            return Counts(waiting, leased, len(self._state.dead))
+
+    def dead_letters(self) -> Iterator[DeadLetter]:
+        """Yield what was put aside."""
+        yield from list(self._state.dead)
+
+    def close(self) -> None:
+        """Do nothing: the messages stay until the process ends."""

@@ -1,0 +1,438 @@
+"""What every queue must do: inherit `QueueContract` and say where the messages of a test go."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chunkflow_py.errors import QueueError
+from chunkflow_py.queue.protocol import DeadLetter, Message, open_queue
+
+LONG_S = 60.0  # a lease that no test waits out
+PATIENCE_S = 30.0  # for what must come sooner or later, on a busy machine
+
+# Run by another process: its arguments are the URL and a lease in seconds.
+DRAIN = """
+import sys, time
+from chunkflow_py.queue.protocol import open_queue
+queue = open_queue(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+while messages := queue.receive(3, float(sys.argv[2]), 1):
+    time.sleep(0.002)
+    assert queue.acknowledge(messages) == []
+    print(*(message.body for message in messages), sep="\\n", flush=True)
+"""
+HOLD = """
+import sys, time
+from chunkflow_py.queue.protocol import open_queue
+queue = open_queue(sys.argv[1])
+held = queue.receive(2, float(sys.argv[2]), 10)
+print(len(held), flush=True)
+time.sleep(600)
+"""
+
+
+def run_script(script, url, lease_s):
+    """Start another process that runs *script*."""
+    return subprocess.Popen(
+        [sys.executable, "-c", script, url, str(lease_s)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def received(queue, count, lease_s=LONG_S):
+    """Return *count* messages, once that many have come."""
+    end = time.monotonic() + PATIENCE_S
+    messages = []
+    while len(messages) < count:
+        assert time.monotonic() < end, f"{len(messages)} of {count} messages came"
+        messages += queue.receive(min(10, count - len(messages)), lease_s, 0.5)
+    return messages
+
+
+class QueueContract:
+    """Tests of the promises of `chunkflow_py.queue.protocol.Queue`.
+
+    Attributes:
+        short_lease_s: that a test can wait out.
+        many_messages: that are sent to see that memory stays constant; ``None`` where it cannot.
+        counts_are_exact: at once, not only after a while.
+        crosses_processes: other processes can open the queue.
+        tells_lost: which messages are not ours any more is known, not only handled.
+        delivers_stale_handles: a handle of an earlier receipt may still have an effect.
+        keeps_reasons: dead letters come with the reason that was given.
+        any_text: bodies may hold any character.
+    """
+
+    short_lease_s = 0.3
+    many_messages = 60_000
+    counts_are_exact = True
+    crosses_processes = True
+    tells_lost = True
+    delivers_stale_handles = False
+    keeps_reasons = True
+    any_text = True
+
+    @pytest.fixture
+    def url(self):
+        """Return where the messages of this test go; there is no queue yet."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def queue(self, url):
+        """Create it."""
+        with closing(open_queue(url, create=True)) as queue:
+            yield queue
+
+    @pytest.fixture
+    def stale(self, queue):
+        """Return two receipts of one message: the first has ended, the second has not."""
+        if self.delivers_stale_handles:
+            pytest.skip("this queue does not tell old handles from new ones")
+        queue.send(["a"])
+        (old,) = received(queue, 1, self.short_lease_s)
+        (new,) = received(queue, 1)
+        return old, new
+
+    def assert_lost(self, lost, messages):
+        """Check what a call says of messages that are not ours."""
+        assert lost == (messages if self.tells_lost else lost)
+
+    def assert_counts(self, queue, waiting, leased, dead=0):
+        """Check how many there are; wait where the queue needs time to know."""
+        end = time.monotonic() + (0 if self.counts_are_exact else PATIENCE_S)
+        while True:
+            counts = queue.counts()
+            if (counts.waiting, counts.leased, counts.dead or 0) == (waiting, leased, dead):
+                return
+            if time.monotonic() > end:
+                pytest.fail(f"{counts}, not {waiting} waiting, {leased} leased and {dead} dead")
+            time.sleep(0.1)
+
+    def test_what_it_says(self, queue):
+        """A queue knows its address, opens again by it, and how long a lease can be."""
+        queue.send(["a"])
+        assert "://" in queue.url
+        assert queue.longest_lease_s > 3600
+        if self.crosses_processes:
+            with closing(open_queue(queue.url)) as again:
+                assert received(again, 1)[0].body == "a"
+
+    def test_a_queue_is_made_on_request_only(self, url):
+        """Without create a missing queue is an error that says how it comes to be."""
+        with pytest.raises(QueueError, match="generate-tasks|submit"):
+            open_queue(url)
+        open_queue(url, create=True).close()
+        open_queue(url).close()
+
+    def test_creating_again_keeps_the_messages(self, queue, url):
+        """A producer that is run again finds what it has sent."""
+        queue.send(["a"])
+        with closing(open_queue(url, create=True)) as again:
+            assert received(again, 1)[0].body == "a"
+
+    def test_every_message_comes_once(self, queue):
+        """What is sent is received, once while it is leased, and is gone when acknowledged."""
+        bodies = [f"0-1_0-1_{n}-{n + 1}" for n in range(43)]
+        assert queue.send(iter(bodies)) == 43
+        messages = received(queue, 43)
+        assert sorted(message.body for message in messages) == sorted(bodies)
+        assert {message.receives for message in messages} == {1}
+        assert queue.receive(10, LONG_S) == []
+        for first in range(0, 43, 10):
+            assert queue.acknowledge(messages[first : first + 10]) == []
+        assert queue.receive(10, LONG_S) == []
+        self.assert_counts(queue, 0, 0)
+
+    def test_nothing(self, queue):
+        """No message is no problem for any call."""
+        assert queue.send([]) == 0
+        assert queue.receive(5, LONG_S) == []
+        assert queue.acknowledge([]) == []
+        assert queue.extend([], 10) == []
+        queue.release([])
+        queue.bury([], "none")
+        assert list(queue.dead_letters()) == []
+
+    def test_same_text_twice(self, queue):
+        """Two messages of the same text are two messages."""
+        assert queue.send(["a", "a"]) == 2
+        messages = received(queue, 2)
+        assert queue.acknowledge(messages[:1]) == []
+        queue.release(messages[1:])
+        assert [message.body for message in received(queue, 1)] == ["a"]
+
+    @pytest.mark.parametrize("most", [1, 3, 10])
+    def test_no_more_than_asked_for(self, queue, most):
+        """A receive brings as many as are wanted at most."""
+        queue.send(map(str, range(20)))
+        assert 1 <= len(queue.receive(most, LONG_S, 5)) <= most
+
+    def test_a_lease_that_ends_is_redelivered(self, queue):
+        """Who takes a message and says nothing more has it until the lease ends."""
+        queue.send(["a"])
+        (first,) = received(queue, 1, self.short_lease_s)
+        (second,) = received(queue, 1)
+        assert (second.body, first.receives, second.receives) == ("a", 1, 2)
+        assert second.handle != first.handle
+
+    def test_extended_leases_last(self, queue):
+        """An extended lease outlives its first end; an extension may also make it shorter."""
+        queue.send(["a"])
+        messages = received(queue, 1, self.short_lease_s)
+        assert queue.extend(messages, LONG_S) == []
+        assert queue.receive(1, LONG_S, 2 * self.short_lease_s) == []
+        assert queue.extend(messages, self.short_lease_s) == []
+        assert [message.receives for message in received(queue, 1)] == [2]
+
+    def test_extended_leases_can_be_acknowledged(self, queue):
+        """An extension, or several, does not take the handle's power."""
+        queue.send(["a", "b"])
+        messages = received(queue, 2)
+        for _ in range(3):
+            assert queue.extend(messages, LONG_S) == []
+        assert queue.acknowledge(messages[:1]) == []
+        queue.release(messages[1:])
+        assert [message.body for message in received(queue, 1)] == [messages[1].body]
+
+    def test_stale_acknowledgement(self, queue, stale):
+        """Who comes too late with an acknowledgement is told, and removes nothing."""
+        old, new = stale
+        self.assert_lost(queue.acknowledge([old]), [old])
+        assert queue.receive(1, LONG_S) == []
+        assert queue.extend([new], LONG_S) == []
+        assert queue.acknowledge([new]) == []
+
+    def test_stale_extension(self, queue, stale):
+        """An extension that comes too late is told, and changes the new lease in nothing."""
+        old, new = stale
+        self.assert_lost(queue.extend([old], self.short_lease_s), [old])
+        assert queue.receive(1, LONG_S, 2 * self.short_lease_s) == []
+        assert queue.acknowledge([new]) == []
+
+    def test_stale_release(self, queue, stale):
+        """A release that comes too late gives nothing back."""
+        old, new = stale
+        queue.release([old])
+        assert queue.receive(1, LONG_S) == []
+        assert queue.acknowledge([new]) == []
+
+    def test_stale_burial(self, queue, stale):
+        """A message that somebody else works on is not put aside."""
+        old, new = stale
+        queue.bury([old], "too late")
+        assert list(queue.dead_letters()) == []
+        assert queue.acknowledge([new]) == []
+
+    def test_handles_end_with_the_lease(self, queue):
+        """What was acknowledged or released is not ours any more."""
+        if self.delivers_stale_handles:
+            pytest.skip("this queue does not tell old handles from new ones")
+        queue.send(["a", "b"])
+        gone, free = received(queue, 2)
+        queue.acknowledge([gone])
+        queue.release([free], LONG_S)
+        self.assert_lost(queue.extend([gone, free], LONG_S), [gone, free])
+        self.assert_lost(queue.acknowledge([free]), [free])
+        self.assert_counts(queue, 1, 0)
+
+    def test_release_at_once(self, queue):
+        """Released messages can be received by others at once, their receipts counted."""
+        queue.send(["a"])
+        for receives in (1, 2, 3):
+            messages = received(queue, 1)
+            assert [message.receives for message in messages] == [receives]
+            queue.release(messages)
+
+    def test_release_with_a_delay(self, queue):
+        """Released messages stay hidden for as long as was asked."""
+        queue.send(["soon", "late"])
+        for message in received(queue, 2):
+            queue.release([message], self.short_lease_s if message.body == "soon" else LONG_S)
+        assert [message.body for message in received(queue, 1)] == ["soon"]
+        assert queue.receive(1, LONG_S) == []
+
+    def test_dead_letters(self, queue):
+        """What is put aside is received by nobody, and can be read with its reason."""
+        queue.send(["a", "b", "c"])
+        messages = {message.body: message for message in received(queue, 3)}
+        queue.bury([messages["a"], messages["b"]], "ValueError: no\nsecond line")
+        self.assert_counts(queue, 0, 1, 2)
+        for _ in range(2):  # they stay
+            letters = sorted(queue.dead_letters(), key=lambda letter: letter.body)
+            assert [letter.body for letter in letters] == ["a", "b"]
+            if self.keeps_reasons:
+                assert letters[0] == DeadLetter("a", "ValueError: no\nsecond line")
+        queue.release([messages["c"]])
+        assert [message.body for message in received(queue, 1)] == ["c"]
+
+    def test_counts(self, queue):
+        """Messages are counted in the state that they are in."""
+        queue.send(map(str, range(5)))
+        self.assert_counts(queue, 5, 0)
+        first, second, third = received(queue, 3)
+        self.assert_counts(queue, 2, 3)
+        queue.acknowledge([first])
+        queue.release([second])
+        self.assert_counts(queue, 3, 1)
+        queue.release([third], LONG_S)
+        self.assert_counts(queue, 4, 0)
+
+    def test_ended_leases_count_as_waiting(self, queue):
+        """A message whose lease has ended waits, whether anybody has looked or not."""
+        queue.send(["a"])
+        received(queue, 1, self.short_lease_s)
+        end = time.monotonic() + PATIENCE_S
+        while queue.counts().waiting != 1:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert queue.counts().leased == 0
+
+    def test_an_empty_receive_waits_as_long_as_asked(self, queue):
+        """Without messages a receive comes back in the end, and not before its time."""
+        assert queue.receive(1, LONG_S) == []
+        start = time.monotonic()
+        assert queue.receive(1, LONG_S, 1.0) == []
+        assert 0.9 < time.monotonic() - start < PATIENCE_S
+
+    def test_a_waiting_receive_is_served(self, queue, url):
+        """Who waits gets what is sent in the meantime, before the time is over."""
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(queue.receive, 1, LONG_S, 20.0)
+            time.sleep(0.3)
+            start = time.monotonic()
+            with closing(open_queue(url)) as other:
+                other.send(["a"])
+            assert [message.body for message in waiting.result()] == ["a"]
+            assert time.monotonic() - start < 15
+
+    @settings(
+        max_examples=10,
+        suppress_health_check=[
+            HealthCheck.function_scoped_fixture,
+            HealthCheck.differing_executors,
+        ],
+    )
+    @given(st.lists(st.text(min_size=1), min_size=1, max_size=8))
+    def test_any_text(self, queue, bodies):
+        """Bodies come back as they were sent, whatever they hold."""
+        if not self.any_text:
+            pytest.skip("this queue refuses some characters")
+        queue.send(bodies)
+        messages = received(queue, len(bodies))
+        assert Counter(message.body for message in messages) == Counter(bodies)
+        assert queue.acknowledge(messages) == []
+
+    @pytest.mark.parametrize(
+        "body", ["0-64_0-512_0-512", "日本 ü \U0001f9e0 \"'\\ / %41 <&>", "x" * 4096]
+    )
+    def test_text(self, queue, body):
+        """Boxes, any script and long texts come back as they were sent."""
+        queue.send([body])
+        assert [message.body for message in received(queue, 1)] == [body]
+
+    def test_many_in_constant_memory(self, queue):
+        """The memory of a send does not grow with the number of messages of a generator."""
+        if self.many_messages is None:
+            pytest.skip("too many for this queue")
+        peaks = []
+        for count in (self.many_messages // 2, self.many_messages * 2):
+            tracemalloc.start()
+            assert queue.send(f"{n}-{n + 1}_0-512_0-512" for n in range(count)) == count
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        assert peaks[1] < peaks[0] * 1.2 + 500_000
+
+    def test_many_workers(self, queue, url):
+        """Threads and processes drain a queue together: nothing is lost or leased twice."""
+        bodies = [f"{n}-{n + 1}_0-512_0-512" for n in range(300)]
+        queue.send(bodies)
+        count = 8 if self.crosses_processes else 0
+        others = [run_script(DRAIN, queue.url, LONG_S) for _ in range(count)]
+        try:
+            for other in others:
+                assert other.stdout.readline() == "ready\n"
+
+            def drain(_):
+                done = []
+                with closing(open_queue(url)) as mine:
+                    while messages := mine.receive(3, LONG_S, 1):
+                        time.sleep(0.002)
+                        assert mine.acknowledge(messages) == []
+                        done += [message.body for message in messages]
+                return done
+
+            with ThreadPoolExecutor(8) as pool:
+                by_thread = pool.map(drain, range(8))
+                for other in others:
+                    other.stdin.write("\n")
+                    other.stdin.flush()
+                done = [body for part in by_thread for body in part]
+            for other in others:
+                done += other.communicate(timeout=PATIENCE_S)[0].splitlines()
+                assert other.returncode == 0
+        finally:
+            for other in others:
+                other.kill()
+                other.communicate()
+        assert Counter(done) == Counter(bodies)
+        self.assert_counts(queue, 0, 0)
+
+    def test_one_queue_in_many_threads(self, queue):
+        """One queue object serves several threads at once."""
+        queue.send(map(str, range(100)))
+
+        def drain(_):
+            done = []
+            while messages := queue.receive(2, LONG_S, 0.5):
+                assert queue.extend(messages, LONG_S) == []
+                assert queue.acknowledge(messages) == []
+                done += [message.body for message in messages]
+            return done
+
+        with ThreadPoolExecutor(8) as pool:
+            done = [body for part in pool.map(drain, range(8)) for body in part]
+        assert Counter(done) == Counter(map(str, range(100)))
+
+    def test_a_killed_worker(self, queue):
+        """What a process held that was killed comes again when its leases have ended."""
+        if not self.crosses_processes:
+            pytest.skip("this queue is of one process")
+        queue.send(["a", "b"])
+        worker = run_script(HOLD, queue.url, max(2.0, self.short_lease_s))
+        try:
+            assert int(worker.stdout.readline()) >= 1
+            os.kill(worker.pid, signal.SIGKILL)
+        finally:
+            worker.kill()
+            worker.communicate()
+        messages = received(queue, 2)
+        assert sorted(message.body for message in messages) == ["a", "b"]
+        assert max(message.receives for message in messages) == 2
+
+    def test_unknown_handles(self, queue):
+        """A handle that is none of this queue's changes nothing."""
+        if self.delivers_stale_handles:
+            pytest.skip("this queue does not tell old handles from new ones")
+        queue.send(["a"])
+        (message,) = received(queue, 1)
+        for handle in ("", "nonsense", "1", "../../x", message.handle + "0"):
+            strange = Message("a", handle)
+            self.assert_lost(queue.acknowledge([strange]), [strange])
+            self.assert_lost(queue.extend([strange], LONG_S), [strange])
+            queue.release([strange])
+            queue.bury([strange], "strange")
+        self.assert_counts(queue, 0, 1)
+        assert queue.acknowledge([message]) == []

@@ -1,0 +1,35 @@
+"""The queue inside of a process."""
+
+import itertools
+
+import pytest
+from contracts.queue_contract import QueueContract
+
+from chunkflow_py.queue.memory import MemoryQueue
+
+NUMBERS = itertools.count()
+
+
+class TestMemoryQueue(QueueContract):
+    """The contract of every queue."""
+
+    many_messages = None  # its memory is where they are
+    crosses_processes = False
+
+    @pytest.fixture
+    def url(self):
+        """Return a name of its own."""
+        return f"memory://test-{next(NUMBERS)}"
+
+
+def test_simulated_time():
+    """With a given clock leases end when it says so, and nobody waits."""
+    now = [100.0]
+    queue = MemoryQueue(f"simulated-{next(NUMBERS)}", create=True, clock=lambda: now[0])
+    assert queue.receive(1, 60, 1e9) == []
+    queue.send(["a"])
+    assert [message.receives for message in queue.receive(1, 60)] == [1]
+    now[0] += 59.9
+    assert queue.receive(1, 60, 1e9) == []
+    now[0] += 0.1
+    assert [message.receives for message in queue.receive(1, 60)] == [2]
