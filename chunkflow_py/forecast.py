@@ -149,7 +149,7 @@ def forecast(
                 held = voxels.get(stage.name, {}).get(item)
                 known = known and held is not None and extent is not None
                 # What is not known is taken for bytes, and told to be more.
-                made[item] = 0 if extent is None else extent.product() * _voxel_bytes(held)
+                made[item] = 0 if extent is None else extent.product() * voxel_bytes(held)
                 sizes[item] = extent
             peak = max(peak, sum(alive.values()) + sum(made.values()) + need.work)
             alive.update(made)
@@ -189,7 +189,8 @@ def _need(stage: Operator, size: Zyx | None, read: int) -> tuple[Need, bool]:
     return Need(work=work), not isinstance(stage.body, HasMemory)
 
 
-def _voxel_bytes(voxels: Voxels | None) -> int:
+def voxel_bytes(voxels: Voxels | None) -> int:
+    """Return what one voxel takes with all its channels; 1 if it is not known."""
     import numpy as np
 
     return 1 if voxels is None else np.dtype(voxels.dtype).itemsize * voxels.channels

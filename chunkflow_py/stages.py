@@ -17,7 +17,7 @@ A body may have any of the hooks of `chunkflow_py.hooks`; the pipeline looks for
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -51,6 +51,7 @@ class Operator:
         outputs: names of the items it makes.
         start: task -> future, to begin on the next task while one is on its way (or ``None``).
         finish: puts what the future holds into the task.
+        options: of the command, by their names, defaults included.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Operator:
     outputs: tuple[str, ...] = ()
     start: Callable[[Task], Future[Any]] | None = None
     finish: Callable[[Task, Any], None] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -69,6 +71,7 @@ class Source:
 
     name: str
     body: Iterable[Task]
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -113,6 +116,7 @@ class StageCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Operator | Source:
         """Call the command with its options and wrap what it returns."""
         label = ctx.params.pop("label") or ctx.info_name
+        options = dict(ctx.params)
         body = super().invoke(ctx)
         if body is None:
             msg = f"command of {ctx.info_name} returned None; it must return what runs on a task"
@@ -124,7 +128,9 @@ class StageCommand(click.Command):
                 named[param.type.direction].append(value)
             elif isinstance(param.type, ItemNames) and value:
                 named[param.type.direction].extend(value)
-        return self._make(label, body, tuple(named["in"]), tuple(named["out"]), ctx.params)
+        stage = self._make(label, body, tuple(named["in"]), tuple(named["out"]), ctx.params)
+        stage.options = options
+        return stage
 
 
 def _decorate(

@@ -28,7 +28,8 @@ SECTIONS = {
     "verb": "Tune, run and watch",
 }
 
-_KINDS = {"source": "source", "transform": "compute", "verb": "verb"}  # by decorator
+# by decorator
+_KINDS = {"source": "source", "transform": "compute", "verb": "verb", "line_verb": "verb"}
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from click.shell_completion import CompletionItem
 
 from chunkflow_py.allocator import keep_freed_memory, sleep_while_waiting
 from chunkflow_py.cli import catalog
+from chunkflow_py.cli.line import check_source_first, note_tail, operators_of, parts_of
 from chunkflow_py.cli.verbs import Verb
 from chunkflow_py.errors import ChunkflowError, OptionError
 
@@ -80,6 +81,7 @@ class OperatorGroup(click.Group):
             near = get_close_matches(word, catalog.commands(), n=3, cutoff=0.6)
             hint = f" Did you mean {' or '.join(near)}?" if near else " See chunkflow --help."
             ctx.fail(f"No such command {word!r}.{hint}")
+        note_tail(ctx, args)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -196,22 +198,15 @@ def run_line(
 ) -> None:
     """Check the line as a whole, run it, and exit with 1 if a task failed; or let a verb act."""
     if verb := _verb_of(stages):
-        verb.act()
+        verb.act(*([parts_of(ctx, stages)[1:]] if verb.takes_line else []))
         return
     from chunkflow_py.cli import report
     from chunkflow_py.pipeline import Pipeline
-    from chunkflow_py.stages import Operator, Source
+    from chunkflow_py.stages import Source
 
-    for stage in stages[1:]:
-        if isinstance(stage, Source):
-            msg = (
-                f"{stage.name} makes the tasks of a line, so it must come first; after "
-                f"{stages[0].name} it would throw away what came before"
-            )
-            raise OptionError(msg)
-    first = stages[0]
-    source = first if isinstance(first, Source) else None
-    operators = [stage for stage in stages if isinstance(stage, Operator)]
+    check_source_first(stages)
+    source = stages[0] if isinstance(stages[0], Source) else None
+    operators = list(operators_of(stages))
     show_progress = False if progress is None and not verbose else progress
     listener = report.Report(show_progress=show_progress, show_table=verbose)
     pipeline = Pipeline(operators, source, ahead=ahead, dry_run=dry_run, listener=listener)
@@ -228,15 +223,15 @@ def run_line(
 
 
 def _verb_of(stages: Sequence[Operator | Source | Verb]) -> Verb | None:
-    """Return the verb of a line that is one.
-
-    A verb that acts on the operators after it (``submit``, ``plan``) would be given them here.
-    """
+    """Return the verb of a line that is one: it comes first, and most stand alone."""
     verb = next((stage for stage in stages if isinstance(stage, Verb)), None)
-    if verb is None or len(stages) == 1:
+    if verb is None or len(stages) == 1 or (verb.takes_line and stages[0] is verb):
         return verb
     others = " ".join(stage.name for stage in stages if stage is not verb)
-    msg = f"{verb.name} is no part of a line and stands alone; leave {others} out, or {verb.name}"
+    alone = "comes first in its line" if verb.takes_line else "is no part of a line"
+    msg = f"{verb.name} {alone}; leave {others} out, or {verb.name}"
+    if not verb.takes_line:
+        msg = msg.replace(";", " and stands alone;", 1)
     raise OptionError(msg)
 
 

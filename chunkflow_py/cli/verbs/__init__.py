@@ -6,6 +6,8 @@ what is called when the whole line has been accepted, as that of an operator doe
     @verb
     @click.option(...)
     def command(**options) -> Callable[[], None]: ...
+
+One that acts on the line after it (``submit``) is a ``@line_verb`` and is given its parts.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from chunkflow_py.cli.line import Part
 
 
 @dataclass(frozen=True)
@@ -26,15 +30,20 @@ class Verb:
 
     Attributes:
         name: as it was typed.
-        act: does it all; results go to stdout, everything else to the log.
+        act: does it all; results go to stdout, everything else to the log. Takes the parts of the
+            line after it if *takes_line*, else nothing.
+        takes_line: whether a line comes after it.
     """
 
     name: str
-    act: Callable[[], None]
+    act: Callable[..., None]
+    takes_line: bool = False
 
 
 class VerbCommand(click.Command):
     """A click command that returns a verb instead of doing work."""
+
+    takes_line = False
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take options after arguments, too, which no chain of commands does."""
@@ -44,17 +53,32 @@ class VerbCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Verb:
         """Call the command with its options; what it returns runs later."""
-        return Verb(str(ctx.info_name), super().invoke(ctx))
+        return Verb(str(ctx.info_name), super().invoke(ctx), self.takes_line)
+
+
+class LineVerbCommand(VerbCommand):
+    """A verb that is followed by a line."""
+
+    takes_line = True
 
 
 def verb(function: Callable[..., Callable[[], None]]) -> VerbCommand:
     """Make a verb that stands alone on its line."""
+    return _decorate(function, VerbCommand)
+
+
+def line_verb(function: Callable[..., Callable[[Sequence[Part]], None]]) -> VerbCommand:
+    """Make a verb that acts on the line after it."""
+    return _decorate(function, LineVerbCommand)
+
+
+def _decorate(function: Callable[..., Any], cls: type[VerbCommand]) -> VerbCommand:
     module = inspect.getmodule(function)
     text = (inspect.getdoc(module) if module else None) or ""
     settings: dict[str, Any] = {"help_option_names": ["--help", "-h"]}
     return click.command(
         function.__module__.rpartition(".")[2].replace("_", "-"),
-        cls=VerbCommand,
+        cls=cls,
         # After \b click leaves lines as they are: an example can be pasted.
         help=text.replace("\nExample:", "\n\b\nExample:"),
         context_settings=settings,

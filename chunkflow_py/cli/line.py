@@ -1,0 +1,86 @@
+"""A line of commands as it was typed: its parts, and how it is read again from a run's spec."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.stages import Operator, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from chunkflow_py.cli.verbs import Verb
+
+_TAILS = "chunkflow_py.tails"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One command of a line.
+
+    Attributes:
+        stage: what the command returned.
+        words: as they were typed, the command's name first.
+    """
+
+    stage: Operator | Source | Verb
+    words: tuple[str, ...]
+
+
+def note_tail(ctx: click.Context, words: Sequence[str]) -> None:
+    """Remember what of the line was left when a command began."""
+    ctx.meta.setdefault(_TAILS, []).append(tuple(words))
+
+
+def parts_of(ctx: click.Context, stages: Sequence[Operator | Source | Verb]) -> list[Part]:
+    """Return the commands of the line that *ctx* has read, with their words."""
+    tails: list[tuple[str, ...]] = ctx.meta[_TAILS]
+    ends = [*map(len, tails[1:]), 0]
+    words = [tail[: len(tail) - end] for tail, end in zip(tails, ends, strict=True)]
+    return [Part(*each) for each in zip(stages, words, strict=True)]
+
+
+def read_line(words: Sequence[str], *, mip: int = 0) -> list[Operator | Source]:
+    """Return what the commands of a line return; nothing runs.
+
+    Args:
+        words: of the line, without global options.
+        mip: the global option ``--mip``.
+
+    Raises:
+        OptionError: the line cannot be read.
+    """
+    from chunkflow_py.cli.main import OperatorGroup, cli
+
+    reader = OperatorGroup("chunkflow", chain=True, params=cli.params)
+    try:
+        stages = reader.main(
+            ["--mip", str(mip), *words], prog_name="chunkflow", standalone_mode=False
+        )
+    except click.ClickException as error:
+        raise OptionError(error.format_message()) from error
+    return list(stages)
+
+
+def check_source_first(stages: Sequence[Operator | Source | Verb]) -> None:
+    """Refuse a source in the middle of a line.
+
+    Raises:
+        OptionError: there is one.
+    """
+    for stage in stages[1:]:
+        if isinstance(stage, Source):
+            msg = (
+                f"{stage.name} makes the tasks of a line, so it must come first; after "
+                f"{stages[0].name} it would throw away what came before"
+            )
+            raise OptionError(msg)
+
+
+def operators_of(stages: Sequence[Operator | Source | Verb]) -> Iterator[Operator]:
+    """Yield the operators of a line."""
+    return (stage for stage in stages if isinstance(stage, Operator))

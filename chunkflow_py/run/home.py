@@ -1,0 +1,273 @@
+"""The home of a run: a folder or prefix that holds all that is known of it.
+
+```
+<run>/spec.json                       what workers do; never changes
+<run>/plan/<stage>                    which tasks there are, where that takes more than a few words
+<run>/files/<sha256>/<name>           networks, weights, plugins
+<run>/stages/<stage>/profile.json     what the stage is computed with; set by its first worker
+<run>/stages/<stage>/sent, closed     that all its tasks were sent; that all of them have ended
+<run>/ledger/<stage>/…                how each task ended: `chunkflow_py.run.ledger`
+```
+
+Any store will do on which put-if-absent works, which is tried before it is relied upon.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import OptionError, VolumeError
+from chunkflow_py.failpoints import removed
+from chunkflow_py.run.ledger import Ledger
+from chunkflow_py.run.spec import Spec, differences, sha256_of
+from chunkflow_py.store import open_store
+from chunkflow_py.store.local import replacing
+from chunkflow_py.task_plan import plan_from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from chunkflow_py.run.spec import File
+    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.task_plan import Plan
+
+SPEC = "spec.json"
+_DIGEST = re.compile(r"(.+?)/*#sha256=([0-9a-f]{8,64})")
+
+
+class ProfileError(OptionError):
+    """This machine does not compute the bytes that the run's other workers compute."""
+
+
+@dataclass
+class RunHome:
+    """One run, by its address.
+
+    Attributes:
+        url: of the run, without a digest.
+        digest: that the spec must have, or its beginning; nothing: it is not pinned.
+    """
+
+    url: str
+    digest: str = ""
+    store: Store = field(init=False, repr=False)
+    _spec: Spec | None = field(default=None, init=False, repr=False)
+    _ledgers: dict[str, Ledger] = field(default_factory=dict, init=False, repr=False)
+    _plans: dict[str, Plan] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Open the store."""
+        self.store = open_store(self.url)
+
+    @classmethod
+    def parse(cls, text: str) -> RunHome:
+        """Return the run at *text*, such as ``s3://bucket/em.run#sha256=…``.
+
+        Raises:
+            OptionError: what follows the ``#`` is no digest.
+        """
+        if "#" not in text:
+            return cls(text.rstrip("/"))
+        match = _DIGEST.fullmatch(text)
+        if match is None:
+            msg = f"run {text} must end in #sha256= and 64 digits, as submit prints it"
+            raise OptionError(msg)
+        return cls(match[1], match[2])
+
+    # --- the spec --------------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> Spec:
+        """The spec, read once.
+
+        Raises:
+            OptionError: there is none, or it is not the one that the digest pins.
+        """
+        if self._spec is None:
+            content = self.store.get(SPEC)
+            if content is None:
+                msg = f"there is no run at {self.url}; chunkflow submit makes one, or mend the URL"
+                raise OptionError(msg)
+            found = sha256_of(content)
+            if not found.startswith(self.digest) and not removed("pinned-spec"):
+                msg = (
+                    f"the spec of {self.url} has the SHA-256 {found}, not {self.digest}: it is not "
+                    "what was submitted; take the address that submit printed, or find out who "
+                    "changed it"
+                )
+                raise OptionError(msg)
+            self._spec = Spec.parse(content)
+        return self._spec
+
+    @property
+    def address(self) -> str:
+        """The address that workers are given: it pins the spec."""
+        return f"{self.url}#sha256={self.spec.digest}"
+
+    def exists(self) -> bool:
+        """Tell whether there is a run."""
+        return self.store.size(SPEC) is not None
+
+    def check_store(self) -> None:
+        """Try whether of two writes of one name the first stays.
+
+        Raises:
+            VolumeError: it does not: records could be overwritten there.
+        """
+        key = f"probe-{secrets.token_hex(8)}"
+        try:
+            first = self.store.put_if_absent(key, b"first")
+            second = self.store.put_if_absent(key, b"second")
+            kept = self.store.get(key)
+        finally:
+            self.store.delete(key)
+        if not first or second or kept != b"first":
+            msg = (
+                f"{self.url} cannot hold a run: a conditional write (put-if-absent) replaced what "
+                "was there; choose a bucket or folder that honours If-None-Match"
+            )
+            raise VolumeError(msg)
+
+    def create(self, spec: Spec, plans: Mapping[str, bytes], files: Mapping[File, Path]) -> bool:
+        """Write all of a new run, its spec last; return whether it is new.
+
+        Raises:
+            OptionError: another run is there; says how it differs.
+        """
+        for name, content in plans.items():
+            if content:
+                self.store.put(f"plan/{name}", content)
+        for file, path in files.items():
+            if self.store.size(file.key) is None:
+                self.store.put(file.key, path.read_bytes())
+        new = self.store.put_if_absent(SPEC, spec.content)
+        there = self.spec
+        if there.content != spec.content:
+            self._refuse(there, spec)
+        return new
+
+    def _refuse(self, there: Spec, spec: Spec) -> None:
+        found = [
+            f"stage {old.name}: {words}"
+            for old, new in zip(there.stages, spec.stages, strict=False)
+            for words in differences(old, new)
+        ]
+        if len(there.stages) != len(spec.stages):
+            found.append(f"{len(spec.stages)} stages, not {len(there.stages)}")
+        if not found and there.queue != spec.queue:
+            found.append(f"the queue is {spec.queue}, not {there.queue}")
+        if not found:
+            return  # the same but for the version of the package, or the folder
+        msg = (
+            f"{self.url} holds another run ({'; '.join(found[:4])}); give the new one another "
+            f"--run, and --fork {self.url} to take over the stages that stay the same"
+        )
+        raise OptionError(msg)
+
+    # --- stages ----------------------------------------------------------------------------------
+
+    def plan(self, stage: str) -> Plan:
+        """Return the tasks of a stage.
+
+        Raises:
+            OptionError: the file of the plan is not the one that the spec names.
+        """
+        if stage not in self._plans:
+            said = self.spec.stage(stage)
+            content = self.store.get(f"plan/{stage}") or b""
+            if sha256_of(content) != said.plan_sha256:
+                msg = f"{self.url}/plan/{stage} is not the plan that was submitted; submit again"
+                raise OptionError(msg)
+            self._plans[stage] = plan_from_json(said.plan, content)
+        return self._plans[stage]
+
+    def ledger(self, stage: str) -> Ledger:
+        """Return the records of a stage, which may be those of another run (``--fork``)."""
+        if stage not in self._ledgers:
+            taken = self.spec.reused.get(stage)
+            store = self.store if taken is None else open_store(taken)
+            self._ledgers[stage] = Ledger(store, stage, self.plan(stage).span)
+        return self._ledgers[stage]
+
+    def is_sent(self, stage: str) -> bool:
+        """Tell whether all tasks of a stage were sent once."""
+        return self.store.size(f"stages/{stage}/sent") is not None
+
+    def set_sent(self, stage: str, count: int) -> None:
+        """Say so."""
+        self.store.put_if_absent(f"stages/{stage}/sent", json.dumps({"tasks": count}).encode())
+
+    def is_closed(self, stage: str) -> bool:
+        """Tell whether all tasks of a stage have ended."""
+        return stage in self.spec.reused or self.store.size(f"stages/{stage}/closed") is not None
+
+    def close(self, stage: str) -> None:
+        """Say so; the next stage opens."""
+        self.store.put_if_absent(f"stages/{stage}/closed", b"{}")
+
+    def reopen(self, stage: str) -> None:
+        """Take it back, for tasks that are done again."""
+        self.store.delete(f"stages/{stage}/closed")
+
+    def current_stage(self) -> str | None:
+        """Return the first stage that is not closed, or ``None``."""
+        return next((s.name for s in self.spec.stages if not self.is_closed(s.name)), None)
+
+    # --- what a worker needs ---------------------------------------------------------------------
+
+    def check_profile(self, stage: str, profile: dict[str, str] | None) -> None:
+        """Refuse a machine that computes other bytes than the first worker of the stage.
+
+        Raises:
+            ProfileError: names what differs.
+        """
+        if not profile or self.spec.stage(stage).device_class == "any":
+            return
+        key = f"stages/{stage}/profile.json"
+        self.store.put_if_absent(key, json.dumps(profile, sort_keys=True).encode())
+        fixed: dict[str, Any] = json.loads(self.store.get(key) or b"{}")
+        if fixed == profile:
+            return
+        names = sorted(fixed.keys() | profile.keys())
+        found = [
+            f"{name} is {profile.get(name, 'not said')}, not {fixed.get(name, 'not said')}"
+            for name in names
+            if fixed.get(name) != profile.get(name)
+        ]
+        msg = (
+            f"this machine would compute other bytes than the run's first worker: "
+            f"{'; '.join(found)}; use a machine like it, set OMP_NUM_THREADS where only threads "
+            "differ, or submit with --device-class any, which promises a tolerance only"
+        )
+        raise ProfileError(msg)
+
+    def fetch(self, file: File) -> Path:
+        """Return the path of a file of the run on this machine; its content is checked.
+
+        Raises:
+            OptionError: it is missing, or not what the spec names.
+        """
+        path = cache_folder() / file.sha256 / Path(file.name).name
+        if path.is_file() and sha256_of(path.read_bytes()) == file.sha256:
+            return path
+        content = self.store.get(file.key)
+        if content is None or (sha256_of(content) != file.sha256 and not removed("pinned-spec")):
+            what = "is missing" if content is None else "is not what was submitted"
+            msg = f"{self.url}/{file.key} {what}; submit the run again, under another --run"
+            raise OptionError(msg)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            temporary.write_bytes(content)
+        return path
+
+
+def cache_folder() -> Path:
+    """Return the folder in which workers keep files of runs."""
+    said = os.environ.get("XDG_CACHE_HOME")
+    return (Path(said) if said else Path.home() / ".cache") / "chunkflow" / "files"

@@ -1,0 +1,266 @@
+"""Make a run of lines: check them, create what they write to, store the spec, send the tasks."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.hooks import CreatesOutput, HasFiles, RunsCode, WritesTo, WritesToSeveral
+from chunkflow_py.pipeline import Pipeline
+from chunkflow_py.queue.body import Body
+from chunkflow_py.run.spec import File, Spec, Stage, options_of, sha256_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from chunkflow_py.forecast import LineForecast
+    from chunkflow_py.queue.protocol import Queue
+    from chunkflow_py.run.home import RunHome
+    from chunkflow_py.stages import Operator, Source
+    from chunkflow_py.task_plan import Plan
+    from chunkflow_py.volume.location import Location
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StageLine:
+    """One line of a run, as it was typed.
+
+    Attributes:
+        name: of the stage.
+        source: that makes the tasks; has a ``plan``.
+        operators: the rest of the line.
+        words: of the operators, one tuple each.
+        source_words: of the source.
+        mip: the global option.
+        device_class: ``same`` or ``any``.
+    """
+
+    name: str
+    source: Source
+    operators: tuple[Operator, ...]
+    words: tuple[tuple[str, ...], ...]
+    source_words: tuple[str, ...]
+    mip: int = 0
+    device_class: str = "same"
+
+    @property
+    def plan(self) -> Plan:
+        """The tasks.
+
+        Raises:
+            OptionError: the source does not know them beforehand.
+        """
+        plan: Plan | None = getattr(self.source.body, "plan", None)
+        if plan is None:
+            msg = (
+                f"{self.source.name} does not know all tasks beforehand, so that nobody could tell "
+                "when they are done; begin the line with generate-tasks"
+            )
+            raise OptionError(msg)
+        return plan
+
+    def pipeline(self, ahead: int | None = None) -> Pipeline:
+        """Return the line as workers run it, checked."""
+        pipeline = worker_pipeline(self.operators, self.source, ahead)
+        pipeline.check()
+        return pipeline
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a stage will take.
+
+    Attributes:
+        stage: its name.
+        tasks: how many.
+        output_bytes: of all voxels that are stored, before compression, as far as it is known.
+        memory: of one process that works on it, if it was tried.
+        created: volumes that were made for it.
+    """
+
+    stage: str
+    tasks: int
+    output_bytes: int
+    memory: LineForecast | None
+    created: tuple[str, ...]
+
+
+def worker_pipeline(
+    operators: Sequence[Operator], source: Source, ahead: int | None = None
+) -> Pipeline:
+    """Return the line of a run: patches are placed by the volume unless the line says otherwise."""
+    for operator in operators:
+        placement: Any = getattr(operator.body, "placement", None)
+        if getattr(placement, "grid", None) == "auto":
+            placement.grid = "anchored"
+    return Pipeline(operators, source, ahead=ahead)
+
+
+def prepared(line: StageLine, *, rehearse: bool) -> Expectation:
+    """Check a line whole, create what it writes to, and foretell what it takes.
+
+    Args:
+        line: to check.
+        rehearse: load the network and foretell the memory of a worker.
+
+    Raises:
+        ChunkflowError: whatever is wrong with the line.
+    """
+    plan, pipeline = line.plan, line.pipeline()
+    for operator in line.operators:
+        if getattr(operator.body, "single_writer", False):
+            msg = (
+                f"{operator.name} writes to a file that one process may write at a time, and "
+                "workers are several; write to zarr:// or precomputed://, or one file a task"
+            )
+            raise OptionError(msg)
+    memory = pipeline.rehearse() if rehearse else None
+    created = [
+        address
+        for operator in line.operators
+        if isinstance(operator.body, CreatesOutput) and (address := operator.body.create_output())
+    ]
+    return Expectation(
+        line.name, len(plan), pipeline.output_bytes(len(plan)), memory, tuple(created)
+    )
+
+
+def spec_of(
+    lines: Sequence[StageLine], queue: str
+) -> tuple[Spec, dict[str, bytes], dict[File, Path]]:
+    """Return the spec of a run, the contents of its plans, and where its files are.
+
+    Raises:
+        OptionError: a file does not exist, or two stages have one name.
+    """
+    stages: list[Stage] = []
+    plans: dict[str, bytes] = {}
+    paths: dict[File, Path] = {}
+    for line in lines:
+        if line.name in plans:
+            msg = f"two stages are called {line.name}; give one another --stage"
+            raise OptionError(msg)
+        found = _files(line.operators)
+        paths |= dict(found.values())
+        marks = {word: file.word for word, (file, _) in found.items()}
+        said, content = line.plan.to_json()
+        plans[line.name] = content
+        stages.append(
+            Stage(
+                name=line.name,
+                words=tuple(_marked(word, marks) for words in line.words for word in words),
+                source=line.source_words,
+                mip=line.mip,
+                options=tuple(
+                    options_of(words[0], {k: _marked(v, marks) for k, v in op.options.items()})
+                    for op, words in zip(line.operators, line.words, strict=True)
+                ),
+                plan=said,
+                plan_sha256=sha256_of(content),
+                tasks=len(line.plan),
+                files=tuple(sorted((f for f, _ in found.values()), key=lambda f: f.word)),
+                code=tuple(
+                    words
+                    for op in line.operators
+                    if isinstance(op.body, RunsCode)
+                    for words in op.body.code
+                ),
+                device_class=line.device_class,
+                previous=stages[-1].hash if stages else "",
+            )
+        )
+    spec = Spec(tuple(stages), queue, str(Path.cwd()), version("chunkflow_py"), {})
+    return spec, plans, paths
+
+
+def forked(spec: Spec, old: RunHome) -> Spec:
+    """Return *spec* with the stages taken over that *old* has done already, just so."""
+    reused: dict[str, str] = {}
+    for new, was in zip(spec.stages, old.spec.stages, strict=False):
+        if new.name != was.name or new.hash != was.hash or not old.is_closed(was.name):
+            break  # what comes after it reads another input
+        reused[new.name] = old.spec.reused.get(was.name, old.url)
+    return replace(spec, reused=reused)
+
+
+def send_stage(home: RunHome, queue: Queue, stage: str) -> int:
+    """Send the tasks of a stage that have no record, in constant memory; return how many.
+
+    May be done again, or by several at once: what is there twice is done once.
+    """
+    if home.is_sent(stage):
+        numbers: Iterable[int] = ()
+    else:
+        numbers = home.ledger(stage).missing(home.plan(stage))
+    count = queue.send(bodies(home, stage, numbers))
+    home.set_sent(stage, count)
+    return count
+
+
+def bodies(home: RunHome, stage: str, numbers: Iterable[int]) -> Iterator[str]:
+    """Yield the messages of some tasks of a stage."""
+    plan, name = home.plan(stage), home.spec.stage(stage).hash
+    return (str(Body(plan.region(number), name, stage)) for number in numbers)
+
+
+def default_run(line: StageLine) -> str:
+    """Return where a run lies that is not said: beside the last output of its line.
+
+    Raises:
+        OptionError: the line writes nothing whose place is known.
+    """
+    for operator in reversed(line.operators):
+        body: Any = operator.body
+        if isinstance(body, WritesTo | WritesToSeveral):
+            saver = getattr(body, "saver", None)
+            if saver is not None:
+                place: Location = saver.place
+                return f"{place.store_url}.run"
+            if isinstance(body, WritesTo):
+                return f"{body.destination}.run"
+    msg = "nothing in the line says where the run is to be kept; give --run URL"
+    raise OptionError(msg)
+
+
+def default_queue(run: str) -> str:
+    """Return the queue of a run for which none is named: a file in its home.
+
+    Raises:
+        OptionError: the run is not on this machine.
+    """
+    scheme, separator, path = run.partition("://")
+    if separator and scheme != "file":
+        msg = f"the run is at {run}, for which a queue must be named; give --queue sqs://NAME"
+        raise OptionError(msg)
+    return f"sqlite://{Path(path if separator else run).expanduser().absolute()}/queue.sqlite"
+
+
+def _files(operators: Iterable[Operator]) -> dict[str, tuple[File, Path]]:
+    found: dict[str, tuple[File, Path]] = {}
+    for operator in operators:
+        if not isinstance(operator.body, HasFiles):
+            continue
+        for typed, role in operator.body.files.items():
+            path = Path(typed).expanduser()
+            if not path.is_file():
+                msg = f"{operator.name} needs {typed}, which is no file of this machine"
+                raise OptionError(msg)
+            content = path.read_bytes()
+            found[typed] = File(path.name, sha256_of(content), role), path
+    return found
+
+
+def _marked(value: Any, marks: dict[str, str]) -> Any:
+    """Return *value* with the path of a file replaced by what stands for it."""
+    if not isinstance(value, str):
+        return value
+    if value in marks:
+        return marks[value]
+    name, separator, path = value.partition("=")
+    return f"{name}={marks[path]}" if separator and path in marks else value

@@ -1,0 +1,153 @@
+"""A worker: takes pipeline, network and queue from a run, and works off its stages in order."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.submit import send_stage
+from chunkflow_py.run.supervisor import Outcome, Settings, Supervisor
+
+if TYPE_CHECKING:
+    from chunkflow_py.pipeline import Pipeline
+    from chunkflow_py.queue.protocol import Queue
+    from chunkflow_py.run.spec import Stage
+    from chunkflow_py.task import Task
+    from chunkflow_py.task_plan import Plan
+
+logger = logging.getLogger(__name__)
+
+COMPLETE, FAILURES, WORK_LEFT = 0, 1, 75  # exit codes; 75 is EX_TEMPFAIL: try again later
+_SENDING_S = 900.0  # after which who wanted to send the tasks of a stage is taken for dead
+_LOOK_S = 5.0
+
+# (stage, its words, its plan, folder, ahead) -> tasks -> line
+MakeLine = Callable[["LineOfStage", Iterable["Task"]], "Pipeline"]
+
+
+@dataclass(frozen=True)
+class LineOfStage:
+    """What a process needs to make the line of a stage; goes to it as it is.
+
+    Attributes:
+        words: of the operators, with the paths of files on this machine.
+        mip: the global option.
+        plan: which tasks there are.
+        folder: in which relative paths begin.
+        ahead: how far lanes may work ahead.
+    """
+
+    words: tuple[str, ...]
+    mip: int
+    plan: Plan
+    folder: str
+    ahead: int | None = None
+
+
+def line_of_stage(
+    home: RunHome, stage: Stage, *, allow_code: bool = True, ahead: int | None = None
+) -> LineOfStage:
+    """Fetch the files of a stage and return its line.
+
+    Raises:
+        OptionError: the stage runs code, and that is not allowed; or a file is damaged.
+    """
+    if stage.code and not allow_code:
+        msg = (
+            f"stage {stage.name} of {home.url} runs {', '.join(stage.code)}, which --no-code "
+            "refuses; leave it out, or use a built-in network"
+        )
+        raise OptionError(msg)
+    words = list(stage.words)
+    for file in stage.files:
+        path = str(home.fetch(file))
+        words = [word.replace(file.word, path) for word in words]
+    return LineOfStage(tuple(words), stage.mip, home.plan(stage.name), home.spec.folder, ahead)
+
+
+def enter_folder(folder: str) -> None:
+    """Go to the folder in which the line was typed, if it is on this machine."""
+    if Path(folder).is_dir() and Path.cwd() != Path(folder):
+        os.chdir(folder)
+    elif not Path(folder).is_dir():
+        logger.info("%s is not on this machine; relative paths begin in %s", folder, Path.cwd())
+
+
+def work(
+    home: RunHome,
+    settings: Settings,
+    make_line: MakeLine,
+    *,
+    worker: str,
+    allow_code: bool = True,
+) -> tuple[int, str]:
+    """Work off the stages of a run; return the exit code and a sentence for a person.
+
+    Raises:
+        OptionError: the spec is not pinned where it must be, or not what was pinned; or this
+            machine computes other bytes.
+    """
+    spec = home.spec
+    if not home.digest and not home.store.is_local:
+        msg = (
+            f"{home.url} can be written by others, who could change what runs here; start the "
+            f"worker with the address that submit printed, {home.address}, if that is yours"
+        )
+        raise OptionError(msg)
+    for stage in spec.stages:
+        line_of_stage(home, stage, allow_code=allow_code)  # all files, before the first task
+    enter_folder(spec.folder)
+    with open_queue(spec.queue) as queue:
+        while (name := home.current_stage()) is not None:
+            _open_stage(home, queue, name)
+            supervisor = Supervisor(
+                stage=name,
+                spec=spec.stage(name).hash,
+                plan=home.plan(name),
+                queue=queue,
+                ledger=home.ledger(name),
+                line=line_of_stage(
+                    home, spec.stage(name), allow_code=allow_code, ahead=settings.ahead
+                ),
+                make_line=make_line,
+                settings=settings,
+                check_profile=lambda profile, name=name: home.check_profile(name, profile),
+                worker=worker,
+            )
+            outcome = supervisor.run()
+            if outcome.state == "complete":
+                home.close(name)
+            elif outcome.state == "complete-with-failures":
+                return FAILURES, outcome.words
+            elif outcome.state == "stopped":
+                return WORK_LEFT, outcome.words
+    return COMPLETE, f"{home.url} is complete"
+
+
+def _open_stage(home: RunHome, queue: Queue, stage: str) -> None:
+    """See to it that the tasks of a stage are sent: by one worker; the others wait for it."""
+    if stage == home.spec.stages[0].name:
+        return  # which submit sends
+    key = f"stages/{stage}/sending"
+    mine = json.dumps({"since": time.time(), "process": os.getpid()}).encode()
+    while not home.is_sent(stage):
+        if home.store.put_if_absent(key, mine):
+            logger.info("stage %s opens: sending its tasks", stage)
+            send_stage(home, queue, stage)
+            return
+        there = json.loads(home.store.get(key) or b"{}")
+        if time.time() - there.get("since", 0) > _SENDING_S:
+            home.store.delete(key)  # who sends it twice does no harm
+        time.sleep(_LOOK_S)
+
+
+__all__ = ["LineOfStage", "Outcome", "line_of_stage", "work"]
