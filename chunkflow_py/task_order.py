@@ -45,6 +45,13 @@ def cells(count: Zyx, order: Order = "raster", first: int = 0) -> Iterator[Zyx]:
         yield cell(count, index)
 
 
+def positions(count: Zyx, order: Order = "raster", first: int = 0) -> Iterator[int]:
+    """Yield the raster positions of the cells of a grid in an order, from number *first* on."""
+    rows, columns = count.y, count.x
+    for z, y, x in cells(count, order, first):
+        yield (z * rows + y) * columns + x
+
+
 @dataclass(frozen=True)
 class OrderedBoxes(Sequence[BoundingBox]):
     """The boxes of a grid in an order of their own.
