@@ -9,6 +9,7 @@ fails  -> .tmp-1f2e3d4c-out.h5 removed, out.h5 as it was
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import secrets
 from contextlib import contextmanager, suppress
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import ChunkflowError, VolumeError, VolumeNotFoundError
+from chunkflow_py.failpoints import removed
+from chunkflow_py.store.protocol import CHECKSUM_DIGITS, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,6 +95,19 @@ def replacing(path: str | os.PathLike[str], *, fsync: bool = True) -> Iterator[P
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
+
+
+def stored_file(path: str | os.PathLike[str]) -> Stored:
+    """Return what there is to say of a file that has been written, by reading it back.
+
+    Raises:
+        VolumeError: it cannot be read.
+    """
+    whole = Path(path).absolute()
+    with os_errors("read", whole), whole.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        digest = None if removed("checksum") else hashlib.file_digest(file, "sha256").hexdigest()
+    return Stored(f"file://{whole}", size, digest and digest[:CHECKSUM_DIGITS])
 
 
 def temporary_beside(path: Path, mark: str | None = None) -> Path:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
+CHECKSUM_DIGITS = 32
+
+
 @dataclass(frozen=True)
 class Access:
     """How to call on a store that is not a folder.
@@ -51,7 +54,7 @@ class Stored:
 
 def checksum_of(data: bytes | memoryview) -> str:
     """Return the checksum of *data* as `Stored` has it; other threads run meanwhile."""
-    return hashlib.sha256(data).hexdigest()[:32]
+    return hashlib.sha256(data).hexdigest()[:CHECKSUM_DIGITS]
 
 
 class Store(Protocol):

@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -25,14 +24,17 @@ import numpy as np
 
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.errors import VolumeError
+from chunkflow_py.failpoints import reached
 from chunkflow_py.geometry import AXES, BoundingBox, Zyx
 from chunkflow_py.store.address import without_secrets
 from chunkflow_py.store.protocol import together
+from chunkflow_py.store.recording import RecordingStore
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.block_cache import BlockCache
 from chunkflow_py.volume.block_jobs import Foreign, cores, results, run_all, stop
 from chunkflow_py.volume.pieces import pieces
 from chunkflow_py.volume.protocol import Opening, check_channels, check_chunk, check_inside
+from chunkflow_py.volume.traffic import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,30 +43,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from chunkflow_py.chunk import Kind
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.protocol import Store, Stored
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume.layout import Index, Layout
     from chunkflow_py.volume.pieces import Piece, Positions
 
 _CANONICAL = "tczyx"
 _WAITING = 4  # threads that wait for the disk while others compress
-
-
-@dataclass
-class Traffic:
-    """What reading has cost so far, in bytes.
-
-    Attributes:
-        stored_bytes: fetched, as stored.
-        decoded_bytes: voxels of the blocks that were decoded.
-        needed_bytes: voxels that were asked for.
-        cache_hits: blocks that did not have to be fetched again.
-    """
-
-    stored_bytes: int = 0
-    decoded_bytes: int = 0
-    needed_bytes: int = 0
-    cache_hits: int = 0
 
 
 class BlockVolume:
@@ -84,10 +69,12 @@ class BlockVolume:
         channel_names: one a channel, if known.
 
     Attributes:
-        url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips: as
-            `Volume` says.
+        url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
+            single_writer: as `Volume` says.
         traffic: what reading has cost so far.
     """
+
+    single_writer = False
 
     def __init__(
         self,
@@ -188,6 +175,7 @@ class BlockVolume:
             blocks = [piece.block for piece in parts]
             with self._damage(unit):
                 found = self._layout.fetch(self._store, unit, blocks)
+            reached("mid-read")
             with self._lock:
                 self.traffic.stored_bytes += sum(len(data or b"") for data in found.values())
             rest: list[Callable[[], None]] = [
@@ -229,7 +217,7 @@ class BlockVolume:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def write(self, chunk: Chunk, *, time: int | None = None) -> None:
+    def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
         """Write *chunk*, as `Volume.write` says."""
         if self._mode == "r":
             msg = f"{self.url} was opened for reading; open it with mode 'r+'"
@@ -243,19 +231,21 @@ class BlockVolume:
             )
             raise VolumeError(msg)
         if chunk.bbox.is_empty:
-            return
+            return ()
         array = self._as_stored(chunk.array.reshape(1, chunk.channels, *chunk.size))
         units = self._units(self._wanted(chunk.bbox, time))
         whole = all(len(parts) == 1 for parts in units.values())
         try:
-            with together(self._store) as store:
+            with together(self._store) as within:
+                store = RecordingStore(within)
                 jobs = self._blocks_to_write if whole else self._shards_to_write
                 run_all(self._pool, jobs(store, units, array))
         finally:
             self._cache.forget(piece.block for parts in units.values() for piece in parts)
+        return tuple(sorted(store.written, key=lambda stored: stored.url))
 
     def _blocks_to_write(
-        self, store: Store, units: Mapping[Index, Sequence[Piece]], array: NDArray[Any]
+        self, store: RecordingStore, units: Mapping[Index, Sequence[Piece]], array: NDArray[Any]
     ) -> Iterator[Callable[[], None]]:
         def write(unit: Index, piece: Piece) -> None:
             self._put(store, unit, [self._encode(piece, array)])
@@ -263,7 +253,7 @@ class BlockVolume:
         return (partial(write, unit, piece) for unit, (piece,) in units.items())
 
     def _shards_to_write(
-        self, store: Store, units: Mapping[Index, Sequence[Piece]], array: NDArray[Any]
+        self, store: RecordingStore, units: Mapping[Index, Sequence[Piece]], array: NDArray[Any]
     ) -> Iterator[Callable[[], None]]:
         """Encode the blocks of a shard while those of the one before end; yield what writes it."""
         begun: deque[tuple[Index, list[Future[tuple[Index, bytes | None]]]]] = deque()
@@ -295,13 +285,16 @@ class BlockVolume:
             return piece.block, self._layout.encode(voxels, piece.block)
 
     def _put(
-        self, store: Store, unit: Index, encoded: Sequence[tuple[Index, bytes | None]]
+        self, store: RecordingStore, unit: Index, encoded: Sequence[tuple[Index, bytes | None]]
     ) -> None:
+        if store.written:
+            reached("mid-write")
         blocks = {block: data for block, data in encoded if data is not None}
         if blocks:
             self._layout.put(store, unit, blocks)
         else:
             self._layout.remove(store, unit)
+            store.left_out(self._layout.key(unit))
 
     # --- what is stored --------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.chunk import Kind
     from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.store.protocol import Stored
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume.location import Location
     from chunkflow_py.volume.protocol import Opening
@@ -37,9 +38,11 @@ class GrapheneVolume:
     """One level of a segmentation as a `Volume`, read only.
 
     Attributes:
-        url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips: as
-            `Volume` says.
+        url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
+            single_writer: as `Volume` says.
     """
+
+    single_writer = False
 
     def __init__(self, place: Location, mip: int, opening: Opening) -> None:
         """Ask the server for the info file.
@@ -100,7 +103,7 @@ class GrapheneVolume:
                 voxels = np.ascontiguousarray(np.asarray(found)[..., 0].T)
         return Chunk(voxels, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
 
-    def write(self, chunk: Chunk, *, time: int | None = None) -> None:  # noqa: ARG002
+    def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:  # noqa: ARG002
         """Refuse: a graph is changed by proofreading alone."""
         raise VolumeError(_READ_ONLY.format(url=self.url))
 

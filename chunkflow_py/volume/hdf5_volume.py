@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from chunkflow_py.chunk import Chunk
+    from chunkflow_py.store.protocol import Stored
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume.location import Location
     from chunkflow_py.volume.protocol import Opening, VolumeSpec
@@ -54,14 +55,16 @@ class Hdf5Volume:
             at a time, and cannot forget a block: what is there is overwritten with zeros.
 
     Attributes:
-        url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips: as
-            `Volume` says; a dataset that is not stored in blocks is one block.
+        url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
+            single_writer: as `Volume` says; a dataset that is not stored in blocks is one block.
 
     Raises:
         VolumeNotFoundError: there is no such file or dataset.
         VolumeError: the file cannot be read, holds nothing, or several datasets and no name is
             given.
     """
+
+    single_writer = True
 
     def __init__(self, place: Location, mode: Mode, opening: Opening) -> None:
         """Read the header."""
@@ -108,8 +111,11 @@ class Hdf5Volume:
             raise VolumeError(msg)
         return self._array.read(bbox, channels)
 
-    def write(self, chunk: Chunk, *, time: int | None = None) -> None:
+    def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
         """Write *chunk*, as `Volume.write` says; this process stays the only writer.
+
+        Returns:
+            Nothing: the file is one object for all tasks, and no write is the last one.
 
         Raises:
             VolumeError: also if another process writes to the file.
@@ -132,6 +138,7 @@ class Hdf5Volume:
                     continue
                 dataset[(..., *box.slices(self.bounds.start))] = part
                 sink.check()  # after a failure nothing more is compressed
+        return ()
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:  # noqa: ARG002
         """Tell whether every block that *bbox* touches is stored, as `Volume.has_blocks` says."""

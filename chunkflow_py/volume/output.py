@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.chunk import Chunk
     from chunkflow_py.geometry import BoundingBox, BoxGrid
+    from chunkflow_py.store.protocol import Stored
     from chunkflow_py.task import Task
     from chunkflow_py.volume.location import Location
     from chunkflow_py.volume.protocol import Volume
@@ -98,15 +99,15 @@ class VolumeOutput:
             logger.info("%s: all voxels below %g, not saved", task, self.intensity_threshold)
             return task
         time = None if task.region is None else task.region.time
-        volume = self.saver(chunk, time)
+        task.written += self.saver(chunk, time)
         at_first = not (time if self.saver.time is None else self.saver.time)
-        if self.create_thumbnail and at_first:
-            self._save_thumbnail(chunk, volume)
+        if self.create_thumbnail and at_first and self.saver.volume is not None:
+            task.written += self._save_thumbnail(chunk, self.saver.volume)
         if self.upload_log:
             self._save_log(task, chunk, perf_counter() - start)
         return task
 
-    def _save_thumbnail(self, chunk: Chunk, volume: Volume) -> None:
+    def _save_thumbnail(self, chunk: Chunk, volume: Volume) -> tuple[Stored, ...]:
         from chunkflow_py.volume.thumbnail import thumbnail
 
         with self._lock:
@@ -117,7 +118,7 @@ class VolumeOutput:
                 self._thumbnails = self._thumbnail_saver(volume.bounds, unit)
         saver, factor = self._thumbnails
         inside = chunk.cut(chunk.bbox.intersection(volume.bounds))
-        saver(thumbnail(inside, factor))
+        return saver(thumbnail(inside, factor))
 
     def _thumbnail_saver(self, bounds: BoundingBox, unit: Zyx) -> tuple[VolumeSaver, int]:
         """Return what saves the thumbnail, and its shrinkage along y and x.

@@ -25,7 +25,7 @@ from chunkflow_py.errors import (
     needs_extra,
 )
 from chunkflow_py.geometry import BoxGrid, Zyx
-from chunkflow_py.store.local import os_errors, write_whole
+from chunkflow_py.store.local import os_errors, stored_file, write_whole
 from chunkflow_py.volume.conversion import converted
 from chunkflow_py.volume.file_name import FileName
 from chunkflow_py.volume.sections import SectionStack, natural_order
@@ -191,11 +191,12 @@ class PngSaver:
                     f"{self._written[z]} has written; let each task cover whole sections"
                 )
                 raise VolumeError(msg)
-        write_pngs(self.folder, chunk, self.dtype, prefix=time)
+        paths = write_pngs(self.folder, chunk, self.dtype, prefix=time)
+        task.written += map(stored_file, paths)
         return task
 
 
-def write_pngs(folder: Path, chunk: Chunk, dtype: str = "uint8", prefix: str = "") -> None:
+def write_pngs(folder: Path, chunk: Chunk, dtype: str = "uint8", prefix: str = "") -> list[Path]:
     """Write every section of *chunk* to a file named by its z, such as ``00042.png``.
 
     Each file has its name only when it is complete.
@@ -206,6 +207,9 @@ def write_pngs(folder: Path, chunk: Chunk, dtype: str = "uint8", prefix: str = "
             channels x and y is shown.
         dtype: ``uint8`` or ``uint16``; maps become integers by 255·p (65535·p).
         prefix: of the names.
+
+    Returns:
+        The files.
 
     Raises:
         ChunkError: the chunk has several channels, or no voxels, or a voxel does not fit.
@@ -226,7 +230,10 @@ def write_pngs(folder: Path, chunk: Chunk, dtype: str = "uint8", prefix: str = "
         msg = f"chunk {chunk.bbox} holds no voxel, and PNG has no empty images"
         raise ChunkError(msg)
     grey = converted(chunk.with_array(array), dtype).array
+    paths = []
     for z, section in enumerate(grey, chunk.voxel_offset.z):
         buffer = io.BytesIO()
         Image.fromarray(np.ascontiguousarray(section)).save(buffer, "PNG")
-        write_whole(folder / f"{prefix}{_number(z, 5)}.png", buffer.getvalue())
+        paths.append(folder / f"{prefix}{_number(z, 5)}.png")
+        write_whole(paths[-1], buffer.getvalue())
+    return paths

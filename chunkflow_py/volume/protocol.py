@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from chunkflow_py.chunk import Chunk, Kind
+    from chunkflow_py.store.protocol import Stored
 
 
 _CROP = "crop what is saved to disjoint boxes (crop-margin), or make tasks that do not overlap"
@@ -87,6 +88,7 @@ class Volume(Protocol):
         write_unit: what one writer must write whole (a block, or a shard of blocks), zyx.
         times: length of the time axis, or ``None`` without one.
         mips: numbers of the levels of the volume that this is one of.
+        single_writer: whether one process at a time may write to it, as to a file.
     """
 
     url: str
@@ -99,6 +101,7 @@ class Volume(Protocol):
     write_unit: Zyx
     times: int | None
     mips: tuple[int, ...]
+    single_writer: bool
 
     def read(
         self,
@@ -120,12 +123,16 @@ class Volume(Protocol):
             VolumeError: a block cannot be read, or there is no such time index.
         """
 
-    def write(self, chunk: Chunk, *, time: int | None = None) -> None:
+    def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
         """Write *chunk*; every write unit that it touches must be covered whole.
 
         Args:
             chunk: with this volume's dtype and number of channels.
             time: time index, for a volume with a time axis.
+
+        Returns:
+            What is stored now for each write unit, by their addresses: blocks and shards as they
+            are stored. Nothing of a volume with a single writer, whose file each write changes.
 
         Raises:
             AlignmentError: a face of the chunk cuts a write unit.

@@ -171,7 +171,7 @@ class PyramidOutput:
             coarse = downsample(coarse, self.factor, self.mode)
             inside = coarse.bbox.intersection(volume.bounds)
             if mip >= self.start_mip and not inside.is_empty:
-                volume.write(coarse.cut(inside), time=time)
+                task.written += volume.write(coarse.cut(inside), time=time)
         return task
 
     def memory(self, size: Zyx | None) -> Need | None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from chunkflow_py.chunk import Chunk, Voxels
+    from chunkflow_py.store.protocol import Stored
     from chunkflow_py.volume.protocol import Volume
 
 logger = logging.getLogger(__name__)
@@ -173,8 +174,8 @@ class VolumeSaver:
             return self.volume.bounds
         return None if self._planned is None else self._planned[0]
 
-    def __call__(self, chunk: Chunk, time: int | None = None) -> Volume:
-        """Write *chunk*, cut to the bounds of the volume, and return the volume.
+    def __call__(self, chunk: Chunk, time: int | None = None) -> tuple[Stored, ...]:
+        """Write *chunk*, cut to the bounds of `volume`, and return what is stored, see `Volume`.
 
         Voxels of another type are converted where nothing is lost but rounding: a map to uint8
         (255·p, rounded half to even) and an integer to a wider one.
@@ -206,8 +207,7 @@ class VolumeSaver:
                 )  # fmt: skip
                 self._told_of_cut = True
             chunk = chunk.cut(inside)
-        volume.write(fitted(converted(chunk, self.dtype), volume), time=time)
-        return volume
+        return volume.write(fitted(converted(chunk, self.dtype), volume), time=time)
 
     @property
     def _is_announced(self) -> bool:

@@ -15,8 +15,9 @@ import numpy as np
 
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
+from chunkflow_py.failpoints import reached
 from chunkflow_py.geometry import BoundingBox, Region, Zyx
-from chunkflow_py.store.local import os_errors, replacing
+from chunkflow_py.store.local import os_errors, replacing, stored_file
 from chunkflow_py.volume.conversion import converted
 from chunkflow_py.volume.cutout import Cutout
 from chunkflow_py.volume.file_name import FileName
@@ -103,6 +104,7 @@ class FileArray:
             channels = None
         box = self.bounds if bbox is None else bbox
         array = self.read_part(box.slices(self.voxel_offset), channels)
+        reached("mid-read")
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
         chunk = Chunk(
@@ -250,12 +252,15 @@ class FileSaver:
         item = task[self.input_name] if self.touch is not None else None
         if self.touch is not None and item is None:
             if self.touch:
-                with replacing(self._path(task, task.region)) as temporary:
+                path = self._path(task, task.region)
+                with replacing(path) as temporary:
                     temporary.touch()
+                task.written.append(stored_file(path))
             return task
         chunk = task.chunk(self.input_name)
         path = self._path(task, task.region or Region(chunk.bbox))
         self.write(path, chunk)
+        task.written.append(stored_file(path))
         logger.info("wrote %s", path)
         return task
 

@@ -4,6 +4,7 @@ A driver inherits `LocalContract` for folders of this machine and `CloudContract
 says how to create and open a volume.
 """
 
+import json
 import pickle
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from chunkflow_py.errors import (
 )
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.store import open_store
+from chunkflow_py.store.protocol import Stored, checksum_of
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import Opening, VolumeSpec
@@ -267,6 +269,27 @@ class VolumeContract:
             volume.write(chunk.cut(box.intersection(BOUNDS)))
         assert self.objects(url) == before
 
+    def test_what_is_stored_is_said(self, url):
+        """A write returns address, length and checksum of every object, exactly as stored."""
+        written = self.create(url).write(noise())
+        assert [each.url for each in written] == sorted(each.url for each in written)
+        root = self.store(url).url
+        assert [each.url for each in written] == [f"{root}/{k}" for k in self.stored_blocks(url)]
+        for each in written:
+            home, _, name = each.url.rpartition("/")
+            data = open_store(home).get(name)
+            assert (each.size, each.checksum) == (len(data), checksum_of(data))
+        again = open_volume(url, mode="r+").write(noise())
+        assert again == written
+
+    def test_what_is_left_out_is_said(self, url):
+        """A unit of zeros is one of which nothing is stored, under the address it would have."""
+        volume, zeros = self.create(url), noise()
+        before = volume.write(noise())
+        zeros.array[...] = 0
+        assert volume.write(zeros) == tuple(Stored(each.url) for each in before)
+        assert self.stored_blocks(url) == []
+
     def test_has_blocks(self, url):
         """Units that were written are there, those beside them are not, however small the box."""
         volume = self.create(url)
@@ -370,16 +393,26 @@ class VolumeContract:
         """Processes that create the same volume at once all succeed, and it is whole."""
         import time
 
+        store = self.store(url)
         run = [sys.executable, "-c", CREATE, url, str(time.time() + 3), str(BOUNDS)]
         many = [
             subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             for _ in range(8)
         ]
+        while any(process.poll() is None for process in many):
+            for key in METADATA:  # whoever looks meanwhile sees none, or one that is whole
+                json.loads(store.get(key) or "{}")
         for process in many:
             out, err = process.communicate(timeout=60)
             assert process.returncode == 0, err
             assert out.split() == [str(BOUNDS)] * 5
         assert open_volume(url).bounds == BOUNDS
+        by_many = self.objects(url)
+        for key in by_many:
+            store.delete(key)
+        spec = VolumeSpec(BOUNDS, (40.0, 4.5, 4.0), np.dtype("uint8"), None, "image", BLOCK)
+        create_volume(spec, url)
+        assert self.objects(url) == by_many
 
 
 class LocalContract(VolumeContract):

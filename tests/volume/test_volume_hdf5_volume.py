@@ -87,6 +87,7 @@ class TestContract(LocalContract):
     scheme = "h5"
     test_missing_blocks = test_truncated_block = test_corrupt_block = None  # are below
     test_cache = None  # HDF5 has its own
+    test_what_is_left_out_is_said = None  # nothing is said
 
     def objects(self, url):
         """Return the file."""
@@ -103,6 +104,12 @@ class TestContract(LocalContract):
         """A dataset is level 0 alone, which is told before anything is made."""
         with pytest.raises(VolumeError, match="with mip 2: a dataset of an HDF5 file is mip 0"):
             self.create(url, mip=2)
+
+    def test_what_is_stored_is_said(self, url):
+        """The one file of all writes is never finished, so nothing is said, but that it is one."""
+        volume = self.create(url)
+        assert volume.single_writer
+        assert volume.write(noise()) == ()
 
     def test_failing_write(self, url, tmp_path):
         """A write that finds no room leaves the old blocks, an open file, and one sentence."""

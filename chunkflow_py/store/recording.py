@@ -1,0 +1,85 @@
+"""A store that keeps what there is to say of the objects that are put into it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chunkflow_py.store.protocol import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from chunkflow_py.store.protocol import Store
+
+
+class RecordingStore:
+    """Another store, of which all that is put is remembered; see `Store`.
+
+    Args:
+        store: that everything is handed on to.
+
+    Attributes:
+        written: of each `put`, in the order in which they ended.
+    """
+
+    def __init__(self, store: Store) -> None:
+        """Begin without a record."""
+        self._store = store
+        self.url, self.is_local, self.connections = store.url, store.is_local, store.connections
+        self.written: list[Stored] = []
+
+    def _address(self, key: str) -> str:
+        return f"{self.url.rstrip('/')}/{key}"
+
+    def put(
+        self,
+        key: str,
+        data: bytes | memoryview,
+        *,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        cache_control: str | None = None,
+    ) -> None:
+        """Write an object whole, and remember it with the checksum of what was handed on."""
+        self._store.put(
+            key,
+            data,
+            content_type=content_type,
+            content_encoding=content_encoding,
+            cache_control=cache_control,
+        )
+        self.written.append(Stored.of(self._address(key), data))
+
+    def left_out(self, key: str) -> None:
+        """Remember that nothing is stored under a key: all voxels have the fill value."""
+        self.written.append(Stored(self._address(key)))
+
+    # --- handed on ------------------------------------------------------------------------------
+
+    def get(self, key: str) -> bytes | None:
+        """Return the whole object."""
+        return self._store.get(key)
+
+    def get_range(self, key: str, start: int, stop: int) -> bytes | None:
+        """Return a part of an object."""
+        return self._store.get_range(key, start, stop)
+
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
+        """Write an object unless there is one; this is not remembered."""
+        return self._store.put_if_absent(key, data)
+
+    def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
+        """Replace an object; this is not remembered."""
+        return self._store.update(key, change)
+
+    def delete(self, key: str) -> None:
+        """Remove an object; this is not remembered."""
+        self._store.delete(key)
+
+    def size(self, key: str) -> int | None:
+        """Return the length of an object in bytes."""
+        return self._store.size(key)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """Yield the keys that begin with *prefix*."""
+        return self._store.list(prefix)
