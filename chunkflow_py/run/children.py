@@ -1,0 +1,259 @@
+"""A child as its supervisor sees it: started, fed, watched, and told why it has died."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import tempfile
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from chunkflow_py.memory import describe_bytes
+from chunkflow_py.run.board import SLOTS, Board, Progress
+from chunkflow_py.run.child import DEAF_TO, Broken, Options, child_main, send
+from chunkflow_py.run.outcome import LONGEST_TRACEBACK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from chunkflow_py.run.child import MakeLine
+
+Job = TypeVar("Job")
+
+_SIGNALS = {
+    signal.SIGSEGV: "segmentation fault",
+    signal.SIGBUS: "bus error",
+    signal.SIGFPE: "arithmetic error",
+    signal.SIGILL: "illegal instruction",
+    signal.SIGABRT: "aborted",
+}
+
+
+@dataclass(frozen=True)
+class ChildStart:
+    """What all children of a supervisor have in common.
+
+    Attributes:
+        make_line: makes the line of the stage from its source, checked; a function of a module
+            (or a partial of one), which the child imports.
+        environment: variables that are set before the modules of *make_line* are imported.
+        threads: for libraries that ask the environment; ``None``: as it is. It belongs to the
+            numerical profile, so that it does not follow the number of processes by itself.
+    """
+
+    make_line: MakeLine
+    environment: Mapping[str, str] = field(default_factory=dict)
+    threads: int | None = None
+
+
+class _Faults:
+    """A file without a name, for what Python says in the last moment of a child."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115 closed with the child
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _descriptor, (DupFd(self.file.fileno()),)
+
+    def text(self) -> str:
+        self.file.seek(0)
+        return self.file.read()[-LONGEST_TRACEBACK:].decode(errors="replace")
+
+
+def _descriptor(handed: Any) -> int:
+    descriptor: int = handed.detach()
+    return descriptor
+
+
+class Child(Generic[Job]):
+    """One process, and the tasks that it holds.
+
+    Args:
+        number: among the children of its supervisor.
+        start: what it runs.
+        device: that it sees, or ``None`` for all.
+        post: called in a thread with the child and a list of its messages, or ``None`` when its
+            pipe has ended.
+
+    Attributes:
+        jobs: what it holds, by slot of its board.
+        operators: labels of the line's operators; empty before it is ready.
+        window: how many tasks its line can hold; 0 before it is ready.
+        broken: what it has said of its end.
+        is_ending: whether it was told to end.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        start: ChildStart,
+        device: str | None,
+        post: Callable[[Child[Job], Sequence[object] | None], None],
+    ) -> None:
+        """Start the process.
+
+        It lives no longer than the thread that calls this: the kernel kills it with that thread.
+        """
+        context = multiprocessing.get_context("spawn")
+        self.number = number
+        self.jobs: dict[int, Job] = {}
+        self.operators: tuple[str, ...] = ()
+        self.window = 0
+        self.broken: Broken | None = None
+        self.is_ending = False
+        self._free = list(range(SLOTS))
+        self._board = Board(context)
+        self._faults = _Faults()
+        self._kills, self._peak_bytes = memory_kills(), 0
+        self._post = post
+        self._connection, theirs = context.Pipe()
+        options = Options(
+            self._board, self._faults, os.getpid(), device, start.threads, dict(start.environment)
+        )
+        line = pickle.dumps(start.make_line, protocol=5)
+        self.process = context.Process(
+            target=child_main, args=(theirs, line, options), name=f"child-{number}"
+        )
+        # Signals that come while it starts wait until it is deaf to them; the process that tracks
+        # shared memory must not hear them either.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)
+        try:
+            resource_tracker.ensure_running()
+            signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)  # the call above unblocks some
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+        reader = threading.Thread(target=self._read, name=f"child-{number}", daemon=True)
+        reader.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                messages = pickle.loads(self._connection.recv_bytes())  # noqa: S301 our own child
+            except (EOFError, OSError):
+                self._post(self, None)
+                return
+            self._post(self, messages)
+
+    # --- tasks ---------------------------------------------------------------------------------
+
+    def give(self, tasks: Iterable[tuple[Job, int, str]]) -> None:
+        """Send tasks: what the supervisor knows them by, number, box; at most `SLOTS` in all."""
+        rows = []
+        for job, number, box in tasks:
+            slot = self._free.pop()
+            self._board.clear(slot)
+            self.jobs[slot] = job
+            rows.append((slot, number, box))
+        send(self._connection, ("tasks", rows))
+
+    def take(self, slot: int) -> Job | None:
+        """Return the task of a slot that is free from now on."""
+        job = self.jobs.pop(slot, None)
+        if job is not None:
+            self._free.append(slot)
+        return job
+
+    def cancel(self, tasks: Iterable[tuple[int, int]]) -> None:
+        """Let tasks stop as soon as they can: slot, number. They stay held until they do."""
+        send(self._connection, ("cancel", list(tasks)))
+
+    def progress(self, slot: int) -> Progress | None:
+        """Return where a task is, or ``None`` if it has not begun, or has ended."""
+        return self._board.progress(slot)
+
+    def begun(self) -> list[int]:
+        """Return the slots of the tasks that have begun and not ended."""
+        return [slot for slot in self.jobs if self._board.progress(slot) is not None]
+
+    def operator(self, slot: int) -> str:
+        """Return where a task is, in words."""
+        progress = self.progress(slot)
+        if progress is None or progress.operator is None:
+            return "between two operators"
+        if progress.operator >= len(self.operators):
+            return f"operator {progress.operator + 1}"
+        return f"operator {self.operators[progress.operator]}"
+
+    # --- the process ---------------------------------------------------------------------------
+
+    def look(self) -> bool:
+        """Return whether the process lives; notes how much memory it has."""
+        with suppress(OSError, ValueError, IndexError):  # there is no /proc, or no such process
+            status = Path(f"/proc/{self.process.pid}/status").read_text()
+            peak = 1024 * int(status.partition("VmHWM:")[2].split(maxsplit=1)[0])
+            self._peak_bytes = max(self._peak_bytes, peak)
+        return self.process.is_alive()
+
+    def end(self) -> None:
+        """Tell it that no more tasks come."""
+        self.is_ending = True
+        send(self._connection, ("end", None))
+
+    def kill(self) -> None:
+        """Kill it at once; its pipe ends soon."""
+        self.process.kill()
+
+    def reap(self) -> None:
+        """Wait for the process, whose pipe has ended, and let go of it; `cause` still works."""
+        self.process.join(5)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self._connection.close()
+
+    def cause(self) -> tuple[str, str]:
+        """Return why it has died, in words, and what Python said of it."""
+        said = self._faults.text()
+        if self.broken is not None:
+            return self.broken.fault.reason, self.broken.fault.traceback or said
+        code = self.process.exitcode
+        if code is None or code >= 0:
+            return f"ended with exit code {code}", said
+        if -code == signal.SIGKILL:
+            return f"killed by SIGKILL, {self._killer()}", said
+        number = signal.Signals(-code)
+        words = f" ({_SIGNALS[number]})" if number in _SIGNALS else ""
+        return f"killed by {number.name}{words}", said
+
+    def _killer(self) -> str:
+        peak = f"; its peak was {describe_bytes(self._peak_bytes)}" if self._peak_bytes else ""
+        if memory_kills() > self._kills:
+            return f"by the system for lack of memory{peak}"
+        return f"most likely for memory, or by hand{peak}"
+
+    def close(self) -> None:
+        """Let go of files."""
+        self._faults.file.close()
+        self.process.close()
+
+
+def memory_kills() -> int:
+    """Return how many processes the system has killed for lack of memory, as far as it tells."""
+    found = 0
+    for path in _counters():
+        with suppress(OSError, ValueError, IndexError):
+            lines = [line for line in path.read_text().splitlines() if line.startswith("oom_kill ")]
+            found += sum(int(line.split()[1]) for line in lines)
+    return found
+
+
+def _counters() -> list[Path]:
+    """Return the files that count them: of the machine, and of our group of processes."""
+    files = [Path("/proc/vmstat")]
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if not controllers:
+                files.append(Path(f"/sys/fs/cgroup{group}/memory.events"))
+            elif "memory" in controllers.split(","):
+                files.append(Path(f"/sys/fs/cgroup/memory{group}/memory.oom_control"))
+    return files
