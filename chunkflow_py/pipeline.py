@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from chunkflow_py.errors import ChunkflowError, LeaseLostError, OperatorError, OptionError
-from chunkflow_py.forecast import choose_ahead, largest_size
+from chunkflow_py.forecast import LineForecast, choose_ahead, forecast, largest_size, voxel_bytes
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.hooks import (
     HasBounds,
@@ -253,6 +253,37 @@ class Pipeline:
         for name in self.operators[index].outputs:
             result = result.hull(need.get(name, box))
         return result.intersection(domain) if not result.intersection(domain).is_empty else result
+
+    # --- what a run will take --------------------------------------------------------------------
+
+    def rehearse(self) -> LineForecast:
+        """Enter every operator, as a run does, and return what the line will take of memory.
+
+        `check` must have been called. Nothing is refused: another machine may have more.
+        """
+        with ExitStack() as stack:
+            for stage in self.operators:
+                if isinstance(stage.body, AbstractContextManager):
+                    with _named(stage):
+                        stack.enter_context(stage.body)
+            ahead = 1 if self._asked_ahead is None else self._asked_ahead
+            return forecast(lanes_of(self.operators, ahead), self._voxels, self._extents)
+
+    def output_bytes(self, tasks: int) -> int:
+        """Return how many bytes the voxels take that *tasks* tasks store, as far as it is known.
+
+        `check` must have been called. Before compression; boxes at the end of the volume count in
+        full.
+        """
+        total = 0
+        made: dict[str, Voxels | None] = {}
+        size = largest_size(getattr(self.source.body, "boxes", None)) if self.source else None
+        for stage in self.operators:
+            held = made.get(stage.inputs[0]) if stage.inputs else None
+            if stage.lane == "write" and held is not None and size is not None:
+                total += tasks * size.product() * voxel_bytes(held)
+            made |= self._voxels.get(stage.name, {})
+        return total
 
     # --- the run -------------------------------------------------------------------------------
 

@@ -140,6 +140,11 @@ class Spec:
         """Hash of the last stage, which covers all before it: what messages belong to."""
         return self.stages[-1].hash
 
+    @property
+    def first(self) -> str | None:
+        """The first stage that is not taken over from another run."""
+        return next((each.name for each in self.stages if each.name not in self.reused), None)
+
     def stage(self, name: str) -> Stage:
         """Return the stage called *name*.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError
 from chunkflow_py.hooks import CreatesOutput, HasFiles, RunsCode, WritesTo, WritesToSeveral
+from chunkflow_py.memory import describe_bytes
 from chunkflow_py.pipeline import Pipeline
 from chunkflow_py.queue.body import Body
+from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.spec import File, Spec, Stage, options_of, sha256_of
 
 if TYPE_CHECKING:
@@ -100,6 +103,85 @@ def worker_pipeline(
         if getattr(placement, "grid", None) == "auto":
             placement.grid = "anchored"
     return Pipeline(operators, source, ahead=ahead)
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What `submit` has done.
+
+    Attributes:
+        address: of the run, for workers.
+        stages: what each will take; of those taken over from another run, nothing.
+        reused: stages that were taken over.
+        sent: how many tasks of the first open stage were sent by this call.
+        is_new: whether this call made the run.
+        queue: URL.
+    """
+
+    address: str
+    stages: tuple[Expectation, ...]
+    reused: tuple[str, ...]
+    sent: int
+    is_new: bool
+    queue: str
+
+    def words(self) -> Iterator[str]:
+        """Yield lines for a person; the last is for workers."""
+        for stage in self.stages:
+            parts = [f"{stage.tasks} tasks"]
+            if stage.output_bytes:
+                parts.append(f"{describe_bytes(stage.output_bytes)} to store before compression")
+            if stage.memory is not None:
+                parts.append(f"a worker process takes {stage.memory}")
+            again = "; taken over" if stage.stage in self.reused else ""
+            yield f"stage {stage.stage}: {'; '.join(parts)}{again}"
+            yield from (f"  created {address}" for address in stage.created)
+        if self.reused:
+            rest = [each.stage for each in self.stages if each.stage not in self.reused]
+            yield f"to be done: {', '.join(rest) or 'nothing'}"
+        known = "" if self.is_new else "; the run was there already"
+        yield f"sent {self.sent} tasks to {self.queue}{known}"
+        yield "start workers with:"
+        yield f"  chunkflow work '{self.address}'"
+
+
+def submit(
+    home: RunHome,
+    lines: Sequence[StageLine],
+    queue_url: str,
+    *,
+    create_queue: bool = True,
+    fork: RunHome | None = None,
+    rehearse: bool = True,
+) -> Submission:
+    """Make a run, or finish what an earlier call for the same lines has begun.
+
+    Args:
+        home: of the run.
+        lines: its stages.
+        queue_url: of its tasks; empty: there is none.
+        create_queue: make the queue unless it is there.
+        fork: a run whose finished stages are taken over where their output would be the same.
+        rehearse: load networks, and foretell the memory.
+
+    Raises:
+        ChunkflowError: whatever is wrong with a line, the store or the queue; nothing was sent.
+    """
+    home.check_store()
+    # A stage may read what the one before it writes, which is then there.
+    expected = tuple(prepared(line, rehearse=rehearse) for line in lines)
+    spec, plans, files = spec_of(lines, queue_url)
+    if fork is not None:
+        spec = forked(spec, fork)
+    if not queue_url:  # tasks are handed out by who has submitted them
+        is_new, sent = home.create(spec, plans, files), 0
+    else:
+        with closing(open_queue(queue_url, create=create_queue)) as queue:
+            is_new = home.create(spec, plans, files)
+            stage = home.current_stage()
+            # Later stages are opened by workers when all before them is done.
+            sent = send_stage(home, queue, stage) if stage and stage == spec.first else 0
+    return Submission(home.address, expected, tuple(spec.reused), sent, is_new, queue_url)
 
 
 def prepared(line: StageLine, *, rehearse: bool) -> Expectation:

@@ -6,22 +6,23 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import OptionError
 from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.submit import send_stage
 from chunkflow_py.run.supervisor import Outcome, Settings, Supervisor
 
 if TYPE_CHECKING:
     from chunkflow_py.pipeline import Pipeline
     from chunkflow_py.queue.protocol import Queue
+    from chunkflow_py.run.child import Feed
+    from chunkflow_py.run.home import RunHome
     from chunkflow_py.run.spec import Stage
-    from chunkflow_py.task import Task
     from chunkflow_py.task_plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -30,8 +31,7 @@ COMPLETE, FAILURES, WORK_LEFT = 0, 1, 75  # exit codes; 75 is EX_TEMPFAIL: try a
 _SENDING_S = 900.0  # after which who wanted to send the tasks of a stage is taken for dead
 _LOOK_S = 5.0
 
-# (stage, its words, its plan, folder, ahead) -> tasks -> line
-MakeLine = Callable[["LineOfStage", Iterable["Task"]], "Pipeline"]
+MakeLine = Callable[["LineOfStage", "Feed"], "Pipeline"]
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def work(
     for stage in spec.stages:
         line_of_stage(home, stage, allow_code=allow_code)  # all files, before the first task
     enter_folder(spec.folder)
-    with open_queue(spec.queue) as queue:
+    with closing(open_queue(spec.queue)) as queue:
         while (name := home.current_stage()) is not None:
             _open_stage(home, queue, name)
             supervisor = Supervisor(
@@ -135,7 +135,7 @@ def work(
 
 def _open_stage(home: RunHome, queue: Queue, stage: str) -> None:
     """See to it that the tasks of a stage are sent: by one worker; the others wait for it."""
-    if stage == home.spec.stages[0].name:
+    if stage == home.spec.first:
         return  # which submit sends
     key = f"stages/{stage}/sending"
     mine = json.dumps({"since": time.time(), "process": os.getpid()}).encode()

@@ -36,7 +36,7 @@ class Verb:
     """
 
     name: str
-    act: Callable[..., None]
+    act: Callable[..., Any]
     takes_line: bool = False
 
 

@@ -63,8 +63,8 @@ def command(
 
     def act() -> None:
         from chunkflow_py.cli.phase import run_phase
+        from chunkflow_py.volume.new_volume import checked_dtype
         from chunkflow_py.volume.protocol import Opening
-        from chunkflow_py.volume.saver import checked_dtype
         from chunkflow_py.whole_volume import Conversion
 
         access = access_from(options)

@@ -1,0 +1,89 @@
+"""The lines of a run: from what was typed to what is submitted, and back in the workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chunkflow_py.cli.line import check_source_first, operators_of, read_line
+from chunkflow_py.cli.verbs import Verb
+from chunkflow_py.errors import OptionError
+from chunkflow_py.run.submit import StageLine, worker_pipeline
+from chunkflow_py.run.worker import LineOfStage, enter_folder
+from chunkflow_py.stages import Operator, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from chunkflow_py.cli.line import Part
+    from chunkflow_py.pipeline import Pipeline
+    from chunkflow_py.run.child import Feed
+
+THEN = "then"  # the verb that divides the stages of a line
+
+
+def stage_lines(
+    parts: Sequence[Part], first: str | None, *, mip: int, device_class: str
+) -> list[StageLine]:
+    """Return the stages of a line, which the verb ``then`` divides.
+
+    Args:
+        parts: of the line.
+        first: name of the first stage, if it was given one.
+        mip: the global option.
+        device_class: ``same`` or ``any``.
+
+    Raises:
+        OptionError: a stage is empty, or does not begin with a source.
+    """
+    groups: list[tuple[str | None, list[Part]]] = [(first, [])]
+    for part in parts:
+        if isinstance(part.stage, Verb) and part.stage.name == THEN:
+            groups.append((part.stage.act(), []))
+        else:
+            groups[-1][1].append(part)
+    lines: list[StageLine] = []
+    for name, group in groups:
+        stages = [part.stage for part in group]
+        if not stages or not isinstance(stages[0], Source):
+            begun = f"begins with {stages[0].name}" if stages else "is empty"
+            msg = (
+                f"stage {len(lines) + 1} {begun}; a stage of a run begins with generate-tasks and "
+                "goes on with what is done with each task"
+            )
+            raise OptionError(msg)
+        check_source_first(stages)
+        operators = tuple(operators_of(stages))
+        if len(operators) + 1 < len(stages) or not operators:
+            msg = f"stage {len(lines) + 1} holds a verb, or nothing to do; mend the line"
+            raise OptionError(msg)
+        lines.append(
+            StageLine(
+                name or _name(operators, {line.name for line in lines}),
+                stages[0],
+                operators,
+                tuple(part.words for part in group[1:]),
+                group[0].words,
+                mip,
+                device_class,
+            )
+        )
+    return lines
+
+
+def _name(operators: Sequence[Operator], taken: set[str]) -> str:
+    """Return a name for a stage: that of its main operator."""
+    computing = [each for each in operators if each.lane == "compute"]
+    network = [each for each in computing if hasattr(each.body, "placement")]
+    main = (network or computing or list(operators))[-1].name.partition("#")[0]
+    names = (main if k == 1 else f"{main}-{k}" for k in range(1, len(taken) + 2))
+    return next(name for name in names if name not in taken)
+
+
+def worker_line(line: LineOfStage, feed: Feed) -> Pipeline:
+    """Return the line of a stage of a run, checked; called in the processes of workers."""
+    enter_folder(line.folder)
+    operators = list(operators_of(read_line(line.words, mip=line.mip)))
+    feed.boxes = line.plan.boxes
+    pipeline = worker_pipeline(operators, Source("work", feed), line.ahead)
+    pipeline.check()
+    return pipeline

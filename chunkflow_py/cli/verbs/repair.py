@@ -1,0 +1,32 @@
+"""Send those tasks of a run again whose output is missing or damaged, and no others.
+
+Looks as verify does. Workers that run, or are started, do them again.
+
+Example: chunkflow repair s3://bucket/affinity.run
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.cli.verbs import verb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@verb
+@click.argument("run")
+def command(run: str) -> Callable[[], None]:
+    """Take the address; the run is opened when the verb acts."""
+
+    def act() -> None:
+        from chunkflow_py.run.home import RunHome
+        from chunkflow_py.run.repair import repair_run
+
+        count = repair_run(home := RunHome.parse(run))
+        click.echo(f"sent {count} tasks again to {home.spec.queue}")
+
+    return act

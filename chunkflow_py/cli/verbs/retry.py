@@ -1,0 +1,37 @@
+"""Send those tasks of a run again that were given up.
+
+Their failures are forgotten, so that each has all its attempts again.
+
+Example: chunkflow retry s3://bucket/affinity.run --failed
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.cli.verbs import verb
+from chunkflow_py.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@verb
+@click.argument("run")
+@click.option("--failed", is_flag=True, help="Those that failed; there are no others to retry.")
+def command(run: str, failed: bool) -> Callable[[], None]:
+    """Take the options; the run is opened when the verb acts."""
+    if not failed:
+        msg = "say --failed; chunkflow repair does again what is missing or damaged"
+        raise OptionError(msg)
+
+    def act() -> None:
+        from chunkflow_py.run.home import RunHome
+        from chunkflow_py.run.repair import retry_run
+
+        count = retry_run(home := RunHome.parse(run))
+        click.echo(f"sent {count} tasks again to {home.spec.queue}")
+
+    return act

@@ -1,0 +1,72 @@
+"""Carry out a line here as a run: with several processes, or on a Dask cluster.
+
+The same as submit and work in one: what is done is recorded, and the same line again goes on where
+this one stopped. The exit code is 0 if the run is complete, 1 if it is complete but for failures,
+75 if it stopped with work left.
+
+Example: chunkflow run --on local:4 --run file:///data/affinity.run
+
+The line follows these options: generate-tasks … load-zarr … inference … save-zarr …
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.cli.verbs import line_verb
+from chunkflow_py.cli.working import settings_from, working_options
+from chunkflow_py.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from chunkflow_py.cli.line import Part
+
+
+@line_verb
+@click.option(
+    "--on",
+    "place",
+    required=True,
+    metavar="WHERE",
+    help="local:N, N processes of this machine; or dask://HOST:PORT, a scheduler.",
+)
+@click.option(
+    "--run", metavar="URL", help="Where the run is kept.  [default: beside the output, OUTPUT.run]"
+)
+@working_options()  # fmt: skip
+def command(place: str, run: str | None, **options: Any) -> Callable[[Sequence[Part]], None]:
+    """Check the options; all is done when the whole line has been read."""
+    kind, _, rest = place.partition(":")
+    if kind == "local" and rest.isdecimal() and int(rest):
+        options["processes"] = int(rest)
+    elif kind != "dask" or not rest.startswith("//"):
+        msg = f"--on {place} is neither local:N nor dask://HOST:PORT; local:4 takes 4 processes"
+        raise OptionError(msg)
+    allow_code, worker = not options.pop("no_code"), options.pop("worker_name")
+    settings = settings_from(options)
+
+    def act(parts: Sequence[Part]) -> None:
+        from chunkflow_py.cli.run_lines import stage_lines, worker_line
+        from chunkflow_py.run.home import RunHome
+        from chunkflow_py.run.submit import default_queue, default_run, submit
+
+        mip = click.get_current_context().find_root().params["mip"]
+        lines = stage_lines(parts, None, mip=mip, device_class="same")
+        home = RunHome.parse(run or default_run(lines[-1]))
+        if kind == "local":
+            from chunkflow_py.run.worker import work
+
+            submit(home, lines, default_queue(home.url), rehearse=False)
+            code, words = work(home, settings(), worker_line, worker=worker, allow_code=allow_code)
+        else:
+            from chunkflow_py.run.on_dask import run_on_dask
+
+            submit(home, lines, "", rehearse=False)
+            code, words = run_on_dask(home, f"tcp:{rest}", worker_line, settings(), worker=worker)
+        click.echo(words, err=code != 0)
+        click.get_current_context().exit(code)
+
+    return act

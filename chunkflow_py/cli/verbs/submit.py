@@ -1,0 +1,70 @@
+"""Make a run of a line: check it whole, send its tasks, and say how workers start.
+
+The line begins with generate-tasks, as when it is tried on a laptop. What it writes to is created;
+pipeline, network and queue are kept at --run, so that its address is all that workers need. The
+same line again goes on where a broken submission stopped.
+
+Example: chunkflow submit --run s3://bucket/affinity.run --queue sqs://affinity
+
+The line follows these options: generate-tasks … load-zarr … inference … save-zarr …
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.cli.verbs import line_verb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from chunkflow_py.cli.line import Part
+
+
+# fmt: off
+@line_verb
+@click.option("--run", metavar="URL",
+              help="Where the run is kept.  [default: beside the output, OUTPUT.run]")
+@click.option("--queue", "-q", metavar="URL",
+              help="Queue of the tasks: sqs://NAME, file:///shared/folder, sqlite:///file.  "
+                   "[default: sqlite in the run, where that is a folder]")
+@click.option("--create-queue/--no-create-queue", default=True, show_default=True,
+              help="Make the queue, and that of its dead letters, unless they are there.")
+@click.option("--stage", help="Name of the first stage.  [default: that of its main operator]")
+@click.option("--fork", metavar="URL",
+              help="Take over the stages of this run whose output would be the same.")
+@click.option("--device-class", type=click.Choice(["same", "any"]), default="same",
+              show_default=True,
+              help="same: all workers give the same bytes, others are refused; any: a mixed fleet, "
+                   "within a tolerance.")
+@click.option("--rehearse/--no-rehearse", default=True, show_default=True,
+              help="Load the network here, to foretell the memory of a worker.")
+def command(
+    run: str | None, queue: str | None, create_queue: bool, stage: str | None, fork: str | None,
+    device_class: str, rehearse: bool,
+) -> Callable[[Sequence[Part]], None]:
+    """Take the options; all is done when the whole line has been read."""
+    # fmt: on
+
+    def act(parts: Sequence[Part]) -> None:
+        from chunkflow_py.cli.run_lines import stage_lines
+        from chunkflow_py.run.home import RunHome
+        from chunkflow_py.run.submit import default_queue, default_run, submit
+
+        mip = click.get_current_context().find_root().params["mip"]
+        lines = stage_lines(parts, stage, mip=mip, device_class=device_class)
+        home = RunHome.parse(run or default_run(lines[-1]))
+        submission = submit(
+            home,
+            lines,
+            queue or default_queue(home.url),
+            create_queue=create_queue,
+            fork=None if fork is None else RunHome.parse(fork),
+            rehearse=rehearse,
+        )
+        for words in submission.words():
+            click.echo(words)
+
+    return act

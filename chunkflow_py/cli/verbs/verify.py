@@ -1,0 +1,42 @@
+"""Compare what a run has stored with its records, object by object.
+
+Lists what is missing, damaged or not done; the exit code is 1 if there is any. All that was stored
+is read again.
+
+Example: chunkflow verify s3://bucket/affinity.run
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.cli.verbs import verb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@verb
+@click.argument("run")
+@click.option("--json", "as_json", is_flag=True, help="Print one object of JSON a finding.")
+def command(run: str, as_json: bool) -> Callable[[], None]:
+    """Take the options; the run is opened when the verb acts."""
+
+    def act() -> None:
+        from chunkflow_py.run.home import RunHome
+        from chunkflow_py.run.repair import damages_of
+
+        found = 0
+        for stage, damage in damages_of(home := RunHome.parse(run)):
+            found += 1
+            click.echo(json.dumps(damage.to_json(stage)) if as_json else f"{stage} {damage}")
+        if found:
+            click.echo(f"{found} findings; chunkflow repair {home.url} does them again", err=True)
+        else:
+            click.echo(f"{home.url}: all that is recorded is stored, just so", err=as_json)
+        click.get_current_context().exit(1 if found else 0)
+
+    return act

@@ -1,0 +1,43 @@
+"""Work off the tasks of a run on this machine.
+
+RUN is the address that submit prints: pipeline, network and queue are taken from it. Workers may be
+started and killed at any time, on any number of machines. The exit code is 0 if the run is
+complete, 1 if it is complete but for failures, 75 if the worker stopped with work left.
+
+Example: chunkflow work s3://bucket/affinity.run#sha256=d0ad1ec7 --processes 4
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.cli.verbs import verb
+from chunkflow_py.cli.working import settings_from, working_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@verb
+@click.argument("run")
+@working_options()
+def command(run: str, **options: Any) -> Callable[[], None]:
+    """Check the options; the run is opened when the verb acts."""
+    allow_code = not options.pop("no_code")
+    worker = options.pop("worker_name")
+    settings = settings_from(options)
+
+    def act() -> None:
+        from chunkflow_py.cli.run_lines import worker_line
+        from chunkflow_py.run.home import RunHome
+        from chunkflow_py.run.worker import work
+
+        code, words = work(
+            RunHome.parse(run), settings(), worker_line, worker=worker, allow_code=allow_code
+        )
+        click.echo(words, err=code != 0)
+        click.get_current_context().exit(code)
+
+    return act

@@ -1,0 +1,141 @@
+"""Options of verbs that work off a run, and the settings of the supervisor that they describe."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chunkflow_py.run.supervisor import Settings
+
+_SECONDS = click.FloatRange(min=0, min_open=True)
+
+
+class Walltime(click.ParamType["float | str"]):
+    """Seconds, or ``auto``."""
+
+    name = "seconds or auto"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | str:
+        """Return the number, or the word."""
+        return "auto" if value == "auto" else float(_SECONDS.convert(value, param, ctx))
+
+
+# fmt: off
+_OPTIONS = (
+    click.option("--processes", "-n", type=click.IntRange(min=1), default=1, show_default=True,
+                 help="Processes that work at the same time; with --gpus on each of them."),
+    click.option("--gpus", metavar="LIST",
+                 help="all, or numbers such as 0,1: each process sees one of them."),
+    click.option("--threads", type=click.IntRange(min=1),
+                 help="Threads of each process for computing.  [default: OMP_NUM_THREADS, or all]"),
+    click.option("--until-complete/--no-until-complete", default=True, show_default=True,
+                 help="Leave when the run is complete; or wait for more."),
+    click.option("--max-tasks", type=click.IntRange(min=1), help="Leave after so many tasks."),
+    click.option("--walltime", type=Walltime(),
+                 help="Seconds until the machine is taken away: no task is begun that would take "
+                      "longer; auto: what Slurm says."),
+    click.option("--idle-exit", type=_SECONDS,
+                 help="Leave after so many seconds without a task."),
+    click.option("--max-cost", type=_SECONDS, help="Leave when this worker has cost so much."),
+    click.option("--price-per-hour", type=_SECONDS, help="Of this machine, for --max-cost."),
+    click.option("--lease", type=click.FloatRange(min=1), default=120.0, show_default=True,
+                 help="Seconds after which a task of a worker that died goes to another."),
+    click.option("--grace", type=click.FloatRange(min=0), default=90.0, show_default=True,
+                 help="Seconds for finishing what is begun when asked to stop."),
+    click.option("--task-limit", type=_SECONDS,
+                 help="Seconds after which a task is taken to hang, and is cut off."),
+    click.option("--max-failures", type=click.IntRange(min=1), default=3, show_default=True,
+                 help="Failed attempts after which a task is given up."),
+    click.option("--no-code", is_flag=True,
+                 help="Refuse model files and plugins: built-in networks with weights only."),
+    click.option("--worker-name", default=f"{socket.gethostname()}-{os.getpid()}",
+                 help="Name of this worker in records.  [default: host and process]"),
+)
+# fmt: on
+
+
+def working_options() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare how a run is worked off; `settings_from` reads it."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(_OPTIONS):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def settings_from(options: dict[str, Any]) -> Callable[[], Settings]:
+    """Check the options, and return what makes settings of them when the verb acts.
+
+    Raises:
+        OptionError: two options contradict each other.
+    """
+    if (options["max_cost"] is None) != (options["price_per_hour"] is None):
+        msg = "--max-cost and --price-per-hour belong together; give both or none"
+        raise OptionError(msg)
+    root = click.get_current_context().find_root().params
+
+    def make() -> Settings:
+        from chunkflow_py.run.supervisor import Settings
+
+        devices = _devices(options["gpus"])
+        return Settings(
+            processes=options["processes"] * (len(devices) or 1),
+            devices=devices * options["processes"],
+            threads=options["threads"],
+            until_complete=options["until_complete"],
+            max_tasks=options["max_tasks"],
+            walltime_s=_walltime(options["walltime"]),
+            idle_exit_s=options["idle_exit"],
+            max_cost=options["max_cost"],
+            price_per_hour=options["price_per_hour"],
+            lease_s=options["lease"],
+            grace_s=options["grace"],
+            task_limit_s=options["task_limit"],
+            max_failures=options["max_failures"],
+            ahead=root["ahead"],
+        )
+
+    return make
+
+
+def _walltime(said: float | str | None) -> float | None:
+    if said == "auto":
+        from chunkflow_py.run.limits import slurm_seconds
+
+        return slurm_seconds()
+    return None if said is None else float(said)
+
+
+def _devices(said: str | None) -> tuple[str, ...]:
+    """Return the devices that processes are to see, one each; nothing: all see what there is."""
+    if said is None:
+        return ()
+    if said != "all":
+        names = tuple(part.strip() for part in said.split(","))
+        if all(name.isdecimal() for name in names):
+            return names
+        msg = f"--gpus {said} must be all, or numbers such as 0,1"
+        raise OptionError(msg)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        found = tuple(filter(None, visible.split(",")))
+    else:
+        from chunkflow_py.run.limits import gpu_names
+
+        found = gpu_names()
+    if not found:
+        msg = "--gpus all: this machine has no GPU that nvidia-smi lists; leave the option out"
+        raise OptionError(msg)
+    return found

@@ -1,0 +1,69 @@
+"""Find what of a run is missing, damaged or given up, and send it again."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING
+
+from chunkflow_py.queue.body import Body
+from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.run.verify import repair, retry_failed, verify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from chunkflow_py.run.home import RunHome
+    from chunkflow_py.run.spec import Stage
+    from chunkflow_py.run.verify import Damage
+
+
+def damages_of(home: RunHome) -> Iterator[tuple[str, Damage]]:
+    """Yield what is wrong in the stages that have begun, with the name of the stage."""
+    for stage in _begun(home):
+        for damage in _found(home, stage):
+            yield stage.name, damage
+
+
+def repair_run(home: RunHome) -> int:
+    """Send tasks again whose output is missing or damaged; return how many."""
+    count = 0
+    with closing(open_queue(home.spec.queue)) as queue:
+        for stage in _begun(home):
+            found = list(_found(home, stage))
+            if found:
+                home.reopen(stage.name)
+                count += repair(
+                    home.ledger(stage.name), home.plan(stage.name), queue, found,
+                    partial(_body, home, stage),
+                )  # fmt: skip
+                break  # what comes after reads what is mended first
+    return count
+
+
+def retry_run(home: RunHome) -> int:
+    """Send tasks again that were given up; return how many."""
+    count = 0
+    with closing(open_queue(home.spec.queue)) as queue:
+        for stage in _begun(home):
+            count += retry_failed(
+                home.ledger(stage.name), home.plan(stage.name), queue, partial(_body, home, stage)
+            )
+    return count
+
+
+def _begun(home: RunHome) -> Iterator[Stage]:
+    """Yield the stages up to the one that is open."""
+    for stage in home.spec.stages:
+        yield stage
+        if not home.is_closed(stage.name):
+            return
+
+
+def _found(home: RunHome, stage: Stage) -> Iterator[Damage]:
+    mixed = stage.device_class == "any"
+    return verify(home.ledger(stage.name), home.plan(stage.name), mixed=mixed)
+
+
+def _body(home: RunHome, stage: Stage, number: int) -> str:
+    return str(Body(home.plan(stage.name).region(number), stage.hash, stage.name))

@@ -1,0 +1,177 @@
+"""How far a run is: counted from its records, and from its queue what is not in them yet."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import QueueError
+from chunkflow_py.memory import describe_bytes
+from chunkflow_py.queue.protocol import Counts, open_queue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from chunkflow_py.run.home import RunHome
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StageStatus:
+    """How far a stage is.
+
+    Attributes:
+        name: of the stage.
+        tasks: how many there are.
+        done, skipped, failed: how many have ended so.
+        attempts_failed: how many attempts have failed, of these and others.
+        stored_bytes: by those that are done.
+        tasks_per_s: of late, or ``None`` if nothing has ended of late.
+        seconds: by operator, of all that are done.
+        closed: whether all have ended well, so that the next stage is open.
+        taken_from: URL of the run whose output was taken over.
+    """
+
+    name: str
+    tasks: int
+    done: int
+    skipped: int
+    failed: int
+    attempts_failed: int
+    stored_bytes: int
+    tasks_per_s: float | None
+    seconds: dict[str, float]
+    closed: bool
+    taken_from: str | None = None
+
+    @property
+    def left(self) -> int:
+        """How many have not ended."""
+        return self.tasks - self.done - self.skipped - self.failed
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How far a run is.
+
+    Attributes:
+        address: of the run, with its digest.
+        stages: of it.
+        queue: what waits there and what is leased; ``None`` if it cannot be asked.
+        queue_url: of the queue.
+        failures: stage, box and reason of tasks that failed, the first ones.
+    """
+
+    address: str
+    stages: tuple[StageStatus, ...]
+    queue: Counts | None
+    queue_url: str
+    failures: tuple[tuple[str, str, str], ...]
+
+    @property
+    def state(self) -> str:
+        """``complete``, ``complete but for failures``, or ``unfinished``."""
+        if all(stage.closed or stage.left + stage.failed == 0 for stage in self.stages):
+            return "complete"
+        going = next(s for s in self.stages if not s.closed and s.left + s.failed)
+        return "unfinished" if going.left else "complete but for failures"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it for a program."""
+        said = asdict(self)
+        said["state"] = self.state
+        for stage, each in zip(self.stages, said["stages"], strict=True):
+            each["left"] = stage.left
+            each["expected_s"] = _expected(stage)
+        return said
+
+    def words(self) -> Iterator[str]:
+        """Yield lines for a person."""
+        yield f"{self.address}: {self.state}"
+        for stage in self.stages:
+            parts = [f"{stage.done} of {stage.tasks} tasks done"]
+            parts += [
+                f"{count} {what}"
+                for count, what in (
+                    (stage.skipped, "skipped"),
+                    (stage.failed, "failed"),
+                    (stage.left, "left"),
+                    (stage.attempts_failed, "failed attempts"),
+                )
+                if count
+            ]
+            if stage.stored_bytes:
+                parts.append(f"{describe_bytes(stage.stored_bytes)} stored")
+            if stage.tasks_per_s and stage.left:
+                parts.append(f"{stage.tasks_per_s:.3g} tasks/s")
+                end = time.strftime("%Y-%m-%d %H:%M", time.localtime(time.time() + _seconds(stage)))
+                parts.append(f"expected to end at {end}")
+            if stage.taken_from:
+                parts.append(f"taken over from {stage.taken_from}")
+            yield f"  {stage.name}: {', '.join(parts)}"
+        if self.queue is not None:
+            dead = "" if self.queue.dead is None else f", {self.queue.dead} dead letters"
+            yield (
+                f"  queue {self.queue_url}: {self.queue.waiting} waiting, {self.queue.leased} in "
+                f"flight{dead}"
+            )
+        elif self.queue_url:
+            yield f"  queue {self.queue_url}: cannot be asked"
+        yield from (f"  failed {stage} {box}: {reason}" for stage, box, reason in self.failures)
+
+
+def status_of(home: RunHome, most: int = 20) -> RunStatus:
+    """Return how far a run is.
+
+    Args:
+        home: of the run.
+        most: how many failed tasks to list.
+    """
+    stages, failures = [], []
+    for stage in home.spec.stages:
+        ledger = home.ledger(stage.name)
+        counts = ledger.counts()
+        stages.append(
+            StageStatus(
+                stage.name,
+                stage.tasks,
+                counts.done,
+                counts.skipped,
+                counts.dead,
+                counts.failures,
+                counts.stored_bytes,
+                counts.recent,
+                counts.seconds,
+                home.is_closed(stage.name),
+                home.spec.reused.get(stage.name),
+            )
+        )
+        if counts.dead and len(failures) < most:
+            dead = islice(ledger.records(states={"dead"}), most - len(failures))
+            failures += [(stage.name, each.box, each.reason or "") for each in dead]
+    url = home.spec.queue
+    waiting = _queue_counts(url) if url else None
+    return RunStatus(home.address, tuple(stages), waiting, url, tuple(failures))
+
+
+def _queue_counts(url: str) -> Counts | None:
+    """Return what the queue says; who may read a run may not always ask its queue."""
+    try:
+        with closing(open_queue(url)) as queue:
+            return queue.counts()
+    except QueueError as error:
+        logger.warning("%s", error)
+        return None
+
+
+def _seconds(stage: StageStatus) -> float:
+    return stage.left / stage.tasks_per_s if stage.tasks_per_s else 0.0
+
+
+def _expected(stage: StageStatus) -> float | None:
+    return _seconds(stage) if stage.tasks_per_s else None
