@@ -1,4 +1,4 @@
-"""Send those tasks of a run again whose output is missing or damaged, and no others.
+"""Do again what of a run is missing or damaged, and no more.
 
 Looks as verify does. Workers that run, or are started, do them again.
 

@@ -1,4 +1,4 @@
-"""Carry out a line here as a run: with several processes, or on a Dask cluster.
+"""Carry out a line as a run, with several processes or on Dask.
 
 The same as submit and work in one: what is done is recorded, and the same line again goes on where
 this one stopped. The exit code is 0 if the run is complete, 1 if it is complete but for failures,

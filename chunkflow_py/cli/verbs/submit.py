@@ -1,4 +1,4 @@
-"""Make a run of a line: check it whole, send its tasks, and say how workers start.
+"""Check a line whole, make a run of it, and send its tasks.
 
 The line begins with generate-tasks, as when it is tried on a laptop. What it writes to is created;
 pipeline, network and queue are kept at --run, so that its address is all that workers need. The
