@@ -105,6 +105,25 @@ def task_grid(
     return BoxGrid(region.start, chunk_size, chunk_size, count, region.stop)
 
 
+def cells_touching(grid: BoxGrid, box: BoundingBox) -> tuple[slice, slice, slice]:
+    """Return which cells of a grid have boxes that share a voxel with *box*, by axis.
+
+    ```
+    grid      |-----|-----|-----|-----|-----|
+    box              |-------|                      cells 1 and 2
+    ```
+    """
+    inside = box.intersection(grid.bounds)
+    if inside.is_empty:
+        return slice(0), slice(0), slice(0)
+    # The first box that ends behind the start, and the first that begins at or behind the stop.
+    first = (inside.start - grid.start - grid.size) // grid.stride + 1
+    stop = -(-(inside.stop - grid.start) // grid.stride)
+    low, high = first.high((0, 0, 0)), stop.low(grid.count)
+    z, y, x = (slice(a, b) for a, b in zip(low, high, strict=True))
+    return z, y, x
+
+
 def _check_multiple(chunk_size: Iterable[int], block_size: Zyx) -> None:
     size = Zyx.of(chunk_size)
     if any(size % block_size):

@@ -1,124 +1,23 @@
 """Make a grid of tasks over a region or a volume.
 
 They run here, or are sent to a queue (--queue-name) or written to a file (--file-path) instead.
+Of the grid, --bbox-file chooses the boxes that touch one of a file, and --mask those that touch a
+coarse mask; without --chunk-size each box of the file is a task as it is.
 
 Example: chunkflow generate-tasks --roi-size 40 512 512 --chunk-size 20 256 256 load-h5 -f raw.h5
 """
 
 from __future__ import annotations
 
-import logging
-import os
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from chunkflow_py.errors import OptionError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
-from chunkflow_py.params import BBOX, is_dry_run, mip_option, zyx_option
+from chunkflow_py.params import BBOX, floats_option, is_dry_run, mip_option, zyx_option
 from chunkflow_py.stages import source
-from chunkflow_py.task import Task
-from chunkflow_py.task_grid import region_of, task_grid
-from chunkflow_py.task_order import ORDERS, OrderedBoxes
+from chunkflow_py.task_order import ORDERS
+from chunkflow_py.task_source import TaskGenerator, tasks_from
 from chunkflow_py.volume_options import access_options, opening_from
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from chunkflow_py.task_order import Order
-    from chunkflow_py.volume.protocol import Opening
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass
-class TaskGenerator:
-    """The tasks of a grid, or of a part of it.
-
-    Attributes:
-        selected: (first, end) numbers of the tasks to make; end ``None``: to the last.
-        order: in which tasks are numbered and made.
-    """
-
-    chunk_size: Zyx
-    region: tuple[Zyx | None, Zyx | None, Zyx | None] = (None, None, None)
-    grid_size: Zyx | None = None
-    respect_stop: bool = False
-    aligned_block_size: Zyx | None = None
-    volume_path: str | None = None
-    mip: int = 0
-    opening: Opening | None = None
-    selected: tuple[int, int | None] = (0, None)
-    file_path: str | None = None
-    queue_name: str | None = None
-    dry_run: bool = False
-    order: Order = "raster"
-
-    @cached_property
-    def boxes(self) -> BoxGrid:
-        """The whole grid, whatever part of it is made here.
-
-        Jobs that share a grid must agree on the bounds of a new volume and on its write units.
-        """
-        bounds = None
-        if self.volume_path is not None and None in (self.region[0], self.region[1]):
-            from chunkflow_py.volume import open_volume
-
-            bounds = open_volume(self.volume_path, self.mip, opening=self.opening).bounds
-        start, stop = region_of(*self.region, bounds)
-        return task_grid(
-            self.chunk_size, start, stop, grid_size=self.grid_size,
-            respect_stop=self.respect_stop, block_size=self.aligned_block_size,
-        )  # fmt: skip
-
-    @cached_property
-    def indexes(self) -> range:
-        """Numbers of the tasks to make.
-
-        Raises:
-            OptionError: there are no tasks of these numbers.
-        """
-        first, end = self.selected
-        total = len(self.boxes)
-        if first >= total:
-            msg = f"task {first} was asked for, but there are {total} tasks, 0 to {total - 1}"
-            raise OptionError(msg)
-        return range(first, total if end is None else min(end, total))
-
-    def __len__(self) -> int:
-        """Return how many tasks go down the line."""
-        return 0 if self.queue_name or self.file_path else len(self.indexes)
-
-    def __iter__(self) -> Iterator[Task]:
-        """Yield the tasks, or hand them over and yield none."""
-        boxes = OrderedBoxes(self.boxes, self.order).part(self.indexes)
-        if self.dry_run and (self.queue_name or self.file_path):
-            logger.info("dry run: %d tasks are not handed over", len(self.indexes))
-            return
-        if self.file_path:
-            from chunkflow_py.queue.box_file import write_boxes
-
-            write_boxes(self.file_path, self.boxes, self.indexes, self.order)
-            logger.info("wrote %d tasks to %s", len(self.indexes), self.file_path)
-        if self.queue_name:
-            from chunkflow_py.queue.protocol import open_queue
-
-            queue = open_queue(self.queue_name)
-            logger.info("sent %d tasks to queue %s", queue.send(map(str, boxes)), self.queue_name)
-        if not (self.file_path or self.queue_name):
-            yield from (Task(Region(box)) for box in boxes)
-
-
-def _disbatch_index() -> int:
-    text = os.environ.get("DISBATCH_REPEAT_INDEX", "")
-    if not text.isdecimal():
-        found = f"is {text!r}" if text else "is not set"
-        msg = f"--disbatch takes the task's number from DISBATCH_REPEAT_INDEX, which {found}"
-        raise OptionError(msg)
-    return int(text)
-
 
 _COUNT = click.IntRange(min=0)
 
@@ -134,6 +33,11 @@ _COUNT = click.IntRange(min=0)
 @zyx_option("--grid-size", "-g", minimum=1, help="Number of boxes along z, y and x.")
 @click.option("--file-path", "-f", type=click.Path(dir_okay=False), help="Write a .npy of boxes.")
 @click.option("--queue-name", "-q", help="Send the tasks to this queue.")
+@click.option(
+    "--create-queue/--no-create-queue",
+    default=None,
+    help="Make the queue if there is none.  [default: make it, but not in a cloud]",
+)
 @click.option(
     "--respect-chunk-size/--respect-stop",
     default=True,
@@ -169,43 +73,26 @@ _COUNT = click.IntRange(min=0)
     show_default=True,
     help="Make the one task whose number disBatch sets.",
 )
+@click.option(
+    "--bbox-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Boxes of interest (.csv, .json, .npy): make the tasks of the grid that touch one; "
+    "without --chunk-size, one task a box.",
+)
+@click.option(
+    "--mask",
+    metavar="URL",
+    help="Volume of a coarse mask; leave out tasks in which it is zero everywhere.",
+)
+@click.option(
+    "--mask-mip", type=_COUNT, default=0, show_default=True, help="Resolution level of the mask."
+)
+@floats_option(
+    "--voxel-size",
+    help="Size of the voxels that boxes are counted in, nm, for --mask.  [default: that of "
+    "--volume-path]",
+)
 @access_options()
 def command(**options: Any) -> TaskGenerator:
-    """Check what the options say together; the volume is opened later."""
-    region = options["roi_start"], options["roi_stop"], options["roi_size"]
-    box: BoundingBox | None = options["bounding_box"]
-    if box is not None:
-        if any(region):
-            msg = f"--bounding-box {box} is the region already; leave the --roi options out"
-            raise OptionError(msg)
-        region = (box.start, box.stop, None)
-    chunk_size: Zyx | None = options["chunk_size"] or (None if box is None else box.size)
-    if chunk_size is None:
-        msg = "how large a task's box is must be said; give --chunk-size or --bounding-box"
-        raise OptionError(msg)
-    selected = (options["task_index_start"], options["task_index_stop"])
-    if options["disbatch"]:
-        if selected != (0, None):
-            msg = "--disbatch chooses the task; leave --task-index-start and -stop out"
-            raise OptionError(msg)
-        selected = (_disbatch_index(), _disbatch_index() + 1)
-    elif selected[1] is not None and selected[1] <= selected[0]:
-        msg = (
-            f"--task-index-stop {selected[1]} must lie behind --task-index-start {selected[0]}; "
-            f"{selected[0] + 1} makes one task"
-        )
-        raise OptionError(msg)
-    path = options["file_path"]
-    if path and not path.endswith(".npy"):
-        msg = f"--file-path {path} must end in .npy; {path}.npy does"
-        raise OptionError(msg)
-    tasks = TaskGenerator(
-        chunk_size, region, options["grid_size"], not options["respect_chunk_size"],
-        options["aligned_block_size"], options["volume_path"],
-        options["mip"], opening_from(options), selected, path, options["queue_name"],
-        is_dry_run(), options["order"],
-    )  # fmt: skip
-    if tasks.volume_path is None:
-        # Needs no volume, so that a wrong number is told at once.
-        _ = tasks.indexes
-    return tasks
+    """Check what the options say together; volumes are opened later."""
+    return tasks_from({**options, "opening": opening_from(options)}, dry_run=is_dry_run())

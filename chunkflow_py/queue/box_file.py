@@ -1,36 +1,64 @@
-"""A file of task boxes: a NumPy array with one row a box, made for job arrays."""
+"""Files of boxes: written as a NumPy array for job arrays, read in what people keep them in.
+
+| file   | a box is                                                                               |
+|--------|----------------------------------------------------------------------------------------|
+| .npy   | a row of integers: z, y, x of the start, then z, y, x of the stop                      |
+| .json  | in a list: ``"0-64_0-512_0-512"``, ``{"start": [z, y, x], "stop": [z, y, x]}``, or     |
+|        | ``[[z0, z1], [y0, y1], [x0, x1]]``                                                     |
+| .csv   | a row: a box string, or z0, z1, y0, y1, x0, x1. A first row of names may say which     |
+|        | columns these are: ``bbox``; or z0, z_start or start_z and so on, in any order; other  |
+|        | columns are passed over                                                                |
+
+Boxes are in voxels, half-open. Files are data: nothing in them is evaluated or unpickled.
+"""
 
 from __future__ import annotations
 
+import csv
+import json
+import logging
+import re
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.store.local import replacing
-from chunkflow_py.task_order import cells
+from chunkflow_py.errors import ChunkflowError, OptionError
+from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx
+from chunkflow_py.store.local import os_errors, replacing
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.geometry import BoxGrid
-    from chunkflow_py.task_order import Order
+    from chunkflow_py.task_plan import Plan
+
+logger = logging.getLogger(__name__)
 
 ROWS_AT_ONCE = 65536
+_LARGEST = 1 << 62  # voxels: what the arithmetic of arrays still holds
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
+_BOX = re.compile(r"[0-9_-]{11,}")  # what looks like a box string, right or wrong
+_NAMES = {  # of a column of CSV -> its place in z0, z1, y0, y1, x0, x1
+    name: 2 * axis + end
+    for axis, letter in enumerate(AXES)
+    for end, word in enumerate(("start", "stop"))
+    for name in (f"{letter}{end}", f"{letter}_{word}", f"{word}_{letter}")
+}
+_COLUMNS = "z0,z1,y0,y1,x0,x1"
 
 
-def write_boxes(path: str | Path, grid: BoxGrid, indexes: range, order: Order = "raster") -> None:
-    """Write some boxes of a grid to a .npy file, whole or not at all, in constant memory.
+def write_boxes(path: str | Path, plan: Plan) -> None:
+    """Write the boxes of the tasks of a plan to a .npy file, whole or not at all.
 
-    The array is (n, 6) int64: z, y, x of the start, then z, y, x of the stop.
+    The array is (n, 6) int64: z, y, x of the start, then z, y, x of the stop. Time points are not
+    written. Memory does not grow with the number of tasks.
 
     Args:
         path: of the file; one that exists is replaced when the new one is complete.
-        grid: of the boxes.
-        indexes: which of them, step 1.
-        order: in which they are numbered.
+        plan: of the tasks, which are written in its order.
 
     Raises:
         VolumeError: the file cannot be written.
@@ -38,25 +66,178 @@ def write_boxes(path: str | Path, grid: BoxGrid, indexes: range, order: Order = 
     header = {
         "descr": np.lib.format.dtype_to_descr(np.dtype(np.int64)),
         "fortran_order": False,
-        "shape": (len(indexes), 6),
+        "shape": (len(plan), 6),
     }
+    grid, numbers = plan.boxes, iter(plan)
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
-        along = cells(grid.count, order, indexes.start)
-        for first in range(0, len(indexes), ROWS_AT_ONCE):
-            part = indexes[first : first + ROWS_AT_ONCE]
-            if order == "raster":
-                numbers = np.stack(
-                    np.unravel_index(np.arange(part.start, part.stop), grid.count), axis=1
-                )
+        while len(part := np.fromiter(islice(numbers, ROWS_AT_ONCE), np.int64)):
+            if isinstance(grid, BoxGrid):
+                rows = _rows(grid, part % len(grid))
             else:
-                numbers = np.array(list(islice(along, len(part))), np.int64)
-            file.write(_rows(grid, numbers).tobytes())
+                boxes = [plan.region(int(number)).bbox for number in part]
+                rows = np.array([(*box.start, *box.stop) for box in boxes], np.int64)
+            file.write(rows.tobytes())
 
 
-def _rows(grid: BoxGrid, numbers: NDArray[Any]) -> NDArray[Any]:
-    start = np.asarray(grid.start, np.int64) + numbers * np.asarray(grid.stride, np.int64)
+def _rows(grid: BoxGrid, positions: NDArray[Any]) -> NDArray[Any]:
+    cells = np.stack(np.unravel_index(positions, grid.count), axis=1)
+    start = np.asarray(grid.start, np.int64) + cells * np.asarray(grid.stride, np.int64)
     stop = start + np.asarray(grid.size, np.int64)
     if grid.clip_stop is not None:
         stop = np.minimum(stop, np.asarray(grid.clip_stop, np.int64))
     return np.concatenate([start, stop], axis=1).astype(np.int64, copy=False)
+
+
+def read_boxes(path: str | Path) -> list[BoundingBox]:
+    """Return the boxes of a file, in its order, each once; says how many came again.
+
+    Args:
+        path: of a .csv, .json or .npy file, as at the top.
+
+    Raises:
+        OptionError: it holds something else; names the place and what is wrong there.
+        VolumeError: it cannot be read.
+    """
+    readers = {".csv": _from_csv, ".json": _from_json, ".npy": _from_npy}
+    kind = Path(path).suffix.lower()
+    if kind not in readers:
+        msg = f"{path} ends in {kind or 'nothing'}; boxes are read from .csv, .json and .npy"
+        raise OptionError(msg)
+    with os_errors("read", path):
+        try:
+            boxes = list(readers[kind](Path(path)))
+        except ChunkflowError:
+            raise
+        except (ValueError, EOFError, RecursionError, csv.Error) as error:
+            msg = f"{path} is no {kind} file of boxes: {error}; write it again"
+            raise OptionError(msg) from error
+    if not boxes:
+        msg = f"{path} holds no boxes; write one a row"
+        raise OptionError(msg)
+    different = list(dict.fromkeys(boxes))
+    if again := len(boxes) - len(different):
+        logger.info("%d of the %d boxes of %s came before, and count once", again, len(boxes), path)
+    return different
+
+
+def _from_npy(path: Path) -> Iterator[BoundingBox]:
+    # Pickles could run code; the check of what was read comes before any use of it.
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        array.close()
+        msg = f"{path} is an archive of arrays; save one array with numpy.save"
+        raise OptionError(msg)
+    if array.dtype.kind not in "iu" or array.ndim != 2 or array.shape[1] != 6:
+        msg = (
+            f"{path} holds {array.dtype} of shape {array.shape}, but boxes are integers of shape "
+            "(n, 6): z, y, x of the start, then z, y, x of the stop"
+        )
+        raise OptionError(msg)
+    for first in range(0, len(array), ROWS_AT_ONCE):
+        for row, numbers in enumerate(array[first : first + ROWS_AT_ONCE].tolist(), first):
+            yield _box(numbers[:3], numbers[3:], f"row {row} of {path}")
+
+
+def _from_json(path: Path) -> Iterator[BoundingBox]:
+    said = json.loads(path.read_text("utf-8"))
+    if not isinstance(said, list):
+        msg = f"{path} holds {_short(said)}, but boxes are a list; put them into [ ]"
+        raise OptionError(msg)
+    for number, item in enumerate(said):
+        where = f"item {number} of {path}"
+        if isinstance(item, str):
+            yield _parsed(item, where)
+        elif isinstance(item, dict) and set(item) == {"start", "stop"}:
+            yield _box(item["start"], item["stop"], where)
+        elif isinstance(item, list) and all(isinstance(p, list) and len(p) == 2 for p in item):
+            yield _box([pair[0] for pair in item], [pair[1] for pair in item], where)
+        else:
+            msg = (
+                f'{where} is {_short(item)}, which is no box; write "0-64_0-512_0-512", '
+                '{"start": [0, 0, 0], "stop": [64, 512, 512]} or [[0, 64], [0, 512], [0, 512]]'
+            )
+            raise OptionError(msg)
+
+
+def _from_csv(path: Path) -> Iterator[BoundingBox]:
+    with path.open(encoding="utf-8-sig", newline="") as file:  # some editors write a mark first
+        reader = csv.reader(file, strict=True)
+        columns, width = None, 0
+        for cells in reader:
+            row = [cell.strip() for cell in cells]
+            where = f"line {reader.line_num} of {path}"
+            if not any(row):
+                continue
+            if columns is None:
+                if not any(_INTEGER.fullmatch(cell) or _BOX.fullmatch(cell) for cell in row):
+                    columns, width = _columns([cell.lower() for cell in row], where), len(row)
+                    continue
+                if len(row) not in (1, 6):
+                    msg = (
+                        f"{where} has {len(row)} columns; without a first row of names there is "
+                        f"one with a box string, or six: {_COLUMNS}"
+                    )
+                    raise OptionError(msg)
+                columns, width = list(range(len(row))), len(row)
+            if len(row) != width:
+                msg = f"{where} has {len(row)} columns, but the first row has {width}"
+                raise OptionError(msg)
+            values = [row[column] for column in columns]
+            if len(values) == 1:
+                yield _parsed(values[0], where)
+            else:
+                numbers = [_integer(value, where) for value in values]
+                yield _box(numbers[0::2], numbers[1::2], where)
+
+
+def _columns(names: list[str], where: str) -> list[int]:
+    """Return where the box string is, or z0, z1, y0, y1, x0 and x1, by the names of columns."""
+    places = [(_NAMES[name], column) for column, name in enumerate(names) if name in _NAMES]
+    boxes = [column for column, name in enumerate(names) if name in ("bbox", "box")]
+    if len(boxes) == 1 and not places:
+        return boxes
+    if not boxes and sorted(place for place, _ in places) == [0, 1, 2, 3, 4, 5]:
+        return [column for _, column in sorted(places)]
+    msg = (
+        f"{where} names the columns {', '.join(names)}, but boxes need a column bbox, or each of "
+        f"{_COLUMNS} once (z_start and start_z are the same as z0)"
+    )
+    raise OptionError(msg)
+
+
+def _integer(text: str, where: str) -> int:
+    if not _INTEGER.fullmatch(text):
+        msg = f"{where} holds {_short(text)} where a whole number of voxels belongs"
+        raise OptionError(msg)
+    return int(text)
+
+
+def _parsed(text: str, where: str) -> BoundingBox:
+    try:
+        box = BoundingBox.parse(text)
+    except ValueError as error:  # ours, and Python's for a number of thousands of digits
+        msg = f"{where}: {_short(text)} is no box such as 0-64_0-512_0-512 ({_short(error)})"
+        raise OptionError(msg) from error
+    return _box([*box.start], [*box.stop], where)
+
+
+def _box(start: Any, stop: Any, where: str) -> BoundingBox:
+    for values in (start, stop):
+        whole = isinstance(values, list) and all(type(value) is int for value in values)
+        if not whole or len(values) != 3:
+            msg = f"{where} holds {_short(values)} where three whole numbers z, y, x belong"
+            raise OptionError(msg)
+    for axis, low, high in zip(AXES, start, stop, strict=True):
+        if not -_LARGEST <= low < high <= _LARGEST:
+            msg = (
+                f"{where} goes from {low} to {high} along {axis}; a box stops behind its start, "
+                f"and within {_LARGEST} voxels"
+            )
+            raise OptionError(msg)
+    return BoundingBox(Zyx(*start), Zyx(*stop))
+
+
+def _short(value: object) -> str:
+    text = str(value) if isinstance(value, Exception) else repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"

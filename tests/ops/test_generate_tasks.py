@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from chunkflow_py.cli.main import cli
 from chunkflow_py.errors import OptionError
 from chunkflow_py.geometry import BoundingBox, Zyx
-from chunkflow_py.ops.generate_tasks import TaskGenerator, command
+from chunkflow_py.ops.generate_tasks import command
+from chunkflow_py.task_source import Planner, TaskGenerator
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 
@@ -125,7 +126,7 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
     assert "Error: cannot" in result.output
 
 
-TEN_MILLION = TaskGenerator(Zyx(1, 1, 1), (Zyx(0, 0, 0), Zyx(100, 400, 250), None))
+TEN_MILLION = TaskGenerator(Planner(Zyx(1, 1, 1), (Zyx(0, 0, 0), Zyx(100, 400, 250), None)))
 
 
 def peak_of(work):
@@ -153,7 +154,7 @@ def test_a_file_of_a_million_boxes_takes_little_memory(tmp_path):
     """Boxes are streamed to the file."""
     path = tmp_path / "tasks.npy"
     region = (Zyx(0, 0, 0), Zyx(10, 400, 250), None)
-    body = TaskGenerator(Zyx(1, 1, 1), region, file_path=str(path))
+    body = TaskGenerator(Planner(Zyx(1, 1, 1), region), file_path=str(path))
     assert peak_of(lambda: list(body)) < 25_000_000  # the file has 48 million bytes
     rows = np.load(path, mmap_mode="r")
     assert rows.shape == (1_000_000, 6)
@@ -163,7 +164,7 @@ def test_a_file_of_a_million_boxes_takes_little_memory(tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("", "give --chunk-size or --bounding-box"),
+        ("", "give --chunk-size, or --bounding-box"),
         ("-b 0-1_0-1_0-1 -s 0 0 0", "leave the --roi options out"),
         ("-c 1 1 1 -i 1", "there are 1 tasks, 0 to 0"),
         ("-c 1 1 1 -z 1 1 9 -i 5 -p 5", "6 makes one task"),
