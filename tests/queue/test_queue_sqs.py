@@ -79,8 +79,7 @@ def test_a_missing_queue_names_the_nearest(sqs):
     sqs.create_queue(QueueName="zebra")
     result = CliRunner().invoke(cli, ["generate-tasks", "-c", "1", "1", "1", "-q", "affinity"])
     assert result.exit_code == 1
-    assert "queue 'affinity' does not exist in us-east-1" in result.output
-    assert "nearest: 'affinities'" in result.output
+    assert "queue 'affinity' does not exist in us-east-1 (nearest: 'affinities')" in result.output
 
 
 def test_without_any_queue_the_error_says_so(sqs):

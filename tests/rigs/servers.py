@@ -11,7 +11,7 @@ import urllib.request
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rigs.build import server
+from rigs.build import node, server
 
 START_S = 60  # a shared machine under load; the servers take about a second
 
@@ -106,6 +106,40 @@ def moto(log):
     code = "from moto.server import main; main()"
     command = [sys.executable, "-c", code, "-H", "127.0.0.1", "-p", str(port)]
     with _listening(command, port, log) as address:
+        yield address
+
+
+# Its own program would listen on every interface of the machine.
+FAUXQS = """
+import { buildApp } from "fauxqs";
+const app = buildApp({ logger: false, host: "127.0.0.1" });
+await app.listen({ host: "127.0.0.1", port: Number(process.argv[2]) });
+"""
+
+
+@contextmanager
+def fauxqs(folder):
+    """Start fauxqs, an emulator of SQS that is quick and true to stale handles; yield its address.
+
+    While several long polls wait, the first message wakes all of them: most return nothing.
+
+    Args:
+        folder: an empty one, for its log and what starts it.
+
+    Raises:
+        ServerMissingError: it is not installed.
+    """
+    found = node()
+    if found is None:
+        msg = "fauxqs is not installed; run python tests/rigs/build.py"
+        raise ServerMissingError(msg)
+    program, packages = found
+    folder = Path(folder)
+    script = folder / "fauxqs.mjs"
+    script.write_text(FAUXQS)
+    (folder / "node_modules").symlink_to(packages)  # where imports of the script are looked up
+    port = _free_port()
+    with _listening([str(program), str(script), str(port)], port, folder / "log") as address:
         yield address
 
 
