@@ -26,11 +26,13 @@ class Voxels(NamedTuple):
         dtype: name of the type.
         channels: number of channels.
         kind: what the voxels mean.
+        has_channel_axis: whether a single channel has an axis of its own; several always have.
     """
 
     dtype: str
     channels: int
     kind: Kind | None
+    has_channel_axis: bool = False
 
 
 class Chunk(NDArrayOperatorsMixin):

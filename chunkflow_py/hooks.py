@@ -35,6 +35,7 @@ class Outline:
         has_tasks: whether tasks have boxes when they reach the operator, known or not.
         voxels: what the operator's first input holds, if known.
         times: length of the time axis of the volume that it comes from, if it has one.
+        voxel_size_nm: of the operator's first input, zyx, if known.
     """
 
     boxes: Boxes | None = None
@@ -42,6 +43,7 @@ class Outline:
     has_tasks: bool = False
     voxels: Voxels | None = None
     times: int | None = None
+    voxel_size_nm: tuple[float, float, float] | None = None
 
     @property
     def region(self) -> BoundingBox | None:
@@ -79,6 +81,17 @@ class HasTimes(Protocol):
     @property
     def times(self) -> int | None:
         """The length of the time axis that tasks may name a point of, if there is one."""
+
+
+@runtime_checkable
+class HasVoxelSize(Protocol):
+    """A loader that knows the voxel size of what it loads; follows `prepare`.
+
+    What is made of one chunk has its voxel size, but for a body that `ShrinksVoxels`.
+    """
+
+    def known_voxel_size_nm(self) -> tuple[float, float, float] | None:
+        """Return it, nanometres, zyx; ``None`` where it depends on the task."""
 
 
 @runtime_checkable
@@ -145,6 +158,15 @@ class RemovesItems(Protocol):
 
 
 @runtime_checkable
+class ReadsFrom(Protocol):
+    """A body that reads from a place in which nothing of the line may write."""
+
+    @property
+    def origin(self) -> str:
+        """The place, spelled as `WritesTo` spells it."""
+
+
+@runtime_checkable
 class WritesTo(Protocol):
     """A body that writes to one place, in which nothing else of the line may write."""
 
@@ -182,6 +204,15 @@ class HasSettle(Protocol):
 
     def settle(self, task: Task) -> None:
         """Take back a task that has left the line, whatever its outcome."""
+
+
+@runtime_checkable
+class HasSingleWriter(Protocol):
+    """A body that may write to what one process at a time may write to; follows `prepare`."""
+
+    @property
+    def single_writer(self) -> bool:
+        """Whether it does, so that several workers cannot share the work."""
 
 
 @runtime_checkable
@@ -279,3 +310,9 @@ def shrunk_boxes(boxes: Boxes, factor: Zyx) -> Boxes:
         start, size = boxes.start // factor, -(-boxes.size // factor)
         return BoxGrid(start, size, boxes.stride // factor, boxes.count, clip)
     return [box.coarser(factor) for box in boxes]
+
+
+def coarser_nm(size_nm: tuple[float, float, float], factor: Zyx) -> tuple[float, float, float]:
+    """Return the size of voxels that are *factor* times larger."""
+    z, y, x = (nm * f for nm, f in zip(size_nm, factor, strict=True))
+    return z, y, x

@@ -15,9 +15,9 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chunkflow_py.errors import ChunkflowError, LeaseLostError, OperatorError, OptionError
+from chunkflow_py.errors import ChunkflowError, LeaseLostError, OperatorError
 from chunkflow_py.forecast import LineForecast, choose_ahead, forecast, largest_size, voxel_bytes
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.hooks import (
@@ -26,20 +26,20 @@ from chunkflow_py.hooks import (
     HasMargin,
     HasPrepare,
     HasTimes,
+    HasVoxelSize,
     KeepsVoxels,
     MakesVoxels,
     MovesFaces,
     Outline,
-    RemovesItems,
     ReportsProgress,
     SetsBox,
     ShrinksVoxels,
-    WritesTo,
-    WritesToSeveral,
+    coarser_nm,
     moved_boxes,
     shrunk_boxes,
 )
 from chunkflow_py.lanes import Lane, lanes_of
+from chunkflow_py.line_checks import check_names, check_places
 from chunkflow_py.stream import mapped, overlapped, prefetch
 from chunkflow_py.task import Skip, Task
 
@@ -60,15 +60,7 @@ class _Item(NamedTuple):
     times: int | None = None
     voxels: Voxels | None = None
     scale: Zyx = Zyx(1, 1, 1)  # voxels of the line's input that make one of its own
-
-
-@runtime_checkable
-class ReadsFrom(Protocol):
-    """A body that reads from a place in which nothing of the line may write."""
-
-    @property
-    def origin(self) -> str:
-        """The place, spelled as `WritesTo` spells it."""
+    voxel_size_nm: tuple[float, float, float] | None = None
 
 
 class Listener:
@@ -141,8 +133,8 @@ class Pipeline:
                 place, or one reads where another writes.
             ChunkflowError: whatever an operator finds wrong with the plan.
         """
-        self._check_names()
-        self._check_destinations()
+        check_names(self.operators)
+        check_places(self.operators)
         boxes: Boxes | None = getattr(self.source.body, "boxes", None) if self.source else None
         has_tasks = self.source is not None
         known: dict[str, _Item] = {}
@@ -150,15 +142,17 @@ class Pipeline:
         for stage in self.operators:
             body = stage.body
             item = known.get(stage.inputs[0], _Item()) if stage.inputs else _Item()
-            domain, times, held, scale = item
+            domain, times, held, scale, size_nm = item
             here = boxes and shrunk_boxes(boxes, scale)
             with _named(stage):
                 if isinstance(body, HasPrepare) and not (self.dry_run and stage.lane == "write"):
-                    body.prepare(Outline(here, domain, has_tasks, held, times))
+                    body.prepare(Outline(here, domain, has_tasks, held, times, size_nm))
                 if isinstance(body, HasBounds):
                     domain = body.bounds()
                 if isinstance(body, HasTimes):
                     times = body.times
+                if isinstance(body, HasVoxelSize):
+                    size_nm = body.known_voxel_size_nm()
             made: Voxels | dict[str, Voxels] | None = None
             if isinstance(body, MakesVoxels):
                 made = body.voxels()
@@ -168,9 +162,10 @@ class Pipeline:
             if isinstance(body, ShrinksVoxels):
                 domain = domain and domain.coarser(body.shrinks_by)
                 scale = scale * body.shrinks_by
+                size_nm = size_nm and coarser_nm(size_nm, body.shrinks_by)
             self._scales.append((item.scale, scale))
             for name in {*stage.outputs, *named}:
-                known[name] = _Item(domain, times, named.get(name), scale)
+                known[name] = _Item(domain, times, named.get(name), scale, size_nm)
             self._voxels[stage.name] = dict(named)
             if largest := largest_size(boxes) if has_tasks else domain and domain.size:
                 self._extents[stage.name] = largest
@@ -180,43 +175,6 @@ class Pipeline:
         for index, stage in enumerate(self.operators):
             if isinstance(stage.body, HasMargin):
                 stage.body.negotiate(partial(self.required_input, index))
-
-    def _check_names(self) -> None:
-        made: set[str] = set()
-        for stage in self.operators:
-            for name in stage.inputs:
-                if name not in made:
-                    known = ", ".join(sorted(made)) or "none"
-                    msg = (
-                        f"{stage.name} reads {name!r}, which no operator before it makes "
-                        f"(made so far: {known}); change --input-name or add a loader"
-                    )
-                    raise OptionError(msg)
-            made.update(stage.outputs)
-            if isinstance(stage.body, RemovesItems):
-                made.difference_update(stage.body.removes)
-
-    def _check_destinations(self) -> None:
-        writers: dict[str, str] = {}
-        for stage in self.operators:
-            body = stage.body
-            several = body.destinations if isinstance(body, WritesToSeveral) else ()
-            for place in several or ((body.destination,) if isinstance(body, WritesTo) else ()):
-                if place in writers:
-                    msg = (
-                        f"{stage.name} writes to {place}, where {writers[place]} writes already "
-                        "and would be overwritten; give one of them another name"
-                    )
-                    raise OptionError(msg)
-                writers[place] = stage.name
-        for stage in self.operators:
-            origin = stage.body.origin if isinstance(stage.body, ReadsFrom) else None
-            if origin in writers:
-                msg = (
-                    f"{writers[origin]} writes to {origin}, which {stage.name} reads: tasks would "
-                    "read what others have written already; write to another volume or mip"
-                )
-                raise OptionError(msg)
 
     def required_input(self, index: int, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return what operator number *index* must make so that the line can return *box*.

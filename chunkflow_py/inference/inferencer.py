@@ -224,8 +224,9 @@ class Inferencer:
         settings = self.settings
         if settings.outputs:
             dtype = settings.stored_dtype
-            return {o.name: Voxels(dtype, o.channels, o.kind) for o in settings.outputs}
-        return Voxels(settings.stored_dtype, settings.output_channels, settings.kind)
+            return {o.name: Voxels(dtype, o.channels, o.kind, True) for o in settings.outputs}
+        channels = settings.output_channels
+        return Voxels(settings.stored_dtype, channels, settings.kind, has_channel_axis=True)
 
     # --- the call ------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ def command(
 ) -> VolumeCreator:
     """Take the description of the volume."""
     from chunkflow_py.volume.blocking import parsed_bytes
-    from chunkflow_py.volume.saver import checked_dtype
+    from chunkflow_py.volume.new_volume import checked_dtype
 
     if sharded == (task_memory is None) or (sharded and shard_size is not None):
         msg = "shards are said by --shard-size, or chosen by --sharded with --task-memory 8GB"

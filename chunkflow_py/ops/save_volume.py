@@ -32,6 +32,6 @@ if TYPE_CHECKING:
 @click.option("--dtype", help="Convert the voxels.  [default: as they are]")
 def command(volume_path: str, dtype: str | None, **options: Any) -> VolumeOutput:
     """Take the description of the volume."""
-    from chunkflow_py.volume.saver import checked_dtype
+    from chunkflow_py.volume.new_volume import checked_dtype
 
     return output_from(volume_path, options, dtype=checked_dtype(dtype, "--dtype"))

@@ -75,7 +75,7 @@ def command(
     **options: Any,
 ) -> VolumeOutput:
     """Take the description of the volume."""
-    from chunkflow_py.volume.saver import checked_dtype, shape_bounds
+    from chunkflow_py.volume.new_volume import checked_dtype, shape_bounds
 
     if dtype is not None and infer_dtype:
         msg = f"--dtype {dtype} and --infer-dtype exclude each other; leave one out"

@@ -62,7 +62,7 @@ def open_volume(
     from chunkflow_py.volume.protocol import Opening
 
     place, opening = Location.parse(url), opening or Opening()
-    driver: Any = _driver(place.format or format or _detect(place, opening))
+    driver: Any = driver_of(place.format or format or _detect(place, opening))
     volume: Volume = driver.open_volume(place, mip, mode, opening)
     return volume
 
@@ -98,24 +98,44 @@ def create_volume(
     from chunkflow_py.volume.protocol import Opening
 
     place, opening = Location.parse(url), opening or Opening()
-    kind = place.format or format
-    if kind is None:
-        msg = f"cannot create {url}: write precomputed://{url} or zarr://{url} to say its format"
-        raise VolumeError(msg)
-    if kind not in _CREATABLE:
-        msg = f"cannot create {url}: {kind} volumes are only read; write precomputed:// or zarr://"
-        raise VolumeError(msg)
+    kind = format_of_new(place, format)
     if kind != "h5":
         found = _found(open_store(place.store_url, opening.access))
         if found not in (None, kind):
             msg = f"{url} holds a {found} volume already; write the {kind} volume elsewhere"
             raise VolumeError(msg)
-    driver: Any = _driver(kind)
+    driver: Any = driver_of(kind)
     volume: Volume = driver.create_volume(spec, place, mip, opening, **settings)
     return volume
 
 
-def _driver(format: str) -> object:
+def format_of_new(place: Location, format: str | None) -> str:
+    """Return the format of a volume that is to be created.
+
+    Args:
+        place: of the volume.
+        format: of it, where the address does not say it.
+
+    Raises:
+        VolumeError: it is not said, or can only be read.
+    """
+    kind = place.format or format
+    if kind is None:
+        msg = (
+            f"cannot create {place}: write precomputed://{place} or zarr://{place} to say its "
+            "format"
+        )
+        raise VolumeError(msg)
+    if kind not in _CREATABLE:
+        msg = (
+            f"cannot create {place}: {kind} volumes are only read; write precomputed:// or zarr://"
+        )
+        raise VolumeError(msg)
+    return kind
+
+
+def driver_of(format: str) -> object:
+    """Return the module that opens volumes of a format, and creates them if they can be made."""
     return import_module(f"chunkflow_py.volume.{_MODULES[format]}")
 
 

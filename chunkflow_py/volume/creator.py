@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.errors import OptionError
+from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.blocking import fitting_block, shard_for_memory
@@ -75,6 +75,7 @@ class VolumeCreator:
     tell: Callable[[str], None] = logger.info
     command: str = "create-volume"
     _done: bool = field(default=False, init=False, repr=False)
+    _made: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Tell later commands of the line."""
@@ -91,11 +92,23 @@ class VolumeCreator:
             return None
         return open_volume(self.like, self.like_mip, opening=self.like_opening)
 
+    def _unsaid(self) -> list[str]:
+        """Return the options that are not given and for which a chunk may stand in."""
+        if self.model is not None:
+            return []
+        said = {
+            "--volume-size": self.volume_size,
+            "--voxel-offset": self.voxel_offset,
+            "--voxel-size": self.voxel_size,
+            "--data-type": self.data_type,
+            "--channel-num": self.channel_num,
+            "--block-size": self.block_size,
+        }
+        return [option for option, value in said.items() if value is None]
+
     def known_spec(self) -> VolumeSpec | None:
         """Return what the volume will be told, or ``None`` if that may depend on a chunk."""
-        said = (self.volume_size, self.voxel_offset, self.voxel_size, self.data_type)
-        complete = self.model is not None or None not in (*said, self.channel_num, self.block_size)
-        return self.spec(None) if complete else None
+        return None if self._unsaid() else self.spec(None)
 
     def spec(self, chunk: Chunk | None) -> VolumeSpec:
         """Return what the volume is told: by options, else by *like*, else by the chunk.
@@ -166,6 +179,26 @@ class VolumeCreator:
             settings = self._settings(spec)
             check_new(spec, self.url, format=self.format, **settings)
 
+    @property
+    def single_writer(self) -> bool:
+        """Whether one process at a time may write to the volume."""
+        return (Location.parse(self.url).format or self.format) == "h5"
+
+    def create_output(self) -> str | None:
+        """Create the volume before the first task; return its address if it was not there.
+
+        Raises:
+            OptionError: it may depend on a chunk; names the options that say the same.
+        """
+        if unsaid := self._unsaid():
+            msg = (
+                f"{self.command} is to make {self.url} before there is a chunk to take "
+                f"{', '.join(unsaid)} from; give them, or make the volume before the run"
+            )
+            raise OptionError(msg)
+        self.__enter__()
+        return Location.parse(self.url).url if self._made else None
+
     def __enter__(self) -> VolumeCreator:
         """Create the volume, if no chunk is needed for it."""
         spec = self.known_spec()
@@ -190,6 +223,7 @@ class VolumeCreator:
                 "%s: nothing says the voxel size of %s, 1 nm along z, y and x is taken; give "
                 "--voxel-size", self.command, self.url,
             )  # fmt: skip
+        self._made = not self._is_there()
         create_volume(
             spec,
             self.url,
@@ -203,6 +237,13 @@ class VolumeCreator:
             z, y, x = spec.shard_size
             self.tell(f"generate-tasks --volume-path {self.url} --chunk-size {z} {y} {x}")
         self._done = True
+
+    def _is_there(self) -> bool:
+        try:
+            open_volume(self.url, format=self.format, opening=self.opening)
+        except VolumeError:  # there is none, or one that is damaged and will be replaced
+            return False
+        return True
 
 
 def kept_names(

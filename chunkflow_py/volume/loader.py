@@ -145,7 +145,11 @@ class VolumeLoader:
         count = volume.channels or 1
         if volume.channels is not None and self.channels is not None:
             count = len(self.channels)
-        return Voxels(str(volume.dtype), count, volume.kind)
+        return Voxels(str(volume.dtype), count, volume.kind, volume.channels is not None)
+
+    def known_voxel_size_nm(self) -> tuple[float, float, float]:
+        """Return the voxel size of the chunks."""
+        return self.voxel_size_nm or self.volume.voxel_size_nm
 
     def memory(self, size: Zyx | None) -> Need | None:  # noqa: ARG002  (nothing is read from)
         """Return what reading takes: chunks with their margin, blocks on their way, the cache."""

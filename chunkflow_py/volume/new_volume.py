@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError
-from chunkflow_py.volume import open_volume
+from chunkflow_py.errors import AlignmentError, OptionError, VolumeError, VolumeNotFoundError
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx, hull_of
+from chunkflow_py.volume import driver_of, format_of_new, open_volume
+from chunkflow_py.volume.blocking import fitting_block
 from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.protocol import check_alignment, coarser
 
 if TYPE_CHECKING:
-    from chunkflow_py.geometry import Zyx
+    from collections.abc import Sequence
+
+    import numpy as np
+
     from chunkflow_py.volume.protocol import Opening, Volume, VolumeSpec
 
-_MODULES = {"precomputed": "precomputed", "zarr": "zarr", "h5": "hdf5_volume"}
+logger = logging.getLogger(__name__)
 
 
 def check_new(
@@ -39,15 +46,90 @@ def check_new(
         VolumeError: its format is not known, only read, or cannot hold such a volume.
     """
     place = Location.parse(url)
-    kind = place.format or format
-    if kind is None:
-        msg = f"cannot create {url}: write precomputed://{url} or zarr://{url} to say its format"
-        raise VolumeError(msg)
-    if kind not in _MODULES:
-        msg = f"cannot create {url}: {kind} volumes are only read; write precomputed:// or zarr://"
-        raise VolumeError(msg)
-    driver: Any = import_module(f"chunkflow_py.volume.{_MODULES[kind]}")
+    driver: Any = driver_of(format_of_new(place, format))
     driver.check_new(spec, place, mip, dtype_known=dtype_known, **settings)
+
+
+def coarser_spec(spec: VolumeSpec) -> VolumeSpec:
+    """Return what is true of the next coarser level."""
+    z, y, x = (nm * f for nm, f in zip(spec.voxel_size_nm, spec.factor, strict=True))
+    return replace(spec, bounds=coarser(spec.bounds, spec.factor), voxel_size_nm=(z, y, x))
+
+
+def shape_bounds(shape: Zyx) -> BoundingBox:
+    """Return the bounds of a volume of extent *shape* that begins at the origin."""
+    return BoundingBox(Zyx(0, 0, 0), shape)
+
+
+def checked_dtype(name: str | None, option: str) -> np.dtype[Any] | None:
+    """Return the dtype called *name*.
+
+    Raises:
+        OptionError: there is none of that name, or its voxels are not real numbers.
+    """
+    if name is None:
+        return None
+    import numpy as np
+
+    try:
+        found = np.dtype(name)
+    except TypeError:
+        found = np.dtype(object)
+    if found.kind not in "buif" or found.itemsize > 8:
+        msg = f"{option} {name} is not a type of voxels; choose uint8, uint32, float32 or another"
+        raise OptionError(msg)
+    return found
+
+
+def plan_blocks(
+    boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox, url: str, *, fixed: bool
+) -> tuple[BoundingBox, Zyx]:
+    """Return bounds and block size of a new volume for tasks.
+
+    Args:
+        boxes: of the tasks, if known.
+        bounds: of the volume.
+        url: of the volume, for messages.
+        fixed: whether the volume has to have these bounds; else it is the part that the tasks
+            cover, where they lie on no grid of blocks from the start of *bounds*.
+    """
+    block = fitting_block(boxes, bounds)
+    region = hull_of(boxes)
+    if not fixed and region is not None:
+        try:
+            check_alignment(boxes or (), block, bounds, url)
+        except AlignmentError:
+            region = region.intersection(bounds)
+            logger.warning(
+                "%s will hold %s, the part that the tasks cover: they lie on no grid of blocks "
+                "that begins at %s (zyx, voxels), where the input does",
+                url, region, bounds.start,
+            )  # fmt: skip
+            return region, fitting_block(boxes, region)
+    return bounds, block
+
+
+def times_for(time: int | None, asked: int | None, line: int | None, url: str) -> int | None:
+    """Return the length of the time axis of a new volume.
+
+    Args:
+        time: time index that goes to it, if any.
+        asked: the length, as options say.
+        line: the length of that of the line's input.
+        url: of the volume, for messages.
+
+    Raises:
+        OptionError: it has no such time index.
+    """
+    times = asked or (None if time is None else line)
+    if time is not None and time >= (times or 0):
+        known = "is not known" if times is None else f"is {times}"
+        msg = (
+            f"time index {time} is to be written, but the number of time points of the new "
+            f"volume {url} {known}; say --times {time + 1} or more"
+        )
+        raise OptionError(msg)
+    return times
 
 
 def check_level(

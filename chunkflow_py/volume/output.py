@@ -81,6 +81,7 @@ class VolumeOutput:
             outline.domain,
             outline.voxels,
             outline.times,
+            outline.voxel_size_nm,
             has_tasks=outline.has_tasks or outline.boxes is not None,
         )
         if self.create_thumbnail:
@@ -90,6 +91,26 @@ class VolumeOutput:
                 check_kind(outline.voxels.kind, self.saver.url)
             if self._boxes and (bounds := self.saver.known_bounds()):
                 self._thumbnails = self._thumbnail_saver(bounds, common_unit(self._boxes, bounds))
+
+    @property
+    def single_writer(self) -> bool:
+        """Whether one process at a time may write to the volume."""
+        volume = self.saver.volume
+        return self.saver.place.format == "h5" if volume is None else volume.single_writer
+
+    def create_output(self) -> str | None:
+        """Create the volume and its thumbnail before the first chunk, unless they are there.
+
+        Returns:
+            The address of the volume, if this call has created it.
+
+        Raises:
+            OptionError: what it will hold is known with the first chunk only; says what to do.
+        """
+        made = self.saver.create_output()
+        if self.create_thumbnail and self.saver.volume is not None:
+            self._thumbnail(self.saver.volume)[0].create_output()
+        return made
 
     def __call__(self, task: Task) -> Task:
         """Write the chunk, and what goes with it."""
@@ -110,21 +131,28 @@ class VolumeOutput:
     def _save_thumbnail(self, chunk: Chunk, volume: Volume) -> tuple[Stored, ...]:
         from chunkflow_py.volume.thumbnail import thumbnail
 
+        saver, factor = self._thumbnail(volume)
+        inside = chunk.cut(chunk.bbox.intersection(volume.bounds))
+        return saver(thumbnail(inside, factor))
+
+    def _thumbnail(self, volume: Volume) -> tuple[VolumeSaver, int]:
         with self._lock:
             if self._thumbnails is None:
                 # without known tasks, each may be as small as a write unit
                 known = self._boxes and common_unit(self._boxes, volume.bounds)
                 unit = known or volume.write_unit
                 self._thumbnails = self._thumbnail_saver(volume.bounds, unit)
-        saver, factor = self._thumbnails
-        inside = chunk.cut(chunk.bbox.intersection(volume.bounds))
-        return saver(thumbnail(inside, factor))
+            saver, factor = self._thumbnails
+            z, y, x = volume.voxel_size_nm
+            saver.voxel_size_nm = (z, y * factor, x * factor)
+            return saver, factor
 
     def _thumbnail_saver(self, bounds: BoundingBox, unit: Zyx) -> tuple[VolumeSaver, int]:
         """Return what saves the thumbnail, and its shrinkage along y and x.
 
         Every task gets blocks of its own; a thumbnail that exists must have been made so.
         """
+        from chunkflow_py.chunk import Voxels
         from chunkflow_py.volume.thumbnail import check_stored, halvings
 
         times = halvings(unit, bounds, self.saver.mip)
@@ -139,7 +167,7 @@ class VolumeOutput:
             opening=self.saver.opening,
             exactly=False,
         )
-        saver.prepare(None, None)
+        saver.prepare(None, None, Voxels("uint8", 1, "image"))
         if saver.volume is not None:
             check_stored(saver.volume)
             if self._boxes:

@@ -300,7 +300,8 @@ class FinerReader:
         """Return what the chunks will hold."""
         from chunkflow_py.chunk import Voxels
 
-        return Voxels(str(self.fine.dtype), self.fine.channels or 1, self.fine.kind)
+        fine = self.fine
+        return Voxels(str(fine.dtype), fine.channels or 1, fine.kind, fine.channels is not None)
 
     def memory(self, size: Zyx | None) -> Need | None:
         """Return what reading takes for tasks of extent *size*."""

@@ -9,8 +9,8 @@ What a new volume is told:
 |                        | blocks in the domain get a volume of their own part of it              |
 | block size             | an option, else the largest up to 64 on whose grid all tasks lie       |
 | time points            | an option, else those of the line's input if the tasks name a time      |
-| dtype, channels, kind, | the first chunk                                                        |
-| voxel size             |                                                                        |
+| dtype, channels, kind, | options, else the first chunk, or before it what the line is known to   |
+| voxel size             | make (`create_output`)                                                 |
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import (
-    AlignmentError,
     GeometryError,
     OptionError,
     VolumeError,
@@ -34,8 +33,17 @@ from chunkflow_py.volume.disk import check_leave_to_write, check_room
 from chunkflow_py.volume.fitting import check_voxels, fitted
 from chunkflow_py.volume.levels import level_name
 from chunkflow_py.volume.location import Location
-from chunkflow_py.volume.new_volume import check_asked, check_level, check_new, check_time_said
-from chunkflow_py.volume.protocol import Opening, VolumeSpec, check_alignment, coarser
+from chunkflow_py.volume.new_volume import (
+    check_asked,
+    check_level,
+    check_new,
+    check_time_said,
+    coarser_spec,
+    plan_blocks,
+    shape_bounds,
+    times_for,
+)
+from chunkflow_py.volume.protocol import Opening, VolumeSpec, check_alignment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +53,8 @@ if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk, Voxels
     from chunkflow_py.store.protocol import Stored
     from chunkflow_py.volume.protocol import Volume
+
+    VoxelSize = tuple[float, float, float]
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +105,7 @@ class VolumeSaver:
     _boxes: BoxGrid | Sequence[BoundingBox] | None = field(default=None, init=False, repr=False)
     _voxels: Voxels | None = field(default=None, init=False, repr=False)
     _line_times: int | None = field(default=None, init=False, repr=False)
+    _line_size_nm: VoxelSize | None = field(default=None, init=False, repr=False)
     _told_of_cut: bool = field(default=False, init=False, repr=False)
     _planned: tuple[BoundingBox, Zyx] | None = field(default=None, init=False, repr=False)
     _lock: Any = field(default_factory=Lock, init=False, repr=False)
@@ -115,6 +126,7 @@ class VolumeSaver:
         domain: BoundingBox | None,
         voxels: Voxels | None = None,
         times: int | None = None,
+        voxel_size_nm: VoxelSize | None = None,
         *,
         has_tasks: bool = True,
     ) -> None:
@@ -125,6 +137,7 @@ class VolumeSaver:
             domain: bounds of the volume that the line reads, if known.
             voxels: what will be written, if known.
             times: length of the time axis of the volume that the line reads, if it has one.
+            voxel_size_nm: of what will be written, zyx, if known.
             has_tasks: whether there are tasks, which may name a time.
 
         Raises:
@@ -136,7 +149,8 @@ class VolumeSaver:
             AlignmentError: two tasks would write to one block; names the sizes that work.
             GeometryError: no task touches the volume.
         """
-        self._boxes, self._voxels, self._line_times = boxes, voxels, times
+        self._boxes, self._voxels = boxes, voxels
+        self._line_times, self._line_size_nm = times, voxel_size_nm
         check_leave_to_write(self.place)
         self.volume = self._open()
         if self.volume is not None:
@@ -151,7 +165,7 @@ class VolumeSaver:
             if spec is None:
                 return  # checked when it is there
             for _ in range(self.mip):
-                spec = _coarser_spec(spec)
+                spec = coarser_spec(spec)
             unit, bounds = spec.shard_size or spec.block_size, spec.bounds
             self._check_asked(spec)
             if voxels is not None:
@@ -162,11 +176,50 @@ class VolumeSaver:
             if known is None:
                 self._check_new(None, self.block_size)
                 return
-            bounds, block = self._plan(boxes, known)
+            bounds, block = known, self.block_size
+            if block is None:
+                bounds, block = plan_blocks(boxes, known, self.url, fixed=self.bounds is not None)
             self._planned = bounds, block
             self._check_new(bounds, block)
             unit = self.shard_size or block
         self._check_boxes(bounds, unit)
+
+    def create_output(self) -> str | None:
+        """Create the volume before the first chunk, unless it is there, of what `prepare` was told.
+
+        Returns:
+            Its address, if this call has created it.
+
+        Raises:
+            OptionError: it would have to hold what only the first chunk would tell.
+            VolumeError: it cannot be created, or is there by now and is another.
+        """
+        if self.volume is None and (there := self._open()) is not None:
+            self._check_volume(there)
+            self.volume = there
+        if self.volume is not None:
+            return None
+        if self._is_announced:
+            raise VolumeNotFoundError(self._not_announced())
+        size_nm = self.voxel_size_nm or self._line_size_nm
+        known = {
+            "bounds": self._planned,
+            "type and channels": self._voxels,
+            "voxel size": size_nm,
+        }
+        missing = [name for name, value in known.items() if value is None]
+        if missing or self._planned is None:
+            msg = (
+                f"{self.url} does not exist, and its {' and '.join(missing)} will be known with "
+                "the first chunk only; make it before, by create-volume, where options or --like "
+                "say them"
+            )
+            raise OptionError(msg)
+        # A single time point is one that tasks need not name.
+        times = self.times or (self._line_times if (self._line_times or 0) > 1 else None)
+        spec = self._spec(*self._planned, self._voxels, size_nm, times)
+        self.volume = self._created(spec)
+        return self.place.url
 
     def known_bounds(self) -> BoundingBox | None:
         """Return the bounds of the volume as far as `prepare` could tell."""
@@ -240,30 +293,40 @@ class VolumeSaver:
 
     def _check_new(self, bounds: BoundingBox | None, block: Zyx | None) -> None:
         """Refuse a new volume that cannot be made, as far as it is known."""
+        block = block or Zyx(64, 64, 64)
+        bounds = bounds or shape_bounds(self.shard_size or block)
+        check_new(
+            self._spec(bounds, block, self._voxels, None, self._times_for(self.time)),
+            self.url,
+            self.mip,
+            format=self.format,
+            dtype_known=self.dtype is not None or self._voxels is not None,
+            **self.creating,
+        )
+
+    def _spec(
+        self,
+        bounds: BoundingBox,
+        block: Zyx,
+        voxels: Voxels | None,
+        voxel_size_nm: VoxelSize | None,
+        times: int | None,
+    ) -> VolumeSpec:
+        """Return what a new volume of such voxels is told."""
         import numpy as np
 
-        voxels = self._voxels
-        block = block or Zyx(64, 64, 64)
-        dtype = self.dtype or (None if voxels is None else np.dtype(voxels.dtype))
-        spec = VolumeSpec(
-            bounds=bounds or shape_bounds(self.shard_size or block),
-            voxel_size_nm=self.voxel_size_nm or (1.0, 1.0, 1.0),
-            dtype=dtype or np.dtype("uint8"),
-            channels=None if voxels is None or voxels.channels == 1 else voxels.channels,
+        has_axis = voxels is not None and (voxels.channels > 1 or voxels.has_channel_axis)
+        return VolumeSpec(
+            bounds=bounds,
+            voxel_size_nm=self.voxel_size_nm or voxel_size_nm or (1.0, 1.0, 1.0),
+            dtype=self.dtype or np.dtype("uint8" if voxels is None else voxels.dtype),
+            channels=voxels.channels if voxels is not None and has_axis else None,
             kind=None if voxels is None else voxels.kind,
             block_size=block,
             encoding=self.encoding,
             shard_size=self.shard_size,
-            times=self._times_for(self.time),
+            times=times,
             factor=self.factor,
-        )
-        check_new(
-            spec,
-            self.url,
-            self.mip,
-            format=self.format,
-            dtype_known=dtype is not None,
-            **self.creating,
         )
 
     def _check_boxes(self, bounds: BoundingBox, unit: Zyx) -> None:
@@ -285,36 +348,7 @@ class VolumeSaver:
 
     def _times_for(self, time: int | None) -> int | None:
         """Return the length of the time axis of a new volume, to which time index *time* goes."""
-        times = self.times or (None if time is None else self._line_times)
-        if time is not None and time >= (times or 0):
-            known = "is not known" if times is None else f"is {times}"
-            msg = (
-                f"time index {time} is to be written, but the number of time points of the new "
-                f"volume {self.url} {known}; say --times {time + 1} or more"
-            )
-            raise OptionError(msg)
-        return times
-
-    def _plan(
-        self, boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox
-    ) -> tuple[BoundingBox, Zyx]:
-        """Return bounds and block size of a new volume."""
-        if self.block_size is not None:
-            return bounds, self.block_size
-        block = fitting_block(boxes, bounds)
-        region = hull_of(boxes)
-        if self.bounds is None and region is not None:
-            try:
-                check_alignment(boxes or (), block, bounds, self.url)
-            except AlignmentError:
-                region = region.intersection(bounds)
-                logger.warning(
-                    "%s will hold %s, the part that the tasks cover: they lie on no grid of blocks "
-                    "that begins at %s (zyx, voxels), where the input does",
-                    self.url, region, bounds.start,
-                )  # fmt: skip
-                return region, fitting_block(boxes, region)
-        return bounds, block
+        return times_for(time, self.times, self._line_times, self.url)
 
     def _open(self) -> Volume | None:
         try:
@@ -327,68 +361,33 @@ class VolumeSaver:
             raise VolumeNotFoundError(msg) from error
 
     def _create(self, chunk: Chunk, time: int | None) -> Volume:
+        from chunkflow_py.chunk import Voxels
         from chunkflow_py.volume.conversion import converted
 
         if self._is_announced:
-            msg = f"{self.url} was to be created by a command before this one, but was not"
-            raise VolumeNotFoundError(msg)
+            raise VolumeNotFoundError(self._not_announced())
         bounds, block = self._planned or (self.bounds or chunk.domain, self.block_size)
-        spec = VolumeSpec(
-            bounds=bounds,
-            voxel_size_nm=self.voxel_size_nm or chunk.voxel_size_nm,
-            dtype=chunk.dtype if self.dtype is None else self.dtype,
-            channels=None if chunk.ndim == 3 else chunk.channels,
-            kind=chunk.kind,
-            block_size=block or fitting_block([chunk.bbox], bounds),
-            encoding=self.encoding,
-            shard_size=self.shard_size,
-            times=self._times_for(time),
-            factor=self.factor,
-        )
+        block = block or fitting_block([chunk.bbox], bounds)
+        voxels = Voxels(str(chunk.dtype), chunk.channels, chunk.kind, chunk.ndim == 4)
+        spec = self._spec(bounds, block, voxels, chunk.voxel_size_nm, self._times_for(time))
         # whatever cannot be written is found before there is a volume
         inside = chunk.bbox.intersection(bounds)
         _check_touch(chunk.bbox, bounds, self.url)
-        check_alignment([inside], self.shard_size or spec.block_size, bounds, self.url)
+        check_alignment([inside], self.shard_size or block, bounds, self.url)
         converted(chunk.cut(inside), spec.dtype)
+        return self._created(spec)
+
+    def _created(self, spec: VolumeSpec) -> Volume:
         volume = create_volume(
             spec, self.url, self.mip, format=self.format, opening=self.opening, **self.creating
         )
         logger.info(
-            "created %s: %s, %s, blocks of %s", self.url, bounds, spec.dtype, spec.block_size
+            "created %s: %s, %s, blocks of %s", self.url, spec.bounds, spec.dtype, spec.block_size
         )
         return volume
 
-
-def _coarser_spec(spec: VolumeSpec) -> VolumeSpec:
-    from dataclasses import replace
-
-    z, y, x = (nm * f for nm, f in zip(spec.voxel_size_nm, spec.factor, strict=True))
-    return replace(spec, bounds=coarser(spec.bounds, spec.factor), voxel_size_nm=(z, y, x))
-
-
-def shape_bounds(shape: Zyx) -> BoundingBox:
-    """Return the bounds of a volume of extent *shape* that begins at the origin."""
-    return BoundingBox(Zyx(0, 0, 0), shape)
-
-
-def checked_dtype(name: str | None, option: str) -> np.dtype[Any] | None:
-    """Return the dtype called *name*.
-
-    Raises:
-        OptionError: there is none of that name, or its voxels are not real numbers.
-    """
-    if name is None:
-        return None
-    import numpy as np
-
-    try:
-        found = np.dtype(name)
-    except TypeError:
-        found = np.dtype(object)
-    if found.kind not in "buif" or found.itemsize > 8:
-        msg = f"{option} {name} is not a type of voxels; choose uint8, uint32, float32 or another"
-        raise OptionError(msg)
-    return found
+    def _not_announced(self) -> str:
+        return f"{self.url} was to be created by a command before this one, but was not"
 
 
 def _check_touch(box: BoundingBox | None, bounds: BoundingBox, url: str) -> None:

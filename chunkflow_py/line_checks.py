@@ -1,0 +1,62 @@
+"""What is wrong with a line whatever its tasks: names of items, and places that are written to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.hooks import ReadsFrom, RemovesItems, WritesTo, WritesToSeveral
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from chunkflow_py.stages import Operator
+
+
+def check_names(operators: Iterable[Operator]) -> None:
+    """Refuse an operator that reads an item which nothing before it makes.
+
+    Raises:
+        OptionError: names the item, and what there is.
+    """
+    made: set[str] = set()
+    for stage in operators:
+        for name in stage.inputs:
+            if name not in made:
+                known = ", ".join(sorted(made)) or "none"
+                msg = (
+                    f"{stage.name} reads {name!r}, which no operator before it makes "
+                    f"(made so far: {known}); change --input-name or add a loader"
+                )
+                raise OptionError(msg)
+        made.update(stage.outputs)
+        if isinstance(stage.body, RemovesItems):
+            made.difference_update(stage.body.removes)
+
+
+def check_places(operators: Sequence[Operator]) -> None:
+    """Refuse operators that write where another one writes or reads.
+
+    Raises:
+        OptionError: names both, and the place.
+    """
+    writers: dict[str, str] = {}
+    for stage in operators:
+        body = stage.body
+        several = body.destinations if isinstance(body, WritesToSeveral) else ()
+        for place in several or ((body.destination,) if isinstance(body, WritesTo) else ()):
+            if place in writers:
+                msg = (
+                    f"{stage.name} writes to {place}, where {writers[place]} writes already "
+                    "and would be overwritten; give one of them another name"
+                )
+                raise OptionError(msg)
+            writers[place] = stage.name
+    for stage in operators:
+        origin = stage.body.origin if isinstance(stage.body, ReadsFrom) else None
+        if origin in writers:
+            msg = (
+                f"{writers[origin]} writes to {origin}, which {stage.name} reads: tasks would "
+                "read what others have written already; write to another volume or mip"
+            )
+            raise OptionError(msg)
