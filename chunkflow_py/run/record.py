@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from chunkflow_py.store.protocol import Stored
 
 State = Literal["done", "skipped", "dead"]
+_NUMBER = '{"number":'  # so begins the JSON of a record and of a failure
 # permanent: the task's own fault; transient: may pass by itself, such as a network that is down;
 # resource: this machine's, such as a full disk.
 FailureKind = Literal["permanent", "transient", "resource"]
@@ -51,8 +52,8 @@ class Record:
         return sum(stored.size or 0 for stored in self.written)
 
     def to_json(self) -> str:
-        """Return the record as one line of JSON."""
-        said = asdict(self)
+        """Return the record as one line of JSON, which begins with the number."""
+        said = {each.name: getattr(self, each.name) for each in fields(self)}
         said["written"] = [[each.url, each.size, each.checksum] for each in self.written]
         said["seconds"] = {name: round(value, 6) for name, value in self.seconds.items()}
         return json.dumps(said, separators=(",", ":"))
@@ -90,10 +91,42 @@ class Failure:
     when: float = field(default_factory=time.time)
 
     def to_json(self) -> str:
-        """Return it as one line of JSON."""
+        """Return it as one line of JSON, which begins with the number."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Failure:
         """Return what `to_json` has written."""
         return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt on a task, where attempts may write different bytes.
+
+    Attributes:
+        number: of the task.
+        attempt: names the attempt.
+        profile: numerical profile, which says what bytes it writes.
+        record: what it has written; ``None`` if it has not ended, or died.
+    """
+
+    number: int
+    attempt: str
+    profile: str
+    record: Record | None = None
+
+    def to_json(self) -> str:
+        """Return it as it begins: one line of JSON, which begins with the number."""
+        said = {"number": self.number, "attempt": self.attempt, "profile": self.profile}
+        return json.dumps(said, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Attempt:
+        """Return what `to_json` has written."""
+        return cls(**json.loads(text))
+
+
+def number_of(text: str) -> int:
+    """Return the number of the task that a line of JSON is about, without parsing the line."""
+    return int(text[len(_NUMBER) : text.index(",")])

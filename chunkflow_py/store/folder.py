@@ -5,7 +5,7 @@ name, and the folder, which holds the name, after that; only then does the write
 cut finds the old object or the new one, whole, and never takes back what was reported as written.
 A removal is on the disk when it returns, too. There is no setting to weaken this: writes of several
 threads share their waits for the disk, and those of one `together` block share the wait for the
-folder, at its end.
+folder, at its end. One content under several names is one file, and one wait.
 
 Names that begin with ``.tmp-`` are not objects: what a process that was killed leaves behind.
 """
@@ -16,7 +16,9 @@ import errno
 import fcntl
 import itertools
 import os
+import random
 import secrets
+import time
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +33,9 @@ from chunkflow_py.store.local import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+LOCK_S = 60  # until the holder of a lock counts as stopped; an update takes milliseconds
 
 # No object: nothing of the name, a file where a folder should be, a folder where it should be.
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -149,6 +153,37 @@ class FolderStore:
                 temporary.replace(path)
         return True
 
+    def put_each_if_absent(self, keys: Sequence[str], data: bytes | memoryview) -> list[bool]:
+        """Write the same object under several keys, unless there is one."""
+        paths = [Path(self._path(key)) for key in keys]
+        temporary = temporary_beside(paths[0])
+        folders = {path.parent for path in paths}
+        with os_errors("write", paths[0]):
+            for folder in folders:
+                make_folder(folder)
+            try:
+                _write_synced(os.fspath(temporary), data)
+                are_first = [self._link_one(temporary, path, data) for path in paths]
+            finally:
+                with suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+            # Also of those that came too late: the caller will rely on what came first.
+            for folder in folders:
+                sync(folder)
+        return are_first
+
+    def _link_one(self, temporary: Path, path: Path, data: bytes | memoryview) -> bool:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            # A network file system may have lost the reply to a link that it made.
+            return path.exists() and path.samefile(temporary)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return self._create(path, data, is_locked=False)
+        return True
+
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
         """Replace an object by what *change* makes of it, one process after the other."""
         path = Path(self._path(key))
@@ -231,7 +266,7 @@ def _lock(path: Path) -> int:
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            _wait_for(handle)
             # The last holder has removed the file it held: that one is nobody's lock any more.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(handle), path.stat()):
@@ -240,6 +275,25 @@ def _lock(path: Path) -> int:
             os.close(handle)
             raise
         os.close(handle)
+
+
+def _wait_for(handle: int) -> None:
+    """Lock a file; a holder that is stopped, not dead, is not waited for forever.
+
+    Raises:
+        OSError: another process has had it for `LOCK_S`.
+    """
+    deadline = time.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                msg = f"another process has held it for {LOCK_S} s; end those that are stopped"
+                raise OSError(errno.ETIMEDOUT, msg) from None
+            time.sleep(random.uniform(0.001, 0.01))  # noqa: S311 not a secret
+        else:
+            return
 
 
 def _write(path: str, data: bytes | memoryview) -> str:

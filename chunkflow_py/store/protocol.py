@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from chunkflow_py.failpoints import removed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
 
@@ -133,6 +133,19 @@ class Gathers(Protocol):
 
     def together(self) -> AbstractContextManager[Store]:
         """Give a store whose writes are durable when the block ends without an error."""
+
+
+@runtime_checkable
+class Links(Protocol):
+    """A store for which one content under many keys is less work than under each by itself."""
+
+    def put_each_if_absent(self, keys: Sequence[str], data: bytes | memoryview) -> list[bool]:
+        """Do `Store.put_if_absent` for each key, all with the same content; return what each said.
+
+        Args:
+            keys: no two of which are the same.
+            data: of all objects.
+        """
 
 
 def together(store: Store) -> AbstractContextManager[Store]:

@@ -1,0 +1,104 @@
+"""Loose objects of a ledger are brought to their pages now and then, by those who record.
+
+Of about `FOLD_EVERY` calls that record something, one folds the page that has most loose objects,
+so that few are left however many tasks there are, and nobody has to be in charge of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from typing import TYPE_CHECKING
+
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.run.loose import each
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from chunkflow_py.run.loose import LooseObjects, Name
+    from chunkflow_py.run.page import Page
+    from chunkflow_py.run.pages import Pages
+
+logger = logging.getLogger(__name__)
+
+FOLD_EVERY = 128
+MOST_LOOSE = 4096  # above which more than one page is folded, up to `MOST_PAGES`
+MOST_PAGES = 32
+MOST_CONFLICTS = 5  # after which a page is left to those who are faster
+PAGES_AT_ONCE = 4  # that are held in memory
+
+
+class _BusyError(Exception):
+    """Others change the page all the time."""
+
+
+class Folder:
+    """Folds the pages of one ledger.
+
+    Args:
+        pages: of the ledger.
+        loose: its loose objects.
+        in_background: whether `by_chance` folds in a thread of its own.
+    """
+
+    def __init__(self, pages: Pages, loose: LooseObjects, *, in_background: bool) -> None:
+        """Begin idle."""
+        self._pages, self._loose, self._in_background = pages, loose, in_background
+        self._busy = threading.Lock()
+
+    def all(self) -> None:
+        """Bring all that is loose to its page."""
+        pages = list(self._loose.by_page().items())
+        each(lambda item: self._fold(*item), pages, PAGES_AT_ONCE)
+
+    def by_chance(self, objects: int) -> None:
+        """Fold if it is this caller's turn, after it has put some loose *objects*."""
+        if random.random() * FOLD_EVERY >= objects:  # noqa: S311 not a secret
+            return
+        if not self._busy.acquire(blocking=False):
+            return
+        if self._in_background:
+            threading.Thread(target=self._fold_fullest, name="ledger-fold").start()
+        else:
+            self._fold_fullest()
+
+    def _fold_fullest(self) -> None:
+        try:
+            pages = sorted(self._loose.by_page().items(), key=lambda item: -len(item[1]))
+            left = sum(len(names) for _, names in pages)
+            chosen = []
+            for page, names in pages[:MOST_PAGES]:
+                chosen.append((page, names))
+                left -= len(names)
+                if left <= MOST_LOOSE:
+                    break
+            each(self._fold_unless_busy, chosen, PAGES_AT_ONCE)
+        except VolumeError as error:
+            # All of it is recorded; only that many objects are left for another time.
+            logger.warning("the ledger could not be compacted: %s", error)
+        finally:
+            self._busy.release()
+
+    def _fold_unless_busy(self, item: tuple[int, Sequence[Name]]) -> None:
+        page, names = item
+        try:
+            self._fold(page, names, MOST_CONFLICTS)
+        except _BusyError:
+            logger.debug("page %d of the ledger is left to others who fold it", page)
+
+    def _fold(self, page: int, names: Sequence[Name], conflicts: int | None = None) -> None:
+        entries = [entry for entry in self._loose.read(names) if entry is not None]
+        tries = 0
+
+        def add(old: Page) -> Page:
+            nonlocal tries
+            tries += 1
+            if conflicts is not None and tries > conflicts:
+                raise _BusyError
+            return old.added(entries)
+
+        if entries:
+            self._pages.update(page, add)
+        self._loose.delete(names)

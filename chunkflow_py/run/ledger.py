@@ -1,0 +1,337 @@
+"""The ledger of a stage: how each of its tasks ended. Completion is counted here, nowhere else.
+
+```
+record --put if absent--> loose/…/<page>.<number>.<generation>.record      one object a task
+                                  |
+                                 fold: now and then, by whoever records    some 100 of a page
+                                  v
+                          pages/<page>                                     one object, 2048 tasks
+```
+
+**The arbiter is put-if-absent of the loose object.** Of several attempts on a task one is first; it
+is the task's record from then on. A fold copies loose objects to their page by `Store.update`
+(compare and swap), and removes them once the page has them. What the page says wins over a loose
+object. So a task that has ended has a loose record, or is on its page, or both, at every instant:
+
+```
+        put            page updated      removed
+  ------|==============|=================|
+   loose record is there ================|
+                       |== on the page ====================================>
+```
+
+The races, each with why nothing is lost and nothing counted twice:
+
+* *Two attempts record at once*: one put-if-absent is first. The other reads what is there, to tell
+  a call that is made again after a lost reply (same attempt: it has won) from one that has lost.
+* *A zombie records after the page has the task and the loose object is gone*: its put succeeds. So
+  whoever has put looks at the page afterwards: if the task is there, it has lost, unless the page
+  has its own attempt. Its stray object is void, as the page wins, and the next fold removes it. If
+  the task is not on the page then, its object is the first, and no fold can remove it before the
+  page has it.
+* *Two folds of a page at once*: their updates follow each other; the second finds the tasks there.
+* *A fold dies between update and removal*: both are there, the page wins, the next fold removes.
+* *A reader looks while a fold moves a record*: it looks at the page, at the loose object, and, if
+  it found neither, at the page again, where the record is by then. Who counts reads loose objects
+  first, and skips those whose task is on the page.
+* *A fold that is stopped and goes on much later*, when the task was reopened and has ended again:
+  keys hold the *generation* of the task, which reopening raises, so that it removes only objects of
+  its own generation. What an attempt records for a generation that has passed is put again.
+* *The reply to an update is lost*: the store knows its own write; to add twice changes nothing.
+
+Folds run in a thread of their own and hold nothing that a record waits for: one that hangs, with
+its process, keeps nobody from recording.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from chunkflow_py.errors import GeometryError
+from chunkflow_py.run.fold import PAGES_AT_ONCE, Folder
+from chunkflow_py.run.loose import LooseObjects, each
+from chunkflow_py.run.page import ATTEMPTS, FAILURES, STATES
+from chunkflow_py.run.pages import Pages
+from chunkflow_py.run.record import Attempt, Failure, Record
+from chunkflow_py.run.sums import LedgerCounts, Sums
+from chunkflow_py.stream import mapped
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from chunkflow_py.run.loose import Name
+    from chunkflow_py.run.page import Entry, Kind
+    from chunkflow_py.run.pages import Headers
+    from chunkflow_py.run.record import FailureKind, State
+    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.task_plan import Plan
+
+__all__ = ["PAGE", "Ledger", "LedgerCounts"]
+
+PAGE = 2048
+
+
+class Ledger:
+    """How the tasks of one stage ended; safe to call from several threads.
+
+    Args:
+        store: of the run.
+        stage: name of the stage.
+        span: numbers of tasks are 0 to *span* - 1.
+        page: how many numbers a page has; the same for all who ever open the ledger.
+        in_background: whether to fold in a thread of its own, or inside of the calls that record.
+
+    Raises (all methods):
+        VolumeError: the store cannot be reached or refuses, or the ledger is damaged.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        stage: str,
+        span: int,
+        *,
+        page: int = PAGE,
+        in_background: bool = True,
+    ) -> None:
+        """Keep where it is; nothing is read or written."""
+        self._stage, self._span = stage, span
+        self._pages = Pages(store, f"ledger/{stage}/", page)
+        self._loose = LooseObjects(store, f"ledger/{stage}/")
+        self._folder = Folder(self._pages, self._loose, in_background=in_background)
+
+    # What there is
+
+    def find(self, numbers: Iterable[int]) -> dict[int, State]:
+        """Return how those of some tasks that have ended did."""
+        waiting, found = set(numbers), {}
+        headers = self._pages.headers({self._page(number) for number in waiting})
+        while waiting:
+            for number in list(waiting):
+                if state := headers.state(number):
+                    found[number] = state
+                    waiting.discard(number)
+            names = [headers.name(number) for number in waiting]
+            absent = []
+            for name, entry in zip(names, self._loose.read(names), strict=True):
+                if entry is None:
+                    absent.append(name)
+                else:
+                    found[name.number] = Record.from_json(entry.text).state
+            # They have not ended, unless they have moved to the page since it was looked at.
+            headers = self._pages.headers({name.page for name in absent})
+            waiting = {n.number for n in absent if headers.state(n.number) or headers.is_void(n)}
+        return found
+
+    def missing(self, plan: Plan) -> Iterator[int]:
+        """Yield the tasks of a plan that have no record, in the order of the plan."""
+        loose = [name for name in self._loose.listed() if name.kind == "record"]
+        headers = self._pages.headers(self._pages.listed())
+        ended = {name.number for name in loose if not headers.is_void(name)}
+        for number in plan:
+            if number not in ended and not headers.state(number):
+                yield number
+
+    def counts(self, now: float | None = None) -> LedgerCounts:
+        """Return how many tasks have ended how, and what they took.
+
+        Args:
+            now: seconds since 1970, for the rate; by this machine's clock unless given.
+        """
+        names = list(self._loose.listed())
+        entries = self._loose.read([name for name in names if name.kind == "record"])
+        headers = self._pages.headers(self._pages.listed())
+        parts = [header.sums for header in headers.by_page.values()]
+        parts += [Sums.of(record) for record in _records(entries, headers)]
+        failed = [name for name in names if name.kind in FAILURES and not headers.is_void(name)]
+        parts.append(Sums(failures=len(failed)))
+        return LedgerCounts.of(parts, time.time() if now is None else now)
+
+    def records(self, *, states: Collection[State] = STATES) -> Iterator[Record]:
+        """Yield how tasks ended, page by page, in constant memory."""
+        loose = self._loose.by_page()
+
+        def read(number: int) -> list[Record]:
+            entries = self._loose.read([n for n in loose.get(number, ()) if n.kind == "record"])
+            headers = self._pages.headers([number])
+            sums = headers.by_page[number].sums
+            found = list(_records(entries, headers))
+            if any(getattr(sums, state) for state in states):
+                page = self._pages.read(number)
+                headers.by_page[number] = page.header
+                found = [*page.records(), *_records(entries, headers)]
+            return [record for record in found if record.state in states]
+
+        wanted = sorted(self._pages.listed().union(loose))
+        for found in mapped(wanted, read, PAGES_AT_ONCE - 1, "ledger"):
+            yield from found
+
+    def failures(self, number: int | None = None) -> Iterator[Failure]:
+        """Yield the attempts that failed: all, or those on one task."""
+        if number is None:
+            loose = self._loose.by_page()
+            wanted = sorted(self._pages.listed().union(loose))
+        else:
+            wanted = [self._page(number)]
+            loose = {wanted[0]: list(self._loose.listed(wanted[0], number))}
+        for page in wanted:
+            for failure in self._failed(page, loose.get(page, ())):
+                if number in (None, failure.number):
+                    yield failure
+
+    def _failed(self, page: int, names: Iterable[Name]) -> Collection[Failure]:
+        """Return the failures of a page, each once, be it loose, on the page, or both."""
+        entries = self._loose.read([name for name in names if name.kind in FAILURES])
+        headers = self._pages.headers([page])
+        has_some = headers.by_page[page].sums.failures
+        found = {f.attempt: f for f in self._pages.read(page).failures()} if has_some else {}
+        for entry in entries:
+            if entry is not None and not headers.is_void(entry):
+                failure = Failure.from_json(entry.text)
+                found[failure.attempt] = failure
+        return found.values()
+
+    def attempts(self, number: int) -> list[Attempt]:
+        """Return the attempts on a task that are known, each with what it has written if it ended.
+
+        Those are the ones of which `begin` or `finish` told, and the one that is its record.
+        """
+        page = self._page(number)
+        names = [n for n in self._loose.listed(page, number) if n.kind in ATTEMPTS]
+        entries = [entry for entry in self._loose.read(names) if entry is not None]
+        whole = self._pages.read(page)
+        generation = whole.header.generation(number - whole.first)
+        entries = [entry for entry in entries if entry.generation == generation]
+        entries += [entry for entry in whole.entries(ATTEMPTS) if entry.number == number]
+        found: dict[str, Attempt] = {}
+        for entry in entries:
+            if entry.kind == "begun":
+                begun = Attempt.from_json(entry.text)
+                found.setdefault(begun.attempt, begun)
+            else:
+                record = Record.from_json(entry.text)
+                found[record.attempt] = Attempt(number, record.attempt, record.profile, record)
+        return list(found.values())
+
+    # What is told
+
+    def record(self, records: Sequence[Record]) -> list[bool]:
+        """Record how tasks ended; it is durable when this returns.
+
+        Returns:
+            For each whether it is the task's record: another attempt may have been first.
+
+        Raises:
+            GeometryError: a number is none of the stage.
+        """
+        texts = [record.to_json() for record in records]
+        waiting = [(self._checked(record.number), i) for i, record in enumerate(records)]
+        won: dict[int, bool] = {}
+        while waiting:
+            # One after the other, if several are of the same task.
+            turn = dict(reversed(waiting))
+            names = {index: self._pages.hints.name(number) for number, index in turn.items()}
+            firsts = self._loose.put_records([(name, texts[i]) for i, name in names.items()])
+            won |= self._judged(names, firsts, records)
+            waiting = [(number, index) for number, index in waiting if index not in won]
+        self._folder.by_chance(len(records))
+        return [won[index] for index in range(len(records))]
+
+    def _judged(
+        self, names: dict[int, Name], firsts: list[bool], records: Sequence[Record]
+    ) -> dict[int, bool]:
+        """Return which records are those of their tasks; the others have to be put again.
+
+        Args:
+            names: by position in *records*, of what was put.
+            firsts: for each of them, whether it was the first there.
+            records: what was put.
+        """
+        won: dict[int, bool] = {}
+        on_page: dict[int, list[int]] = defaultdict(list)
+        headers = self._pages.headers({name.page for name in names.values()})
+        for (index, name), is_first in zip(names.items(), firsts, strict=True):
+            if headers.is_void(name):
+                continue
+            if headers.state(name.number):
+                on_page[name.page].append(index)
+            elif is_first:
+                won[index] = True
+            elif (entry := self._loose.read([name])[0]) is not None:
+                won[index] = Record.from_json(entry.text).attempt == records[index].attempt
+        for page, indexes in on_page.items():
+            numbers = {records[index].number for index in indexes}
+            attempts = {r.number: r.attempt for r in self._pages.read(page).records(numbers)}
+            for index in indexes:
+                if (number := records[index].number) in attempts:
+                    won[index] = attempts[number] == records[index].attempt
+        return won
+
+    def fail(self, failure: Failure) -> dict[FailureKind, int]:
+        """Record that an attempt failed; it is durable when this returns.
+
+        Returns:
+            How many attempts on the task have failed, by kind, since it was last reopened.
+        """
+        name = self._put(failure.number, failure.kind, failure)
+        found = self._failed(name.page, self._loose.listed(name.page, name.number))
+        self._folder.by_chance(1)
+        return dict(Counter(other.kind for other in found if other.number == failure.number))
+
+    def begin(self, number: int, attempt: str, profile: str) -> None:
+        """Record that an attempt is about to write, where attempts may write different bytes."""
+        self._put(number, "begun", Attempt(number, attempt, profile))
+        self._folder.by_chance(1)
+
+    def finish(self, record: Record) -> None:
+        """Record what an attempt has written that is not the task's record."""
+        self._put(record.number, "finished", record)
+        self._folder.by_chance(1)
+
+    def reopen(self, numbers: Iterable[int]) -> None:
+        """Take back what is recorded of some tasks, failures included, so that they are done again.
+
+        For repair and retry alone. An attempt that began before may still record what it wrote.
+        """
+        by_page: dict[int, set[int]] = defaultdict(set)
+        for number in numbers:
+            by_page[self._page(self._checked(number))].add(number)
+
+        def reopen(page: int) -> None:
+            self._pages.update(page, lambda old: old.without(by_page[page]))
+
+        each(reopen, sorted(by_page), PAGES_AT_ONCE)
+
+    def fold(self) -> None:
+        """Bring all that is loose to its page: afterwards there is one object for 2048 tasks."""
+        self._folder.all()
+
+    def _put(self, number: int, kind: Kind, said: Attempt | Failure | Record) -> Name:
+        """Put what names its attempt, for the generation of the task that is now."""
+        self._checked(number)
+        while True:
+            name = self._pages.hints.name(number, kind, said.attempt)
+            self._loose.put(name, said.to_json())
+            if not self._pages.headers([name.page]).is_void(name):
+                return name
+
+    def _checked(self, number: int) -> int:
+        if not 0 <= number < self._span:
+            msg = (
+                f"task {number} is none of stage {self._stage}, whose tasks are numbered 0 to "
+                f"{self._span - 1}; look which run it is of"
+            )
+            raise GeometryError(msg)
+        return number
+
+    def _page(self, number: int) -> int:
+        return number // self._pages.size
+
+
+def _records(entries: Iterable[Entry | None], headers: Headers) -> Iterator[Record]:
+    """Yield the loose records that are those of their tasks: not void, nor on the page already."""
+    for entry in entries:
+        if entry is not None and not headers.is_void(entry) and not headers.state(entry.number):
+            yield Record.from_json(entry.text)

@@ -1,0 +1,154 @@
+"""What is known of tasks but not on their pages yet: an object for each thing.
+
+```
+loose/<shard>/<page>.<number>.<generation>.record              lines, one of which is the task's
+loose/<shard>/<page>.<number>.<generation>.<kind>.<attempt>    a failure, a begin, a finish
+```
+
+The key of a record does not name the attempt: that only one can be put there makes it the one
+record of the task. The shard, ``page % 16``, spreads what is written at the same time over
+folders, and over the prefixes by which clouds limit the rate of requests.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from urllib.parse import quote, unquote
+
+from chunkflow_py.failpoints import removed
+from chunkflow_py.run.page import Entry
+from chunkflow_py.run.record import number_of
+from chunkflow_py.store.protocol import Links, together
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from chunkflow_py.run.page import Kind
+    from chunkflow_py.store.protocol import Store
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+SHARDS = 16
+# Of records that share a content: each is read with all the others.
+SHARED_LINES = 32
+SHARED_CHARACTERS = 1 << 17
+
+
+class Name(NamedTuple):
+    """What the key of a loose object says.
+
+    Attributes:
+        page: on which the task is.
+        number: of the task.
+        generation: of the task, for which the object holds.
+        kind: what it says.
+        attempt: that it is about; nothing for a record.
+    """
+
+    page: int
+    number: int
+    generation: int
+    kind: Kind
+    attempt: str = ""
+
+
+def each(work: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:
+    """Return what *work* makes of each item, several at the same time."""
+    if len(items) < 2 or threads < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(min(threads, len(items)), "ledger") as pool:
+        return list(pool.map(work, items))
+
+
+class LooseObjects:
+    """The loose objects of one ledger.
+
+    Args:
+        store: that holds them.
+        root: what their keys begin with.
+    """
+
+    def __init__(self, store: Store, root: str) -> None:
+        """Keep where they are."""
+        self._store, self._root = store, f"{root}loose/"
+
+    def _folder(self, page: int) -> str:
+        return f"{self._root}{page % SHARDS:x}/{page}."
+
+    def _key(self, name: Name) -> str:
+        said = f"{self._folder(name.page)}{name.number}.{name.generation}.{name.kind}"
+        return f"{said}.{quote(name.attempt, safe='')}" if name.attempt else said
+
+    def listed(self, page: int | None = None, number: int | None = None) -> Iterator[Name]:
+        """Yield the names of those there are: all, those of a page, or those of one task on it."""
+        prefix = self._root if page is None else self._folder(page)
+        for key in self._store.list(prefix if number is None else f"{prefix}{number}."):
+            parts = key.rpartition("/")[2].split(".", 4)
+            if len(parts) >= 4:
+                found, task, generation = map(int, parts[:3])
+                attempt = unquote(parts[4]) if len(parts) > 4 else ""
+                yield Name(found, task, generation, parts[3], attempt)  # type: ignore[arg-type]
+
+    def by_page(self) -> dict[int, list[Name]]:
+        """Return the names of all, by page."""
+        found = defaultdict(list)
+        for name in self.listed():
+            found[name.page].append(name)
+        return dict(found)
+
+    def read(self, names: Sequence[Name]) -> list[Entry | None]:
+        """Return what they say; ``None`` for those that are gone, as they are on their page now."""
+        return each(self._read, names, self._store.connections)
+
+    def _read(self, name: Name) -> Entry | None:
+        data = self._store.get(self._key(name))
+        if data is None:
+            return None
+        for line in data.decode().splitlines():
+            if number_of(line) == name.number:
+                return Entry(name.kind, name.generation, line)
+        return None
+
+    def put(self, name: Name, text: str) -> None:
+        """Put what names its attempt, so that nothing else can be there."""
+        self._store.put(self._key(name), text.encode())
+
+    def put_records(self, texts: Sequence[tuple[Name, str]]) -> list[bool]:
+        """Put records, of different tasks; return for each whether it is the first of its task."""
+        if removed("put-if-absent"):
+            each(lambda item: self.put(*item), texts, self._store.connections)
+            return [True] * len(texts)
+        if len(texts) > 1 and isinstance(self._store, Links):
+            said = []
+            for part in _parts(texts):
+                content = "\n".join(text for _, text in part).encode()
+                keys = [self._key(name) for name, _ in part]
+                said += self._store.put_each_if_absent(keys, content)
+            return said
+
+        def put(item: tuple[Name, str]) -> bool:
+            return self._store.put_if_absent(self._key(item[0]), item[1].encode())
+
+        return each(put, texts, self._store.connections)
+
+    def delete(self, names: Sequence[Name]) -> None:
+        """Remove what is on its page, or void."""
+        with together(self._store) as store:
+            each(lambda name: store.delete(self._key(name)), names, store.connections)
+
+
+def _parts(texts: Iterable[tuple[Name, str]]) -> Iterator[list[tuple[Name, str]]]:
+    """Yield what shares a content."""
+    part: list[tuple[Name, str]] = []
+    characters = 0
+    for item in texts:
+        characters += len(item[1])
+        if part and (len(part) == SHARED_LINES or characters > SHARED_CHARACTERS):
+            yield part
+            part, characters = [], len(item[1])
+        part.append(item)
+    if part:
+        yield part
