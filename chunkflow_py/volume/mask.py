@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-READ_BYTES = 1 << 25  # of the mask, at once
+READ_BYTES = 1 << 24  # of the mask, at once
 
 
 def mask_of(chunk: Chunk, volume: Volume, *, fill_missing: bool = True) -> NDArray[Any]:
@@ -136,6 +136,8 @@ def _grid_in_mask(volume: Volume, grid: BoxGrid, ratio: Zyx) -> NDArray[np.bool_
         if not all(len(low) for low, _ in parts):
             continue  # between boxes that are apart
         voxels = _nonzero(volume, piece)
+        if not voxels.any():
+            continue
         for axis, (low, high) in enumerate(parts):
             voxels = _any_along(axis, voxels, low - piece.start[axis], high - piece.start[axis])
         found[tuple(cells)] |= voxels
