@@ -30,6 +30,7 @@ from chunkflow_py.errors import (
     OptionError,
     OutOfMemoryError,
 )
+from chunkflow_py.failpoints import reached
 from chunkflow_py.geometry import BoundingBox
 from chunkflow_py.inference.activation import activated
 from chunkflow_py.inference.augment import augmented
@@ -220,6 +221,7 @@ class Engine:
                 if stop.is_set() or self._closed.is_set():
                     raise CancelledError
                 outputs = None if batch.tensor is None else self._forward(batch.tensor, batch.used)
+                reached("mid-inference")
                 for patch, place in batch.steps:
                     for region in blender.advance(patch):
                         writes += self._give_out(region, target, result)
