@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.volume import create_volume
-from chunkflow_py.volume.mask import touches_mask
+from chunkflow_py.volume import mask as module
+from chunkflow_py.volume.mask import boxes_in_mask, touches_mask
 from chunkflow_py.volume.protocol import VolumeSpec
 
 BOUNDS = BoundingBox.from_size((-2, 1, -3), (5, 6, 7))  # voxels of the mask
@@ -83,3 +84,80 @@ def test_a_mask_that_is_finer_or_no_multiple_is_refused(mask, size):
     """The error names both voxel sizes and the ways out."""
     with pytest.raises(ChunkError, match=r"\(40.*, 12.*, 16.*\) nm, .*choose another --mip"):
         touches_mask(mask[0], BOUNDS, size)
+
+
+GRIDS = st.builds(
+    lambda start, size, stride, count, cut: BoxGrid(
+        start, size, stride or size, count,
+        cut and start + (stride or size) * (count - 1) + cut.low(size),
+    ),
+    st.builds(Zyx, *[st.integers(-12, 20)] * 3), st.builds(Zyx, *[st.integers(1, 9)] * 3),
+    st.none() | st.builds(Zyx, *[st.integers(1, 12)] * 3),
+    st.builds(Zyx, *[st.integers(1, 5)] * 3), st.none() | st.builds(Zyx, *[st.integers(1, 9)] * 3),
+)  # fmt: skip
+
+
+@given(RATIOS, GRIDS, st.sampled_from([1, 20, 10_000]))
+@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_boxes_of_tasks_touch_the_mask_as_patches_do(mask, monkeypatch, ratio, grid, at_once):
+    """Of a grid or a list, apart or overlapping, cut off or not, read in pieces of any size."""
+    volume, _ = mask
+    monkeypatch.setattr(module, "READ_BYTES", at_once)
+    size = tuple(m / r for m, r in zip(VOXEL_SIZE, ratio))
+    touches = touches_mask(volume, grid.bounds, size)
+    expected = [touches(box) for box in grid]
+    assert boxes_in_mask(volume, grid, size).ravel().tolist() == expected
+    assert boxes_in_mask(volume, list(grid), size).tolist() == expected
+
+
+class Counting:
+    """A volume that counts how often each of its voxels is read."""
+
+    def __init__(self, volume):
+        self._volume = volume
+        self.counts = np.zeros(volume.bounds.size, int)
+        self.calls = 0
+
+    def __getattr__(self, name):
+        return getattr(self._volume, name)
+
+    def read(self, bbox, channels=None, *, time=None):
+        self.counts[bbox.slices(self.bounds.start)] += 1
+        self.calls += 1
+        return self._volume.read(bbox, channels, time=time)
+
+
+def test_a_mask_is_read_once_in_pieces_of_whole_blocks(tmp_path, monkeypatch):
+    """Not once a box, and never more at once than is allowed."""
+    bounds = BoundingBox.from_size((0, 0, 0), (16, 16, 16))
+    spec = VolumeSpec(bounds, (4, 4, 4), np.dtype("u1"), None, None, Zyx(4, 4, 4))
+    volume = create_volume(spec, f"zarr://{tmp_path}/mask")
+    volume.write(Chunk(np.ones(bounds.size, np.uint8), (0, 0, 0), (4, 4, 4)))
+    monkeypatch.setattr(module, "READ_BYTES", 4 * 8 * 16)
+    counting = Counting(volume)
+    grid = BoxGrid.covering(BoundingBox.parse("0-60_0-64_0-64"), Zyx(4, 4, 4))
+    assert boxes_in_mask(counting, grid, (1, 1, 1)).all()
+    assert counting.calls == 8
+    assert counting.counts[:15].tolist() == np.ones((15, 16, 16)).tolist()
+    assert not counting.counts[15:].any()
+
+
+def test_tasks_where_there_is_no_mask_are_told(mask, caplog):
+    """A mask of another extent counts as empty outside of it, and that is a warning."""
+    volume, _ = mask
+    inside = BoxGrid(BOUNDS.start, Zyx(1, 1, 1), Zyx(1, 1, 1), BOUNDS.size)
+    boxes_in_mask(volume, inside, VOXEL_SIZE)
+    assert "outside" not in caplog.text
+    more = BoxGrid(BOUNDS.start, Zyx(1, 1, 1), Zyx(1, 1, 1), BOUNDS.size + (1, 0, 0))
+    assert not boxes_in_mask(volume, more, VOXEL_SIZE)[-1].any()
+    assert "42 of 252 tasks lie wholly outside of mask" in caplog.text
+    caplog.clear()
+    boxes_in_mask(volume, [BoundingBox.parse("0-1_0-1_0-1"), BOUNDS], VOXEL_SIZE)
+    assert "1 of 2 tasks lie wholly outside of mask" in caplog.text
+
+
+def test_a_mask_that_does_not_fit_the_tasks_names_their_options(mask):
+    """The remedy is one that a person who plans tasks can use."""
+    grid = BoxGrid(Zyx(0, 0, 0), Zyx(1, 1, 1), Zyx(1, 1, 1), Zyx(1, 1, 1))
+    with pytest.raises(ChunkError, match="choose another --mask-mip, or say the --voxel-size"):
+        boxes_in_mask(mask[0], grid, (80, 12, 16))
