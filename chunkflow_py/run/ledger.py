@@ -53,7 +53,7 @@ from chunkflow_py.errors import GeometryError
 from chunkflow_py.run.fold import PAGES_AT_ONCE, Folder
 from chunkflow_py.run.loose import LooseObjects, each
 from chunkflow_py.run.page import ATTEMPTS, FAILURES, STATES
-from chunkflow_py.run.pages import Pages
+from chunkflow_py.run.pages import Headers, Pages
 from chunkflow_py.run.record import Attempt, Failure, Record
 from chunkflow_py.run.sums import LedgerCounts, Sums
 from chunkflow_py.stream import mapped
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 
     from chunkflow_py.run.loose import Name
     from chunkflow_py.run.page import Entry, Kind
-    from chunkflow_py.run.pages import Headers
     from chunkflow_py.run.record import FailureKind, State
     from chunkflow_py.store.protocol import Store
     from chunkflow_py.task_plan import Plan
@@ -152,27 +151,25 @@ class Ledger:
     def records(self, *, states: Collection[State] = STATES) -> Iterator[Record]:
         """Yield how tasks ended, page by page, in constant memory."""
         loose = self._loose.by_page()
+        pages = self._pages.headers(self._pages.listed()).by_page.items()
+        some = {page for page, header in pages if any(getattr(header.sums, s) for s in states)}
 
         def read(number: int) -> list[Record]:
             entries = self._loose.read([n for n in loose.get(number, ()) if n.kind == "record"])
-            headers = self._pages.headers([number])
-            sums = headers.by_page[number].sums
-            found = list(_records(entries, headers))
-            if any(getattr(sums, state) for state in states):
-                page = self._pages.read(number)
-                headers.by_page[number] = page.header
-                found = [*page.records(), *_records(entries, headers)]
+            page = self._pages.read(number)
+            headers = Headers(page.size, {number: page.header})
+            found = [*page.records(), *_records(entries, headers)]
             return [record for record in found if record.state in states]
 
-        wanted = sorted(self._pages.listed().union(loose))
-        for found in mapped(wanted, read, PAGES_AT_ONCE - 1, "ledger"):
+        for found in mapped(sorted(some.union(loose)), read, PAGES_AT_ONCE - 1, "ledger"):
             yield from found
 
     def failures(self, number: int | None = None) -> Iterator[Failure]:
         """Yield the attempts that failed: all, or those on one task."""
         if number is None:
             loose = self._loose.by_page()
-            wanted = sorted(self._pages.listed().union(loose))
+            pages = self._pages.headers(self._pages.listed()).by_page.items()
+            wanted = sorted({page for page, header in pages if header.sums.failures}.union(loose))
         else:
             wanted = [self._page(number)]
             loose = {wanted[0]: list(self._loose.listed(wanted[0], number))}
