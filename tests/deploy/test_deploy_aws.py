@@ -241,23 +241,39 @@ REFUSED = {
 }  # fmt: skip
 
 
+def document_of(clients, policy):
+    """Return what a policy says."""
+    iam = clients("iam")
+    version = iam.get_policy(PolicyArn=policy)["Policy"]["DefaultVersionId"]
+    said = iam.get_policy_version(PolicyArn=policy, VersionId=version)["PolicyVersion"]["Document"]
+    return json.loads(said) if isinstance(said, str) else said
+
+
 @pytest.mark.aws
 @pytest.mark.parametrize("clients", ["ministack_address"], indirect=True)
 def test_roles_have_least_privilege(clients):
     """Producer and worker may do each what they need, and not what the other does."""
     outputs = create(clients, "least")
-    iam = clients("iam")
     queue = "arn:aws:sqs:us-east-1:000000000000"
     for name in NEEDED:
-        policy = iam.get_policy(PolicyArn=outputs[name])["Policy"]
-        document = iam.get_policy_version(
-            PolicyArn=outputs[name], VersionId=policy["DefaultVersionId"]
-        )["PolicyVersion"]["Document"]
-        document = json.loads(document) if isinstance(document, str) else document
+        document = document_of(clients, outputs[name])
         for table, expected in ((NEEDED, True), (REFUSED, False)):
             for action, resource in table[name]:
                 arn = queue + resource if resource.startswith(":") else resource
                 assert granted(document, action, arn) is expected, (name, action, arn)
+    assert "NextStagePolicy" not in outputs
+
+
+@pytest.mark.aws
+@pytest.mark.parametrize("clients", ["ministack_address"], indirect=True)
+def test_workers_open_the_next_stage_if_told_so(clients):
+    """Only workers of a run of several stages may send tasks."""
+    outputs = create(clients, "stages", Stages="several")
+    document = document_of(clients, outputs["NextStagePolicy"])
+    assert granted(document, "sqs:SendMessage", "arn:aws:sqs:us-east-1:000000000000:stages")
+    run = "arn:aws:s3:::stages-bucket/affinity.run/stages/label"
+    assert granted(document, "s3:DeleteObject", f"{run}/sending")
+    assert not granted(document, "s3:DeleteObject", f"{run}/closed")
 
 
 FAKES = {
