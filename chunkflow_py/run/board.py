@@ -59,6 +59,10 @@ class Board:
         seconds = time.monotonic() - self._since[slot]
         return Progress(state - 1 if state > 0 else None, seconds)
 
+    def is_untouched(self, slot: int) -> bool:
+        """Return whether the task of a slot has not begun."""
+        return not self._state[slot]
+
     # The child's side
 
     def begin(self, slot: int, operator: int) -> None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 # What asks a worker to stop is for its supervisor; terminals and Slurm send it to everybody.
 DEAF_TO = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+WHERE = signal.SIGUSR2  # asks where all threads are
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _PR_SET_PDEATHSIG = 1
 
@@ -276,6 +277,7 @@ def _settle(options: Options) -> None:
         if os.getppid() != options.supervisor:
             os._exit(1)  # it has died before
     faulthandler.enable(options.faults, all_threads=True)
+    faulthandler.register(WHERE, options.faults, all_threads=True)
     os.environ.update(options.environment)
     if options.device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = options.device

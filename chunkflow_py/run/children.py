@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from chunkflow_py.memory import describe_bytes
 from chunkflow_py.run.board import SLOTS, Board, Progress
-from chunkflow_py.run.child import DEAF_TO, Broken, Options, child_main, send
+from chunkflow_py.run.child import DEAF_TO, WHERE, Broken, Options, child_main, send
 from chunkflow_py.run.outcome import LONGEST_TRACEBACK
 
 if TYPE_CHECKING:
@@ -170,6 +170,10 @@ class Child(Generic[Job]):
         """Return where a task is, or ``None`` if it has not begun, or has ended."""
         return self._board.progress(slot)
 
+    def is_untouched(self, slot: int) -> bool:
+        """Return whether a task has not begun."""
+        return self._board.is_untouched(slot)
+
     def begun(self) -> list[int]:
         """Return the slots of the tasks that have begun and not ended."""
         return [slot for slot in self.jobs if self._board.progress(slot) is not None]
@@ -197,6 +201,11 @@ class Child(Generic[Job]):
         """Tell it that no more tasks come."""
         self.is_ending = True
         send(self._connection, ("end", None))
+
+    def ask_where(self) -> None:
+        """Have it write down where all its threads are; it goes on."""
+        with suppress(OSError, TypeError):  # it has ended
+            os.kill(self.process.pid, WHERE)  # type: ignore[arg-type]
 
     def kill(self) -> None:
         """Kill it at once; its pipe ends soon."""
