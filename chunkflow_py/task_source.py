@@ -126,7 +126,7 @@ class Planner:
         if None in self.region[:2]:
             if self._volume is not None:
                 bounds = self._volume.bounds
-            elif (hull := hull_of(wanted)) is not None:
+            elif not any(self.region) and (hull := hull_of(wanted)) is not None:
                 bounds = hull.aligned_outward(self.aligned_block_size or chunk_size)
         start, stop = region_of(*self.region, bounds)
         return task_grid(
