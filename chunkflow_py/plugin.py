@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import re
+from difflib import get_close_matches
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,29 @@ def find_plugin(name: str) -> Path | None:
             if (folder / candidate).is_file():
                 return (folder / candidate).resolve()
     return None
+
+
+def unknown_plugin(name: str, folder: Path) -> str:
+    """Return what to say of a *name* that is neither of a file nor of an operator in *folder*."""
+    operators = [entry.stem.replace("_", "-") for entry in folder.glob("[!_]*.py")]
+    near = get_close_matches(name, operators, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return (
+        f"plugin {name!r} is neither a file in {Path.cwd()} or ${FOLDERS}, nor an operator that "
+        f"can be called{hint}"
+    )
+
+
+def plugin_files(name: str, path: Path) -> dict[str, str]:
+    """Return the file that another machine needs to call a plugin: its *name* -> ``code``.
+
+    Raises:
+        OptionError: *name* is not the path of the file, which a run needs to take it along.
+    """
+    if not Path(name).expanduser().is_file():
+        msg = f"plugin {name} is the file {path}, which a run takes along; name it by its path"
+        raise OptionError(msg)
+    return {name: "code"}
 
 
 def load_plugin(path: Path) -> Callable[..., Any]:

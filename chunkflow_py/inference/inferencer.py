@@ -5,18 +5,16 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.chunk import Chunk, Voxels
-from chunkflow_py.errors import OptionError
 from chunkflow_py.inference.accuracy import compare
 from chunkflow_py.inference.activations import Activations, NetworkMemory
 from chunkflow_py.inference.backends import create_backend, describe_profile
-from chunkflow_py.inference.bioimage import is_package
 from chunkflow_py.inference.engine import Engine, as_channels
 from chunkflow_py.inference.feed import Cut, sample
+from chunkflow_py.inference.files import network_code, network_files
 from chunkflow_py.inference.fit import check_fits
 from chunkflow_py.inference.grid import divisor_warning
 from chunkflow_py.inference.memory import (
@@ -27,7 +25,6 @@ from chunkflow_py.inference.memory import (
     Workload,
     forecast,
 )
-from chunkflow_py.inference.models import is_built_in
 from chunkflow_py.inference.normalize import dtype_warning
 from chunkflow_py.inference.voxel_size import check_voxel_size
 from chunkflow_py.memory import Need, describe_bytes
@@ -50,31 +47,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def check_network(network: dict[str, Any]) -> None:
-    """Find out before any work what would stop the network from being loaded.
-
-    Args:
-        network: arguments of `chunkflow_py.inference.backends.create_backend`.
-
-    Raises:
-        OptionError: no model is named, or a file does not exist.
-    """
-    model, weights = network.get("model"), network.get("weights")
-    if network["framework"] != "identity" and model is None:
-        msg = f"--framework {network['framework']} needs a network; give --convnet-model"
-        raise OptionError(msg)
-    files = {"--convnet-weight-path": weights}
-    if model is not None and not is_built_in(model):
-        files["--convnet-model"] = model
-    for option, path in files.items():
-        if path is not None and not Path(path).exists():
-            msg = f"{option} {path} does not exist (looked in {Path.cwd()})"
-            raise OptionError(msg)
-        if path is not None and Path(path).is_dir() and not is_package(path):
-            msg = f"{option} {path} is a folder; name a file in it"
-            raise OptionError(msg)
-
-
 @dataclass
 class Inferencer:
     """A network that is called on chunks and returns chunks.
@@ -90,6 +62,7 @@ class Inferencer:
             their type, because nobody chose that.
         model_voxel_size_nm: voxel size the network was trained with, zyx; images more than 10 %
             off are refused.
+        statistics: path of the file that the normalisation was taken from, if there is one.
         report_precision: log the numerical profile with the first chunk, and, where the network
             does not run in plain float32, its error against that on a few patches.
         on_progress: called as (patches done, patches in all).
@@ -101,6 +74,7 @@ class Inferencer:
     mask: Mask | None = None
     warn_of_dtype: bool = False
     model_voxel_size_nm: tuple[float, float, float] | None = None
+    statistics: str | None = None
     report_precision: bool = True
     on_progress: Callable[[int, int], None] | None = None
     engine: Engine | None = field(default=None, init=False, repr=False)
@@ -110,6 +84,29 @@ class Inferencer:
     def settings(self) -> EngineSettings:
         """Settings of the engine."""
         return self.placement.settings
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files that another machine needs: path as it was typed -> ``code`` or ``data``.
+
+        Raises:
+            OptionError: the network needs files beside the one that is named.
+        """
+        read = {} if self.statistics is None else {self.statistics: "data"}
+        return network_files(self.network) | read
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """What it runs that is not part of this package, in words."""
+        return network_code(self.network)
+
+    @property
+    def profile(self) -> dict[str, str] | None:
+        """What decides the bytes; ``None`` until the network is loaded (--backend auto: chosen)."""
+        if self.engine is None:
+            return None
+        self.engine.wait_until_idle()  # until then it may be compiled, which the profile tells
+        return dict(self.engine.backend.profile)
 
     def __enter__(self) -> Inferencer:
         """Load the network; what takes a while goes on while the first chunk is read."""

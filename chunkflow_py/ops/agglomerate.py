@@ -17,7 +17,7 @@ import click
 
 from chunkflow_py.errors import OptionError, needs_extra
 from chunkflow_py.params import Decorator, ItemName, input_option, output_option
-from chunkflow_py.segmentation import MEAN_AFFINITY
+from chunkflow_py.segmentation import MEAN_AFFINITY, score_code
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
@@ -74,6 +74,11 @@ class Agglomerator:
     output_name: str
     fragments_name: str | None
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """What it runs that is not part of this package, in words."""
+        return score_code(self.settings)
 
     def __enter__(self) -> Agglomerator:
         """Find out that the libraries are there before a network has run for hours."""

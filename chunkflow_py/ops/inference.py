@@ -118,7 +118,8 @@ if TYPE_CHECKING:
 @click.option("--trust-weights", is_flag=True, help="Unpickle weight files that may hold code.")
 def command(**options: Any) -> Inferencer:
     """Check sizes and options; the network is loaded when the whole line has been accepted."""
-    from chunkflow_py.inference.inferencer import Inferencer, check_network
+    from chunkflow_py.inference.files import check_network
+    from chunkflow_py.inference.inferencer import Inferencer
     from chunkflow_py.inference.options import network_options, settings_from, with_package
     from chunkflow_py.inference.placement import Placement
 
@@ -134,6 +135,7 @@ def command(**options: Any) -> Inferencer:
         patch_divisor=options["patch_divisor"],
         model_voxel_size_nm=said["model_voxel_size_nm"],
         warn_of_dtype=options["normalize"] is None and "package" not in said,
+        statistics=options["normalize_statistics"],
         mask=_mask(options["patch_mask"], options["patch_mask_mip"]),
     )
 

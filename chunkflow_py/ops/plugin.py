@@ -11,7 +11,6 @@ calls that operator on `chunk`. Options that are not listed here go to the plugi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +25,11 @@ from chunkflow_py.plugin import (
     find_plugin,
     load_plugin,
     parse_arguments,
+    plugin_files,
     split_options,
+    unknown_plugin,
 )
+from chunkflow_py.segmentation import score_code
 from chunkflow_py.stages import StageCommand, operator
 
 if TYPE_CHECKING:
@@ -57,6 +59,16 @@ class Plugin:
     outputs: tuple[str, ...] = ()
     keywords: dict[str, Any] = field(default_factory=dict)
     function: Callable[..., Any] | None = None
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The file that another machine needs, as it was typed; see `plugin_files`."""
+        return {} if self.path is None else plugin_files(self.name, self.path)
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """What it runs that is not part of this package, in words."""
+        return score_code(self.keywords) if self.path is None else (f"the plugin {self.name}",)
 
     def __enter__(self) -> Plugin:
         """Load the file."""
@@ -125,16 +137,7 @@ def command(
     path = find_plugin(file)
     function = None if path else _built_in(file)
     if path is None and function is None:
-        operators = [
-            entry.stem.replace("_", "-") for entry in Path(__file__).parent.glob("[!_]*.py")
-        ]
-        near = get_close_matches(file, operators, n=1, cutoff=0.6)
-        hint = f"; did you mean {near[0].replace('_', '-')}?" if near else ""
-        msg = (
-            f"plugin {file!r} is neither a file in {Path.cwd()} or $CHUNKFLOW_PLUGIN_DIR, nor an "
-            f"operator that can be called{hint}"
-        )
-        raise OptionError(msg)
+        raise OptionError(unknown_plugin(file, Path(__file__).parent))
     inputs, outputs = input_names or (), output_names or ()
     if function is not None:
         inputs, outputs = input_names or ("chunk",), output_names or ("chunk",)

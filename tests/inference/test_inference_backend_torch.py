@@ -17,6 +17,7 @@ from torch import nn
 from chunkflow_py.errors import ModelError, OptionError, OutOfMemoryError
 from chunkflow_py.geometry import Zyx
 from chunkflow_py.inference.backends import create_backend, describe_profile
+from chunkflow_py.inference.backends.device import numerical_profile
 from chunkflow_py.inference.backends.network import NetworkSource
 from chunkflow_py.inference.backends.precision import bfloat16_unit, cuda_switches
 from chunkflow_py.inference.backends.torch_core import TorchCore
@@ -507,3 +508,11 @@ def test_tf32_is_a_choice(write):
     assert (exact.profile["tf32"], fast.profile["tf32"]) == ("off", "on")
     cpu = create_backend(**(settings | {"device": "cpu"}))
     assert float((exact(batch().cuda()).cpu() - cpu(batch())).abs().max()) < 1e-5
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_the_profile_names_the_model_of_a_gpu_not_its_place():
+    """Two GPUs of one model in one machine compute with the same profile."""
+    last = torch.device("cuda", torch.cuda.device_count() - 1)
+    assert numerical_profile(last)["device"] == f"cuda {torch.cuda.get_device_name(last)}"

@@ -6,8 +6,9 @@ import pytest
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.errors import GeometryError, OptionError
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.inference.files import check_network, network_files
 from chunkflow_py.inference.grid import PatchGeometry
-from chunkflow_py.inference.inferencer import Inferencer, check_network
+from chunkflow_py.inference.inferencer import Inferencer
 from chunkflow_py.inference.placement import Placement
 from chunkflow_py.inference.settings import EngineSettings
 from chunkflow_py.stages import Outline
@@ -224,6 +225,26 @@ def test_missing_files_are_found_before_any_work(tmp_path):
         check_network({"framework": "pytorch", "model": "rsunet", "weights": weights})
     with pytest.raises(OptionError, match="needs a network"):
         check_network({"framework": "pytorch", "model": None, "weights": None})
+
+
+def test_the_profile_is_known_when_the_network_is_loaded():
+    """What decides the bytes is told between entering and leaving."""
+    inferencer = create()
+    assert inferencer.profile is None
+    with inferencer:
+        assert inferencer.profile == inferencer.engine.backend.profile
+        assert inferencer.profile["framework"] == "identity"
+
+
+def test_networks_in_folders_are_not_taken_along(tmp_path):
+    """A package is taken along as an archive, not as a folder."""
+    (tmp_path / "rdf.yaml").touch()
+    archive = str(tmp_path / "net.zip")
+    (tmp_path / "net.zip").touch()
+    assert network_files({"model": archive}) == {archive: "code"}
+    for path in (tmp_path, tmp_path / "rdf.yaml"):
+        with pytest.raises(OptionError, match="takes along one; zip it"):
+            network_files({"model": str(path)})
 
 
 @pytest.mark.parametrize("grid", ["anchored", "padded"])

@@ -5,6 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from chunkflow_py.chunk import Chunk
+from chunkflow_py.cli.line import read_line
 from chunkflow_py.cli.main import cli
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.ops.agglomerate import Agglomerator, agglomerate, command
@@ -87,3 +88,11 @@ def test_a_chunk_without_affinities_is_explained() -> None:
     result = CliRunner().invoke(cli, ["create-chunk", "-s", "4", "4", "4", "agglomerate"])
     assert result.exit_code == 1
     assert "(3, z, y, x), got (4, 4, 4)" in result.output
+
+
+def test_a_score_of_ones_own_is_code():
+    """A scoring function that waterz would compile is code; the usual one is not."""
+    (usual,) = read_line(["agglomerate"])
+    assert usual.body.code == ()
+    (own,) = read_line(["agglomerate", "--scoring-function", "One<Two>"])
+    assert own.body.code == ("the scoring function One<Two>, as C++",)

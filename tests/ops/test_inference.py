@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from chunkflow_py.chunk import Chunk
+from chunkflow_py.cli.line import read_line
 from chunkflow_py.cli.main import main
+from chunkflow_py.errors import OptionError
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.statistics import statistics_of
 from chunkflow_py.ops.inference import command
@@ -319,3 +321,33 @@ def test_names_of_outputs_are_checked_before_any_work(folder, capsys):
     assert "save-h5 reads 'map', which no operator before it makes" in text
     assert "a, b" in text
     assert not (folder / "out.h5").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "files", "code"),
+    [
+        ("-f identity", {}, 0),
+        ("-m rsunet -w {}/w.pt", {"w.pt": "data"}, 0),
+        ("-m rsunet -w {}/w.pt --trust-weights", {"w.pt": "code"}, 1),
+        ("-m {}/net.py -w {}/w.pt", {"net.py": "code", "w.pt": "data"}, 1),
+        ("-m {}/net.pt", {"net.pt": "code"}, 1),
+        ("-m {}/net.onnx", {"net.onnx": "data"}, 0),
+    ],
+)
+def test_what_a_run_takes_along(tmp_path, words, files, code):
+    """Files are named as they were typed; a network that is no built-in one is code, ONNX data."""
+    for name in ("net.py", "net.pt", "net.onnx", "w.pt"):
+        (tmp_path / name).touch()
+    line = f"inference -s 4 8 8 -v 0 0 0 {words.replace('{}', str(tmp_path))}"
+    body = read_line(line.split())[0].body
+    assert body.files == {f"{tmp_path}/{name}": role for name, role in files.items()}
+    assert len(body.code) == code
+    assert all(str(tmp_path) in said for said in body.code)
+
+
+def test_networks_of_several_files_are_not_taken_along(tmp_path):
+    """A network that needs files beside the one that is named is refused, with what to do."""
+    (tmp_path / "net.xml").touch()
+    body = read_line(f"inference -s 4 8 8 -v 0 0 0 -m {tmp_path}/net.xml".split())[0].body
+    with pytest.raises(OptionError, match=r"net.xml is in two files .* name the .onnx file"):
+        _ = body.files

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chunkflow_py.chunk import Chunk
+from chunkflow_py.cli.line import read_line
 from chunkflow_py.cli.main import cli
 from chunkflow_py.errors import ChunkError, OptionError
 from chunkflow_py.ops.plugin import Plugin, command
@@ -218,3 +219,20 @@ def test_contradictions_are_refused():
     assert (result.exit_code, "leave one out" in result.output) == (2, True)
     result = run("create-chunk plugin -f threshold --threshold 1 save-h6 -f x.h5")
     assert (result.exit_code, "save-h5" in result.output) == (2, True)
+
+
+def test_what_a_run_takes_along(tmp_path, monkeypatch):
+    """The file of a plugin is code that other machines need; one that is built in is neither."""
+    path = tmp_path / "double.py"
+    path.write_text("def execute(chunk):\n    return chunk.array * 2\n")
+    (body,) = (stage.body for stage in read_line(["plugin", "-f", str(path)]))
+    assert body.files == {str(path): "code"}
+    assert body.code == (f"the plugin {path}",)
+    (built_in,) = (stage.body for stage in read_line(["plugin", "-f", "quantize"]))
+    assert (built_in.files, built_in.code) == ({}, ())
+    score = ["plugin", "-f", "agglomerate", "--scoring-function", "MinSize<int>"]
+    assert read_line(score)[0].body.code == ("the scoring function MinSize<int>, as C++",)
+    monkeypatch.setenv("CHUNKFLOW_PLUGIN_DIR", str(tmp_path))
+    (found,) = (stage.body for stage in read_line(["plugin", "-f", "double"]))
+    with pytest.raises(OptionError, match="plugin double is the file .*/double.py, which a run ta"):
+        _ = found.files

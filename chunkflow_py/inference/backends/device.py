@@ -63,10 +63,14 @@ def describe_device(device: torch.device) -> str:
 
 
 def numerical_profile(device: torch.device, **more: str) -> dict[str, str]:
-    """Return what decides the bytes of a result: library, device, threads, and *more*."""
+    """Return what decides the bytes of a result: library, device, threads, and *more*.
+
+    Which of several GPUs it is does not decide them, only its model.
+    """
     import torch
 
-    profile = {"torch": torch.__version__, "device": describe_device(device)}
+    named = describe_device(device).replace(str(device), device.type, 1)
+    profile = {"torch": torch.__version__, "device": named}
     if device.type == "cpu":
         profile["threads"] = str(torch.get_num_threads())
     else:
