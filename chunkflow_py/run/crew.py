@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.run.child import Broken, Ended, Ready
     from chunkflow_py.run.intake import Job
+    from chunkflow_py.run.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +83,7 @@ class Crew:
 
     Args:
         start: what they run.
-        processes: how many there are.
-        devices: which each of them sees, in turn; empty: all.
-        task_limit_s: from the start of a task's first operator to the end of its last one.
+        settings: how many there are, which devices they see, and how long a task may take.
         clock: of the leases.
         post: called in threads with a child and its messages, see `Child`.
         on_failed: called with a task, and why it has failed.
@@ -96,18 +95,18 @@ class Crew:
     def __init__(
         self,
         start: ChildStart,
-        processes: int,
-        devices: Sequence[str | None],
-        task_limit_s: float | None,
+        settings: Settings,
         clock: Callable[[], float],
         post: Callable[[Child[Job], Sequence[Any] | None], None],
         on_failed: Callable[[Job, Fault], None],
     ) -> None:
         """Start no child yet."""
-        self._start, self._limit_s, self._clock = start, task_limit_s, clock
+        self._start, self._limit_s, self._clock = start, settings.task_limit_s, clock
         self._post, self._on_failed = post, on_failed
-        names = list(devices) or [None]
-        self._seats = [_Seat(number, names[number % len(names)]) for number in range(processes)]
+        names = list(settings.devices) or [None]
+        self._seats = [
+            _Seat(number, names[number % len(names)]) for number in range(settings.processes)
+        ]
         self._ready: deque[Job] = deque()
         self._suspects: deque[Job] = deque()
         self._look_at = 0.0

@@ -236,10 +236,9 @@ class Settler(_Batches):
             self._returns.release(leases)
             return
         if self._records_attempts:
-            for record in (
-                each for each, is_first in zip(records, first, strict=True) if not is_first
-            ):
-                self._tried(lambda r=record: self._ledger.finish(r))
+            for record, is_first in zip(records, first, strict=True):
+                if not is_first:
+                    self._tried(partial(self._ledger.finish, record))
         reached("recorded-not-acknowledged")
         if not unsafe:
             self._returns.acknowledge(leases)

@@ -14,27 +14,26 @@ is acknowledged after that. Whatever dies before leaves a message that is delive
 from __future__ import annotations
 
 import logging
-import random
 import secrets
 import signal
 import threading
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, cast
 
 from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.queue.leases import LeaseKeeper
 from chunkflow_py.run.child import DEAF_TO, Broken, Ended, Ready
+from chunkflow_py.run.completion import CompletionWatch
 from chunkflow_py.run.crew import Crew
 from chunkflow_py.run.intake import Intake, Job, Work
 from chunkflow_py.run.interruption import InterruptionWatch
-from chunkflow_py.run.limits import Limits
-from chunkflow_py.run.outcome import Fault, fault_of
+from chunkflow_py.run.outcome import Fault
 from chunkflow_py.run.patience import Patience
 from chunkflow_py.run.record import Failure, Record
 from chunkflow_py.run.returns import Caps, Returns, Settler
+from chunkflow_py.run.settings import Listener, Outcome, Settings
 from chunkflow_py.store.protocol import Stored
 
 if TYPE_CHECKING:
@@ -44,93 +43,18 @@ if TYPE_CHECKING:
     from chunkflow_py.queue.protocol import Counts, Queue
     from chunkflow_py.run.children import Child, ChildStart
     from chunkflow_py.run.ledger import Ledger, LedgerCounts
+    from chunkflow_py.run.settings import EndState
     from chunkflow_py.task_plan import Plan
+
+__all__ = ["Listener", "Outcome", "Settings", "Supervisor"]
 
 logger = logging.getLogger(__name__)
 
-EndState = Literal["complete", "complete-with-failures", "stopped", "stage-closed"]
-
 TICK_S = 0.2
-FIRST_CHECK_S, LONGEST_CHECK_S = 0.3, 30.0  # whether all is done, while there is nothing to do
 RELEASE_S = 2.0  # in which what has not begun is given back
 MOST_SETTLING = 2048  # tasks that wait to be recorded; more are not taken
 AGAIN_S = 5.0  # before a task comes again that cannot be taken now
 LATE_S = 1.0  # at least, before the end of a lease that is not renewed, work on its task stops
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a worker works.
-
-    Attributes:
-        processes: number of children.
-        devices: that they see, in turn; empty: all of them see all.
-        lease_s: of messages; renewed every third of it.
-        max_failures, max_transient: failures that end a task: its own, and those that may pass.
-        retry_s: before a task that failed is tried again; doubles each time.
-        task_limit_s: from the start of a task's first operator to the end of its last.
-        until_complete: whether to wait for tasks that others have.
-        limits: of time, tasks and money.
-        grace_s: for tasks in hand, when asked to stop.
-        receive_wait_s: how long one request waits for messages, at most.
-        disk_wait_s: before a disk that was full is tried again.
-        records_attempts: whether attempts are told to the ledger before they begin, for runs whose
-            workers compute different bytes.
-        watches_notices: whether metadata servers of clouds are asked.
-        ahead: for whoever makes the line.
-    """
-
-    processes: int = 1
-    devices: Sequence[str | None] = ()
-    lease_s: float = 120.0
-    max_failures: int = 3
-    max_transient: int = 20
-    retry_s: float = 5.0
-    task_limit_s: float | None = None
-    until_complete: bool = True
-    limits: Limits = field(default_factory=Limits)
-    grace_s: float = 90.0
-    receive_wait_s: float = 10.0
-    disk_wait_s: float = 15.0
-    records_attempts: bool = False
-    watches_notices: bool = True
-    ahead: int | None = None
-
-
-@dataclass
-class Outcome:
-    """How it went.
-
-    Attributes:
-        state: ``complete``: every task of the plan is recorded, by whomever; the same ``-with-
-            failures``; ``stopped`` with work left; ``stage-closed``: the run is at a later stage.
-        words: a sentence for a person.
-        done, skipped, dead: tasks that this worker has recorded so.
-        failures: attempts that have failed here.
-    """
-
-    state: EndState = "stopped"
-    words: str = ""
-    done: int = 0
-    skipped: int = 0
-    dead: int = 0
-    failures: int = 0
-
-
-class Listener:
-    """Hears what a supervisor does; every method may be left out."""
-
-    def child_ready(self, number: int, profile: dict[str, str] | None) -> None:
-        """A child can take tasks."""
-
-    def task_ended(self, record: Record) -> None:
-        """A task is recorded."""
-
-    def task_failed(self, failure: Failure) -> None:
-        """An attempt has failed, and is counted."""
-
-    def changed(self, words: str) -> None:
-        """Something that a person wants to know: it waits, stops, or goes on."""
 
 
 class Supervisor:
@@ -184,9 +108,9 @@ class Supervisor:
         self._signals = 0
         self._drains_until: float | None = None  # seconds of the monotonic clock
         self._is_over = self._leaves_at_once = False
-        self._idle_since: float | None = None
-        self._quiet_since: float | None = None
-        self._check_at, self._check_s, self._is_checking = 0.0, FIRST_CHECK_S, False
+        self._completion = CompletionWatch(
+            queue, ledger, len(plan), 2 * settings.lease_s, settings.until_complete, self._post
+        )
 
     def stop(self, reason: str) -> None:
         """Ask it to stop, from any thread: what has begun is finished first."""
@@ -228,9 +152,7 @@ class Supervisor:
             stack.callback(self._intake.close)
             self._crew = Crew(
                 self._start,
-                settings.processes,
-                settings.devices,
-                settings.task_limit_s,
+                settings,
                 self._keeper.clock,
                 self._from_child,
                 self._failed,
@@ -404,7 +326,7 @@ class Supervisor:
 
     def _received(self, jobs: Sequence[Job]) -> None:
         self._intake.seen(len(jobs))
-        self._idle_since = self._quiet_since = None
+        self._completion.busy()
         fresh = []
         for job in jobs:
             known = self._jobs.get(job.number)
@@ -573,63 +495,21 @@ class Supervisor:
 
     def _look_whether_complete(self, now: float) -> None:
         if self._jobs or self._is_over:
-            self._idle_since = None
+            self._completion.busy()
             return
-        if self._idle_since is None:
-            self._idle_since = now
-            self._check_s = FIRST_CHECK_S
-            self._check_at = now + FIRST_CHECK_S
+        idle_s = self._completion.idle(now)
         idle_exit_s = self._settings.limits.idle_exit_s
-        if idle_exit_s is not None and now - self._idle_since > idle_exit_s:
+        if idle_exit_s is not None and idle_s > idle_exit_s:
             self._stop(f"there was nothing to do for {idle_exit_s:g} s")
-        elif not self._is_checking and now >= self._check_at:
-            self._is_checking = True
-            threading.Thread(target=self._check, name="check", daemon=True).start()
-
-    def _check(self) -> None:
-        """Ask the queue, and, if nothing waits there, the ledger; in a thread of its own."""
-        queued: Counts | None = None
-        recorded: LedgerCounts | None = None
-        try:
-            queued = self._queue.counts()
-            if queued.waiting == 0:
-                recorded = self._ledger.counts()
-        except ChunkflowError as error:
-            if fault_of(error).kind == "permanent":
-                self._post("fatal", error)
-            else:
-                self._post("stuck", str(error))
-        except Exception as error:  # noqa: BLE001 raised in the supervisor's thread
-            self._post("fatal", error)
-        self._post("checked", (queued, recorded))
 
     def _checked(self, queued: Counts | None, recorded: LedgerCounts | None) -> None:
-        now = time.monotonic()
-        self._is_checking = False
-        # Many workers wait for the last task: they must not all ask at the same time.
-        self._check_at = now + self._check_s * random.uniform(0.7, 1.3)  # noqa: S311
-        self._check_s = min(LONGEST_CHECK_S, 1.5 * self._check_s)
-        if self._jobs or self._drains_until is not None or queued is None or recorded is None:
-            self._quiet_since = None
-            return
-        missing = len(self._plan) - recorded.finished
-        if missing <= 0:
-            self._complete(recorded)
-        elif not self._settings.until_complete:
-            self._stop(f"the queue is empty; {missing} tasks are not recorded yet")
-        elif queued.leased:
-            self._quiet_since = None
-        elif self._quiet_since is None:
-            self._quiet_since = now
-        elif now - self._quiet_since > 2 * self._settings.lease_s:
-            self._stop(
-                f"{missing} tasks are neither queued nor recorded; chunkflow repair queues them"
-            )
-
-    def _complete(self, recorded: LedgerCounts) -> None:
-        self._is_over = True
-        outcome = self._outcome
-        outcome.state = "complete-with-failures" if recorded.dead else "complete"
-        outcome.words = f"all {recorded.finished} tasks are recorded"
-        if recorded.dead:
-            outcome.words += f", {recorded.dead} of them as failed"
+        words = self._completion.checked(time.monotonic(), queued, recorded)
+        if recorded is not None and recorded.finished >= len(self._plan):
+            self._is_over = True
+            state, words = "complete", f"all {recorded.finished} tasks are recorded"
+            if recorded.dead:
+                state, words = "complete-with-failures", f"{words}, {recorded.dead} as failed"
+            if self._drains_until is None:
+                self._outcome.state, self._outcome.words = cast("EndState", state), words
+        elif words is not None and not self._jobs:
+            self._stop(words)
