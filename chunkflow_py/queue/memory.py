@@ -26,12 +26,14 @@ class _Taken:
         receives: how often.
         ends: when it can be received again.
         is_leased: somebody works on it until then; else it was released.
+        changes: how often `ends` was set; only the last entry among the ends counts.
     """
 
     body: str
     receives: int
-    ends: float
-    is_leased: bool
+    ends: float = 0.0
+    is_leased: bool = False
+    changes: int = 0
 
 
 @dataclass(slots=True)
@@ -41,7 +43,7 @@ class _State:
     changed: Condition = field(default_factory=Condition)
     waiting: deque[str] = field(default_factory=deque)  # never received
     taken: dict[int, _Taken] = field(default_factory=dict)
-    # (when, number, receives); one of a later receipt or release makes an older one void.
+    # (when, number, changes): what ends first comes first.
     ends: list[tuple[float, int, int]] = field(default_factory=list)
     dead: list[DeadLetter] = field(default_factory=list)
     numbers: int = 0
@@ -106,18 +108,17 @@ class MemoryQueue:
 
     def _take(self, most: int, now: float, ends: float) -> list[Message]:
         state = self._state
-        messages: list[Message] = []
-        while len(messages) < most and state.ends and state.ends[0][0] <= now:
-            when, number, receives = heappop(state.ends)
+        free: list[tuple[int, _Taken]] = []
+        while len(free) < most and state.ends and state.ends[0][0] <= now:
+            _, number, changes = heappop(state.ends)
             taken = state.taken.get(number)
-            if taken is None or (taken.ends, taken.receives) != (when, receives):
-                continue
-            messages.append(self._lease(number, taken, ends))
-        while len(messages) < most and state.waiting:
+            if taken is not None and taken.changes == changes:
+                free.append((number, taken))
+        while len(free) < most and state.waiting:
             state.numbers += 1
-            taken = state.taken[state.numbers] = _Taken(state.waiting.popleft(), 0, 0, False)
-            messages.append(self._lease(state.numbers, taken, ends))
-        return messages
+            taken = state.taken[state.numbers] = _Taken(state.waiting.popleft(), 0)
+            free.append((state.numbers, taken))
+        return [self._lease(number, taken, ends) for number, taken in free]
 
     def _lease(self, number: int, taken: _Taken, ends: float) -> Message:
         taken.receives += 1
@@ -126,7 +127,8 @@ class MemoryQueue:
 
     def _hide(self, number: int, taken: _Taken, ends: float, *, is_leased: bool) -> None:
         taken.ends, taken.is_leased = ends, is_leased
-        heappush(self._state.ends, (ends, number, taken.receives))
+        taken.changes += 1
+        heappush(self._state.ends, (ends, number, taken.changes))
 
     def _mine(self, message: Message) -> tuple[int, _Taken] | None:
         """Return the message that a handle names, unless it is not leased by it any more."""

@@ -42,10 +42,10 @@ time.sleep(600)
 """
 
 
-def run_script(script, url, lease_s):
+def run_script(script, *arguments):
     """Start another process that runs *script*."""
     return subprocess.Popen(
-        [sys.executable, "-c", script, url, str(lease_s)],
+        [sys.executable, "-c", script, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -60,6 +60,64 @@ def received(queue, count, lease_s=LONG_S):
         assert time.monotonic() < end, f"{len(messages)} of {count} messages came"
         messages += queue.receive(min(10, count - len(messages)), lease_s, 0.5)
     return messages
+
+
+# Takes messages, notes each before it acknowledges it, and is killed at any instant.
+NOTE = """
+import os, sys
+from chunkflow_py.queue.protocol import open_queue
+queue = open_queue(sys.argv[1])
+notes = os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+print("ready", flush=True)
+while True:
+    messages = queue.receive(4, float(sys.argv[2]), 0.1)
+    queue.extend(messages, float(sys.argv[2]))
+    for message in messages:
+        os.write(notes, f"{message.body}\\n".encode())
+    queue.acknowledge(messages[:3])
+    queue.release(messages[3:])
+"""
+# Sends batches and says when each has been sent; is killed at any instant.
+SEND = """
+import sys
+from chunkflow_py.queue.protocol import open_queue
+queue = open_queue(sys.argv[1])
+while True:
+    queue.send(f"{n}-{n + 1}_0-512_0-512" for n in range(int(sys.argv[2])))
+    print("sent", flush=True)
+"""
+
+
+def killed_consumers(queue, notes, kills=8, lease_s=0.5):
+    """Let consumers be killed at any instant; return what any of them, or we at last, have had."""
+    for number in range(kills):
+        consumer = run_script(NOTE, queue.url, lease_s, str(notes))
+        try:
+            assert consumer.stdout.readline() == "ready\n"
+            time.sleep(0.01 + 0.02 * number)
+        finally:
+            consumer.kill()
+            consumer.communicate()
+    had = notes.read_text().splitlines()
+    while True:
+        messages = queue.receive(10, LONG_S, 2 * lease_s)
+        if not messages:
+            return had
+        had += [message.body for message in messages]
+        assert queue.acknowledge(messages) == []
+
+
+def killed_producer(url, batch):
+    """Let a producer be killed at any instant; return how many it said it had sent."""
+    producer = run_script(SEND, url, batch)
+    try:
+        for _ in range(3):
+            assert producer.stdout.readline() == "sent\n"
+        time.sleep(0.05)
+    finally:
+        producer.kill()
+        rest = producer.communicate()[0]
+    return batch * (3 + rest.count("sent\n"))
 
 
 class QueueContract:
@@ -136,6 +194,18 @@ class QueueContract:
             open_queue(url)
         open_queue(url, create=True).close()
         open_queue(url).close()
+
+    def test_made_by_several_at_once(self, url):
+        """Producers that start together make one queue, and all can send."""
+
+        def make(number):
+            with closing(open_queue(url, create=True)) as mine:
+                return mine.send([str(number)])
+
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(make, range(8))) == [1] * 8
+        with closing(open_queue(url)) as queue:
+            assert sorted(message.body for message in received(queue, 8)) == sorted("01234567")
 
     def test_creating_again_keeps_the_messages(self, queue, url):
         """A producer that is run again finds what it has sent."""

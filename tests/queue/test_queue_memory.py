@@ -4,6 +4,9 @@ import itertools
 
 import pytest
 from contracts.queue_contract import QueueContract
+from contracts.queue_model import QueueModel
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from chunkflow_py.queue.memory import MemoryQueue
 
@@ -20,6 +23,17 @@ class TestMemoryQueue(QueueContract):
     def url(self):
         """Return a name of its own."""
         return f"memory://test-{next(NUMBERS)}"
+
+
+def test_it_does_what_the_model_does():
+    """No order of calls, and no time between them, makes a difference to a simple model."""
+
+    def open_queue(clock):
+        return MemoryQueue(f"model-{next(NUMBERS)}", create=True, clock=clock)
+
+    run_state_machine_as_test(
+        lambda: QueueModel(open_queue), settings=settings(max_examples=60, stateful_step_count=30)
+    )
 
 
 def test_simulated_time():

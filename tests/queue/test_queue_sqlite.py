@@ -1,7 +1,28 @@
 """The queue in a SQLite file."""
 
+import itertools
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+
 import pytest
-from contracts.queue_contract import QueueContract
+from contracts.queue_contract import (
+    LONG_S,
+    QueueContract,
+    killed_consumers,
+    killed_producer,
+    received,
+)
+from contracts.queue_model import QueueModel
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from chunkflow_py.errors import QueueError
+from chunkflow_py.queue import mounts
+from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.sqlite import SqliteQueue
 
 
 class TestSqliteQueue(QueueContract):
@@ -11,3 +32,187 @@ class TestSqliteQueue(QueueContract):
     def url(self, tmp_path):
         """Return a file that does not exist, in a folder that does not either."""
         return f"sqlite://{tmp_path}/a folder/tasks #1?.db"
+
+
+@pytest.fixture
+def queue(tmp_path):
+    """A queue, and its file: tasks.db."""
+    with closing(open_queue(f"sqlite://{tmp_path}/tasks.db", create=True)) as queue:
+        yield queue
+
+
+def test_it_does_what_the_model_does(tmp_path):
+    """No order of calls, and no time between them, makes a difference to a simple model."""
+    numbers = itertools.count()
+
+    def make(clock):
+        return SqliteQueue(f"{tmp_path}/{next(numbers)}.db", create=True, clock=clock)
+
+    run_state_machine_as_test(
+        lambda: QueueModel(make), settings=settings(max_examples=40, stateful_step_count=30)
+    )
+
+
+def test_a_killed_producer(queue, tmp_path):
+    """What a producer has sent is there though it was killed, and its last batch whole or not."""
+    said = killed_producer(queue.url, 500)
+    waiting = queue.counts().waiting
+    assert waiting - said in {0, 500, 1000}
+    with closing(sqlite3.connect(tmp_path / "tasks.db")) as file:
+        assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert file.execute("SELECT count(*) FROM waiting").fetchone() == (waiting,)
+
+
+def test_killed_consumers(queue, tmp_path):
+    """Whenever consumers are killed, every message is had by one that lives."""
+    bodies = [str(number) for number in range(5000)]
+    queue.send(bodies)
+    assert set(killed_consumers(queue, tmp_path / "notes")) == set(bodies)
+    assert queue.counts().waiting == queue.counts().leased == 0
+
+
+def test_the_wall_clock_is_not_asked(queue, monkeypatch):
+    """Leases begin and end rightly whatever the time of day does."""
+
+    def jump():
+        raise AssertionError
+
+    monkeypatch.setattr(time, "time", jump)
+    queue.send(["a"])
+    assert received(queue, 1, 0.2)[0].receives == 1
+    assert received(queue, 1)[0].receives == 2
+    assert queue.receive(1, LONG_S) == []
+
+
+def test_leases_end_when_the_machine_starts(queue, tmp_path):
+    """After a start of the machine nobody waits for leases and delays of before."""
+    queue.send(["a", "b"])
+    held, late = received(queue, 2)
+    queue.release([late], LONG_S)
+    queue.close()
+    with closing(sqlite3.connect(tmp_path / "tasks.db")) as file, file:
+        assert file.execute("UPDATE machine SET boot = 'of before'").rowcount == 1
+    with closing(open_queue(queue.url)) as again:
+        assert again.counts().waiting == 2
+        assert sorted(message.receives for message in received(again, 2)) == [2, 2]
+    with closing(open_queue(queue.url)) as again:  # this start is known now
+        assert again.counts().leased == 2
+
+
+FORK = """
+import os, sys
+from chunkflow_py.queue.protocol import open_queue
+queue = open_queue(sys.argv[1])
+mine, yours = queue.receive(5, 60), queue.receive(5, 60)
+closed, close = os.pipe()
+if not os.fork():
+    os.read(closed, 1)
+    assert queue.acknowledge(yours) == []
+    os._exit(0)
+assert queue.acknowledge(mine) == []
+queue.close()
+os.write(close, b"x")
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+assert queue.counts().waiting == 10, queue.counts()
+assert queue.counts().leased == 0, queue.counts()
+"""
+
+
+def test_a_fork_with_an_open_queue(queue):
+    """Parent and child go on with a queue that was open before the fork, and disturb nobody."""
+    queue.send(map(str, range(20)))
+    queue.close()
+    subprocess.run([sys.executable, "-c", FORK, queue.url], check=True, timeout=60)
+    assert queue.counts().waiting == 10
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda path: path.write_text("tasks\n" * 200), "not a database"),
+        (lambda path: path.mkdir(), "unable to open"),
+        (
+            lambda path: sqlite3.connect(path).executescript("CREATE TABLE x (y)").close(),
+            "no queue; choose another",
+        ),
+    ],
+)
+def test_what_is_no_queue_is_left_alone(tmp_path, make, reason):
+    """A file or folder of somebody else is refused, also by a producer, and not changed."""
+    path = tmp_path / "tasks.db"
+    make(path)
+    before = None if path.is_dir() else path.read_bytes()
+    for create in (True, False):
+        with pytest.raises(QueueError, match=reason):
+            open_queue(f"sqlite://{path}", create=create)
+    assert before is None or path.read_bytes() == before
+
+
+def test_a_worker_leaves_nothing_where_no_queue_is(tmp_path):
+    """Looking for a queue does not make a file."""
+    with pytest.raises(QueueError, match=r"tasks.db does not exist; generate-tasks"):
+        open_queue(f"sqlite://{tmp_path}/tasks.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_text_that_cannot_be_stored(queue):
+    """Half of a character is refused with the number of messages that were sent before."""
+    with pytest.raises(QueueError, match="surrogates not allowed; 0 messages before it were sent"):
+        queue.send(["a", "\ud800"])
+    assert queue.counts().waiting == 0
+
+
+def test_a_path_of_here(tmp_path, monkeypatch):
+    """A relative path is of the current folder, and the queue knows the whole one."""
+    monkeypatch.chdir(tmp_path)
+    with closing(open_queue("sqlite://a/tasks.db", create=True)) as queue:
+        assert queue.url == f"sqlite://{tmp_path}/a/tasks.db"
+
+
+MOUNTS = r"""
+22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
+23 22 0:21 / /proc rw - proc proc rw
+40 22 0:50 / /home rw,relatime - nfs4 server:/home rw,vers=4.2
+41 40 254:2 / /home/me/my\040disk rw master:2 propagate_from:3 - xfs /dev/vdb rw
+42 22 0:51 / /scratch rw - lustre 10.0.0.1@tcp:/scratch rw
+43 42 0:52 / /scratch rw - tmpfs tmpfs rw
+44 22 0:53 /sub /mnt/gpfs rw - gpfs gpfs0 rw
+45 22 0:54 / /mnt/share rw - cifs //server/share rw
+46 22 0:55 / /mnt/ssh rw - fuse.sshfs host: rw
+a line that is none
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/tmp/x", "ext4"),
+        ("/home", "nfs4"),
+        ("/home/me/x", "nfs4"),
+        ("/home/me/my disk/x", "xfs"),
+        ("/homework", "ext4"),
+        ("/scratch/x", "tmpfs"),
+        ("/mnt/gpfs/x", "gpfs"),
+        ("/mnt/share/x", "cifs"),
+        ("/mnt/ssh/x", "fuse.sshfs"),
+    ],
+)
+def test_file_systems(tmp_path, path, expected):
+    """The mount nearest to a path, and the last one there, says what file system it is on."""
+    assert mounts.file_system(type(tmp_path)(path), MOUNTS) == expected
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "lustre", "gpfs", "cifs", "beegfs", "fuse.sshfs"])
+def test_shared_file_systems_are_refused(tmp_path, monkeypatch, kind):
+    """Where machines share files, the queue that can be shared is named, and no file is made."""
+    table = tmp_path / "mountinfo"
+    table.write_text(f"1 0 0:1 / / rw - ext4 disk rw\n2 1 0:2 / {tmp_path} rw - {kind} far rw\n")
+    monkeypatch.setattr(mounts, "MOUNTS", table)
+    with pytest.raises(QueueError, match=rf"on a {kind} file.*use file://{tmp_path}/tasks, which"):
+        open_queue(f"sqlite://{tmp_path}/tasks.db", create=True)
+    assert list(tmp_path.iterdir()) == [table]
+
+
+def test_this_file_system_is_known(tmp_path):
+    """The table of the machine that runs the tests can be read."""
+    assert mounts.file_system(tmp_path.resolve(), mounts.MOUNTS.read_text()) != "unknown"
