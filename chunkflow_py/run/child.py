@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # What asks a worker to stop is for its supervisor; terminals and Slurm send it to everybody.
 DEAF_TO = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 WHERE = signal.SIGUSR2  # asks where all threads are
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _PR_SET_PDEATHSIG = 1
 
 
@@ -221,7 +221,7 @@ class _BoardListener(Listener):
         self._numbers = {each.name: number for number, each in enumerate(operators)}
         ahead = self._pipeline.ahead
         window = sum(lane.tasks for lane in lanes_of(operators, ahead)) if ahead else 1
-        self._send(Ready(_profile(operators), tuple(self._numbers), max(1, window)))
+        self._send(Ready(profile_of(operators), tuple(self._numbers), max(1, window)))
 
     def operator_started(self, label: str, task: Task) -> None:
         if isinstance(task.lease, ChildLease):
@@ -282,7 +282,7 @@ def _settle(options: Options) -> None:
     if options.device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = options.device
     if options.threads is not None:
-        os.environ.update(dict.fromkeys(_THREADS, str(options.threads)))
+        os.environ.update(dict.fromkeys(THREADS, str(options.threads)))
 
 
 def _read(connection: Connection, feed: Feed) -> None:
@@ -305,7 +305,7 @@ def _work(line: bytes, feed: Feed, sender: Sender, board: Board) -> None:
     pipeline.listener = _BoardListener(board, pipeline, sender.send)
     for task in pipeline.run():
         if isinstance(task.lease, ChildLease):
-            ended = _ended(task, task.lease)
+            ended = ended_of(task, task.lease)
             if ended.fault and ended.fault.breaks_process:
                 sender.send(Broken(ended.fault))
                 sender.close()
@@ -316,7 +316,8 @@ def _work(line: bytes, feed: Feed, sender: Sender, board: Board) -> None:
         del task  # it may hold chunks
 
 
-def _ended(task: Task, lease: ChildLease) -> Ended:
+def ended_of(task: Task, lease: ChildLease) -> Ended:
+    """Return how a task came to the end of its line."""
     written = tuple((each.url, each.size, each.checksum) for each in task.written)
     common = lease.slot, lease.number
     match task.outcome:
@@ -330,7 +331,7 @@ def _ended(task: Task, lease: ChildLease) -> Ended:
             return Ended(*common, "failed", None, fault_of(error), task.seconds)
 
 
-def _profile(operators: Sequence[Operator]) -> dict[str, str] | None:
+def profile_of(operators: Sequence[Operator]) -> dict[str, str] | None:
     """Join the profiles of all bodies; what they do not agree on is said for each."""
     merged: dict[str, str] = {}
     for each in operators:
