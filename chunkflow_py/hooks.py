@@ -98,8 +98,11 @@ class HasVoxelSize(Protocol):
 class MakesVoxels(Protocol):
     """A body that knows before the first task what voxels it makes."""
 
-    def voxels(self) -> Voxels | dict[str, Voxels]:
-        """Return their type, channels and meaning; by name, if there are several chunks."""
+    def voxels(self) -> Voxels | dict[str, Voxels] | None:
+        """Return their type, channels and meaning; by name, if there are several chunks.
+
+        ``None`` where only a task will tell.
+        """
 
 
 @runtime_checkable
@@ -200,10 +203,16 @@ class CreatesOutput(Protocol):
 
 @runtime_checkable
 class HasSettle(Protocol):
-    """A source whose tasks were lent to it, so that each is given back after the line."""
+    """A source whose tasks were lent to it, so that each is given back after the line.
+
+    A task that fails does not end the line of such a source.
+    """
 
     def settle(self, task: Task) -> None:
         """Take back a task that has left the line, whatever its outcome."""
+
+    def stop(self) -> None:
+        """Take no more tasks; called while one may be waited for in another thread."""
 
 
 @runtime_checkable
@@ -220,7 +229,7 @@ class HasFiles(Protocol):
     """A body that needs files beside the volumes: a network, its weights, a plugin."""
 
     @property
-    def files(self) -> dict[str, str]:
+    def needed_files(self) -> dict[str, str]:
         """Path of each, as it was typed -> ``code`` (it is run), or ``data``."""
 
 

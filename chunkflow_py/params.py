@@ -5,6 +5,7 @@ Imports neither numpy nor a volume library: parsing a line must stay instant.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -352,3 +353,17 @@ def paired_names(ctx: click.Context) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def is_dry_run() -> bool:
     """Tell whether the line whose options are being read leaves out what saves."""
     return bool(click.get_current_context().find_root().params.get("dry_run"))
+
+
+def environment_number(variable: str, option: str) -> int:
+    """Return the number that whoever started this job has put into the environment.
+
+    Raises:
+        OptionError: it is not there, or not a number.
+    """
+    text = os.environ.get(variable, "")
+    if not text.isdecimal():
+        found = f"is {text!r}" if text else "is not set"
+        msg = f"{option} takes the task's number from {variable}, which {found}"
+        raise OptionError(msg)
+    return int(text)

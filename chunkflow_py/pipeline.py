@@ -25,6 +25,7 @@ from chunkflow_py.hooks import (
     HasHalo,
     HasMargin,
     HasPrepare,
+    HasSettle,
     HasTimes,
     HasVoxelSize,
     KeepsVoxels,
@@ -269,6 +270,8 @@ class Pipeline:
             stream = self._line(stream, stages)
             if close := getattr(stream, "close", None):
                 stack.callback(close)
+            if self.source and isinstance(self.source.body, HasSettle):
+                stack.callback(self.source.body.stop)  # or closing would wait for another task
             for task in stream:
                 self.listener.task_finished(task)
                 yield task

@@ -18,13 +18,11 @@ class Skip(Exception):  # noqa: N818  (a normal way to end a task, not an error)
 
 
 class Lease(Protocol):
-    """The right to work on a message of a queue, kept until it is acknowledged or released.
+    """The right to work on a message of a queue, kept until it is acknowledged or released."""
 
-    Attributes:
-        lost: whether it has ended: somebody else may have the task, so that work on it stops.
-    """
-
-    lost: bool
+    @property
+    def lost(self) -> bool:
+        """Whether it has ended: somebody else may have the task, so that work on it stops."""
 
     def acknowledge(self) -> None:
         """Tell the queue that the task is finished."""

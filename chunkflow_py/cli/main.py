@@ -201,6 +201,7 @@ def run_line(
         verb.act(*([parts_of(ctx, stages)[1:]] if verb.takes_line else []))
         return
     from chunkflow_py.cli import report
+    from chunkflow_py.hooks import HasSettle
     from chunkflow_py.pipeline import Pipeline
     from chunkflow_py.stages import Source
 
@@ -212,14 +213,26 @@ def run_line(
     pipeline = Pipeline(operators, source, ahead=ahead, dry_run=dry_run, listener=listener)
     pipeline.check()
     tasks = pipeline.run()
+    # A queue takes back what fails, and the line goes on; what succeeds later has not failed.
+    settle = source.body.settle if source and isinstance(source.body, HasSettle) else None
+    failed: set[str] = set()
     try:
         for task in tasks:
             if task.failed:
                 listener.print_failure(task, debug=debug)
-                ctx.exit(1)
+                if settle is None:
+                    ctx.exit(1)
+            (failed.add if task.failed else failed.discard)(str(task))
+            if settle is not None:
+                settle(task)
             del task  # or its chunks would live on beside those of the next
     finally:
         tasks.close()
+    if failed:
+        more = ", …" if len(failed) > 10 else ""
+        names = ", ".join(sorted(failed)[:10]) + more
+        click.echo(f"{len(failed)} tasks failed and are in the queue again: {names}", err=True)
+        ctx.exit(1)
 
 
 def _verb_of(stages: Sequence[Operator | Source | Verb]) -> Verb | None:

@@ -121,9 +121,42 @@ def read_boxes(path: str | Path) -> list[BoundingBox]:
     return different
 
 
+def read_rows(path: str | Path, first: int, count: int) -> tuple[list[BoundingBox], int]:
+    """Return some boxes of a .npy file, of which nothing else is read, and how many it holds.
+
+    Args:
+        path: of the file.
+        first: row of the first box.
+        count: of boxes; there are fewer where the file ends before.
+
+    Raises:
+        OptionError: it holds something else; names the place and what is wrong there.
+        VolumeError: it cannot be read.
+    """
+    with os_errors("read", path):
+        try:
+            array = _array(Path(path))
+        except (ValueError, EOFError) as error:
+            if isinstance(error, OptionError):
+                raise
+            msg = f"{path} is no .npy file of boxes: {error}; write it by generate-tasks -f"
+            raise OptionError(msg) from error
+        rows = array[first : first + count].tolist()
+    boxes = [_box(r[:3], r[3:], f"row {n} of {path}") for n, r in enumerate(rows, first)]
+    return boxes, len(array)
+
+
 def _from_npy(path: Path) -> Iterator[BoundingBox]:
+    array = _array(path)
+    for first in range(0, len(array), ROWS_AT_ONCE):
+        for row, numbers in enumerate(array[first : first + ROWS_AT_ONCE].tolist(), first):
+            yield _box(numbers[:3], numbers[3:], f"row {row} of {path}")
+
+
+def _array(path: Path) -> NDArray[Any]:
+    """Map a file of boxes into memory."""
     # Pickles could run code; the check of what was read comes before any use of it.
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    array: Any = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(array, np.ndarray):
         array.close()
         msg = f"{path} is an archive of arrays; save one array with numpy.save"
@@ -134,9 +167,7 @@ def _from_npy(path: Path) -> Iterator[BoundingBox]:
             "(n, 6): z, y, x of the start, then z, y, x of the stop"
         )
         raise OptionError(msg)
-    for first in range(0, len(array), ROWS_AT_ONCE):
-        for row, numbers in enumerate(array[first : first + ROWS_AT_ONCE].tolist(), first):
-            yield _box(numbers[:3], numbers[3:], f"row {row} of {path}")
+    return array
 
 
 def _from_json(path: Path) -> Iterator[BoundingBox]:

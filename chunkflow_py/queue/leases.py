@@ -62,10 +62,15 @@ class Held:
             self._lost = True
         return self._lost
 
+    @property
+    def dropped(self) -> bool:
+        """Whether it was given back to the queue: acknowledged, released or buried."""
+        return not self._kept
+
     def acknowledge(self) -> None:
-        """Drop it, and tell the queue that the task is finished."""
+        """Drop it, and tell the queue that the task is finished, unless somebody else has it."""
         self._keeper.drop(self)
-        if self._keeper.queue.acknowledge([self.message]):
+        if self._lost or self._keeper.queue.acknowledge([self.message]):
             logger.warning("%s was not leased to us any more when finished", self.message.body)
 
     def release(self, delay_s: float = 0.0) -> None:
@@ -73,6 +78,12 @@ class Held:
         self._keeper.drop(self)
         if not self._lost:
             self._keeper.queue.release([self.message], delay_s)
+
+    def bury(self, reason: str) -> None:
+        """Drop it, and put the message aside with the reason."""
+        self._keeper.drop(self)
+        if not self._lost:
+            self._keeper.queue.bury([self.message], reason)
 
 
 class LeaseKeeper:
@@ -154,6 +165,12 @@ class LeaseKeeper:
                 each._kept = False
                 self._held.discard(each)
             self._changed.wait_for(lambda: self._under_way.isdisjoint(held), DROP_WAIT_S)
+
+    def release_all(self) -> None:
+        """Give back whatever is held, at once."""
+        held = self.held
+        self.drop(*held)
+        self.queue.release([each.message for each in held if not each.lost])
 
     def close(self) -> None:
         """Stop renewing; what is still held ends by itself."""

@@ -66,7 +66,7 @@ class SqsQueue:
         place = Place.of(name)
         self.name = place.name
         self._client = SqsClient(f"queue {self.name!r}", place.endpoint, place.region)
-        self._batches = DaemonThreads(2 * SENDERS, "sqs-batches")
+        self._batches = DaemonThreads(SENDERS, "sqs-batches")
         try:
             self._address = find_or_create(self._client, place, create=create)
         except BaseException:
@@ -88,7 +88,7 @@ class SqsQueue:
         try:
             for batch in _batched(bodies):
                 # Bounded, so that the messages in memory do not grow with their number.
-                if len(waiting) >= SENDERS:
+                if len(waiting) >= 2 * SENDERS:
                     sent += waiting.popleft().result()
                 waiting.append(self._batches.submit(self._send_batch, batch))
             while waiting:
@@ -248,10 +248,9 @@ class SqsQueue:
 
     def _at_once(self, calls: Sequence[Any]) -> list[Any]:
         """Return what the calls return, made over several connections."""
-        if len(calls) == 1:
-            return [calls[0]()]
-        futures = [self._batches.submit(call) for call in calls]
-        return [future.result() for future in futures]
+        # The first, which may wait for long, leaves the threads to others.
+        futures = [self._batches.submit(call) for call in calls[1:]]
+        return [call() for call in calls[:1]] + [future.result() for future in futures]
 
     def _of_each(
         self, action: str, messages: Sequence[Message], at: str | None = None, **said: Any

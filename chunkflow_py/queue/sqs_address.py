@@ -139,6 +139,6 @@ def _missing(client: SqsClient, name: str) -> str:
         near = get_close_matches(name, names, n=1, cutoff=0.0)
         hint = f" (nearest: {near[0]!r})" if near else " (there are no queues at all)"
     return (
-        f"queue {name!r} does not exist in {client.region}{hint}; check the name, or let submit "
-        "create it"
+        f"queue {name!r} does not exist in {client.region}{hint}; check the name, or make it "
+        "by submit or generate-tasks --create-queue"
     )

@@ -1,0 +1,118 @@
+"""Take the tasks of one job of an array from a .npy file of boxes.
+
+The file is what generate-tasks --file-path writes. Job 0 takes the first --granularity boxes, job
+1 the next ones, and so on.
+
+Example: chunkflow fetch-task-from-file -f tasks.npy --slurm-job-array load-zarr -f em.zarr \
+  save-zarr -s copy.zarr
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.geometry import Region
+from chunkflow_py.params import environment_number
+from chunkflow_py.stages import source
+from chunkflow_py.task import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from chunkflow_py.geometry import BoundingBox
+
+
+@dataclass
+class FileTasks:
+    """The tasks of one job. Its boxes are not those of the whole line, so it tells none ahead.
+
+    Attributes:
+        file_path: of the .npy file.
+        job_index: number of the job.
+        granularity: how many boxes a job takes.
+    """
+
+    file_path: str
+    job_index: int = 0
+    granularity: int = 1
+
+    @cached_property
+    def _boxes(self) -> list[BoundingBox]:
+        """The boxes of this job.
+
+        Raises:
+            OptionError: the file has none for it, or is none of boxes.
+        """
+        from chunkflow_py.queue.box_file import read_rows
+
+        first = self.job_index * self.granularity
+        boxes, total = read_rows(self.file_path, first, self.granularity)
+        if not boxes:
+            last = -(-total // self.granularity) - 1
+            msg = (
+                f"job {self.job_index} has no box in {self.file_path}, which holds {total}; "
+                f"with --granularity {self.granularity} the last job is {last}"
+            )
+            raise OptionError(msg)
+        return boxes
+
+    def __len__(self) -> int:
+        """Return how many tasks this job has."""
+        return len(self._boxes)
+
+    def __iter__(self) -> Iterator[Task]:
+        """Yield them in the order of the file."""
+        return (Task(Region(box)) for box in self._boxes)
+
+
+@source
+@click.option(
+    "--file-path",
+    "-f",
+    required=True,
+    type=click.Path(dir_okay=False),
+    help="The .npy file of boxes.",
+)
+@click.option("--job-index", "-i", type=click.IntRange(min=0), help="Number of this job, from 0.")
+@click.option(
+    "--slurm-job-array/--no-slurm-job-array",
+    default=False,
+    show_default=True,
+    help="The job's number is SLURM_ARRAY_TASK_ID.",
+)
+@click.option(
+    "--disbatch/--no-disbatch",
+    "-d",
+    default=False,
+    show_default=True,
+    help="The job's number is DISBATCH_REPEAT_INDEX.",
+)
+@click.option(
+    "--granularity",
+    "-g",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many boxes a job takes.",
+)
+def command(
+    file_path: str, job_index: int | None, slurm_job_array: bool, disbatch: bool, granularity: int
+) -> FileTasks:
+    """Find out which job this is; the file is read later."""
+    said = (job_index is not None) + slurm_job_array + disbatch
+    if said != 1:
+        msg = (
+            f"which job this is must be said once, not {said} times; give one of --job-index, "
+            "--slurm-job-array and --disbatch"
+        )
+        raise OptionError(msg)
+    if slurm_job_array:
+        job_index = environment_number("SLURM_ARRAY_TASK_ID", "--slurm-job-array")
+    elif disbatch:
+        job_index = environment_number("DISBATCH_REPEAT_INDEX", "--disbatch")
+    return FileTasks(file_path, job_index or 0, granularity)
