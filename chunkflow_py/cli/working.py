@@ -1,4 +1,4 @@
-"""Options of verbs that work off a run, and the settings of the supervisor that they describe."""
+"""Options of verbs that work off a run, and the way of working that they describe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chunkflow_py.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.run.supervisor import Settings
+    from chunkflow_py.run.worker import Working
 
 _SECONDS = click.FloatRange(min=0, min_open=True)
 
@@ -47,7 +47,7 @@ _OPTIONS = (
     click.option("--idle-exit", type=_SECONDS,
                  help="Leave after so many seconds without a task."),
     click.option("--max-cost", type=_SECONDS, help="Leave when this worker has cost so much."),
-    click.option("--price-per-hour", type=_SECONDS, help="Of this machine, for --max-cost."),
+    click.option("--cost-per-hour", type=_SECONDS, help="Of this machine, for --max-cost."),
     click.option("--lease", type=click.FloatRange(min=1), default=120.0, show_default=True,
                  help="Seconds after which a task of a worker that died goes to another."),
     click.option("--grace", type=click.FloatRange(min=0), default=90.0, show_default=True,
@@ -65,7 +65,7 @@ _OPTIONS = (
 
 
 def working_options() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declare how a run is worked off; `settings_from` reads it."""
+    """Declare how a run is worked off; `working_from` reads it."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(_OPTIONS):
@@ -75,47 +75,49 @@ def working_options() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return decorate
 
 
-def settings_from(options: dict[str, Any]) -> Callable[[], Settings]:
-    """Check the options, and return what makes settings of them when the verb acts.
+def working_from(options: dict[str, Any]) -> Callable[[], Working]:
+    """Check the options, and return what reads them when the verb acts.
 
     Raises:
         OptionError: two options contradict each other.
     """
-    if (options["max_cost"] is None) != (options["price_per_hour"] is None):
-        msg = "--max-cost and --price-per-hour belong together; give both or none"
+    if (options["max_cost"] is None) != (options["cost_per_hour"] is None):
+        msg = "--max-cost and --cost-per-hour belong together; give both or none"
         raise OptionError(msg)
     root = click.get_current_context().find_root().params
 
-    def make() -> Settings:
+    def make() -> Working:
+        from chunkflow_py.run.limits import Limits, walltime_of_job
         from chunkflow_py.run.supervisor import Settings
+        from chunkflow_py.run.worker import Working
 
         devices = _devices(options["gpus"])
-        return Settings(
+        walltime = options["walltime"]
+        settings = Settings(
             processes=options["processes"] * (len(devices) or 1),
-            devices=devices * options["processes"],
-            threads=options["threads"],
-            until_complete=options["until_complete"],
-            max_tasks=options["max_tasks"],
-            walltime_s=_walltime(options["walltime"]),
-            idle_exit_s=options["idle_exit"],
-            max_cost=options["max_cost"],
-            price_per_hour=options["price_per_hour"],
+            devices=devices,
             lease_s=options["lease"],
-            grace_s=options["grace"],
-            task_limit_s=options["task_limit"],
             max_failures=options["max_failures"],
+            task_limit_s=options["task_limit"],
+            limits=Limits(
+                max_tasks=options["max_tasks"],
+                walltime_s=walltime_of_job() if walltime == "auto" else walltime,
+                max_cost=options["max_cost"],
+                cost_per_hour=options["cost_per_hour"],
+                idle_exit_s=options["idle_exit"],
+            ),
+            grace_s=options["grace"],
             ahead=root["ahead"],
+        )
+        return Working(
+            settings,
+            options["worker_name"],
+            threads=options["threads"],
+            allow_code=not options["no_code"],
+            until_complete=options["until_complete"],
         )
 
     return make
-
-
-def _walltime(said: float | str | None) -> float | None:
-    if said == "auto":
-        from chunkflow_py.run.limits import slurm_seconds
-
-        return slurm_seconds()
-    return None if said is None else float(said)
 
 
 def _devices(said: str | None) -> tuple[str, ...]:
@@ -132,9 +134,9 @@ def _devices(said: str | None) -> tuple[str, ...]:
     if visible is not None:
         found = tuple(filter(None, visible.split(",")))
     else:
-        from chunkflow_py.run.limits import gpu_names
+        from chunkflow_py.run.gpus import gpu_numbers
 
-        found = gpu_names()
+        found = gpu_numbers()
     if not found:
         msg = "--gpus all: this machine has no GPU that nvidia-smi lists; leave the option out"
         raise OptionError(msg)

@@ -86,7 +86,7 @@ class Inferencer:
         return self.placement.settings
 
     @property
-    def files(self) -> dict[str, str]:
+    def needed_files(self) -> dict[str, str]:
         """The files that another machine needs: path as it was typed -> ``code`` or ``data``.
 
         Raises:

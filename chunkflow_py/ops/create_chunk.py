@@ -16,7 +16,7 @@ from chunkflow_py.params import floats_option, output_option, zyx_option
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.chunk import Chunk, Voxels
     from chunkflow_py.task import Task
 
 DTYPES = ("uint8", "uint32", "uint16", "uint64", "float32", "float64")
@@ -84,6 +84,16 @@ class ChunkMaker:
     def bounds(self) -> BoundingBox:
         """Return the chunk's box, which is its own domain."""
         return BoundingBox.from_size(self.voxel_offset, self.size)
+
+    def known_voxel_size_nm(self) -> tuple[float, float, float]:
+        """Return the voxel size of the chunk, nanometres, zyx."""
+        return self.voxel_size_nm
+
+    def voxels(self) -> Voxels:
+        """Return what the chunk holds."""
+        from chunkflow_py.chunk import Voxels
+
+        return Voxels(self.dtype, 1, "image")
 
     def __call__(self, task: Task) -> Task:
         """Add the chunk."""

@@ -61,7 +61,7 @@ class Plugin:
     function: Callable[..., Any] | None = None
 
     @property
-    def files(self) -> dict[str, str]:
+    def needed_files(self) -> dict[str, str]:
         """The file that another machine needs, as it was typed; see `plugin_files`."""
         return {} if self.path is None else plugin_files(self.name, self.path)
 

@@ -132,7 +132,8 @@ def status_of(home: RunHome, most: int = 20) -> RunStatus:
         home: of the run.
         most: how many failed tasks to list.
     """
-    stages, failures = [], []
+    stages: list[StageStatus] = []
+    failures: list[tuple[str, str, str]] = []
     for stage in home.spec.stages:
         ledger = home.ledger(stage.name)
         counts = ledger.counts()

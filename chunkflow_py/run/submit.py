@@ -328,7 +328,7 @@ def _files(operators: Iterable[Operator]) -> dict[str, tuple[File, Path]]:
     for operator in operators:
         if not isinstance(operator.body, HasFiles):
             continue
-        for typed, role in operator.body.files.items():
+        for typed, role in operator.body.needed_files.items():
             path = Path(typed).expanduser()
             if not path.is_file():
                 msg = f"{operator.name} needs {typed}, which is no file of this machine"

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import OptionError
+from chunkflow_py.failpoints import removed
 from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.run.children import ChildStart
 from chunkflow_py.run.submit import send_stage
 from chunkflow_py.run.supervisor import Outcome, Settings, Supervisor
 
@@ -30,6 +35,7 @@ logger = logging.getLogger(__name__)
 COMPLETE, FAILURES, WORK_LEFT = 0, 1, 75  # exit codes; 75 is EX_TEMPFAIL: try again later
 _SENDING_S = 900.0  # after which who wanted to send the tasks of a stage is taken for dead
 _LOOK_S = 5.0
+_IDLE_S = 30.0  # between two looks whether a complete run was reopened
 
 MakeLine = Callable[["LineOfStage", "Feed"], "Pipeline"]
 
@@ -82,14 +88,26 @@ def enter_folder(folder: str) -> None:
         logger.info("%s is not on this machine; relative paths begin in %s", folder, Path.cwd())
 
 
-def work(
-    home: RunHome,
-    settings: Settings,
-    make_line: MakeLine,
-    *,
-    worker: str,
-    allow_code: bool = True,
-) -> tuple[int, str]:
+@dataclass(frozen=True)
+class Working:
+    """How a worker works off a run.
+
+    Attributes:
+        settings: of its supervisor.
+        worker: its name in records.
+        threads: of each process for computing; ``None``: as the environment says.
+        allow_code: whether model files and plugins may run.
+        until_complete: leave when the run is complete; or wait until it is repaired or retried.
+    """
+
+    settings: Settings
+    worker: str
+    threads: int | None = None
+    allow_code: bool = True
+    until_complete: bool = True
+
+
+def work(home: RunHome, working: Working, make_line: MakeLine) -> tuple[int, str]:
     """Work off the stages of a run; return the exit code and a sentence for a person.
 
     Raises:
@@ -97,40 +115,71 @@ def work(
             machine computes other bytes.
     """
     spec = home.spec
-    if not home.digest and not home.store.is_local:
+    if not home.digest and not home.store.is_local and not removed("pinned-spec"):
         msg = (
             f"{home.url} can be written by others, who could change what runs here; start the "
             f"worker with the address that submit printed, {home.address}, if that is yours"
         )
         raise OptionError(msg)
     for stage in spec.stages:
-        line_of_stage(home, stage, allow_code=allow_code)  # all files, before the first task
+        # All files are there before the first task.
+        line_of_stage(home, stage, allow_code=working.allow_code)
     enter_folder(spec.folder)
     with closing(open_queue(spec.queue)) as queue:
-        while (name := home.current_stage()) is not None:
-            _open_stage(home, queue, name)
-            supervisor = Supervisor(
-                stage=name,
-                spec=spec.stage(name).hash,
-                plan=home.plan(name),
-                queue=queue,
-                ledger=home.ledger(name),
-                line=line_of_stage(
-                    home, spec.stage(name), allow_code=allow_code, ahead=settings.ahead
-                ),
-                make_line=make_line,
-                settings=settings,
-                check_profile=lambda profile, name=name: home.check_profile(name, profile),
-                worker=worker,
-            )
-            outcome = supervisor.run()
-            if outcome.state == "complete":
-                home.close(name)
-            elif outcome.state == "complete-with-failures":
-                return FAILURES, outcome.words
-            elif outcome.state == "stopped":
-                return WORK_LEFT, outcome.words
-    return COMPLETE, f"{home.url} is complete"
+        while True:
+            name = home.current_stage()
+            if name is not None:
+                outcome = _work_on(home, queue, name, working, make_line)
+                if outcome.state in ("complete", "complete-with-failures"):
+                    home.ledger(name).fold()  # leaves few objects behind
+                if outcome.state == "complete":
+                    home.close(name)
+                if outcome.state == "stopped":
+                    return WORK_LEFT, outcome.words
+                if outcome.state in ("complete", "stage-closed"):
+                    continue
+                code, words = FAILURES, f"{outcome.words}; chunkflow status {home.url} lists them"
+            else:
+                code, words = COMPLETE, f"{home.url} is complete"
+            if working.until_complete or not _waited():
+                return code, words
+
+
+def _work_on(
+    home: RunHome, queue: Queue, name: str, working: Working, make_line: MakeLine
+) -> Outcome:
+    """Work off one stage."""
+    _open_stage(home, queue, name)
+    stage, settings = home.spec.stage(name), working.settings
+    line = line_of_stage(home, stage, allow_code=working.allow_code, ahead=settings.ahead)
+    supervisor = Supervisor(
+        stage=name,
+        spec=stage.hash,
+        run=stage.hash,
+        stages={each.name: each.hash for each in home.spec.stages},
+        plan=home.plan(name),
+        queue=queue,
+        ledger=home.ledger(name),
+        start=ChildStart(partial(make_line, line), threads=working.threads),
+        settings=replace(settings, records_attempts=stage.device_class == "any"),
+        check_profile=partial(home.check_profile, name),
+        worker=working.worker,
+    )
+    return supervisor.run()
+
+
+def _waited() -> bool:
+    """Wait a while; return whether nobody has asked this process to stop meanwhile."""
+    asked = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: asked.set())
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    }
+    try:
+        return not asked.wait(_IDLE_S)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _open_stage(home: RunHome, queue: Queue, stage: str) -> None:
@@ -148,6 +197,3 @@ def _open_stage(home: RunHome, queue: Queue, stage: str) -> None:
         if time.time() - there.get("since", 0) > _SENDING_S:
             home.store.delete(key)  # who sends it twice does no harm
         time.sleep(_LOOK_S)
-
-
-__all__ = ["LineOfStage", "Outcome", "line_of_stage", "work"]

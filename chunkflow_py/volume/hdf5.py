@@ -88,6 +88,7 @@ def open_hdf5(
             voxel_offset=voxel_offset or _voxel_offset(file, dataset, what),
             voxel_size_nm=voxel_size_nm or _voxel_size_nm(file, dataset, what),
             kind=kind or _kind(file, dataset),
+            dtype=dataset.dtype.newbyteorder("=").name,
         )
 
 

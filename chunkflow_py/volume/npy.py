@@ -45,7 +45,8 @@ def open_npy(
     if array.dtype.kind not in "buif":
         msg = f"{path} holds {array.dtype}, but a chunk holds real numbers; convert it"
         raise ChunkError(msg)
-    return FileArray(str(path), array.shape, partial(_read_part, path), voxel_offset, voxel_size_nm)
+    read_part, dtype = partial(_read_part, path), array.dtype.newbyteorder("=").name
+    return FileArray(str(path), array.shape, read_part, voxel_offset, voxel_size_nm, dtype=dtype)
 
 
 def _mapped(path: Path) -> NDArray[Any]:

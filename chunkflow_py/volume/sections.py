@@ -67,7 +67,8 @@ class SectionStack:
         ) -> NDArray[Any]:
             return self._read_part(first.shape, first.dtype, slices, channels)
 
-        return FileArray(self.what, shape, read_part, voxel_offset, voxel_size_nm, kind)
+        name = first.dtype.newbyteorder("=").name
+        return FileArray(self.what, shape, read_part, voxel_offset, voxel_size_nm, kind, name)
 
     def _read_part(
         self,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.chunk import Chunk, Voxels
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
 from chunkflow_py.failpoints import reached
 from chunkflow_py.geometry import BoundingBox, Region, Zyx
@@ -52,6 +52,7 @@ class FileArray:
         voxel_offset: global position of the first voxel, voxels, zyx.
         voxel_size_nm: nanometres, zyx.
         kind: what the voxels mean, if known.
+        dtype: of the voxels, if known before they are read.
     """
 
     what: str
@@ -60,6 +61,7 @@ class FileArray:
     voxel_offset: Zyx = ORIGIN
     voxel_size_nm: tuple[float, float, float] = UNIT_NM
     kind: Kind | None = None
+    dtype: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse an array that is not a chunk's."""
@@ -141,6 +143,7 @@ class FileLoader:
     set_bbox: bool = False
     remove_empty: bool = False
     _has_tasks: bool = field(default=False, init=False, repr=False)
+    _known: FileArray | None = field(default=None, init=False, repr=False)
 
     def prepare(self, outline: Any) -> None:
         """Take from the line (an `Outline`) whether its tasks have boxes."""
@@ -155,14 +158,25 @@ class FileLoader:
             GeometryError: an explicit cut reaches outside of it.
         """
         path = self.files.fixed_path
-        if path is None:
-            return None
-        found = self._open(path)
+        found = self._known = None if path is None else self._open(path)
         if found is None:
             return None
         check_channels(self.channels, found.channels, found.what)
         domain = self.cutout.box(found.bounds, None, found.what)[1]
         return found.bounds if self._has_tasks else domain
+
+    def known_voxel_size_nm(self) -> tuple[float, float, float] | None:
+        """Return the voxel size, if one file serves all tasks."""
+        return None if self._known is None else self._known.voxel_size_nm
+
+    def voxels(self) -> Voxels | None:
+        """Return what the chunks hold, if one file serves all tasks and its header says it."""
+        found = self._known
+        dtype = self.dtype or (found and found.dtype)
+        if found is None or dtype is None:
+            return None
+        channels = found.channels if self.channels is None else len(self.channels)
+        return Voxels(dtype, channels or 1, found.kind, found.channels is not None)
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
         """Take what the rest of the line needs for a task's box."""

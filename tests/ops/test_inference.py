@@ -340,7 +340,7 @@ def test_what_a_run_takes_along(tmp_path, words, files, code):
         (tmp_path / name).touch()
     line = f"inference -s 4 8 8 -v 0 0 0 {words.replace('{}', str(tmp_path))}"
     body = read_line(line.split())[0].body
-    assert body.files == {f"{tmp_path}/{name}": role for name, role in files.items()}
+    assert body.needed_files == {f"{tmp_path}/{name}": role for name, role in files.items()}
     assert len(body.code) == code
     assert all(str(tmp_path) in said for said in body.code)
 
@@ -350,4 +350,4 @@ def test_networks_of_several_files_are_not_taken_along(tmp_path):
     (tmp_path / "net.xml").touch()
     body = read_line(f"inference -s 4 8 8 -v 0 0 0 -m {tmp_path}/net.xml".split())[0].body
     with pytest.raises(OptionError, match=r"net.xml is in two files .* name the .onnx file"):
-        _ = body.files
+        _ = body.needed_files

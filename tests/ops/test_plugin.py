@@ -226,13 +226,13 @@ def test_what_a_run_takes_along(tmp_path, monkeypatch):
     path = tmp_path / "double.py"
     path.write_text("def execute(chunk):\n    return chunk.array * 2\n")
     (body,) = (stage.body for stage in read_line(["plugin", "-f", str(path)]))
-    assert body.files == {str(path): "code"}
+    assert body.needed_files == {str(path): "code"}
     assert body.code == (f"the plugin {path}",)
     (built_in,) = (stage.body for stage in read_line(["plugin", "-f", "quantize"]))
-    assert (built_in.files, built_in.code) == ({}, ())
+    assert (built_in.needed_files, built_in.code) == ({}, ())
     score = ["plugin", "-f", "agglomerate", "--scoring-function", "MinSize<int>"]
     assert read_line(score)[0].body.code == ("the scoring function MinSize<int>, as C++",)
     monkeypatch.setenv("CHUNKFLOW_PLUGIN_DIR", str(tmp_path))
     (found,) = (stage.body for stage in read_line(["plugin", "-f", "double"]))
     with pytest.raises(OptionError, match="plugin double is the file .*/double.py, which a run ta"):
-        _ = found.files
+        _ = found.needed_files

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.cli.verbs import line_verb
-from chunkflow_py.cli.working import settings_from, working_options
+from chunkflow_py.cli.working import working_from, working_options
 from chunkflow_py.errors import OptionError
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ def command(place: str, run: str | None, **options: Any) -> Callable[[Sequence[P
     elif kind != "dask" or not rest.startswith("//"):
         msg = f"--on {place} is neither local:N nor dask://HOST:PORT; local:4 takes 4 processes"
         raise OptionError(msg)
-    allow_code, worker = not options.pop("no_code"), options.pop("worker_name")
-    settings = settings_from(options)
+    working = working_from(options)
 
     def act(parts: Sequence[Part]) -> None:
         from chunkflow_py.cli.run_lines import stage_lines, worker_line
@@ -60,12 +59,12 @@ def command(place: str, run: str | None, **options: Any) -> Callable[[Sequence[P
             from chunkflow_py.run.worker import work
 
             submit(home, lines, default_queue(home.url), rehearse=False)
-            code, words = work(home, settings(), worker_line, worker=worker, allow_code=allow_code)
+            code, words = work(home, working(), worker_line)
         else:
             from chunkflow_py.run.on_dask import run_on_dask
 
             submit(home, lines, "", rehearse=False)
-            code, words = run_on_dask(home, f"tcp:{rest}", worker_line, settings(), worker=worker)
+            code, words = run_on_dask(home, f"tcp:{rest}", worker_line, working())
         click.echo(words, err=code != 0)
         click.get_current_context().exit(code)
 

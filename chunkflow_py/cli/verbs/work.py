@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.cli.verbs import verb
-from chunkflow_py.cli.working import settings_from, working_options
+from chunkflow_py.cli.working import working_from, working_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,18 +25,14 @@ if TYPE_CHECKING:
 @working_options()
 def command(run: str, **options: Any) -> Callable[[], None]:
     """Check the options; the run is opened when the verb acts."""
-    allow_code = not options.pop("no_code")
-    worker = options.pop("worker_name")
-    settings = settings_from(options)
+    working = working_from(options)
 
     def act() -> None:
         from chunkflow_py.cli.run_lines import worker_line
         from chunkflow_py.run.home import RunHome
         from chunkflow_py.run.worker import work
 
-        code, words = work(
-            RunHome.parse(run), settings(), worker_line, worker=worker, allow_code=allow_code
-        )
+        code, words = work(RunHome.parse(run), working(), worker_line)
         click.echo(words, err=code != 0)
         click.get_current_context().exit(code)
 
