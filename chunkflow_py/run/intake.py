@@ -23,7 +23,7 @@ from chunkflow_py.queue.body import BodyError, parse_body
 from chunkflow_py.run.outcome import fault_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from chunkflow_py.queue.leases import Held, LeaseKeeper
     from chunkflow_py.run.ledger import Ledger
@@ -79,15 +79,14 @@ class Work:
         attempts: what all attempts of this worker are called by, with a number.
         plan: the tasks.
         stage: its name.
-        stages: the names of all stages of the run, in order.
-        run: what messages of the run say; ``None`` accepts all.
+        runs: what messages of each stage of the run say to be of, in the order of the stages;
+            ``None`` accepts all.
     """
 
     attempts: str
     plan: Plan
     stage: str
-    stages: Sequence[str] = ()
-    run: str | None = None
+    runs: Mapping[str, str | None]
 
 
 class Intake:
@@ -238,23 +237,18 @@ class Intake:
         except BodyError as error:
             self._bury(held, str(error))
             return None
-        run, stage, stages = body.run, body.stage, self._work.stages
-        if run is not None and self._work.run is not None and run != self._work.run:
-            if run not in self._foreign:
-                self._foreign.add(run)
-                logger.error(
-                    "the queue holds tasks of run %s, and this worker is of run %s: they are left "
-                    "to its workers; give each run a queue of its own",
-                    run,
-                    self._work.run,
-                )
-            self._returns.release([held], FOREIGN_DELAY_S)
+        ours, runs = self._work.stage, self._work.runs
+        stage = body.stage or ours
+        known = [runs[stage]] if stage in runs else list(runs.values())
+        if body.run is not None and None not in known and body.run not in known:
+            self._leave(held, body.run)
             return None
-        if stage not in (None, self._work.stage):
-            if stage not in stages:
-                names = ", ".join(stages or [self._work.stage])
-                self._bury(held, f"the run has no stage {stage!r}; its stages are {names}")
-            elif stages.index(stage) < stages.index(self._work.stage):
+        if stage not in runs:
+            self._bury(held, f"the run has no stage {stage!r}; its stages are {', '.join(runs)}")
+            return None
+        if stage != ours:
+            order = list(runs)
+            if order.index(stage) < order.index(ours):
                 self._returns.acknowledge([held])  # that stage has ended: a late duplicate
             else:
                 self._returns.release([held])
@@ -265,6 +259,17 @@ class Intake:
         except GeometryError as error:
             self._bury(held, str(error))
             return None
+
+    def _leave(self, held: Held, run: str) -> None:
+        if run not in self._foreign:
+            self._foreign.add(run)
+            logger.error(
+                "the queue holds tasks of run %s, and this worker is of run %s: they are left to "
+                "its workers; give each run a queue of its own",
+                run,
+                self._work.runs[self._work.stage],
+            )
+        self._returns.release([held], FOREIGN_DELAY_S)
 
     def _bury(self, held: Held, reason: str) -> None:
         logger.warning("put aside: %s", reason)

@@ -52,9 +52,9 @@ def parse_time_left(text: str) -> float:
     Raises:
         OptionError: it is none, as ``UNLIMITED``.
     """
-    days, _, clock = text.rpartition("-")
+    days, dash, clock = text.rpartition("-")
     fields = clock.split(":")
-    if not all(each.isdecimal() for each in [days or "0", *fields]) or len(fields) > 3:
+    if not all(each.isdecimal() for each in [days if dash else "0", *fields]) or len(fields) > 3:
         msg = f"Slurm gives this job {text or 'no time'}, which is no limit; leave out --walltime"
         raise OptionError(msg)
     seconds = 0

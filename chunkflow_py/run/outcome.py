@@ -42,6 +42,7 @@ _NETWORK = {
 # What torch says of memory where it raises a plain RuntimeError.
 _OUT_OF_MEMORY = (
     "CUDA out of memory",
+    "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "not enough memory: you tried",
 )

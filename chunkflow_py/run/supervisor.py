@@ -37,7 +37,7 @@ from chunkflow_py.run.settings import Listener, Outcome, Settings
 from chunkflow_py.store.protocol import Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from chunkflow_py.queue.leases import Held
     from chunkflow_py.queue.protocol import Counts, Queue
@@ -71,8 +71,8 @@ class Supervisor:
         check_profile: called with the numerical profile of each child before it gets a task;
             raises one of our errors to refuse it.
         worker: who this is, for records.
-        run: what the messages of this run say of it; ``None`` accepts those of all runs.
-        stages: all stages of the run, in order.
+        run: what the messages of this stage say to be of; ``None`` accepts those of all runs.
+        stages: the same for all stages of the run, in order.
         listener: hears of progress.
     """
 
@@ -89,7 +89,7 @@ class Supervisor:
         check_profile: Callable[[dict[str, str] | None], None],
         worker: str,
         run: str | None = None,
-        stages: Sequence[str] = (),
+        stages: Mapping[str, str | None] | None = None,
         listener: Listener | None = None,
     ) -> None:
         """Start nothing yet."""
@@ -97,7 +97,7 @@ class Supervisor:
         self._settings, self._spec, self._worker = settings, spec, worker
         self._check_profile = check_profile
         self._listener = listener or Listener()
-        self._work = Work(f"{secrets.token_hex(6)}", plan, stage, stages, run)
+        self._work = Work(secrets.token_hex(6), plan, stage, {**(stages or {}), stage: run})
         self._events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._outcome = Outcome()
         self._jobs: dict[int, Job] = {}
