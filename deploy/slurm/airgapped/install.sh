@@ -1,0 +1,18 @@
+#!/bin/bash
+# Install chunkflow from the folder that wheelhouse.sh made; needs no network.
+#
+#   wheelhouse/install.sh /shared/apps/chunkflow/0.1.0
+#
+# PYTHON is the Python that the wheels were collected for.
+set -euo pipefail
+if [ $# != 1 ]; then
+  echo "Usage: $0 FOLDER" >&2
+  exit 2
+fi
+wheels=$(cd "$(dirname "$0")" && pwd)
+prefix=$1
+(cd "$wheels" && sha256sum --quiet --check SHA256SUMS)
+"${PYTHON:-python3}" -m venv "$prefix"
+"$prefix/bin/python" -m pip --disable-pip-version-check install --no-index --find-links "$wheels" \
+  --constraint "$wheels/constraints.txt" "chunkflow_py[$(cat "$wheels/extras")]"
+"$prefix/bin/chunkflow" --version
