@@ -42,10 +42,14 @@ class Body:
 
     def __str__(self) -> str:
         """Return the text of the message."""
-        if self.run is None and self.stage is None:
-            return str(self.region)
-        said = {"bbox": str(self.region), "run": self.run, "stage": self.stage}
-        return json.dumps({key: value for key, value in said.items() if value is not None})
+        return body_text(str(self.region), self.run, self.stage)
+
+
+def body_text(box: str, run: str | None = None, stage: str | None = None) -> str:
+    """Return the text of a message for the task of that box string."""
+    said = {"bbox": box, "run": run, "stage": stage}
+    kept = {key: value for key, value in said.items() if value is not None}
+    return box if len(kept) == 1 else json.dumps(kept)
 
 
 def parse_body(text: str) -> Body:

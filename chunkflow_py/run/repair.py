@@ -6,7 +6,7 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from chunkflow_py.queue.body import Body
+from chunkflow_py.queue.body import body_text
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.verify import repair, retry_failed, verify
 
@@ -66,4 +66,4 @@ def _found(home: RunHome, stage: Stage) -> Iterator[Damage]:
 
 
 def _body(home: RunHome, stage: Stage, number: int) -> str:
-    return str(Body(home.plan(stage.name).region(number), stage.hash, stage.name))
+    return body_text(home.plan(stage.name).text(number), stage.hash, stage.name)

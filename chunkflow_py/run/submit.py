@@ -13,7 +13,7 @@ from chunkflow_py.errors import OptionError
 from chunkflow_py.hooks import CreatesOutput, HasFiles, RunsCode, WritesTo, WritesToSeveral
 from chunkflow_py.memory import describe_bytes
 from chunkflow_py.pipeline import Pipeline
-from chunkflow_py.queue.body import Body
+from chunkflow_py.queue.body import body_text
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.spec import File, Spec, Stage, options_of, sha256_of
 
@@ -288,7 +288,7 @@ def send_stage(home: RunHome, queue: Queue, stage: str) -> int:
 def bodies(home: RunHome, stage: str, numbers: Iterable[int]) -> Iterator[str]:
     """Yield the messages of some tasks of a stage."""
     plan, name = home.plan(stage), home.spec.stage(stage).hash
-    return (str(Body(plan.region(number), name, stage)) for number in numbers)
+    return (body_text(plan.text(number), name, stage) for number in numbers)
 
 
 def default_run(line: StageLine) -> str:

@@ -1,0 +1,155 @@
+"""The home of a run: created once, pinned, and asked by workers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from chunkflow_py.errors import OptionError, VolumeError
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.run.home import ProfileError, RunHome
+from chunkflow_py.run.spec import File, Spec, Stage, sha256_of
+from chunkflow_py.task_plan import GridPlan
+
+PLAN = GridPlan(BoxGrid.covering(BoundingBox.parse("0-8_0-8_0-8"), Zyx(4, 4, 4)))
+PROFILE = {"torch": "2", "threads": "4"}
+
+
+def spec_of(tmp_path, **changes):
+    """Return spec, plans and files of a small run."""
+    path = tmp_path / "net.py"
+    path.write_text("x = 1")
+    file = File("net.py", sha256_of(path.read_bytes()), "code")
+    said, content = PLAN.to_json()
+    stage = Stage(
+        name="infer", words=("inference", "-m", file.word), source=(), mip=0, options=(),
+        plan=said, plan_sha256=sha256_of(content), tasks=len(PLAN), files=(file,), **changes,
+    )  # fmt: skip
+    return Spec((stage,), "sqlite:///q", "/", "1", {}), {"infer": content}, {file: path}
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A run of one stage."""
+    home = RunHome(str(tmp_path / "run"))
+    assert home.create(*spec_of(tmp_path))
+    return RunHome(home.url)
+
+
+def test_a_run_is_found_by_its_address(home):
+    """The pinned address, whole or cut, opens the run; plan and files come back."""
+    again = RunHome.parse(home.address)
+    assert again.spec.content == home.spec.content
+    assert RunHome.parse(f"{home.url}/#sha256={home.spec.digest[:12]}").spec.stages
+    assert [again.plan("infer").region(k) for k in again.plan("infer")] == [
+        PLAN.region(k) for k in PLAN
+    ]
+
+
+def test_the_same_run_twice_is_one(home, tmp_path):
+    """A producer that is run again finds its run; it is not new."""
+    assert not RunHome(home.url).create(*spec_of(tmp_path))
+
+
+def test_another_run_at_the_same_place_is_refused(home, tmp_path):
+    """The error says what differs, and nothing of the first run has changed."""
+    before = home.store.get("spec.json")
+    with pytest.raises(OptionError, match="device-class is another.*--fork"):
+        RunHome(home.url).create(*spec_of(tmp_path, device_class="any"))
+    assert home.store.get("spec.json") == before
+
+
+def test_a_changed_spec_is_refused(home):
+    """Who can write to the bucket cannot change what workers execute."""
+    address = home.address
+    home.store.put("spec.json", home.spec.content.replace(b"inference", b"plugin"))
+    with pytest.raises(OptionError, match="not what was submitted"):
+        _ = RunHome.parse(address).spec
+
+
+def test_without_the_pin_a_changed_spec_would_run(home, monkeypatch):
+    """The drill of the test above: with the safeguard removed the changed spec is taken."""
+    monkeypatch.setattr("chunkflow_py.run.home.removed", lambda name: name == "pinned-spec")
+    address = home.address
+    home.store.put("spec.json", home.spec.content.replace(b"inference", b"plugin"))
+    assert RunHome.parse(address).spec.stages[0].words[0] == "plugin"
+
+
+def test_a_changed_plan_is_refused(tmp_path):
+    """The plan is pinned by the spec."""
+    home = RunHome(str(tmp_path / "run"))
+    home.create(*spec_of(tmp_path))
+    home.store.put("plan/infer", b"other")
+    with pytest.raises(OptionError, match="not the plan"):
+        RunHome(home.url).plan("infer")
+
+
+def test_a_changed_file_is_refused(home, monkeypatch, tmp_path):
+    """Code runs with the hash in the spec only, in the store and in this machine's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (file,) = home.spec.stages[0].files
+    path = home.fetch(file)
+    assert path.read_text() == "x = 1"
+    path.write_text("evil()")
+    assert home.fetch(file).read_text() == "x = 1"
+    path.unlink()
+    home.store.put(file.key, b"evil()")
+    with pytest.raises(OptionError, match="not what was submitted"):
+        home.fetch(file)
+    home.store.delete(file.key)
+    with pytest.raises(OptionError, match="is missing"):
+        home.fetch(file)
+
+
+def test_no_run_says_how_to_make_one(tmp_path):
+    """A wrong address is told."""
+    with pytest.raises(OptionError, match="no run at.*submit"):
+        _ = RunHome.parse(str(tmp_path / "none")).spec
+    with pytest.raises(OptionError, match="#sha256="):
+        RunHome.parse("s3://bucket/run#md5=1")
+
+
+def test_a_store_that_overwrites_is_refused(tmp_path):
+    """Put-if-absent is tried before records rely upon it, and leaves nothing behind."""
+    home = RunHome(str(tmp_path / "run"))
+    home.check_store()
+    assert list(home.store.list()) == []
+
+    class Overwriting(type(home.store)):
+        def put_if_absent(self, key, data):
+            self.put(key, data)
+            return True
+
+    home.store = Overwriting(str(tmp_path / "other"))
+    with pytest.raises(VolumeError, match="put-if-absent"):
+        home.check_store()
+
+
+def test_the_first_worker_sets_the_profile(home):
+    """Another machine is refused, and told in which way it differs."""
+    home.check_profile("infer", None)
+    home.check_profile("infer", PROFILE)
+    RunHome(home.url).check_profile("infer", dict(PROFILE))
+    with pytest.raises(ProfileError, match="threads is 8, not 4"):
+        RunHome(home.url).check_profile("infer", PROFILE | {"threads": "8"})
+
+
+def test_a_mixed_fleet_has_no_profile(tmp_path):
+    """--device-class any admits all."""
+    home = RunHome(str(tmp_path / "run"))
+    home.create(*spec_of(tmp_path, device_class="any"))
+    home.check_profile("infer", PROFILE)
+    home.check_profile("infer", PROFILE | {"threads": "8"})
+
+
+def test_a_stage_closes_and_opens_again(home):
+    """The first stage that is not closed is the one to work on."""
+    assert home.current_stage() == "infer"
+    home.close("infer")
+    assert home.current_stage() is None
+    home.reopen("infer")
+    assert home.current_stage() == "infer"
+    assert not home.is_sent("infer")
+    home.set_sent("infer", 8)
+    assert json.loads(home.store.get("stages/infer/sent")) == {"tasks": 8}

@@ -1,0 +1,111 @@
+"""What a run's two hashes cover, and how a spec is read again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.geometry import Zyx
+from chunkflow_py.run.spec import File, Spec, Stage, differences, options_of
+
+
+def stage(**changes):
+    """Return a stage with one operator."""
+    said = {
+        "name": "infer",
+        "words": ("threshold", "-t", "0.5"),
+        "source": ("generate-tasks",),
+        "mip": 0,
+        "options": (options_of("threshold", {"threshold": 0.5, "parallel": 4}),),
+        "plan": {"kind": "grid"},
+        "plan_sha256": "0" * 64,
+        "tasks": 8,
+    }
+    return Stage(**said | changes)
+
+
+def spec(**changes):
+    """Return a spec of one stage."""
+    said = {
+        "stages": (stage(),),
+        "queue": "sqs://q",
+        "folder": "/",
+        "version": "1",
+        "reused": {},
+    }
+    return Spec(**said | changes)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"options": (options_of("threshold", {"threshold": 0.6}),)},
+        {"plan": {"kind": "list"}},
+        {"plan_sha256": "1" * 64},
+        {"files": (File("net.py", "a" * 64, "code"),)},
+        {"previous": "b"},
+        {"mip": 1},
+        {"device_class": "any"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_decides_bytes_changes_the_hash(change):
+    """A stage that would store other bytes has another hash, and it is said in words why."""
+    assert stage(**change).hash != stage().hash
+    assert differences(stage(), stage(**change))
+
+
+def test_what_does_not_decide_bytes_does_not():
+    """Threads of a saver, spelling, names and the version of the package change no hash."""
+    options = (options_of("threshold", {"threshold": 0.5, "parallel": 1}),)
+    other = stage(options=options, words=("threshold", "--threshold=0.5"), name="other")
+    assert other.hash == stage().hash
+    assert spec(version="2").hash == spec().hash
+
+
+def test_the_digest_covers_every_byte():
+    """Whoever pins a spec by its digest pins all of it."""
+    for changed in (spec(version="2"), spec(queue="sqs://r"), spec(folder="/tmp")):
+        assert changed.digest != spec().digest
+
+
+def test_a_spec_is_read_as_it_was_written():
+    """All comes back, and the bytes are the same for the same line."""
+    whole = spec(stages=(stage(files=(File("net.py", "a" * 64, "code"),), code=("net.py",)),))
+    found = Spec.parse(whole.content)
+    assert found.content == whole.content
+    assert found.stages[0].hash == whole.stages[0].hash
+    assert found.stage("infer").files[0].key == f"files/{'a' * 64}/net.py"
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format": "x"}', b"\xff", b'{"format"'])
+def test_what_is_no_spec_is_refused(content):
+    """Anything else is one clear error."""
+    with pytest.raises(OptionError, match="spec|format"):
+        Spec.parse(content)
+
+
+def test_a_format_to_come_is_refused():
+    """A spec of a later version is not half understood."""
+    later = spec().content.replace(b"chunkflow run 1", b"chunkflow run 9")
+    with pytest.raises(OptionError, match="chunkflow run 9"):
+        Spec.parse(later)
+
+
+def test_options_are_plain_values():
+    """Positions and boxes become what JSON holds, so that hashes do not depend on classes."""
+    assert options_of("x", {"size": Zyx(1, 2, 3)}) == ("x", {"size": [1, 2, 3]})
+
+
+def test_an_unknown_stage_is_named():
+    """The error lists the stages that there are."""
+    with pytest.raises(OptionError, match="no stage 'mesh'; it has infer"):
+        spec().stage("mesh")
+
+
+def test_the_first_stage_is_the_one_that_is_not_taken_over():
+    """A fork begins where its output differs."""
+    two = spec(stages=(stage(), replace(stage(), name="label")), reused={"infer": "file:///old"})
+    assert two.first == "label"
