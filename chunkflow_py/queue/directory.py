@@ -43,6 +43,7 @@ from chunkflow_py.queue.directory_files import (
     HANDLE,
     NEW,
     OPENING,
+    PACK_NAME,
     THREADS,
     Name,
     make_messages,
@@ -63,7 +64,8 @@ if TYPE_CHECKING:
 PACK = 500  # messages of one file
 PACKS = 16  # that are written before their folder is synced
 LOOKS = 32  # open packs that one receive looks through
-OPENING_S = 60.0  # for which a pack is kept for who opens it
+OPENING_S = 10.0  # for which a pack is kept for who opens it, who needs one at most
+BURYING_S = 60.0  # for which a message is kept for who puts it aside
 CLOCK_S = 10.0  # for which the difference of the clocks is good
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
 
@@ -197,11 +199,17 @@ class DirectoryQueue:
 
     def _look(self, now: int) -> bool:
         """Find messages that can be received, in an open pack or else in a new one."""
-        packs = names_in(f"{self._root}/open")
+        packs = self._packs()
         random.shuffle(packs)
         # First those that this worker knows: so workers stay apart.
         packs.sort(key=lambda pack: pack not in self._texts)
         return any(self._look_into(pack, now) for pack in packs[:LOOKS]) or self._open(now)
+
+    def _packs(self) -> list[str]:
+        return [name for name in names_in(f"{self._root}/open") if PACK_NAME.fullmatch(name)]
+
+    def _letters(self) -> list[str]:
+        return [name for name in names_in(f"{self._root}/dead") if name.endswith(".json")]
 
     def _look_into(self, pack: str, now: int) -> bool:
         names = names_in(f"{self._root}/open/{pack}/todo")
@@ -320,7 +328,7 @@ class DirectoryQueue:
     def bury(self, messages: Sequence[Message], reason: str) -> None:
         """Put messages aside with the reason."""
         # Nobody else gets them in the meantime, and those that are not ours are left alone.
-        lost = self.extend(messages, OPENING_S)
+        lost = self.extend(messages, BURYING_S)
         ours = [message for message in messages if message not in lost]
         with self._calling("write"):
             for message in ours:
@@ -343,17 +351,17 @@ class DirectoryQueue:
                 match = OPENING.fullmatch(name)
                 if match and os.path.exists(f"{self._root}/opening/{name}/texts"):  # noqa: PTH110
                     packs[match[1]] = (int(match[2]), 0)
-            for pack in names_in(f"{self._root}/open"):
+            for pack in self._packs():
                 todo = filter(None, map(parse_name, names_in(f"{self._root}/open/{pack}/todo")))
                 is_leased = [name.token != FREE and name.ends > now for name in todo]
                 packs[pack] = (is_leased.count(False), is_leased.count(True))
-            dead = len(names_in(f"{self._root}/dead"))
+            dead = len(self._letters())
         waiting, leased = (sum(each) for each in zip((0, 0), *packs.values(), strict=True))
         return Counts(waiting, leased, dead)
 
     def dead_letters(self) -> Iterator[DeadLetter]:
         """Yield what was put aside."""
-        for name in names_in(f"{self._root}/dead"):
+        for name in self._letters():
             with self._calling("read"):
                 letter = json.loads(Path(f"{self._root}/dead/{name}").read_bytes())
             yield DeadLetter(letter["body"], letter["reason"])

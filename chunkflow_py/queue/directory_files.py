@@ -14,10 +14,11 @@ from chunkflow_py.errors import QueueError
 from chunkflow_py.store.local import TEMPORARY_PREFIX, sync
 
 FREE = "-"
-NEW = re.compile(r"([0-9a-f]{16})~(\d{1,9})")
+PACK_NAME = re.compile(r"[0-9a-f]{16}")
+NEW = re.compile(rf"({PACK_NAME.pattern})~(\d{{1,9}})")
 OPENING = re.compile(rf"{NEW.pattern}~(\d{{1,16}})~[0-9a-f]{{16}}")
 _MESSAGE = re.compile(r"(\d{1,9})~(\d{1,9})~(\d{1,16})~([0-9a-f]{16}|-)")
-HANDLE = re.compile(rf"([0-9a-f]{{16}})/({_MESSAGE.pattern})")
+HANDLE = re.compile(rf"({PACK_NAME.pattern})/({_MESSAGE.pattern})")
 
 THREADS = 8  # calls that wait for the file server at the same time
 # Somebody else was faster; network file systems have two words for it.

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 import tracemalloc
 from collections import Counter
@@ -11,113 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
+from contracts.queue_processes import DRAIN, HOLD, LONG_S, PATIENCE_S, received, run_script
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chunkflow_py.errors import QueueError
 from chunkflow_py.queue.protocol import DeadLetter, Message, open_queue
-
-LONG_S = 60.0  # a lease that no test waits out
-PATIENCE_S = 30.0  # for what must come sooner or later, on a busy machine
-
-# Run by another process: its arguments are the URL and a lease in seconds.
-DRAIN = """
-import sys, time
-from chunkflow_py.queue.protocol import open_queue
-queue = open_queue(sys.argv[1])
-print("ready", flush=True)
-sys.stdin.readline()
-while messages := queue.receive(3, float(sys.argv[2]), 1):
-    time.sleep(0.002)
-    assert queue.acknowledge(messages) == []
-    print(*(message.body for message in messages), sep="\\n", flush=True)
-"""
-HOLD = """
-import sys, time
-from chunkflow_py.queue.protocol import open_queue
-queue = open_queue(sys.argv[1])
-held = queue.receive(2, float(sys.argv[2]), 10)
-print(len(held), flush=True)
-time.sleep(600)
-"""
-
-
-def run_script(script, *arguments):
-    """Start another process that runs *script*."""
-    return subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def received(queue, count, lease_s=LONG_S):
-    """Return *count* messages, once that many have come."""
-    end = time.monotonic() + PATIENCE_S
-    messages = []
-    while len(messages) < count:
-        assert time.monotonic() < end, f"{len(messages)} of {count} messages came"
-        messages += queue.receive(min(10, count - len(messages)), lease_s, 0.5)
-    return messages
-
-
-# Takes messages, notes each before it acknowledges it, and is killed at any instant.
-NOTE = """
-import os, sys
-from chunkflow_py.queue.protocol import open_queue
-queue = open_queue(sys.argv[1])
-notes = os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-print("ready", flush=True)
-while True:
-    messages = queue.receive(4, float(sys.argv[2]), 0.1)
-    queue.extend(messages, float(sys.argv[2]))
-    for message in messages:
-        os.write(notes, f"{message.body}\\n".encode())
-    queue.acknowledge(messages[:3])
-    queue.release(messages[3:])
-"""
-# Sends batches and says when each has been sent; is killed at any instant.
-SEND = """
-import sys
-from chunkflow_py.queue.protocol import open_queue
-queue = open_queue(sys.argv[1])
-while True:
-    queue.send(f"{n}-{n + 1}_0-512_0-512" for n in range(int(sys.argv[2])))
-    print("sent", flush=True)
-"""
-
-
-def killed_consumers(queue, notes, kills=8, lease_s=0.5):
-    """Let consumers be killed at any instant; return what any of them, or we at last, have had."""
-    for number in range(kills):
-        consumer = run_script(NOTE, queue.url, lease_s, str(notes))
-        try:
-            assert consumer.stdout.readline() == "ready\n"
-            time.sleep(0.01 + 0.02 * number)
-        finally:
-            consumer.kill()
-            consumer.communicate()
-    had = notes.read_text().splitlines()
-    while True:
-        messages = queue.receive(10, LONG_S, 2 * lease_s)
-        if not messages:
-            return had
-        had += [message.body for message in messages]
-        assert queue.acknowledge(messages) == []
-
-
-def killed_producer(url, batch):
-    """Let a producer be killed at any instant; return how many it said it had sent."""
-    producer = run_script(SEND, url, batch)
-    try:
-        for _ in range(3):
-            assert producer.stdout.readline() == "sent\n"
-        time.sleep(0.05)
-    finally:
-        producer.kill()
-        rest = producer.communicate()[0]
-    return batch * (3 + rest.count("sent\n"))
 
 
 class QueueContract:

@@ -8,14 +8,9 @@ import time
 from contextlib import closing
 
 import pytest
-from contracts.queue_contract import (
-    LONG_S,
-    QueueContract,
-    killed_consumers,
-    killed_producer,
-    received,
-)
+from contracts.queue_contract import QueueContract
 from contracts.queue_model import QueueModel
+from contracts.queue_processes import LONG_S, killed_consumers, killed_producer, received
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
