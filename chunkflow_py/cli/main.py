@@ -231,7 +231,7 @@ def run_line(
     if failed:
         more = ", …" if len(failed) > 10 else ""
         names = ", ".join(sorted(failed)[:10]) + more
-        click.echo(f"{len(failed)} tasks failed and are in the queue again: {names}", err=True)
+        click.echo(f"Failed and in the queue again, {len(failed)} in all: {names}", err=True)
         ctx.exit(1)
 
 
