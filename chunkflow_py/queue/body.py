@@ -17,7 +17,7 @@ from chunkflow_py.errors import GeometryError, QueueError
 from chunkflow_py.geometry import Region
 
 LONGEST = 4096  # characters; a box string has about 40
-_NAME = re.compile(r"[\w.-]{1,128}")
+_NAME = re.compile(r"\w[\w.-]{0,127}")  # no path: neither . nor ..
 _LARGEST = 1 << 62  # voxels: what the arithmetic of arrays still holds
 _KEYS = {"bbox", "run", "stage"}
 
@@ -65,7 +65,7 @@ def parse_body(text: str) -> Body:
     said: dict[str, Any] = {"bbox": text}
     if text.lstrip().startswith("{"):
         try:
-            said = json.loads(text)
+            said = json.loads(text, object_pairs_hook=_said_once)
         except (ValueError, RecursionError) as error:
             msg = f"message {shown} is no JSON ({error}); send a box string"
             raise BodyError(msg) from error
@@ -75,13 +75,24 @@ def parse_body(text: str) -> Body:
     for name in ("run", "stage"):
         value = said.get(name)
         if value is not None and not (isinstance(value, str) and _NAME.fullmatch(value)):
-            msg = f"message {shown}: {name} must be a name of letters, digits, _, . and -"
+            msg = (
+                f"message {shown}: {name} must be a name of letters, digits, _, . and -, "
+                f"and begin with none of the last two"
+            )
             raise BodyError(msg)
     box = said.get("bbox")
     if not isinstance(box, str):
         msg = f"message {shown} is no task: bbox must be a box string, got {type(box).__name__}"
         raise BodyError(msg)
     return Body(_region(box, shown), said.get("run"), said.get("stage"))
+
+
+def _said_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    said = dict(pairs)
+    if len(said) < len(pairs):
+        msg = "it says something twice"
+        raise ValueError(msg)
+    return said
 
 
 def _region(box: str, shown: str) -> Region:
