@@ -113,6 +113,17 @@ class KeepsVoxels(Protocol):
 
 
 @runtime_checkable
+class MapsVoxels(Protocol):
+    """A body, or the function of one, whose first input tells what it makes.
+
+    Of a ``functools.partial`` the function is asked (see `chunkflow_py.stages.makes`).
+    """
+
+    def voxels_from(self, read: Voxels) -> Voxels:
+        """Return what is made of an input that holds *read*."""
+
+
+@runtime_checkable
 class HasMargin(Protocol):
     """A body that makes as much as the rest of the line needs (``--expand-margin-size auto``)."""
 
@@ -296,6 +307,16 @@ class StartsAhead(Protocol):
 
     def start(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Future[Any]:
         """Begin, and return the future of what a call would return."""
+
+
+def voxels_made(body: object, held: Voxels | None) -> Voxels | dict[str, Voxels] | None:
+    """Return what a body makes of a first input that holds *held*, as far as it is known."""
+    if isinstance(body, MakesVoxels):
+        return body.voxels()
+    if isinstance(body, KeepsVoxels) and body.keeps_voxels:
+        return held
+    rule = getattr(body, "func", body)
+    return rule.voxels_from(held) if held is not None and isinstance(rule, MapsVoxels) else None
 
 
 # --- boxes on their way down the line -------------------------------------------------------------

@@ -28,8 +28,6 @@ from chunkflow_py.hooks import (
     HasSettle,
     HasTimes,
     HasVoxelSize,
-    KeepsVoxels,
-    MakesVoxels,
     MovesFaces,
     Outline,
     ReportsProgress,
@@ -38,6 +36,7 @@ from chunkflow_py.hooks import (
     coarser_nm,
     moved_boxes,
     shrunk_boxes,
+    voxels_made,
 )
 from chunkflow_py.lanes import Lane, lanes_of
 from chunkflow_py.line_checks import check_names, check_places
@@ -154,11 +153,7 @@ class Pipeline:
                     times = body.times
                 if isinstance(body, HasVoxelSize):
                     size_nm = body.known_voxel_size_nm()
-            made: Voxels | dict[str, Voxels] | None = None
-            if isinstance(body, MakesVoxels):
-                made = body.voxels()
-            elif isinstance(body, KeepsVoxels) and body.keeps_voxels:
-                made = held
+            made = voxels_made(body, held)
             named = made if isinstance(made, dict) else dict.fromkeys(stage.outputs, made)
             if isinstance(body, ShrinksVoxels):
                 domain = domain and domain.coarser(body.shrinks_by)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -32,10 +32,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
 
+    from chunkflow_py.chunk import Voxels
 
-__all__ = ["Operator", "Outline", "Skip", "Source", "TaskSource", "operator", "source", "transform"]
+
+__all__ = [
+    "Operator",
+    "Outline",
+    "Skip",
+    "Source",
+    "TaskSource",
+    "makes",
+    "operator",
+    "source",
+    "transform",
+]
 
 Lane = Literal["read", "compute", "write"]
+_Body = TypeVar("_Body", bound="Callable[..., Any]")
 
 
 @dataclass
@@ -175,6 +188,16 @@ def operator(
         return Operator(name, lane, body, body, inputs, outputs)
 
     return lambda function: _decorate(function, make, cls=cls)
+
+
+def makes(rule: Callable[[Voxels], Voxels]) -> Callable[[_Body], _Body]:
+    """Say of a body's function what voxels it makes, given those of its first input."""
+
+    def say(function: _Body) -> _Body:
+        function.voxels_from = rule  # type: ignore[attr-defined]
+        return function
+
+    return say
 
 
 def transform(function: Callable[..., Any]) -> StageCommand:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from chunkflow_py.stages import transform
+from chunkflow_py.stages import makes, transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from chunkflow_py.segmentation.components import Connectivity
 
 
+@makes(
+    lambda read: read._replace(
+        dtype="uint32", channels=1, kind="segmentation", has_channel_axis=False
+    )
+)
 def connected_components(
     chunk: Chunk, threshold: float | None = None, connectivity: int | str = 6
 ) -> Chunk:

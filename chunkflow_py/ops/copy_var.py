@@ -6,7 +6,7 @@ Example: chunkflow create-chunk copy-var --from-name chunk --to-name raw thresho
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import click
@@ -25,6 +25,7 @@ class Copier:
     from_name: str
     to_name: str
     deep_copy: bool = True
+    keeps_voxels: bool = field(default=True, init=False)
 
     def __call__(self, task: Task) -> Task:
         """Copy the item."""

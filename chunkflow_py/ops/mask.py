@@ -44,6 +44,11 @@ class Masker:
     output_names: tuple[str, ...] = ("chunk",)
     _volume: Volume | None = field(default=None, repr=False)
 
+    @property
+    def keeps_voxels(self) -> bool:
+        """Whether what is made holds what the first input holds: there may be several."""
+        return len(self.input_names) == 1
+
     def __enter__(self) -> Masker:
         """Open the mask."""
         from chunkflow_py.volume import open_volume

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.stages import transform
+from chunkflow_py.stages import makes, transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
 
 
+@makes(lambda read: read)
 def normalize_contrast(
     chunk: Chunk,
     lower_clip_fraction: float = 0.01,

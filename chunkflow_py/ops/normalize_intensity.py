@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.stages import transform
+from chunkflow_py.stages import makes, transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
 
 
+@makes(lambda read: read._replace(dtype="float32"))
 def normalize_intensity(chunk: Chunk) -> Chunk:
     """Return 2·v/max - 1 of every voxel v, where max is the largest value of the dtype.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.stages import transform
+from chunkflow_py.stages import makes, transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@makes(lambda read: read._replace(dtype="uint8", channels=1, kind="image", has_channel_axis=False))
 def quantize(chunk: Chunk, mode: Literal["xy", "z"] = "xy") -> Chunk:
     """Return 255·p rounded half to even, p clamped to [0, 1]; the rule is the same for all data.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.stages import transform
+from chunkflow_py.stages import makes, transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
 
 
+@makes(lambda read: read._replace(dtype="uint8", kind="segmentation"))
 def threshold(chunk: Chunk, threshold: float = 0.5) -> Chunk:
     """Return where *chunk* is above *threshold*.
 

@@ -172,8 +172,7 @@ class FileLoader:
     def voxels(self) -> Voxels | None:
         """Return what the chunks hold, if one file serves all tasks and its header says it."""
         found = self._known
-        dtype = self.dtype or (found and found.dtype)
-        if found is None or dtype is None:
+        if found is None or (dtype := self.dtype or found.dtype) is None:
             return None
         channels = found.channels if self.channels is None else len(self.channels)
         return Voxels(dtype, channels or 1, found.kind, found.channels is not None)
