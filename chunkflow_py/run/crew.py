@@ -267,6 +267,7 @@ class Crew:
         """Take note that a child can take tasks."""
         child.operators, child.window = ready.operators, ready.window
         self._seats[child.number].unborn = 0
+        child.look()
 
     def broken(self, child: Child[Job], broken: Broken) -> None:
         """Take note of what a child says of its end, which follows."""

@@ -184,7 +184,7 @@ class Settler(_Batches):
         caps: of failures.
         spec: hash of the stage's spec, for the records of tasks that are given up.
         post: called in the thread: ``settled`` with a list of (job, its record or ``None``, its
-            failure or ``None``), ``stuck`` with why, ``fatal`` with an error.
+            failure or ``None``; neither if it was given back), ``stuck`` with why, ``fatal`` with an error.
         records_attempts: whether what another attempt has written than the task's own is recorded.
     """
 
@@ -218,13 +218,13 @@ class Settler(_Batches):
         failures = [(job, said) for job, said in batch if isinstance(said, Failure)]
         settled: list[tuple[Job, Record | None, Failure | None]] = []
         if records:
-            self._record(records)
-            settled += [(job, record, None) for job, record in records]
+            is_recorded = self._record(records)
+            settled += [(job, record if is_recorded else None, None) for job, record in records]
         for job, failure in failures:
             settled.append((job, self._fail(job, failure), failure))
         self._post("settled", settled)
 
-    def _record(self, ended: Sequence[tuple[Job, Record]]) -> None:
+    def _record(self, ended: Sequence[tuple[Job, Record]]) -> bool:
         leases = [lease for job, _ in ended for lease in job.leases]
         if unsafe := removed("ledger-before-acknowledgement"):
             self._returns.acknowledge(leases)
@@ -234,7 +234,7 @@ class Settler(_Batches):
         first = self._tried(lambda: self._ledger.record(records))
         if first is None:
             self._returns.release(leases)
-            return
+            return False
         if self._records_attempts:
             for record, is_first in zip(records, first, strict=True):
                 if not is_first:
@@ -242,6 +242,7 @@ class Settler(_Batches):
         reached("recorded-not-acknowledged")
         if not unsafe:
             self._returns.acknowledge(leases)
+        return True
 
     def _fail(self, job: Job, failure: Failure) -> Record | None:
         """Count a failure; return the record if it was the last."""

@@ -53,6 +53,7 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.2
 RELEASE_S = 2.0  # in which what has not begun is given back
 MOST_SETTLING = 2048  # tasks that wait to be recorded; more are not taken
+RECENT = 4096
 AGAIN_S = 5.0  # before a task comes again that cannot be taken now
 LATE_S = 1.0  # at least, before the end of a lease that is not renewed, work on its task stops
 
@@ -101,6 +102,7 @@ class Supervisor:
         self._events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._outcome = Outcome()
         self._jobs: dict[int, Job] = {}
+        self._recent: dict[int, bool] = {}  # tasks that were settled last
         self._patience = Patience(settings.disk_wait_s)
         self._profile = ""
         self._profile_lock = threading.Lock()
@@ -330,7 +332,10 @@ class Supervisor:
         fresh = []
         for job in jobs:
             known = self._jobs.get(job.number)
-            if known is None:
+            if self._recent.pop(job.number, None):
+                # It was settled after the ledger was asked: that is asked again.
+                self._returns.release(job.leases)
+            elif known is None:
                 self._jobs[job.number] = job
                 fresh.append(job)
             elif known.is_ended or known.is_given_up:
@@ -347,6 +352,9 @@ class Supervisor:
                 outcome.failures += 1
                 self._listener.task_failed(failure)
             if record is not None:
+                self._recent[job.number] = True
+                if len(self._recent) > RECENT:
+                    del self._recent[next(iter(self._recent))]
                 if record.state == "done":
                     outcome.done += 1
                 elif record.state == "skipped":
@@ -422,7 +430,8 @@ class Supervisor:
     def _watch_leases(self) -> None:
         """Stop work on tasks whose leases are about to end, and cut it when they have ended."""
         clock = self._keeper.clock()
-        late = clock + max(LATE_S, self._settings.lease_s / 12)
+        lease_s = self._settings.lease_s
+        late = clock + min(max(LATE_S, lease_s / 12), lease_s / 4)
         ending = [job for job in self._jobs.values() if not job.is_ended and job.lease_ends < late]
         for job in ending:
             if not self._crew.holds(job):

@@ -83,6 +83,9 @@ class Acts:
     def hangs(self, task):
         time.sleep(3600)
 
+    def hangs_2_s(self, task):
+        time.sleep(2)
+
     def disconnects(self, task):
         raise ConnectionResetError(104, "Connection reset by peer")
 
