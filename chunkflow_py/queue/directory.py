@@ -92,6 +92,7 @@ class DirectoryQueue:
         self._mark = f"{self._root}/queue"
         # Used by several threads without a lock: each step is harmless, claims are won on disk.
         self._found: list[tuple[str, Name]] = []
+        self._last = ""  # the pack that they are of
         self._texts: dict[str, list[str]] = {}
         self._names: dict[str, str] = {}  # handle -> path under which the message is now
         self._difference, self._good_until = 0.0, -math.inf
@@ -201,8 +202,8 @@ class DirectoryQueue:
         """Find messages that can be received, in an open pack or else in a new one."""
         packs = self._packs()
         random.shuffle(packs)
-        # First those that this worker knows: so workers stay apart.
-        packs.sort(key=lambda pack: pack not in self._texts)
+        # First the one that had some the last time: so workers stay apart.
+        packs.sort(key=lambda pack: pack != self._last)
         return any(self._look_into(pack, now) for pack in packs[:LOOKS]) or self._open(now)
 
     def _packs(self) -> list[str]:
@@ -219,6 +220,8 @@ class DirectoryQueue:
         found = [(pack, name) for name in map(parse_name, names) if name and name.ends <= now]
         random.shuffle(found)
         self._found.extend(found)
+        if found:
+            self._last = pack
         return bool(found)
 
     def _read(self, pack: str) -> list[str] | None:

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -62,6 +62,7 @@ _MINE = "WHERE id = ? AND receives = ? AND is_leased"
 
 _QUEUES: weakref.WeakSet[SqliteQueue] = weakref.WeakSet()
 _FORKING: list[SqliteQueue] = []
+_ONE_FORK = Lock()  # at a time
 
 
 class SqliteQueue:
@@ -98,9 +99,13 @@ class SqliteQueue:
             )
             raise QueueError(msg)
         _QUEUES.add(self)
-        with self._calling("opened") as connection:
-            self._check(connection)
-            self._end_leases_of_earlier_boots(connection)
+        try:
+            with self._calling("opened") as connection:
+                self._check(connection)
+                self._end_leases_of_earlier_boots(connection)
+        except QueueError:
+            self.close()
+            raise
 
     def _refuse_shared(self) -> None:
         if found := shared_file_system(self._path.parent):
@@ -333,6 +338,7 @@ class SqliteQueue:
 
 
 def _before_fork() -> None:
+    _ONE_FORK.acquire()
     _FORKING.extend(_QUEUES)
     for queue in _FORKING:
         queue._before_fork()
@@ -342,6 +348,7 @@ def _after_fork(*, is_child: bool) -> None:
     for queue in _FORKING:
         queue._after_fork(is_child=is_child)
     _FORKING.clear()
+    _ONE_FORK.release()
 
 
 os.register_at_fork(

@@ -121,15 +121,18 @@ def test_a_fork_with_an_open_queue(queue):
     assert queue.counts().waiting == 10
 
 
+def make_table(path):
+    """Make a file that is somebody else's."""
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("CREATE TABLE x (y)")
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
         (lambda path: path.write_text("tasks\n" * 200), "not a database"),
         (lambda path: path.mkdir(), "unable to open"),
-        (
-            lambda path: sqlite3.connect(path).executescript("CREATE TABLE x (y)").close(),
-            "no queue; choose another",
-        ),
+        (make_table, "no queue; choose another"),
     ],
 )
 def test_what_is_no_queue_is_left_alone(tmp_path, make, reason):
