@@ -96,7 +96,7 @@ class SqsClient:
 
         try:
             # A session of its own: the default one keeps the first credentials it has seen.
-            return self._boto3.session.Session().client(
+            client = self._boto3.session.Session().client(
                 "sqs",
                 config=self._config,
                 endpoint_url=self._endpoint,
@@ -108,6 +108,8 @@ class SqsClient:
         except (BotoCoreError, ValueError) as error:
             msg = f"{self._what} cannot be reached: {error}"
             raise QueueError(msg) from error
+        client.meta.events.register("before-parse.sqs", _check_whole)
+        return client
 
     def ask(
         self,
@@ -188,6 +190,17 @@ class SqsClient:
             self._renewed = time.monotonic()
             before, self._client = self._client, self._make()
             before.close()  # its requests under way go on
+
+
+def _check_whole(response_dict: dict[str, Any], **_: object) -> None:
+    """Refuse an answer that was cut off: botocore takes what is no JSON for an empty answer."""
+    from botocore.exceptions import IncompleteReadError
+
+    body, headers = response_dict["body"], response_dict["headers"]
+    said = int(headers.get("content-length") or len(body))
+    cut = len(body) != said and "content-encoding" not in headers
+    if cut or (body and response_dict["status_code"] == 200 and not body.rstrip().endswith(b"}")):
+        raise IncompleteReadError(actual_bytes=len(body), expected_bytes=said)
 
 
 def _understood(error: Exception) -> Failure:

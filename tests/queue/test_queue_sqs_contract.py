@@ -3,8 +3,13 @@
 Each emulator leaves out what it does otherwise than SQS is documented to do.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
 import pytest
 from contracts.queue_contract import LONG_S, QueueContract, received
+
+from chunkflow_py.queue.protocol import open_queue
 
 
 class SqsContract(QueueContract):
@@ -57,6 +62,7 @@ class TestMoto(SqsContract):
     """It accepts an old handle for anything."""
 
     delivers_stale_handles = True
+    test_many_workers = None  # of two deletions at once it forgets one
 
 
 @pytest.mark.parametrize("sqs_server", ["fauxqs"], indirect=True)
@@ -65,6 +71,7 @@ class TestFauxqs(SqsContract):
     """It takes an old handle for a deletion and deletes nothing, as SQS may."""
 
     tells_lost = False
+    many_messages = 2000
     test_text = None  # it refuses characters beyond 16 bits
     test_ended_leases_count_as_waiting = None  # it counts them as leased until somebody asks
     # What the other two show already, and slowly.
@@ -75,3 +82,25 @@ class TestFauxqs(SqsContract):
         """An extension by an old handle is told to be lost, even where a deletion is not."""
         old, new = stale
         assert queue.extend([old, new], LONG_S) == [old]
+
+
+@pytest.mark.parametrize("sqs_server", ["fauxqs"], indirect=True)
+@pytest.mark.scale
+@pytest.mark.slow
+def test_a_long_queue_is_drained(sqs_queue):
+    """Tens of thousands of messages are taken by several workers, each once."""
+    count = 30_000
+    assert sqs_queue.send(f"0-1_0-1_{n}-{n + 1}" for n in range(count)) == count
+
+    def drain(_):
+        done = []
+        with closing(open_queue(sqs_queue.name)) as mine:
+            while messages := mine.receive(30, LONG_S):
+                done += [message.body for message in messages]
+                assert mine.acknowledge(messages) == []
+        return done
+
+    with ThreadPoolExecutor(4) as pool:
+        done = [body for part in pool.map(drain, range(4)) for body in part]
+    assert len(done) == len(set(done)) == count
+    assert sqs_queue.counts().waiting == 0
