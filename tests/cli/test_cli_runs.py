@@ -1,0 +1,226 @@
+"""Runs by the command line: submit, work, status and their kin, with nothing but the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from chunkflow_py import BoundingBox, open_volume
+from chunkflow_py.cli.main import cli
+from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.run.home import RunHome
+
+TASKS = "generate-tasks --roi-size 16 32 32 --chunk-size 8 16 16"
+IMAGE = "create-chunk --size 16 32 32 --pattern random"
+LINE = f"{TASKS} load-zarr --store image.zarr"
+SAVE = "save-zarr --chunk-size 8 16 16 --store"
+
+
+def say(line, code=0):
+    """Run a line in this process; return what it printed."""
+    result = CliRunner().invoke(cli, shlex.split(line))
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def work(line, code=0, **variables):
+    """Run a worker in a process of its own; return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "chunkflow_py", *shlex.split(line)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | variables,
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A folder with an image; runs and caches stay in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    say(f"--quiet {IMAGE} {SAVE} image.zarr")
+    return tmp_path
+
+
+def voxels(name):
+    """Return all voxels of a volume."""
+    return open_volume(name).read(BoundingBox.parse("0-16_0-32_0-32")).array
+
+
+def test_three_commands():
+    """Submit, work and status need nothing but the package; the bytes are those of the line."""
+    say(f"--quiet {LINE} threshold -t 100 {SAVE} plain.zarr")
+    told = say(f"submit {LINE} threshold -t 100 {SAVE} mask.zarr")
+    assert "stage threshold: 8 tasks" in told
+    assert "created mask.zarr" in told
+    address = told.split("chunkflow work '")[1].split("'")[0]
+    assert "8 waiting" in say(f"status {address}")
+    assert "is complete" in work(f"work {address}")
+    np.testing.assert_array_equal(voxels("mask.zarr"), voxels("plain.zarr"))
+    status = json.loads(say(f"status {address} --json"))
+    (stage,) = status["stages"]
+    assert (status["state"], stage["done"], stage["left"], stage["failed"]) == ("complete", 8, 0, 0)
+    assert status["queue"]["waiting"] == 0
+    assert "just so" in say(f"verify {address}")
+    assert "is complete" in work(f"work {address}"), "again at once"
+
+
+def test_verify_and_repair_do_just_what_is_damaged():
+    """A block that was changed is named, sent again, and done again; nothing else is."""
+    say(f"submit --run r {LINE} threshold -t 100 {SAVE} mask.zarr")
+    work("work r")
+    before = voxels("mask.zarr")
+    home = RunHome("r")
+    record = next(iter(home.ledger("threshold").records()))
+    path = record.written[0].url.removeprefix("file://")
+    with open(path, "r+b") as file:  # noqa: PTH123
+        file.write(b"damage")
+    found = say("verify r", code=1).splitlines()
+    assert record.box in found[0]
+    assert "1 findings" in found[-1]
+    assert json.loads(say("verify r --json", code=1).splitlines()[0])["box"] == record.box
+    assert "sent 1 tasks" in say("repair r")
+    assert "unfinished" in say("status r")
+    work("work r")
+    np.testing.assert_array_equal(voxels("mask.zarr"), before)
+    say("verify r")
+    attempts = {r.number: r.attempt for r in RunHome("r").ledger("threshold").records()}
+    assert attempts[record.number] != record.attempt
+    assert len(attempts) == 8
+
+
+def test_a_task_that_fails_is_given_up_and_can_be_retried(folder):
+    """Exit 1 and the list; when the cause is mended, retry does just that task."""
+    plugin = folder / "fails.py"
+    plugin.write_text(
+        "import pathlib\n"
+        "def execute(chunk):\n"
+        "    if tuple(chunk.voxel_offset) == (8, 16, 16) and not pathlib.Path('mended').exists():\n"
+        "        raise ValueError('this one')\n"
+        "    return chunk\n"
+    )
+    line = f"{LINE} plugin -f fails.py -i chunk -o chunk"
+    say(f"--quiet create-chunk --size 16 32 32 --pattern zero {SAVE} out.zarr")
+    told = say(f"submit --run r {line} {SAVE} out.zarr")
+    address = told.split("chunkflow work '")[1].split("'")[0]
+    assert "--no-code refuses" in work(f"work {address} --no-code", code=2)
+    assert "1 of them as failed" in work(f"work {address} --max-failures 2", code=1)
+    told = say("status r")
+    assert "complete but for failures" in told
+    assert "failed plugin 8-16_16-32_16-32: " in told
+    assert "ValueError: this one" in told
+    assert "failed" in say("verify r", code=1)
+    queue = open_queue(RunHome("r").spec.queue)
+    assert [letter.body for letter in queue.dead_letters()]
+    queue.close()
+    (folder / "mended").touch()
+    assert "sent 1 tasks" in say("retry r --failed")
+    work(f"work {address}")
+    assert "complete" in say("status r")
+    np.testing.assert_array_equal(voxels("out.zarr"), voxels("image.zarr"))
+
+
+def test_stages_follow_each_other_and_a_fork_takes_over_what_is_the_same():
+    """The second stage reads what the first wrote; a fork with another end redoes that only."""
+    first = f"{LINE} threshold -t 100 {SAVE} mask.zarr"
+    second = f"{TASKS} load-zarr --store mask.zarr connected-components {SAVE} labels.zarr"
+    told = say(f"submit --run r --stage mask {first} then --stage labels {second}")
+    assert "stage mask: 8 tasks" in told
+    assert "stage labels: 8 tasks" in told
+    work("work r")
+    status = json.loads(say("status r --json"))
+    assert [stage["closed"] for stage in status["stages"]] == [True, True]
+    assert voxels("labels.zarr").max() > 1
+    other = second.replace("labels.zarr", "others.zarr")
+    told = say(f"submit --run s --fork r --stage mask {first} then --stage labels {other}")
+    assert "taken over" in told
+    assert "to be done: labels" in told
+    work("work s")
+    np.testing.assert_array_equal(voxels("labels.zarr"), voxels("others.zarr"))
+    records = RunHome("s").ledger("mask").records()
+    assert {record.attempt for record in records} == {
+        record.attempt for record in RunHome("r").ledger("mask").records()
+    }
+
+
+def test_run_on_this_machine_and_again():
+    """One command does all; the same again has nothing left to do."""
+    line = f"run --on local:2 --run r {LINE} threshold -t 100 {SAVE} mask.zarr"
+    assert "is complete" in work(line)
+    attempts = {r.number: r.attempt for r in RunHome("r").ledger("threshold").records()}
+    assert len(attempts) == 8
+    assert "is complete" in work(line)
+    again = {r.number: r.attempt for r in RunHome("r").ledger("threshold").records()}
+    assert again == attempts
+
+
+def test_submitting_again_goes_on():
+    """A producer that died before it had sent all is run again; what is there twice is harmless."""
+    line = f"submit --run r {LINE} threshold -t 100 {SAVE} mask.zarr"
+    say(line)
+    home = RunHome("r")
+    home.store.delete("stages/threshold/sent")
+    told = say(line)
+    assert "sent 8 tasks" in told
+    assert "was there already" in told
+    assert "16 waiting" in say("status r")
+    work("work r")
+    assert "sent 0 tasks" in say(line)
+    status = json.loads(say("status r --json"))
+    assert status["stages"][0]["done"] == 8
+    assert status["queue"]["waiting"] == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        (f"submit {IMAGE}", 2, "begins with create-chunk; a stage of a run begins with generate"),
+        ("submit", 2, "is empty"),
+        (f"submit {TASKS}", 2, "nothing to do"),
+        (f"submit {LINE} {SAVE} m.zarr then", 2, "stage 2 is empty"),
+        (f"{LINE} then", 2, "then comes first in its line"),
+        (f"submit {LINE} threshold save-volume -v h5://m.h5", 2, "one process"),
+        (f"submit {LINE} threshold save-zarr --store m.zarr --chunk-size 5 16 16", 1, "cut"),
+        (f"submit --run s3://b/r {LINE} threshold {SAVE} m.zarr", 1, "b"),
+        (f"submit --queue ftp://x {LINE} threshold {SAVE} m.zarr", 1, "scheme 'ftp'"),
+        (f"submit --stage a {LINE} threshold {SAVE} m.zarr then --stage a {LINE} {SAVE} n.zarr",
+         2, "two stages are called a"),
+        ("work nothing", 2, "no run at nothing"),
+        ("work r#sha256=xyz", 2, "64 digits"),
+        ("work r --max-cost 3", 2, "--cost-per-hour"),
+        ("work r --gpus x", 2, "--gpus x must be all"),
+        ("status nothing", 2, "no run at nothing"),
+        ("retry r", 2, "--failed"),
+        (f"run --on slurm:4 {LINE} threshold {SAVE} m.zarr", 2, "local:N"),
+    ],
+)  # fmt: skip
+def test_wrong_lines_say_what_to_change(line, code, words, monkeypatch):
+    """Each is one sentence, and no run is left behind."""
+    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    told = say(line, code)
+    assert words in told
+    assert "Traceback" not in told
+    assert not os.path.exists("m.zarr.run/spec.json")  # noqa: PTH110
+
+
+def test_another_line_at_the_same_place_is_refused():
+    """The pipeline of a run does not change under its workers."""
+    say(f"submit --run r {LINE} threshold -t 100 {SAVE} mask.zarr")
+    told = say(f"submit --run r {LINE} threshold -t 90 {SAVE} mask.zarr", code=2)
+    assert "threshold --threshold is 90.0, not 100.0" in told
+
+
+def test_an_address_of_another_run_is_refused():
+    """The digest pins the spec."""
+    say(f"submit --run r {LINE} threshold -t 100 {SAVE} mask.zarr")
+    assert "not what was submitted" in work(f"work r#sha256={'0' * 64}", code=2)
