@@ -112,7 +112,7 @@ def test_a_task_that_fails_is_given_up_and_can_be_retried(folder):
     told = say(f"submit --run r {line} {SAVE} out.zarr")
     address = told.split("chunkflow work '")[1].split("'")[0]
     assert "--no-code refuses" in work(f"work {address} --no-code", code=2)
-    assert "1 of them as failed" in work(f"work {address} --max-failures 2", code=1)
+    assert "1 as failed" in work(f"work {address} --max-failures 2", code=1)
     told = say("status r")
     assert "complete but for failures" in told
     assert "failed plugin 8-16_16-32_16-32: " in told
