@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,13 @@ from urllib.parse import urlsplit
 
 ROOT = Path(__file__).parents[2]
 BASE, IMAGE = "localhost/base:1", "localhost/chunkflow:1"
+READ_ONLY = [
+    'mount --rbind "$1" "$1"',
+    'mount --bind "$1/data" "$1/data"',
+    'mount -t tmpfs -o mode=1777 cache "$1/cache"',
+    'mount -t tmpfs -o mode=1777 temporary "$1/tmp"',
+    'mount -o remount,ro,bind "$1"',
+]
 
 
 def missing():
@@ -95,22 +103,28 @@ class Container:
         self.root = root
         self.configuration = configuration
 
-    def start(self, *arguments, user=None, entrypoint=None, **options):
+    def start(self, *arguments, user=None, entrypoint=None, read_only=False, **options):
         """Start the image's program as the first process of its own process numbers.
 
         Args:
             arguments: of the program.
             user: number to run as instead of the image's.
             entrypoint: to start instead of the image's.
+            read_only: whether only /data, and an empty /cache and /tmp, can be written to.
             options: of `subprocess.Popen`.
         """
         user = user or self.configuration["User"]
         # Each step becomes the next, so that the program keeps the number 1.
-        inside = """cd "$1" && mount -t proc proc proc && exec chroot --userspec="$2" . "${@:3}" """
+        steps = [
+            'mount -t proc proc "$1/proc" && mount -t tmpfs -o mode=1777 shm "$1/dev/shm"',
+            *(READ_ONLY if read_only else []),
+            'exec chroot --userspec="$2" "$1" "${@:3}"',
+        ]
         return subprocess.Popen(
             [
-                "unshare", "--pid", "--fork", "--kill-child", "--mount", "bash", "-c", inside,
-                "bash", self.root, f"{user}:{user}", "env", "-i", *self.configuration["Env"],
+                "unshare", "--pid", "--fork", "--kill-child", "--mount",
+                "bash", "-c", " && ".join(steps), "bash", self.root, f"{user}:{user}", "env", "-i",
+                f"--chdir={self.configuration['WorkingDir']}", *self.configuration["Env"],
                 *(entrypoint or self.configuration["Entrypoint"]), *arguments,
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, **options,
@@ -130,7 +144,7 @@ def _pip_configuration(folder):
     The file is /etc/pip.conf there. What it names on this machine is shown under its own path, but
     for the certificates: installing packages makes their file anew.
     """
-    said = run("python3", "-m", "pip", "config", "list")
+    said = run(sys.executable, "-m", "pip", "config", "list")
     told = configparser.ConfigParser(interpolation=None)
     told["global"] = {}
     shown = {}

@@ -1,6 +1,8 @@
 """The Dockerfile: it is built, and what runs in the image ends well."""
 
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,6 +27,13 @@ signal.signal(signal.SIGTERM, drain)
 print("working as", os.getuid(), "parent", os.getppid(), flush=True)
 while True:
     time.sleep(60)
+"""
+
+SLOW = """
+import time
+def execute(chunk):
+    time.sleep(0.5)
+    return chunk
 """
 
 
@@ -64,6 +73,7 @@ def test_image(image):
         for user in (None, 4321):
             _runs_commands(container, user)
         _hands_signals_on_and_reaps(container)
+        _drains(container)
 
 
 def _says_how_it_is_to_be_run(configuration):
@@ -98,6 +108,40 @@ def _hands_signals_on_and_reaps(container):
         os.kill(first, signal.SIGTERM)
         assert process.communicate(timeout=30)[0] == "drained, zombies: 0\n"
     assert process.returncode == 75
+
+
+def _drains(container):
+    """A worker of a read-only image that is told to end does so in order, with work left."""
+    (container.root / "data" / "slow.py").write_text(SLOW)
+    container.output("create-chunk", "--size", "64", "64", "64", "save-zarr", "-s", "em.zarr")
+    like = ["--like", "zarr://em.zarr", "--block-size", "16", "16", "16"]
+    container.output("create-volume", "--volume-path", "zarr://copy.zarr", *like)
+    said = container.output(
+        "submit", "--run", "file:///data/copy.run",
+        "generate-tasks", "--volume-path", "em.zarr", "--chunk-size", "16", "16", "16",
+        "load-zarr", "-f", "em.zarr", "plugin", "-f", "slow.py", "-i", "chunk", "-o", "chunk",
+        "save-zarr", "-s", "copy.zarr",
+    )  # fmt: skip
+    (address,) = re.findall(r"file:///data/copy.run#sha256=[0-9a-f]+", said)
+    touch = container.start(entrypoint=["touch", "/data/can", "/cannot"], read_only=True)
+    touch.communicate(timeout=60)
+    assert touch.returncode == 1
+    assert (container.root / "data" / "can").exists()
+    with container.start("work", address, "--grace", "30", read_only=True) as process:
+        deadline = time.monotonic() + 60
+        while not _done(container):
+            assert time.monotonic() < deadline
+        (first,) = _children(process.pid)
+        os.kill(first, signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert 0 < _done(container) < 64
+
+
+def _done(container):
+    """Return how many tasks are done."""
+    (stage,) = json.loads(container.output("status", "--json", "file:///data/copy.run"))["stages"]
+    return stage["done"]
 
 
 def _children(pid):
