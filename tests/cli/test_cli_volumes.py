@@ -100,8 +100,10 @@ def test_voxels_that_the_volume_cannot_hold(em, tmp_path):
 
 def test_chunks_that_the_volume_cannot_hold(em, tmp_path):
     """Where the type is only known with the chunk, both types are named and nothing is written."""
+    (tmp_path / "same.py").write_text("def execute(chunk):\n    return chunk\n")
     before = snapshot(tmp_path)
-    text = run("create-chunk --size 16 64 64 -d uint32 save-volume -v", em, code=1)
+    plugin = f"plugin -f {tmp_path}/same.py -i chunk -o chunk"
+    text = run(f"create-chunk --size 16 64 64 -d uint32 {plugin} save-volume -v", em, code=1)
     assert f"is uint32, but {em} holds uint8" in text
     assert snapshot(tmp_path) == before
 
