@@ -253,8 +253,6 @@ class Dispatch:
         if left.how == "refused":
             msg = f"worker {left.worker} is refused: {reason}"
             raise OptionError(msg)
-        if left.restart is not None:
-            self._restart(left.restart, reason)
         if left.how == "dead":
             self._ended += 1
         elif left.how == "short":
@@ -326,12 +324,3 @@ class Dispatch:
             fault.reason,
             fault.traceback,
         )
-
-    def _restart(self, address: str, reason: str) -> None:
-        """Have a worker started anew, whose process cannot go on."""
-        try:
-            self._client.restart_workers([address], raise_for_error=False)
-        except ValueError as error:  # it has no nanny
-            self._stop.now(f"{address} must be started anew ({reason}), and cannot: {error}")
-        except OSError as error:
-            logger.warning("%s cannot be started anew: %s", address, error)

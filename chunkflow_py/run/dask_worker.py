@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from chunkflow_py.task import Task
 
 LOOK_S = 0.5  # between two looks whether a task takes too long
-RESTART_S = 2.0  # after which a task comes again whose process is about to be started anew
+END_S = 1.0  # for telling why a process ends itself; its nanny starts another one
+AGAIN_S = 2.0  # after which a task comes again that it had
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,6 @@ class Left(NamedTuple):
         worker: name of the process.
         delay_s: after which it is to be tried again.
         is_alone: whether no other task was in the process.
-        restart: Dask's address of the process, if that has to be started anew.
     """
 
     how: Literal["failed", "dead", "short", "broken", "refused", "again"]
@@ -92,7 +92,6 @@ class Left(NamedTuple):
     worker: str
     delay_s: float = 0.0
     is_alone: bool = True
-    restart: str | None = None
 
 
 class NotEndedError(Exception):
@@ -163,12 +162,7 @@ def _left(
         number, line.plan.text(number), attempt, name, fault.kind, fault.reason, fault.traceback
     )
     record, delay_s = settle_failure(line.ledger, failure, order.caps, line.spec)
-    restart = None
-    if fault.breaks_process:
-        from distributed import get_worker
-
-        restart = get_worker().address
-    return Left("dead" if record else "failed", fault, name, delay_s, is_alone, restart)
+    return Left("dead" if record else "failed", fault, name, delay_s, is_alone)
 
 
 def release(run: str) -> None:
@@ -209,7 +203,7 @@ def process_name() -> str:
 
 _lines: dict[tuple[str, str], _Line] = {}
 _lock = threading.Lock()
-_ending: list[str] = []  # why this process has to be started anew
+_ending: list[str] = []  # why this process ends itself
 
 
 class _LineEndedError(Exception):
@@ -254,8 +248,16 @@ def _line_for(order: Order) -> _Line:
 
 def _check_process() -> None:
     if _ending:
-        fault = Fault("transient", f"its process is to be started anew: {_ending[0]}")
-        raise NotEndedError(Left("again", fault, process_name(), RESTART_S))
+        fault = Fault("transient", f"its process is about to end: {_ending[0]}")
+        raise NotEndedError(Left("again", fault, process_name(), AGAIN_S))
+
+
+def _end_process(reason: str) -> None:
+    """End this process soon: nothing that comes next in it would go well."""
+    _ending.append(reason)
+    timer = threading.Timer(END_S, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
 
 
 def _broken(error: BaseException) -> NotEndedError:
@@ -329,7 +331,7 @@ class _Line(Listener):
         frame = sys._current_frames().get(task.thread)
         where = f" in operator {task.operator}" if task.operator else ""
         reason = f"took longer than {self._limit_s:g} s{where}, and was cut off"
-        _ending.append(reason)
+        _end_process(reason)
         stack = "".join(traceback.format_stack(frame)) if frame else ""
         return Fault("permanent", reason, stack, breaks_process=True)
 
@@ -361,7 +363,7 @@ class _Line(Listener):
         self._feed.forget(task.lease)
         ended = ended_of(task, task.lease)
         if ended.fault and ended.fault.breaks_process:
-            _ending.append(ended.fault.reason)
+            _end_process(ended.fault.reason)
         with self._changing:
             in_hand = self._tasks.get(task.lease.slot)
             if in_hand is not None:

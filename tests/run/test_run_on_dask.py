@@ -1,0 +1,392 @@
+"""A run on a cluster of Dask: two worker processes that are killed, hang, refuse and go on."""
+
+import json
+import logging
+import os
+import shlex
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chunkflow_py.chunk import Chunk
+from chunkflow_py.cli.line import operators_of, read_line
+from chunkflow_py.cli.main import main
+from chunkflow_py.cli.run_lines import worker_line
+from chunkflow_py.errors import OptionError
+from chunkflow_py.run import on_dask
+from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.limits import Limits
+from chunkflow_py.run.on_dask import run_on_dask
+from chunkflow_py.run.submit import StageLine, submit
+from chunkflow_py.run.supervisor import Settings
+from chunkflow_py.run.worker import Working
+from chunkflow_py.volume.hdf5 import write_hdf5
+
+distributed = pytest.importorskip("distributed")
+
+SIZE = (8, 16, 32)
+BOXES = [f"{z}-{z + 4}_{y}-{y + 8}_{x}-{x + 16}" for z in (0, 4) for y in (0, 8) for x in (0, 16)]
+
+# Notes in which process it is loaded and called, and does with some boxes what it is told.
+PLUGIN = """
+import os, signal, time
+from pathlib import Path
+
+FOLDER = Path({folder!r})
+ACTS = {acts!r}
+
+def note(what):
+    with (FOLDER / what).open("a") as file:
+        file.write(f"{{os.getpid()}}\\n")
+    return len((FOLDER / what).read_text().splitlines())
+
+note("loaded")
+
+def execute(chunk):
+    start = chunk.bbox.start
+    times = note(f"begun-{{start.z}}-{{start.y}}-{{start.x}}")
+    act, _, most = ACTS.get(tuple(start), "").partition("@")
+    if act and times <= int(most or 1000):
+        if act == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif act == "hangs":
+            time.sleep(3600)
+        raise ValueError("this box is poison")
+    time.sleep({seconds})
+"""
+
+# Counts how often the network is made in a process.
+NETWORK = """
+import os, torch
+
+class Same(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        with open({path!r}, "a") as file:
+            file.write(f"{{os.getpid()}}\\n")
+
+    def forward(self, x):
+        return x
+
+InstantiatedModel = Same()
+"""
+
+
+NETWORK_OF = shlex.split("inference -s 4 8 16 -v 1 2 4 -c 1 --device cpu --framework")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two workers of one thread each; who is killed once with a task in hand is given up."""
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+    with distributed.LocalCluster(**options, silence_logs=logging.CRITICAL) as made:
+        made.scheduler.allowed_failures = 0
+        yield made
+
+
+@pytest.fixture
+def raw(tmp_path):
+    """Write a volume of 8 tasks."""
+    array = np.random.default_rng(0).integers(0, 256, SIZE, dtype=np.uint8)
+    write_hdf5(tmp_path / "raw.h5", Chunk(array, (0, 0, 0), (1.0, 1.0, 1.0), "image"))
+    return tmp_path / "raw.h5"
+
+
+def words(raw, *middle, out):
+    """Return the commands of a line, each with its words."""
+    return [
+        ["generate-tasks", "-v", f"h5://{raw}", "-c", "4", "8", "16"],
+        ["load-h5", "-f", str(raw), "--expand-margin-size", "auto"],
+        *middle,
+        ["save-zarr", "-s", str(out)],
+    ]
+
+
+def plugin(tmp_path, acts=None, seconds=0.0):
+    """Return the command of a plugin that acts on some boxes."""
+    starts = {tuple(int(p.split("-")[0]) for p in box.split("_")): a for box, a in acts.items()} \
+        if acts else {}  # fmt: skip
+    notes = tmp_path / "notes"
+    notes.mkdir(exist_ok=True)
+    text = PLUGIN.format(folder=str(notes), acts=starts, seconds=seconds)
+    (tmp_path / "acts.py").write_text(text)
+    return ["plugin", "-f", str(tmp_path / "acts.py"), "-i", "chunk"]
+
+
+def submitted(tmp_path, commands):
+    """Make a run of one stage, and return its home."""
+    (source,) = read_line(commands[0])
+    operators = tuple(operators_of(read_line([w for each in commands[1:] for w in each])))
+    rest = tuple(map(tuple, commands[1:]))
+    line = StageLine("work", source, operators, rest, tuple(commands[0]))
+    home = RunHome.parse(f"file://{tmp_path}/work.run")
+    submit(home, [line], "", rehearse=False)
+    return home
+
+
+def carried_out(home, cluster, **settings):
+    """Carry a run out; what has failed is tried again at once."""
+    working = Working(Settings(retry_s=0.05, **settings), "client")
+    return run_on_dask(home, cluster.scheduler_address, worker_line, working)
+
+
+def records(home):
+    """Return all records by box."""
+    return {record.box: record for record in home.ledger("work").records()}
+
+
+def begun(tmp_path, box):
+    """Return how often a task has begun."""
+    z, y, x = (part.split("-")[0] for part in box.split("_"))
+    path = tmp_path / "notes" / f"begun-{z}-{y}-{x}"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def files(folder):
+    """Return what is stored of the voxels of a volume."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("c/**/*")
+            if path.is_file()}  # fmt: skip
+
+
+def test_same_bytes_and_one_network_a_worker(tmp_path, raw, cluster):
+    """The line gives the bytes of a plain one; a worker loads the network once for its tasks."""
+    (tmp_path / "same.py").write_text(NETWORK.format(path=str(tmp_path / "made")))
+    network = [
+        "inference",
+        "--framework",
+        "pytorch",
+        "-s",
+        "4",
+        "8",
+        "16",
+        "-v",
+        "1",
+        "2",
+        "4",
+        "-c",
+        "1",
+        "--device",
+        "cpu",
+        "-m",
+    ]
+    line = [[*network, str(tmp_path / "same.py")], plugin(tmp_path)]
+    plain = [w for each in words(raw, *line, out=tmp_path / "plain.zarr") for w in each]
+    with pytest.raises(SystemExit) as stop:
+        main(["--quiet", *plain])
+    assert stop.value.code == 0
+    (tmp_path / "made").unlink()
+    (tmp_path / "notes" / "loaded").unlink()
+    on = ["run", "--on", f"dask:{cluster.scheduler_address.removeprefix('tcp:')}"]
+    dask = [w for each in words(raw, *line, out=tmp_path / "dask.zarr") for w in each]
+    with pytest.raises(SystemExit) as stop:
+        main(["--quiet", *on, *dask])
+    assert stop.value.code == 0
+    assert files(tmp_path / "plain.zarr") == files(tmp_path / "dask.zarr") != {}
+    home = RunHome.parse(f"{tmp_path}/dask.zarr.run")
+    stage = home.spec.stages[0].name
+    found = list(home.ledger(stage).records())
+    assert sorted(record.box for record in found) == sorted(BOXES)
+    assert all(record.stored_bytes and "torch" in record.profile for record in found)
+    workers = {record.worker.rpartition("-")[2] for record in found}
+    # The model is looked at once more where the line is checked, in every process that makes it.
+    loaded = (tmp_path / "notes" / "loaded").read_text().split()
+    made = (tmp_path / "made").read_text().split()
+    assert sorted(loaded) == sorted(set(loaded)) >= sorted(workers)
+    assert {pid: made.count(pid) for pid in workers} == dict.fromkeys(workers, 1)
+    assert home.is_closed(stage)
+
+
+def test_stopped_and_resumed(tmp_path, raw, cluster):
+    """A signal stops the run with work left; the same again does what is missing, and only that."""
+    home = submitted(tmp_path, words(raw, plugin(tmp_path, seconds=0.5), out=tmp_path / "a.zarr"))
+    ended = threading.Event()
+
+    def interrupt():
+        while not records(home) and not ended.is_set():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    late = []  # signals that have come when the run had ended
+    before_us = signal.signal(signal.SIGTERM, lambda number, _: late.append(number))
+    thread = threading.Thread(target=interrupt)
+    try:
+        thread.start()
+        code, said = carried_out(home, cluster)
+    finally:
+        ended.set()
+        thread.join()
+        signal.signal(signal.SIGTERM, before_us)
+    assert (code, "got SIGTERM" in said, late) == (75, True, []), said
+    end = time.monotonic() + 30
+    while sum(begun(tmp_path, box) for box in BOXES) > len(records(home)):
+        assert time.monotonic() < end, "what has begun is finished by the workers"
+        time.sleep(0.05)
+    before = records(home)
+    assert 1 <= len(before) < 7
+    code, said = carried_out(home, cluster, limits=Limits(max_tasks=1))
+    assert (code, "1 tasks have ended" in said) == (75, True), said
+    assert len(records(home)) == len(before) + 1
+    assert carried_out(RunHome.parse(home.url), cluster)[0] == 0
+    after = records(home)
+    assert sorted(after) == sorted(BOXES)
+    assert {box: after[box].attempt for box in before} == {b: r.attempt for b, r in before.items()}
+    assert [begun(tmp_path, box) for box in BOXES] == [1] * 8
+
+
+def test_killed_worker(tmp_path, raw, cluster):
+    """A worker that is killed costs its task in hand, which is done again; nothing is lost."""
+    acts = plugin(tmp_path, {BOXES[2]: "dies@1"}, 0.05)
+    home = submitted(tmp_path, words(raw, acts, out=tmp_path / "a.zarr"))
+    cluster.scheduler.allowed_failures = 3
+    try:
+        assert carried_out(home, cluster)[0] == 0
+    finally:
+        cluster.scheduler.allowed_failures = 0
+    assert sorted(records(home)) == sorted(BOXES)
+    assert begun(tmp_path, BOXES[2]) == 2
+    assert not list(home.ledger("work").failures())
+
+
+def test_task_that_kills_its_worker(tmp_path, raw, cluster):
+    """It is given up with the reason, after it ran alone; who was beside it is not blamed."""
+    acts = plugin(tmp_path, {BOXES[0]: "dies"}, 0.05)
+    home = submitted(tmp_path, words(raw, acts, out=tmp_path / "a.zarr"))
+    code, said = carried_out(home, cluster, max_failures=2)
+    assert code == 1, said
+    assert "1 of them as failed" in said
+    states = {box: record.state for box, record in records(home).items()}
+    assert states == dict.fromkeys(BOXES, "done") | {BOXES[0]: "dead"}
+    assert "the worker died once on this task alone" in records(home)[BOXES[0]].reason
+    kinds = [f.kind for f in home.ledger("work").failures() if f.box == BOXES[0]]
+    assert sorted(kinds) == ["permanent", "permanent", "transient"]
+
+
+def test_task_that_raises(tmp_path, raw, cluster):
+    """It is given up after three attempts, each with its traceback; the stage stays open."""
+    acts = plugin(tmp_path, {BOXES[3]: "raises", BOXES[5]: "raises@2"})
+    home = submitted(tmp_path, words(raw, acts, out=tmp_path / "a.zarr"))
+    code, said = carried_out(home, cluster)
+    assert code == 1, said
+    dead = [record for record in records(home).values() if record.state == "dead"]
+    assert [record.box for record in dead] == [BOXES[3]]
+    assert dead[0].reason.startswith("failed 3 times, the last time: plugin failed on task")
+    failures = [f for f in home.ledger("work").failures() if f.box == BOXES[3]]
+    assert len(failures) == 3
+    assert all('raise ValueError("this box is poison")' in f.traceback for f in failures)
+    assert not home.is_closed("work")
+    assert carried_out(home, cluster)[0] == 1  # nothing is left to do
+    assert begun(tmp_path, BOXES[3]) == 3
+
+
+def test_task_that_hangs(tmp_path, raw, cluster):
+    """It is cut off after its limit, with where it was; its process ends itself and is replaced."""
+    acts = plugin(tmp_path, {BOXES[1]: "hangs@1"})
+    home = submitted(tmp_path, words(raw, acts, out=tmp_path / "a.zarr"))
+    assert carried_out(home, cluster, task_limit_s=2.0)[0] == 0
+    assert {record.state for record in records(home).values()} == {"done"}
+    failures = [f for f in home.ledger("work").failures() if f.kind == "permanent"]
+    assert [f.box for f in failures] == [BOXES[1]]
+    assert "took longer than 2 s in operator plugin" in failures[0].reason
+    assert "time.sleep(3600)" in failures[0].traceback
+
+
+def test_two_at_once(tmp_path, raw, cluster):
+    """Two clients of one run share the work or do it twice: each task has one record."""
+    home = submitted(tmp_path, words(raw, plugin(tmp_path, seconds=0.1), out=tmp_path / "a.zarr"))
+    codes = []
+
+    def carry_out():
+        codes.append(carried_out(RunHome.parse(home.url), cluster)[0])
+
+    threads = [threading.Thread(target=carry_out) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert codes == [0, 0]
+    assert sorted(record.box for record in home.ledger("work").records()) == sorted(BOXES)
+
+
+def test_other_profile_is_refused(tmp_path, raw, cluster):
+    """A worker that would compute other bytes gets no task, and the run ends with the reason."""
+    network = [
+        "inference",
+        "--framework",
+        "identity",
+        "-s",
+        "4",
+        "8",
+        "16",
+        "-v",
+        "1",
+        "2",
+        "4",
+        "-c",
+        "1",
+        "--device",
+        "cpu",
+    ]
+    home = submitted(tmp_path, words(raw, network, out=tmp_path / "a.zarr"))
+    home.store.put("stages/work/profile.json", json.dumps({"device": "abacus"}).encode())
+    with pytest.raises(OptionError, match="worker .* is refused: .*abacus"):
+        carried_out(home, cluster)
+    assert not records(home)
+
+
+def test_other_versions_are_refused(tmp_path, raw, cluster, monkeypatch):
+    """Another version of Dask on a worker is named, with where it is, before anything is sent."""
+    home = submitted(tmp_path, words(raw, plugin(tmp_path), out=tmp_path / "a.zarr"))
+    really = distributed.versions.get_package_info
+
+    def older(packages):
+        return really(packages) | {"distributed": "2020.1.0"}
+
+    monkeypatch.setattr(distributed.versions, "get_package_info", older)  # not of other processes
+    with pytest.raises(OptionError, match=r"worker tcp://.* this machine 2020\.1\.0"):
+        carried_out(home, cluster)
+    assert not records(home)
+
+
+def test_no_scheduler(tmp_path, raw, monkeypatch):
+    """Where no scheduler answers, work is left, and the address is named."""
+    home = submitted(tmp_path, words(raw, plugin(tmp_path), out=tmp_path / "a.zarr"))
+    monkeypatch.setattr(on_dask, "CONNECT_S", 0.5)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        working = Working(Settings(), "client")
+        code, said = run_on_dask(home, address, worker_line, working)
+    assert (code, address in said) == (75, True)
+
+
+def test_what_the_cluster_decides_is_refused(tmp_path):
+    """Options of workers of one machine are named, and not left out in silence."""
+    home = RunHome.parse(f"{tmp_path}/none.run")
+    working = Working(Settings(processes=3, devices=("0",)), "client", until_complete=False)
+    with pytest.raises(OptionError, match="--processes, --gpus, --no-until-complete"):
+        run_on_dask(home, "tcp://127.0.0.1:1", worker_line, working)
+
+
+def test_lines_are_let_go(tmp_path, raw, cluster):
+    """When the run has ended workers hold nothing of it; a path names it in the run alone."""
+    home = submitted(tmp_path, words(raw, plugin(tmp_path), out=tmp_path / "a.zarr"))
+    Path(tmp_path / "acts.py").unlink()  # workers take it from the run
+    assert carried_out(home, cluster)[0] == 0
+    with distributed.Client(cluster.scheduler_address, set_as_default=False) as client:
+        end = time.monotonic() + 30
+        while any(client.run(lines_held).values()):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
+def lines_held():
+    """Return how many lines this process holds."""
+    from chunkflow_py.run import dask_worker
+
+    names = [thread.name for thread in threading.enumerate()]
+    return len(dask_worker._lines) + sum(name.startswith("line-") for name in names)
