@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -170,17 +170,19 @@ def submit(
     home.check_store()
     # A stage may read what the one before it writes, which is then there.
     expected = tuple(prepared(line, rehearse=rehearse) for line in lines)
-    spec, plans, files = spec_of(lines, queue_url)
-    if fork is not None:
-        spec = forked(spec, fork)
-    if not queue_url:  # tasks are handed out by who has submitted them
+    with ExitStack() as stack:
+        queue = None
+        if queue_url:
+            queue = stack.enter_context(closing(open_queue(queue_url, create=create_queue)))
+            queue_url = queue.url  # the same from whatever folder a worker is started
+        spec, plans, files = spec_of(lines, queue_url)
+        if fork is not None:
+            spec = forked(spec, fork)
         is_new, sent = home.create(spec, plans, files), 0
-    else:
-        with closing(open_queue(queue_url, create=create_queue)) as queue:
-            is_new = home.create(spec, plans, files)
-            stage = home.current_stage()
-            # Later stages are opened by workers when all before them is done.
-            sent = send_stage(home, queue, stage) if stage and stage == spec.first else 0
+        stage = home.current_stage()
+        # Later stages are opened by workers when all before them is done.
+        if queue is not None and stage is not None and stage == spec.first:
+            sent = send_stage(home, queue, stage)
     return Submission(home.address, expected, tuple(spec.reused), sent, is_new, queue_url)
 
 
