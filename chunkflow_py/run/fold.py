@@ -27,7 +27,6 @@ FOLD_EVERY = 128
 MOST_LOOSE = 4096  # above which more than one page is folded, up to `MOST_PAGES`
 MOST_PAGES = 32
 MOST_CONFLICTS = 5  # after which a page is left to those who are faster
-PAGES_AT_ONCE = 4  # that are held in memory
 
 
 class _BusyError(Exception):
@@ -51,7 +50,7 @@ class Folder:
     def all(self) -> None:
         """Bring all that is loose to its page."""
         pages = list(self._loose.by_page().items())
-        each(lambda item: self._fold(*item), pages, PAGES_AT_ONCE)
+        each(lambda item: self._fold(*item), pages, self._pages.at_once)
 
     def by_chance(self, objects: int) -> None:
         """Fold if it is this caller's turn, after it has put some loose *objects*."""
@@ -74,7 +73,7 @@ class Folder:
                 left -= len(names)
                 if left <= MOST_LOOSE:
                     break
-            each(self._fold_unless_busy, chosen, PAGES_AT_ONCE)
+            each(self._fold_unless_busy, chosen, self._pages.at_once)
         except VolumeError as error:
             # All of it is recorded; only that many objects are left for another time.
             logger.warning("the ledger could not be compacted: %s", error)
@@ -89,7 +88,9 @@ class Folder:
             logger.debug("page %d of the ledger is left to others who fold it", page)
 
     def _fold(self, page: int, names: Sequence[Name], conflicts: int | None = None) -> None:
-        entries = [entry for entry in self._loose.read(names) if entry is not None]
+        # In order, as what is alike packs better.
+        read = self._loose.read(sorted(names))
+        entries = [entry for entry in read if entry is not None]
         tries = 0
 
         def add(old: Page) -> Page:

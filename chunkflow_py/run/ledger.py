@@ -50,7 +50,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.run.fold import PAGES_AT_ONCE, Folder
+from chunkflow_py.run.fold import Folder
 from chunkflow_py.run.loose import LooseObjects, each
 from chunkflow_py.run.page import ATTEMPTS, FAILURES, STATES
 from chunkflow_py.run.pages import Headers, Pages
@@ -161,7 +161,7 @@ class Ledger:
             found = [*page.records(), *_records(entries, headers)]
             return [record for record in found if record.state in states]
 
-        for found in mapped(sorted(some.union(loose)), read, PAGES_AT_ONCE - 1, "ledger"):
+        for found in mapped(sorted(some.union(loose)), read, self._pages.at_once - 1, "ledger"):
             yield from found
 
     def failures(self, number: int | None = None) -> Iterator[Failure]:
@@ -299,7 +299,7 @@ class Ledger:
         def reopen(page: int) -> None:
             self._pages.update(page, lambda old: old.without(by_page[page]))
 
-        each(reopen, sorted(by_page), PAGES_AT_ONCE)
+        each(reopen, sorted(by_page), self._pages.at_once)
 
     def fold(self) -> None:
         """Bring all that is loose to its page: afterwards there is one object for 2048 tasks."""

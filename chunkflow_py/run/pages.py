@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from chunkflow_py.store.protocol import Store
 
 HEADER_BYTES = 4096  # hold the header of almost every page
+AT_ONCE = 4  # whole pages in memory
 
 
 class Headers:
@@ -56,12 +57,14 @@ class Pages:
     Attributes:
         hints: headers as they were last seen, which may be long ago, of pages on which tasks were
             reopened: their generations are tried first, and looked up afterwards.
+        at_once: how many whole pages to work on at the same time.
     """
 
     def __init__(self, store: Store, root: str, size: int) -> None:
         """Keep where they are."""
         self._store, self._root, self.size = store, f"{root}pages/", size
         self.hints = Headers(size, {})
+        self.at_once = min(AT_ONCE, store.connections)
 
     def _key(self, page: int) -> str:
         return f"{self._root}{page}"

@@ -121,7 +121,7 @@ def _compared(
     begun = 0
     records = (record for record in ledger.records() if record.number in plan)
     for record in records:
-        looks = [(stored, objects.look(stored)) for stored in record.written]
+        looks = objects.look_all(record)
         waiting.append((record, looks))
         begun += len(looks)
         while waiting and begun > ahead:
@@ -167,8 +167,7 @@ def _of_mixed(
     for attempt in ledger.attempts(record.number):
         if attempt.record is None or attempt.attempt == record.attempt:
             continue
-        looks = [(stored, objects.look(stored)) for stored in attempt.record.written]
-        _, wrong = _settled(attempt.record, looks)
+        _, wrong = _settled(attempt.record, objects.look_all(attempt.record))
         if not wrong:
             return
         for stored in attempt.record.written:
@@ -196,8 +195,12 @@ class _Objects:
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def look(self, stored: Stored) -> Future[Stored]:
-        """Begin to look what there is; called from one thread."""
+    def look_all(self, record: Record) -> list[tuple[Stored, Future[Stored]]]:
+        """Begin to look at the objects of a record; of one written twice, the last counts."""
+        last = {stored.url: stored for stored in record.written}
+        return [(stored, self._look(stored)) for stored in last.values()]
+
+    def _look(self, stored: Stored) -> Future[Stored]:
         look = self._looks.pop(stored, None) or self._pool.submit(self._found, stored)
         self._looks[stored] = look
         if len(self._looks) > KEPT:

@@ -178,7 +178,10 @@ class FolderStore:
             os.link(temporary, path)
         except FileExistsError:
             # A network file system may have lost the reply to a link that it made.
-            return path.exists() and path.samefile(temporary)
+            try:
+                return path.samefile(temporary)
+            except FileNotFoundError:  # removed since
+                return False
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise

@@ -1,0 +1,403 @@
+"""Tests of chunkflow_py.run.ledger in memory, in folders and on S3."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from contracts.ledger_contract import SIZE, SPAN, LedgerContract, a_failure, a_record
+from hypothesis import given
+from hypothesis import strategies as st
+from rigs.s3 import SEVERAL_FAULTS
+
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.run import fold
+from chunkflow_py.run.ledger import Ledger
+from chunkflow_py.store import folder, open_store
+from chunkflow_py.store.memory import MemoryStore
+
+RECORD_AND_FOLD = """
+import json, random, sys
+from chunkflow_py.run import fold
+from chunkflow_py.run.ledger import Ledger
+from chunkflow_py.run.record import Record
+from chunkflow_py.store import open_store
+fold.FOLD_EVERY = 20
+url, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+ledger = Ledger(open_store(url), "infer", count, page=64)
+numbers = random.sample(range(count), count)
+while numbers:
+    batch, numbers = numbers[:12], numbers[12:]
+    batch = batch[: random.choice([1, 12])]
+    said = ledger.record([Record(n, "box", "done", "5bec", f"{name}-{n}", name) for n in batch])
+    print(json.dumps([n for n, is_ours in zip(batch, said) if is_ours]), flush=True)
+"""
+
+ZOMBIE = """
+import sys
+from chunkflow_py.run.ledger import Ledger
+from chunkflow_py.run.record import Record
+from chunkflow_py.store import open_store
+ledger = Ledger(open_store(sys.argv[1]), "infer", 10)
+said = [ledger.record([Record(3, "box", state, "5bec", state, "w")]) for state in ("done", "dead")]
+print(said, ledger.find([3]))
+"""
+
+HOLD = """
+import sys, time
+from chunkflow_py.store import open_store
+def change(old):
+    print("held", flush=True)
+    time.sleep(60)
+open_store(sys.argv[1]).update("ledger/infer/pages/0", change)
+"""
+
+
+class TestMemory(LedgerContract):
+    @pytest.fixture
+    def url(self, tmp_path):
+        return f"mem://{tmp_path}"
+
+
+class TestFolder(LedgerContract):
+    @pytest.fixture
+    def url(self, tmp_path):
+        return f"file://{tmp_path}"
+
+
+class TestS3(LedgerContract):
+    @pytest.fixture
+    def url(self, s3):
+        return s3.url
+
+
+def run(*arguments, **environment):
+    """Start a process of Python."""
+    return subprocess.Popen(
+        [sys.executable, "-c", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+    )
+
+
+class CountingStore(MemoryStore):
+    """Counts what is read."""
+
+    reads = 0
+
+    def get(self, key):
+        self.reads += 1
+        return super().get(key)
+
+
+def test_one_look(tmp_path):
+    """To find a finished task costs one read, however many there are."""
+    store = CountingStore(str(tmp_path))
+    ledger = Ledger(store, "infer", 10**6)
+    ledger.record([a_record(number) for number in range(0, 10**6, 10**4)])
+    ledger.fold()
+    store.reads = 0
+    assert ledger.find([50 * 10**4]) == {50 * 10**4: "done"}
+    assert store.reads == 1
+
+
+def test_few_objects(tmp_path):
+    """Of many tasks that are recorded one by one, few objects are left at any time."""
+    ledger = Ledger(store := MemoryStore(str(tmp_path)), "infer", 10000, in_background=False)
+    most = 0
+    for number in range(8000):
+        ledger.record([a_record(number, written=())])
+        if number % 50 == 0:
+            most = max(most, len(list(store.list())))
+    assert most < 3000  # about one fold in 128
+    assert ledger.counts().done == 8000
+    ledger.fold()
+    assert len(list(store.list())) == 4
+
+
+def test_scattered_tasks(tmp_path, monkeypatch):
+    """Where every task is on another page, many pages are folded when there is much to fold."""
+    monkeypatch.setattr(fold, "FOLD_EVERY", 16)
+    monkeypatch.setattr(fold, "MOST_LOOSE", 40)
+    ledger = Ledger(
+        store := MemoryStore(str(tmp_path)), "infer", 1000, page=10, in_background=False
+    )
+    for number in range(600):
+        ledger.record([a_record(number * 7919 % 1000)])
+    assert len(list(store.list("ledger/infer/loose"))) < 300
+    assert ledger.counts().done == 600
+
+
+@pytest.mark.aws
+@pytest.mark.parametrize("s3", ["ministack"], indirect=True)
+def test_faults(s3):
+    """Nothing is lost or counted twice where answers are lost, refused and cut off."""
+    ledger = Ledger(open_store(s3.url), "infer", SPAN, page=SIZE)
+    with s3.faults(*SEVERAL_FAULTS):
+        for first in range(0, 24, 6):
+            records = [a_record(number) for number in range(first, first + 6)]
+            assert ledger.record(records) == [True] * 6
+            ledger.fail(a_failure(first, f"a{first}"))
+            ledger.fold()
+        assert ledger.find(range(30)) == dict.fromkeys(range(24), "done")
+    assert (ledger.counts().done, ledger.counts().failures) == (24, 4)
+
+
+# Several at once: one call to the store after the other, in an order that is drawn
+
+
+class Turns:
+    """Lets threads make one call to their store at a time."""
+
+    def __init__(self):
+        self._waiting, self._go = {}, {}
+
+    def wait(self):
+        """Wait for the turn of this thread."""
+        me = threading.get_ident()
+        self._waiting[me].release()
+        self._go[me].acquire()
+
+    def run(self, jobs, choices):
+        """Run jobs to their ends; each choice says which of those under way goes on."""
+        errors, threads, over = [], [], set()
+
+        def work(job, index):
+            try:
+                self.wait()
+                job()
+            except BaseException as error:  # noqa: BLE001 raised below
+                errors.append(error)
+            finally:
+                over.add(index)
+                self._waiting[threading.get_ident()].release()
+
+        begun = threading.Semaphore(0)
+
+        def start(job, index):
+            me = threading.get_ident()
+            self._waiting[me], self._go[me] = threading.Semaphore(0), threading.Semaphore(0)
+            begun.release()
+            work(job, index)
+
+        for index, job in enumerate(jobs):
+            threads.append(threading.Thread(target=start, args=(job, index)))
+            threads[-1].start()
+            begun.acquire()
+            self._waiting[threads[-1].ident].acquire()
+        choices = iter(choices)
+        while left := [index for index in range(len(jobs)) if index not in over]:
+            me = threads[left[next(choices, 0) % len(left)]].ident
+            self._go[me].release()
+            self._waiting[me].acquire()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+
+
+class SteppedStore:
+    """A store of which each call waits for its turn."""
+
+    def __init__(self, store, turns):
+        self._store, self._turns = store, turns
+        self.connections = 1
+
+    def __getattr__(self, name):
+        value = getattr(self._store, name)
+        if not callable(value):
+            return value
+
+        def call(*arguments):
+            self._turns.wait()
+            found = value(*arguments)
+            return list(found) if name == "list" else found
+
+        return call
+
+
+steps = st.one_of(
+    st.tuples(st.just("record"), st.lists(st.integers(0, 3), min_size=1, max_size=3)),
+    st.tuples(st.just("fold"), st.just([])),
+    st.tuples(st.just("find"), st.just([0, 1, 2, 3])),
+    st.tuples(st.just("count"), st.just([])),
+)
+
+
+@given(
+    st.lists(st.lists(steps, min_size=1, max_size=3), min_size=2, max_size=3),
+    st.lists(st.integers(0, 5), max_size=150),
+)
+def test_any_interleaving(programs, choices):
+    """Whatever several do at once, step by step: one attempt wins a task, what is seen stays."""
+    url, turns = secrets.token_hex(8), Turns()
+    won, ended, seen = {}, set(), []
+
+    def program(which, steps):
+        ledger = Ledger(
+            SteppedStore(MemoryStore(url), turns), "infer", 4, page=2, in_background=False
+        )
+
+        def work():
+            for turn, (step, numbers) in enumerate(steps):
+                before, attempt = set(ended), f"{which}.{turn}"
+                if step == "fold":
+                    ledger.fold()
+                elif step == "record":
+                    # What a task ended as shows whose record it is.
+                    state = ("done", "skipped", "dead")[(which + turn) % 3]
+                    said = ledger.record([a_record(n, attempt, state) for n in numbers])
+                    for number in {n for n, is_ours in zip(numbers, said) if is_ours}:
+                        won.setdefault(number, []).append(attempt)
+                    ended.update(numbers)
+                elif step == "find":
+                    found = ledger.find(numbers)
+                    assert before <= set(found)
+                    seen.extend(found.items())
+                else:
+                    assert ledger.counts().finished >= len(before)
+
+        return work
+
+    turns.run([program(which, steps) for which, steps in enumerate(programs)], choices)
+    ledger = Ledger(MemoryStore(url), "infer", 4, page=2)
+    for _ in range(2):
+        records = {record.number: record for record in ledger.records()}
+        assert {number: [record.attempt] for number, record in records.items()} == won
+        assert set(records) == ended
+        assert all(records[number].state == state for number, state in seen)
+        assert ledger.counts().finished == len(ended)
+        ledger.fold()
+    assert len(list(MemoryStore(url).list())) == len({number // 2 for number in ended})
+
+
+@given(st.lists(st.integers(0, 1), min_size=12, max_size=12))
+def test_found_while_folded(choices):
+    """A task that has ended is found, and counted once, at every instant of a fold."""
+    url, turns = secrets.token_hex(8), Turns()
+    Ledger(MemoryStore(url), "infer", 4).record([a_record(0), a_record(1)])
+    store = SteppedStore(MemoryStore(url), turns)
+    ledger = Ledger(store, "infer", 4, in_background=False)
+    found = []
+
+    def look():
+        found.append(ledger.find([0, 1]))
+        found.append(ledger.counts().done)
+        found.append(list(ledger.missing(range(2))))
+
+    turns.run([Ledger(store, "infer", 4, in_background=False).fold, look], choices)
+    assert found == [{0: "done", 1: "done"}, 2, []]
+
+
+@given(st.lists(st.integers(0, 5), max_size=150), st.booleans())
+def test_reopened_meanwhile(choices, is_folded):
+    """A fold and a zombie at the time of a repair bring nothing back and take nothing away."""
+    url, turns = secrets.token_hex(8), Turns()
+
+    def ledger():
+        return Ledger(
+            SteppedStore(MemoryStore(url), turns), "infer", 4, page=4, in_background=False
+        )
+
+    plain = Ledger(MemoryStore(url), "infer", 4, page=4)
+    plain.record([a_record(0, "old"), a_record(1, "old")])
+    if is_folded:
+        plain.fold()
+    won = {}
+
+    def again():
+        mine = ledger()
+        mine.reopen([0])
+        won["new"] = mine.record([a_record(0, "new")])[0]
+
+    def zombie():
+        won["zombie"] = ledger().record([a_record(0, "zombie")])[0]
+
+    turns.run([ledger().fold, again, zombie, ledger().fold], choices)
+    for _ in range(2):
+        records = {record.number: record.attempt for record in plain.records()}
+        assert records[1] == "old"
+        assert [attempt for attempt, is_ours in won.items() if is_ours] == [records[0]]
+        assert plain.find([0, 1]) == {0: "done", 1: "done"}
+        plain.fold()
+
+
+# Processes
+
+
+def test_two_processes(tmp_path):
+    """Processes that record the same tasks and fold, in folders: nothing is lost, one wins each."""
+    count = 400
+    with (
+        run(RECORD_AND_FOLD, tmp_path, "a", count) as one,
+        run(RECORD_AND_FOLD, tmp_path, "b", count) as other,
+    ):
+        won = {n: name for name, each in (("a", one), ("b", other)) for line in each.stdout
+               for n in json.loads(line)}  # fmt: skip
+    assert one.returncode == other.returncode == 0
+    ledger = Ledger(open_store(str(tmp_path)), "infer", count, page=64)
+    assert {r.number: r.attempt for r in ledger.records()} == {
+        number: f"{name}-{number}" for number, name in won.items()
+    }
+    assert ledger.counts().done == len(won) > 0
+    ledger.fold()
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) <= 7
+
+
+@pytest.mark.drill
+def test_killed(tmp_path):
+    """What was reported as recorded is there after any kill -9, and folding goes on."""
+    count, told = 1000, {}
+    for round_number in range(3):
+        name = f"r{round_number}"
+        with run(RECORD_AND_FOLD, tmp_path, name, count) as process:
+            for turn, line in enumerate(process.stdout):
+                told |= dict.fromkeys(json.loads(line), name)
+                if turn == 15:
+                    process.kill()
+    ledger = Ledger(open_store(str(tmp_path)), "infer", count, page=64)
+    records = {record.number: record.attempt for record in ledger.records()}
+    assert len(told) > 50
+    assert told.items() <= {n: attempt.partition("-")[0] for n, attempt in records.items()}.items()
+    ledger.fold()
+    assert ledger.counts().done == len(records)
+    assert list(open_store(str(tmp_path)).list("ledger/infer/loose")) == []
+
+
+@pytest.mark.drill
+def test_stopped_while_it_folds(tmp_path, monkeypatch, caplog):
+    """A process that is stopped while it changes a page keeps nobody from recording."""
+    monkeypatch.setattr(folder, "LOCK_S", 0.5)
+    monkeypatch.setattr(fold, "FOLD_EVERY", 1)
+    with run(HOLD, tmp_path) as holder:
+        assert holder.stdout.readline() == "held\n"
+        holder.send_signal(signal.SIGSTOP)
+        ledger = Ledger(open_store(str(tmp_path)), "infer", 10)
+        for number in range(5):
+            assert ledger.record([a_record(number)]) == [True]
+        deadline = time.monotonic() + 60
+        while "held it" not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert "could not be compacted: cannot lock" in caplog.text
+        with pytest.raises(VolumeError, match=r"another process has held it for 0.5 s"):
+            ledger.fold()
+        holder.kill()
+    ledger.fold()
+    assert ledger.find(range(10)) == dict.fromkeys(range(5), "done")
+
+
+@pytest.mark.drill
+def test_safeguard(tmp_path):
+    """Without put-if-absent a zombie replaces the record of a task: it ends twice."""
+    for unsafe, said in (
+        ("", "[[True], [False]] {3: 'done'}\n"),
+        ("put-if-absent", "[[True], [True]] {3: 'dead'}\n"),
+    ):
+        with run(ZOMBIE, tmp_path / (unsafe or "safe"), CHUNKFLOW_UNSAFE=unsafe) as process:
+            assert process.stdout.read() == said
