@@ -5,7 +5,9 @@ Nothing here does anything unless one of two environment variables is set, which
 | variable                | value                                                                  |
 |-------------------------|------------------------------------------------------------------------|
 | ``CHUNKFLOW_FAILPOINT`` | ``name:action``, or ``name:action@N`` for the Nth time; with commas    |
-|                         | kill: SIGKILL; raise: `FailPointError`; hang: sleep for ever           |
+|                         | kill: SIGKILL; raise: `FailPointError`; hang: sleep for ever;          |
+|                         | kill-all, stop-all: SIGKILL, SIGSTOP to the whole group of processes,  |
+|                         | that is to a supervisor and its children                               |
 | ``CHUNKFLOW_UNSAFE``    | names of safeguards that are left out, with commas                     |
 """
 
@@ -50,8 +52,13 @@ def reached(point: Point) -> None:
     action, which = _points()[point]
     if which not in (0, _passed[point]):
         return
+    if action == "stop-all":
+        os.killpg(0, signal.SIGSTOP)
+        return  # when somebody lets it go on
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if action == "kill-all":
+        os.killpg(0, signal.SIGKILL)
     while action == "hang":
         time.sleep(60)
     msg = f"fail point {point}"

@@ -1,0 +1,362 @@
+"""A real run by the real command line, and workers that a drill kills, stops and starts again.
+
+```
+input (random voxels) -- load-volume, poison, threshold, save-volume --> output
+                              |
+                              log: a line for each time that a task was computed
+```
+
+A task is a box of 8 x 16 x 16 voxels, and writes two blocks. The drill says where run, queue and
+output are, so that the same drill runs on files and on emulators of a cloud.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import closing, suppress
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.run.home import RunHome
+from chunkflow_py.volume import open_volume
+
+TASK = (8, 16, 16)
+BLOCK = (4, 16, 16)
+LARGEST = (20, 10, 10)  # tasks of the input along each axis: 2,000
+EMPTY = 13  # every so many tasks the input is zero, so that nothing is stored
+STAGE = "drill"
+THRESHOLD = 100
+PATIENCE_S = 90  # of a drill for its workers; machines that run drills are busy
+POISON = Path(__file__).parent / "poison.py"
+PROGRAM = (sys.executable, "-m", "chunkflow_py")
+
+
+def make_input(place):
+    """Write random voxels; some boxes of tasks are zero."""
+    import zarr
+
+    shape = [count * extent for count, extent in zip(LARGEST, TASK)]
+    voxels = np.random.default_rng(5).integers(1, 255, shape, np.uint8)
+    for number in range(0, int(np.prod(LARGEST)), EMPTY):
+        voxels[slices(corner_of(number, LARGEST))] = 0
+    array = zarr.create_array(str(place), shape=shape, chunks=TASK, dtype="u1")
+    array[:] = voxels
+    return place
+
+
+def corner_of(number, grid):
+    """Return the first voxel of a task of a grid."""
+    rest, x = divmod(number, grid[2])
+    z, y = divmod(rest, grid[1])
+    return z * TASK[0], y * TASK[1], x * TASK[2]
+
+
+def slices(corner):
+    """Return the voxels of the task at a corner."""
+    return tuple(slice(start, start + extent) for start, extent in zip(corner, TASK))
+
+
+def environment(**more):
+    """Return what processes are told: nothing of clouds or of other drills, and one thread each."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("CHUNKFLOW_", "COV_"))}
+    quiet = {"AWS_EC2_METADATA_DISABLED": "true", "NO_GCE_CHECK": "true", "OMP_NUM_THREADS": "1"}
+    return kept | quiet | more
+
+
+class Drill:
+    """One run.
+
+    Args:
+        folder: an empty folder, for everything that is not said to be elsewhere.
+        source: the input; see `make_input`.
+        grid: tasks along z, y, x; numbered in this order.
+        acts: number of a task -> what it does, see `poison`; ``None`` -> what all others do.
+        run, queue, output: URLs; all three are files in *folder* by default.
+        variables: of the environment, for all processes.
+
+    Attributes:
+        workers: all that were started, in order.
+        random: what the drill draws from; its seed is printed.
+    """
+
+    def __init__(
+        self,
+        folder,
+        source,
+        grid=(2, 2, 2),
+        acts=None,
+        *,
+        run=None,
+        queue=None,
+        output=None,
+        variables=None,
+        seed=None,
+    ):
+        self.folder, self.source, self.grid = Path(folder), source, grid
+        self.folder.mkdir(exist_ok=True)
+        self.url = run or str(self.folder / "drill.run")
+        self.queue_url = queue or f"sqlite://{self.folder}/queue.sqlite"
+        self.output = output or f"zarr://{self.folder}/out.zarr"
+        self.variables = {"XDG_CACHE_HOME": str(self.folder / "cache")} | (variables or {})
+        self.workers, self.address = [], None
+        self.log = self.folder / "computed"
+        self.log.touch()
+        self.seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
+        self.random = random.Random(self.seed)
+        print(f"drill in {folder}: seed {self.seed}")  # noqa: T201 pytest shows it with a failure
+        self.act(acts or {})
+
+    def act(self, acts):
+        """Say what tasks do from now on."""
+        said = {
+            "" if number is None else ",".join(map(str, corner_of(number, self.grid))): act
+            for number, act in acts.items()
+        }
+        temporary = self.folder / "acts.new"
+        temporary.write_text(json.dumps(said))
+        temporary.replace(self.folder / "acts.json")
+
+    # --- the command line ------------------------------------------------------------------------
+
+    @property
+    def source_words(self):
+        """Words of generate-tasks."""
+        size = [count * extent for count, extent in zip(self.grid, TASK)]
+        return ["generate-tasks", "--roi-start", 0, 0, 0, "--roi-size", *size, "-c", *TASK]
+
+    def line_words(self, output, *, plain=False):
+        """Words of the rest of the line; *plain*: without the plugin."""
+        arguments = f"acts={self.folder}/acts.json;log={self.log}"
+        poison = [] if plain else ["plugin", "-f", POISON, "-i", "chunk", "--args", arguments]
+        return [
+            *("load-volume", "-v", f"zarr://{self.source}", *poison),
+            *("threshold", "-t", THRESHOLD, "save-volume", "-v", output, "-p", 1),
+        ]
+
+    def call(self, *words, unsafe=""):
+        """Run the program to its end."""
+        more = {"CHUNKFLOW_UNSAFE": unsafe} if unsafe else {}
+        return subprocess.run(
+            [*PROGRAM, *map(str, words)],
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=PATIENCE_S,
+            env=environment(**self.variables, **more),
+            cwd=self.folder,
+        )
+
+    def must(self, *words):
+        """Run the program to its end, which has to be a good one; return its output."""
+        done = self.call(*words)
+        assert done.returncode == 0, f"{words}: exit code {done.returncode}\n{done.stderr}"
+        return done.stdout
+
+    def create_output(self, place=None):
+        """Make the volume, which no plugin can tell beforehand."""
+        size = [count * extent for count, extent in zip(self.grid, TASK)]
+        self.must(
+            *("create-volume", "-v", place or self.output, "-z", *size, "-d", "uint8"),
+            *("-s", 40, 4, 4, "-b", *BLOCK, "-t", "segmentation"),
+        )
+
+    def submit(self, *options):
+        """Submit the run; return what is printed."""
+        self.create_output()
+        said = self.must(
+            *("submit", "--run", self.url, "--queue", self.queue_url, "--stage", STAGE),
+            *("--no-rehearse", *options, *self.source_words, *self.line_words(self.output)),
+        )
+        self.address = said.rpartition("'")[0].rpartition("'")[2]
+        return said
+
+    def work(self, *options, failpoint="", unsafe="", ahead=None):
+        """Start a worker."""
+        name = f"w{len(self.workers)}"
+        worker = Worker(self, name, options, failpoint=failpoint, unsafe=unsafe, ahead=ahead)
+        self.workers.append(worker)
+        return worker
+
+    def status(self):
+        """Return what `status --json` says."""
+        return json.loads(self.must("status", self.url, "--json"))
+
+    # --- looking from outside --------------------------------------------------------------------
+
+    @property
+    def home(self):
+        """The run, opened anew."""
+        return RunHome(self.url)
+
+    @property
+    def tasks(self):
+        """How many there are."""
+        return int(np.prod(self.grid))
+
+    def records(self):
+        """Return the records, by number; two of one task are an error."""
+        found = {}
+        for record in self.home.ledger(STAGE).records():
+            assert record.number not in found, f"task {record.number} has two records"
+            found[record.number] = record
+        return found
+
+    def counts(self):
+        """Return what the queue counts."""
+        with closing(open_queue(self.queue_url)) as queue:
+            return queue.counts()
+
+    def dead_letters(self):
+        """Return what was put aside."""
+        with closing(open_queue(self.queue_url)) as queue:
+            return list(queue.dead_letters())
+
+    def send(self, bodies):
+        """Put messages into the queue, as anybody could."""
+        with closing(open_queue(self.queue_url)) as queue:
+            return queue.send(bodies)
+
+    def body(self, number):
+        """Return the message of a task."""
+        from chunkflow_py.queue.body import body_text
+
+        home = self.home
+        return body_text(home.plan(STAGE).text(number), home.spec.stage(STAGE).hash, STAGE)
+
+    def calls(self):
+        """Return when each task was computed: number -> seconds of the monotonic clock."""
+        numbers = {corner_of(number, self.grid): number for number in range(self.tasks)}
+        found = {}
+        for line in self.log.read_text().splitlines():
+            corner, _, when = line.split()
+            number = numbers[tuple(map(int, corner.split(",")))]
+            found.setdefault(number, []).append(float(when))
+        return found
+
+    def computed(self):
+        """Return how often each task was computed."""
+        return Counter({number: len(times) for number, times in self.calls().items()})
+
+    def voxels(self, place=None):
+        """Return the decoded output, (z, y, x)."""
+        volume = open_volume(place or self.output)
+        array = np.asarray(volume.read(volume.bounds).array)
+        return array.reshape(array.shape[-3:])
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    def until(self, condition, what, patience_s=PATIENCE_S):
+        """Wait for something; say what if it does not come."""
+        deadline = time.monotonic() + patience_s
+        while not (found := condition()):
+            if time.monotonic() > deadline:
+                said = "\n".join(f"--- {w.name}\n{w.said()[-1500:]}" for w in self.workers)
+                msg = f"{what} did not come within {patience_s} s (seed {self.seed})\n{said}"
+                raise AssertionError(msg)
+            time.sleep(0.02)
+        return found
+
+    def wait(self, *workers, patience_s=PATIENCE_S):
+        """Wait for workers to end, all by default; return their exit codes."""
+        chosen = workers or self.workers
+        self.until(
+            lambda: all(worker.process.poll() is not None for worker in chosen),
+            f"the end of {', '.join(w.name for w in chosen if w.is_alive)}",
+            patience_s,
+        )
+        return [worker.process.returncode for worker in chosen]
+
+    def close(self):
+        """End everything that was started."""
+        for worker in self.workers:
+            worker.kill()
+
+
+class Worker:
+    """`chunkflow work` in a group of processes of its own: a supervisor and its children.
+
+    Attributes:
+        process: the supervisor.
+        was_asked: whether a signal asked it to stop.
+    """
+
+    def __init__(self, drill, name, options, *, failpoint="", unsafe="", ahead=None):
+        self.drill, self.name = drill, name
+        self.was_asked = False
+        self.output = drill.folder / f"{name}.log"
+        ahead = [] if ahead is None else ["--ahead", str(ahead)]
+        line = [*PROGRAM, *ahead, "work", drill.address, "--worker-name", name, "--threads", "1"]
+        more = {"CHUNKFLOW_FAILPOINT": failpoint, "CHUNKFLOW_UNSAFE": unsafe}
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*line, *map(str, options)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment(**drill.variables, **{k: v for k, v in more.items() if v}),
+                cwd=drill.folder,
+                start_new_session=True,
+            )
+
+    @property
+    def is_killed(self):
+        """Whether it has not ended by itself."""
+        return self.process.poll() == -signal.SIGKILL
+
+    @property
+    def is_alive(self):
+        """Whether the supervisor has not ended."""
+        return self.process.poll() is None
+
+    def said(self):
+        """Return what it has printed."""
+        return self.output.read_text()
+
+    def children(self):
+        """Return the processes that run the line."""
+        with suppress(psutil.Error):
+            below = psutil.Process(self.process.pid).children()
+            return [each for each in below if "spawn_main" in " ".join(each.cmdline())]
+        return []
+
+    def send(self, number):
+        """Send a signal to all its processes."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def ask(self, number=signal.SIGTERM):
+        """Ask it to stop."""
+        self.was_asked = True
+        self.process.send_signal(number)
+
+    def kill(self):
+        """Kill all its processes at once, as when a machine is taken away."""
+        self.send(signal.SIGKILL)
+        self.process.wait()
+
+    def kill_supervisor(self):
+        """Kill the supervisor alone; its children must follow by themselves."""
+        self.process.kill()
+        self.process.wait()
+
+    def kill_child(self):
+        """Kill one child; return whether there was one."""
+        for child in self.children():
+            with suppress(psutil.Error):
+                child.kill()
+                return True
+        return False
+
+    def has_stopped(self):
+        """Return whether its supervisor was stopped, and does not run."""
+        with suppress(psutil.Error):
+            return psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
+        return False
