@@ -1,0 +1,60 @@
+"""Tests of chunkflow_py.run.record."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chunkflow_py.run.record import Attempt, Failure, Record, number_of
+from chunkflow_py.store.protocol import Stored
+
+texts = st.text(max_size=20)
+numbers = st.integers(0, 1 << 60)
+stored = st.builds(Stored, texts, st.none() | st.integers(0), st.none() | texts)
+records = st.builds(
+    Record,
+    numbers,
+    texts,
+    st.sampled_from(("done", "skipped", "dead")),
+    texts,
+    texts,
+    texts,
+    texts,
+    st.dictionaries(texts, st.integers(0, 10**9).map(lambda n: n / 1000)),
+    st.lists(stored, max_size=3).map(tuple),
+    st.none() | texts,
+    st.floats(0, 1e10),
+)
+failures = st.builds(
+    Failure,
+    numbers,
+    texts,
+    texts,
+    texts,
+    st.sampled_from(("permanent", "transient", "resource")),
+    texts,
+    texts,
+    st.floats(0, 1e10),
+)
+attempts = st.builds(Attempt, numbers, texts, texts)
+
+
+@given(records | failures | attempts)
+def test_round_trip(said):
+    """What is written is read again, whatever it says, and is one line of JSON."""
+    text = said.to_json()
+    assert type(said).from_json(text) == type(said).from_json(text.encode()) == said
+    assert len(text.splitlines()) == 1
+    json.loads(text)
+
+
+@given(records | failures | attempts)
+def test_number(said):
+    """The number of the task can be told without parsing the line."""
+    assert number_of(said.to_json()) == said.number
+
+
+def test_stored_bytes():
+    """Blocks that are not stored, as they hold nothing, have no bytes."""
+    written = (Stored("a", 5, "c"), Stored("b"), Stored("d", 7, "e"))
+    assert Record(0, "box", "done", "5bec", "a", "w", written=written).stored_bytes == 12
