@@ -125,7 +125,7 @@ class SqsClient:
         Args:
             action: name of the method of boto3's client.
             wait_s: for which the service may rightly be silent.
-            budget_s: for all tries together, in seconds; the last one may go on for as long again.
+            budget_s: for all tries together, in seconds; the last one may go on for twice as long.
             patient: whether credentials that are refused may pass.
             **said: the request.
 
@@ -137,7 +137,7 @@ class SqsClient:
         manners = MANNERS
         if budget_s < MANNERS.budget_s:
             shorter = {"budget_s": budget_s, "unreachable_s": budget_s}
-            manners = replace(MANNERS, stall_s=min(MANNERS.stall_s, budget_s), **shorter)
+            manners = replace(MANNERS, stall_s=min(MANNERS.stall_s, 2 * budget_s), **shorter)
         refused_at: list[float] = []
 
         def understand(error: Exception) -> Failure:
