@@ -1,7 +1,7 @@
 # `make demo` and `make test` do everything on a fresh Debian or Ubuntu that has make and
 # Python 3.11 to 3.13 with venv. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs-test rigs bench bench-inference bench-volumes peers clean
+.PHONY: help demo test lint drills image docs-test rigs bench bench-inference bench-volumes peers clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -9,7 +9,7 @@ READY := .venv/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # pytest runs one process a core, so each process gets one thread.
-test docs-test: export OMP_NUM_THREADS := 1
+test drills docs-test: export OMP_NUM_THREADS := 1
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -17,14 +17,20 @@ help: ## list the targets
 demo: $(READY) ## segment neurons in the shipped electron microscopy volume; results in demo-output/
 	@$(BIN)/python examples/fib25/demo.py
 
-test: $(READY) rigs lint ## lint, then every test, with coverage; the last line is pytest's summary
-	@$(BIN)/pytest -n auto -rs --cov=chunkflow_py --cov-report=term:skip-covered --cov-fail-under=90
+test: $(READY) rigs lint ## lint, then every test but long drills, with coverage; pytest's summary is last
+	@$(BIN)/pytest -n auto -rs -m 'not (drill and slow) and not container' --cov=chunkflow_py --cov-report=term:skip-covered --cov-fail-under=90
 
 lint: $(READY) ## ruff, mypy --strict, and the rules on who may import whom
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+
+drills: $(READY) rigs ## kill, stop, cut off and damage on purpose, the long way; ARGS=-k NAME for one
+	@$(BIN)/pytest -n 2 -rs -m drill tests $(ARGS)
+
+image: $(READY) ## build the image and try it, where buildah and debootstrap are
+	@$(BIN)/pytest -rs -m container tests/deploy
 
 docs-test: $(READY) rigs ## run every command of README.md and docs/ only
 	@$(BIN)/pytest -n auto -rs tests/docs

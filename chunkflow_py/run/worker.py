@@ -82,10 +82,10 @@ def line_of_stage(
 
 def enter_folder(folder: str) -> None:
     """Go to the folder in which the line was typed, if it is on this machine."""
-    if Path(folder).is_dir() and Path.cwd() != Path(folder):
+    if os.access(folder, os.X_OK) and os.path.isdir(folder):  # noqa: PTH112 is_dir may raise
         os.chdir(folder)
-    elif not Path(folder).is_dir():
-        logger.info("%s is not on this machine; relative paths begin in %s", folder, Path.cwd())
+    else:
+        logger.info("%s cannot be entered here; relative paths begin in %s", folder, Path.cwd())
 
 
 @dataclass(frozen=True)
