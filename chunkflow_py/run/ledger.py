@@ -47,6 +47,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import GeometryError
@@ -149,7 +150,7 @@ class Ledger:
         return LedgerCounts.of(parts, time.time() if now is None else now)
 
     def records(self, *, states: Collection[State] = STATES) -> Iterator[Record]:
-        """Yield how tasks ended, page by page, in constant memory."""
+        """Yield how tasks ended, in the order of their numbers, in constant memory."""
         loose = self._loose.by_page()
         pages = self._pages.headers(self._pages.listed()).by_page.items()
         some = {page for page, header in pages if any(getattr(header.sums, s) for s in states)}
@@ -159,7 +160,8 @@ class Ledger:
             page = self._pages.read(number)
             headers = Headers(page.size, {number: page.header})
             found = [*page.records(), *_records(entries, headers)]
-            return [record for record in found if record.state in states]
+            wanted = (record for record in found if record.state in states)
+            return sorted(wanted, key=attrgetter("number"))
 
         for found in mapped(sorted(some.union(loose)), read, self._pages.at_once - 1, "ledger"):
             yield from found

@@ -1,0 +1,269 @@
+"""Tests of chunkflow_py.run.verify."""
+
+import pytest
+
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.geometry import BoxGrid, Zyx
+from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.run import verify as verify_module
+from chunkflow_py.run.ledger import Ledger
+from chunkflow_py.run.record import Record
+from chunkflow_py.run.verify import repair, retry_failed, verify
+from chunkflow_py.store import open_store
+from chunkflow_py.store.protocol import Stored
+from chunkflow_py.task_plan import GridPlan
+
+SIZE = Zyx(8, 8, 8)
+PLAN = GridPlan(BoxGrid(Zyx(0, 0, 0), SIZE, SIZE, Zyx(2, 3, 5)))
+
+
+class Run:
+    """A stage of 30 tasks of which each stores two blocks and leaves one out."""
+
+    def __init__(self, url):
+        self.volume = open_store(f"{url}/volume")
+        self.ledger = Ledger(open_store(f"{url}/run"), "infer", PLAN.span, page=8)
+        self.queue = open_queue(f"memory://{url}", create=True)
+
+    def content(self, number, block, attempt=""):
+        return f"{number}/{block} {attempt}".encode() * 10
+
+    def store(self, number, attempt=""):
+        """Do a task; return what is stored."""
+        written = []
+        for block in "01":
+            data = self.content(number, block, attempt)
+            self.volume.put(f"c/{number}/{block}", data)
+            written.append(Stored.of(f"{self.volume.url}/c/{number}/{block}", data))
+        return (*written, Stored(f"{self.volume.url}/c/{number}/empty"))
+
+    def record_of(self, number, written, attempt="", **said):
+        said = {"state": "done", "spec": "5bec", "worker": "w", "attempt": attempt} | said
+        return Record(number, PLAN.text(number), written=written, **said)
+
+    def do(self, numbers, attempt=""):
+        records = [self.record_of(n, self.store(n, attempt), attempt) for n in numbers]
+        return self.ledger.record(records)
+
+    def damages(self, **options):
+        return [
+            (damage.number, damage.kind, damage.url and damage.url.rpartition("/")[2])
+            for damage in verify(self.ledger, PLAN, **options)
+        ]
+
+    def sent(self):
+        """Return the messages that were sent, and take them."""
+        messages = self.queue.receive(1000, 60)
+        self.queue.acknowledge(messages)
+        return [message.body for message in messages]
+
+
+@pytest.fixture(params=["folder", "memory"])
+def run(request, tmp_path):
+    """A run of which all tasks are done."""
+    run = Run(str(tmp_path) if request.param == "folder" else f"mem://{tmp_path}")
+    run.do(PLAN)
+    return run
+
+
+def test_all_is_well(run):
+    """Of a run that is complete and whole nothing is listed, whether or not it was folded."""
+    assert run.damages() == []
+    run.ledger.fold()
+    assert run.damages(parallel=1) == []
+
+
+def test_exactly_what_is_wrong(run):
+    """What is missing, changed, cut, longer or should not be there is listed, and nothing else."""
+    run.ledger.fold()
+    volume = run.volume
+    volume.delete("c/3/0")
+    volume.put("c/9/1", run.content(9, 1).replace(b"9", b"8"))
+    volume.put("c/12/0", run.content(12, 0)[:-1])
+    volume.put("c/12/1", run.content(12, 1) + b"x")
+    volume.put("c/20/empty", b"not empty")
+    volume.put("c/21/2", b"of nobody")
+    assert run.damages() == [
+        (3, "missing", "0"),
+        (9, "damaged", "1"),
+        (12, "damaged", "0"),
+        (12, "damaged", "1"),
+        (20, "unexpected", "empty"),
+    ]
+    said = [str(damage) for damage in verify(run.ledger, PLAN)]
+    assert said[0] == (
+        f"{PLAN.text(3)}: {volume.url}/c/3/0 is missing "
+        f"({len(run.content(3, 0))} bytes were stored)"
+    )
+    assert "begins with" in said[1]
+    assert said[2].endswith("(50 bytes were stored, and 49 are there)")
+    assert said[3].endswith("(50 bytes were stored, and 51 are there)")
+    assert said[4].endswith("(nothing was stored, and 9 bytes are there)")
+    damage = next(verify(run.ledger, PLAN))
+    assert damage.to_json("infer") == {
+        "stage": "infer",
+        "number": 3,
+        "box": PLAN.text(3),
+        "kind": "missing",
+        "reason": f"{len(run.content(3, 0))} bytes were stored",
+        "url": f"{volume.url}/c/3/0",
+    }
+
+
+def test_not_done(run):
+    """Tasks without a record and those that were given up are listed, those skipped are not."""
+    run.ledger.reopen([4, 7, 8])
+    run.ledger.record(
+        [
+            run.record_of(7, (), state="dead", reason="it is broken"),
+            run.record_of(8, (), state="skipped", reason="all zero"),
+        ]
+    )
+    assert run.damages() == [(4, "not recorded", None), (7, "failed", None)]
+    said = [str(damage) for damage in verify(run.ledger, PLAN)]
+    assert said == [
+        f"{PLAN.text(4)}: not recorded",
+        f"{PLAN.text(7)}: failed (it is broken)",
+    ]
+
+
+def test_large_objects(run, monkeypatch):
+    """Objects are read piece by piece; one that has grown is not read to its end."""
+    monkeypatch.setattr(verify_module, "PIECE_BYTES", 7)
+    assert run.damages() == []
+    run.volume.put("c/3/0", run.content(3, 0)[:-1] + b"!")
+    run.volume.put("c/4/0", run.content(4, 0) + b"!")
+    assert run.damages() == [(3, "damaged", "0"), (4, "damaged", "0")]
+
+
+def test_read_once(run):
+    """An object that several tasks name is read once; stores are opened once."""
+    written = run.store(0)
+    run.ledger.reopen(range(10))
+    run.ledger.record([run.record_of(number, written) for number in range(10)])
+    opened, reads = [], []
+
+    def counting(url):
+        opened.append(url)
+        store = open_store(url)
+        original = store.get_range
+
+        def get_range(key, start, stop):
+            reads.append(key)
+            return original(key, start, stop)
+
+        store.get_range = get_range
+        return store
+
+    assert list(verify(run.ledger, PLAN, counting)) == []
+    assert len(opened) == 1
+    assert len(reads) == len(set(reads)) == 2 * 21
+
+
+def test_written_twice(run):
+    """Of an object that one task wrote twice, what it wrote last counts."""
+    old = Stored.of(f"{run.volume.url}/c/3/0", b"before")
+    run.ledger.reopen([3])
+    run.ledger.record([run.record_of(3, (old, *run.store(3)))])
+    assert run.damages() == []
+
+
+@pytest.mark.aws
+@pytest.mark.parametrize("s3", ["ministack"], indirect=True)
+def test_buckets(s3):
+    """Buckets are read, too; one that cannot be read is an error, and no damage."""
+    run = Run(s3.url)
+    run.do(range(8))
+    run.volume.delete("c/3/0")
+    run.volume.put("c/5/empty", b"x")
+    plan = GridPlan(PLAN.grid, indexes=range(8))
+    found = [(damage.number, damage.kind) for damage in verify(run.ledger, plan)]
+    assert found == [(3, "missing"), (5, "unexpected")]
+    denied = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+    with (
+        s3.faults({"type": "status", "code": 403, "body": denied, "path": ".*/c/.*"}),
+        pytest.raises(VolumeError, match="403"),
+    ):
+        list(verify(run.ledger, plan))
+
+
+def test_repair(run):
+    """Repair sends exactly what is missing or damaged, once each, and afterwards all is well."""
+    run.volume.delete("c/3/0")
+    run.volume.delete("c/3/1")
+    run.volume.put("c/9/1", b"x")
+    run.ledger.reopen([12, 14])
+    run.ledger.record([run.record_of(14, (), state="dead", reason="it is broken")])
+    found = list(verify(run.ledger, PLAN))
+    assert repair(run.ledger, PLAN, run.queue, found, PLAN.text) == 3
+    sent = run.sent()
+    assert sorted(sent) == sorted(map(PLAN.text, (3, 9, 12)))
+    assert run.damages() == [
+        (3, "not recorded", None),
+        (9, "not recorded", None),
+        (12, "not recorded", None),
+        (14, "failed", None),
+    ]
+    assert run.do([3, 9, 12]) == [True] * 3
+    assert run.damages() == [(14, "failed", None)]
+    assert repair(run.ledger, PLAN, run.queue, verify(run.ledger, PLAN), PLAN.text) == 0
+    assert run.sent() == []
+
+
+class BrokenQueueError(Exception):
+    """The producer dies."""
+
+
+def test_repair_dies(run):
+    """A repair that dies before it has sent is made good by the next one."""
+    run.volume.delete("c/3/0")
+
+    def body(number):
+        raise BrokenQueueError
+
+    with pytest.raises(BrokenQueueError):
+        repair(run.ledger, PLAN, run.queue, verify(run.ledger, PLAN), body)
+    assert run.damages() == [(3, "not recorded", None)]
+    assert repair(run.ledger, PLAN, run.queue, verify(run.ledger, PLAN), PLAN.text) == 1
+    assert run.sent() == [PLAN.text(3)]
+
+
+def test_retry_failed(run, monkeypatch):
+    """What was given up is sent again, however much, and nothing else."""
+    monkeypatch.setattr(verify_module, "BATCH", 4)
+    dead = range(3, 14)
+    run.ledger.reopen(dead)
+    run.ledger.record([run.record_of(n, (), state="dead", reason="broken") for n in dead])
+    assert retry_failed(run.ledger, PLAN, run.queue, PLAN.text) == len(dead)
+    assert sorted(run.sent()) == sorted(map(PLAN.text, dead))
+    assert run.ledger.counts().dead == 0
+    assert retry_failed(run.ledger, PLAN, run.queue, PLAN.text) == 0
+
+
+def test_mixed_devices(run):
+    """Where attempts store different bytes, the objects of one whole attempt are fine."""
+    # A second attempt has written over all of task 3, and over one block of task 4.
+    loser = run.record_of(3, run.store(3, "gpu"), "gpu")
+    part = run.record_of(4, run.store(4, "gpu"), "gpu")
+    run.volume.put("c/4/0", run.content(4, "0"))
+    # A third one has died in the middle of task 5, and a fourth lost with task 6, then damaged.
+    run.volume.put("c/5/0", b"half done")
+    other = run.record_of(6, run.store(6, "gpu"), "gpu")
+    run.volume.put("c/6/1", b"neither")
+    for record in (loser, part, other):
+        run.ledger.begin(record.number, "gpu", "cuda")
+        assert run.ledger.record([record]) == [False]
+        run.ledger.finish(record)
+    run.ledger.begin(5, "died", "cuda")
+    for _ in range(2):
+        assert run.damages(mixed=True) == [
+            (4, "mixture", None),
+            (5, "damaged", "0"),
+            (6, "damaged", "0"),
+            (6, "damaged", "1"),
+        ]
+        run.ledger.fold()
+    assert (3, "damaged", "0") in run.damages()
+    repair(run.ledger, PLAN, run.queue, verify(run.ledger, PLAN, mixed=True), PLAN.text)
+    assert run.do([4, 5, 6], "again") == [True] * 3
+    assert run.damages(mixed=True) == []
