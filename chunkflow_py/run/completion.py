@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from chunkflow_py.queue.protocol import Counts, Queue
     from chunkflow_py.run.ledger import Ledger, LedgerCounts
 
-FIRST_CHECK_S, LONGEST_CHECK_S = 0.3, 30.0
+FIRST_CHECK_S, LONGEST_CHECK_S = 0.1, 30.0
 
 
 class CompletionWatch:

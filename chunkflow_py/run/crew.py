@@ -84,7 +84,6 @@ class Crew:
     Args:
         start: what they run.
         settings: how many there are, which devices they see, and how long a task may take.
-        clock: of the leases.
         post: called in threads with a child and its messages, see `Child`.
         on_failed: called with a task, and why it has failed.
 
@@ -96,12 +95,11 @@ class Crew:
         self,
         start: ChildStart,
         settings: Settings,
-        clock: Callable[[], float],
         post: Callable[[Child[Job], Sequence[Any] | None], None],
         on_failed: Callable[[Job, Fault], None],
     ) -> None:
         """Start no child yet."""
-        self._start, self._limit_s, self._clock = start, settings.task_limit_s, clock
+        self._start, self._limit_s = start, settings.task_limit_s
         self._post, self._on_failed = post, on_failed
         names = list(settings.devices) or [None]
         self._seats = [
@@ -188,9 +186,11 @@ class Crew:
             seat.deaths = 0
         return job
 
-    def others_begun(self, child: Child[Job]) -> bool:
-        """Return whether tasks are under way in a child."""
-        return bool(child.begun())
+    def leaving(self) -> set[int]:
+        """Return the tasks that were given up, but are still in a child."""
+        children = [seat.child for seat in self._seats if seat.child is not None]
+        jobs = (job for child in children for job in child.jobs.values())
+        return {job.number for job in jobs if job.is_given_up}
 
     def untouched(self) -> list[Job]:
         """Return the tasks that no child has begun, and forget them."""
@@ -198,15 +198,24 @@ class Crew:
         self._ready.clear()
         self._suspects.clear()
         for seat in self._seats:
-            if seat.child is not None:
-                slots = [slot for slot in seat.child.jobs if seat.child.is_untouched(slot)]
-                here = [(slot, seat.child.jobs[slot]) for slot in slots]
-                seat.child.cancel((slot, job.number) for slot, job in here)
+            child = seat.child
+            if child is None:
+                continue
+            here = [
+                (slot, job)
+                for slot, job in child.jobs.items()
+                if child.is_untouched(slot) and not job.is_given_up
+            ]
+            if here:
+                child.cancel((slot, job.number) for slot, job in here)
                 jobs += [job for _, job in here]
         return [job for job in jobs if not job.is_given_up]
 
     def cancel(self, job: Job) -> None:
-        """Let a task stop between two operators."""
+        """Let a task stop between two operators; it cannot be kept any more."""
+        if job.is_cancelled:
+            return
+        job.is_cancelled = True
         for child, slot in self._places(job):
             child.cancel([(slot, job.number)])
 

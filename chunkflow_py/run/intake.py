@@ -48,8 +48,8 @@ class Job:
         leases: of its messages; more than one if it was delivered twice meanwhile.
         attempt: names this attempt.
         is_suspect: several tasks were in a child when it died, this one among them: it runs alone.
+        is_cancelled: its child was told to stop it, since its lease is lost or about to be.
         is_given_up: nothing that its child still says of it counts.
-        is_ended: its child is done with it; it is about to be recorded.
     """
 
     number: int
@@ -57,8 +57,8 @@ class Job:
     leases: list[Held]
     attempt: str
     is_suspect: bool = False
+    is_cancelled: bool = False
     is_given_up: bool = False
-    is_ended: bool = False
 
     @property
     def lost(self) -> bool:

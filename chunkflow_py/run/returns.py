@@ -184,7 +184,8 @@ class Settler(_Batches):
         caps: of failures.
         spec: hash of the stage's spec, for the records of tasks that are given up.
         post: called in the thread: ``settled`` with a list of (job, its record or ``None``, its
-            failure or ``None``; neither if it was given back), ``stuck`` with why, ``fatal`` with an error.
+            failure or ``None``; neither if it was given back), ``stuck`` with why, ``fatal`` with
+            an error.
         records_attempts: whether what another attempt has written than the task's own is recorded.
     """
 

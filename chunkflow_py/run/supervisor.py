@@ -27,21 +27,18 @@ from chunkflow_py.queue.leases import LeaseKeeper
 from chunkflow_py.run.child import DEAF_TO, Broken, Ended, Ready
 from chunkflow_py.run.completion import CompletionWatch
 from chunkflow_py.run.crew import Crew
-from chunkflow_py.run.intake import Intake, Job, Work
+from chunkflow_py.run.holding import Holding
+from chunkflow_py.run.intake import Intake, Work
 from chunkflow_py.run.interruption import InterruptionWatch
-from chunkflow_py.run.outcome import Fault
-from chunkflow_py.run.patience import Patience
-from chunkflow_py.run.record import Failure, Record
 from chunkflow_py.run.returns import Caps, Returns, Settler
 from chunkflow_py.run.settings import Listener, Outcome, Settings
-from chunkflow_py.store.protocol import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from chunkflow_py.queue.leases import Held
     from chunkflow_py.queue.protocol import Counts, Queue
     from chunkflow_py.run.children import Child, ChildStart
+    from chunkflow_py.run.intake import Job
     from chunkflow_py.run.ledger import Ledger, LedgerCounts
     from chunkflow_py.run.settings import EndState
     from chunkflow_py.task_plan import Plan
@@ -52,10 +49,6 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.2
 RELEASE_S = 2.0  # in which what has not begun is given back
-MOST_SETTLING = 2048  # tasks that wait to be recorded; more are not taken
-RECENT = 4096
-AGAIN_S = 5.0  # before a task comes again that cannot be taken now
-LATE_S = 1.0  # at least, before the end of a lease that is not renewed, work on its task stops
 
 
 class Supervisor:
@@ -101,10 +94,7 @@ class Supervisor:
         self._work = Work(secrets.token_hex(6), plan, stage, {**(stages or {}), stage: run})
         self._events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._outcome = Outcome()
-        self._jobs: dict[int, Job] = {}
-        self._recent: dict[int, bool] = {}  # tasks that were settled last
-        self._patience = Patience(settings.disk_wait_s)
-        self._profile = ""
+        self._watch_at = 0.0
         self._profile_lock = threading.Lock()
         self._error: Exception | None = None
         self._signals = 0
@@ -152,13 +142,19 @@ class Supervisor:
                 self._work, self._keeper, self._ledger, self._returns, post, settings.receive_wait_s
             )
             stack.callback(self._intake.close)
-            self._crew = Crew(
-                self._start,
+            self._holding = Holding(
+                self._spec,
+                self._worker,
                 settings,
-                self._keeper.clock,
-                self._from_child,
-                self._failed,
+                self._keeper,
+                self._returns,
+                self._settler,
+                self._outcome,
+                self._listener,
+                self._stop,
             )
+            self._crew = Crew(self._start, settings, self._from_child, self._holding.failed)
+            self._holding.crew = self._crew
             stack.callback(self._crew.kill)
             if settings.watches_notices:
                 stack.callback(InterruptionWatch(self.stop).close)
@@ -209,35 +205,18 @@ class Supervisor:
         except ChunkflowError as error:
             self._fatal(error)
             return
-        self._watch_leases()
+        if now >= self._watch_at:
+            self._watch_at = now + TICK_S / 2
+            self._holding.watch_leases()
         if self._drains_until is not None:
-            self._release_untouched()
-            active = any(not job.is_ended for job in self._jobs.values())
-            if not self._jobs or (now >= self._drains_until and active):
+            self._holding.release_untouched()
+            if not self._holding or now >= self._drains_until:
                 self._is_over = True
             return
         self._keep_limits(now)
         self._crew.feed()
-        self._intake.want(self._wanted(now))
+        self._intake.want(self._holding.wanted(now))
         self._look_whether_complete(now)
-
-    def _wanted(self, now: float) -> int:
-        if now < self._patience.until:
-            return 0
-        active = sum(not job.is_ended for job in self._jobs.values())
-        if len(self._jobs) - active > MOST_SETTLING:
-            return 0
-        target = self._crew.target
-        if self._patience.is_probing:
-            target = min(1, target)
-        if (most := self._settings.limits.max_tasks) is not None:
-            target = min(target, most - self._ended - (len(self._jobs) - active))
-        return target - active
-
-    @property
-    def _ended(self) -> int:
-        outcome = self._outcome
-        return outcome.done + outcome.skipped + outcome.failures
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -246,11 +225,13 @@ class Supervisor:
             case "child":
                 self._heard(*content)
             case "received":
-                self._received(content)
+                self._intake.seen(len(content))
+                self._completion.busy()
+                self._holding.received(content)
             case "settled":
-                self._settled(content)
+                self._holding.settled(content)
             case "lost":
-                self._lost(content)
+                self._holding.lost(content)
             case "signal":
                 self._signals += 1
                 self._stop(f"got {content}")
@@ -259,7 +240,8 @@ class Supervisor:
             case "stop":
                 self._stop(content)
             case "closed-stage":
-                self._outcome.state = "stage-closed"
+                if self._drains_until is None:
+                    self._outcome.state = "stage-closed"
                 self._stop(f"the run has come to stage {content}")
             case "stuck":
                 self._listener.changed(f"waits: {content}")
@@ -279,169 +261,22 @@ class Supervisor:
             except ChunkflowError as error:
                 self._fatal(error)
             return
-        settled: list[tuple[Job, Record | Failure]] = []
+        ended: list[Ended] = []
         for message in messages:
             match message:
                 case Ended():
-                    job = self._crew.ended(child, message)
-                    if job is not None:
-                        self._end(child, job, message, settled)
+                    ended.append(message)
                 case Ready():
                     self._crew.ready(child, message)
                     if message.profile:
-                        self._profile = ", ".join(f"{k} {v}" for k, v in message.profile.items())
+                        profile = ", ".join(f"{k} {v}" for k, v in message.profile.items())
+                        self._holding.profile = profile
                     if self._settings.records_attempts:
-                        self._intake.profile = self._profile
+                        self._intake.profile = self._holding.profile
                     self._listener.child_ready(child.number, message.profile)
                 case Broken():
                     self._crew.broken(child, message)
-        if settled:
-            self._settler.settle(settled)
-
-    def _end(
-        self,
-        child: Child[Job],
-        job: Job,
-        ended: Ended,
-        settled: list[tuple[Job, Record | Failure]],
-    ) -> None:
-        if job.lost or ended.state == "lost":
-            self._give_back(job)
-        elif ended.fault is not None:
-            self._sort_failure(job, ended.fault, is_alone=not self._crew.others_begun(child))
-        elif ended.state in ("done", "skipped"):
-            self._patience.succeeded()
-            job.is_ended = True
-            record = Record(
-                job.number,
-                job.box,
-                ended.state,  # type: ignore[arg-type]  # one of two
-                self._spec,
-                job.attempt,
-                self._worker,
-                self._profile,
-                ended.seconds,
-                tuple(Stored(*each) for each in ended.written),
-                ended.reason,
-            )
-            settled.append((job, record))
-
-    def _received(self, jobs: Sequence[Job]) -> None:
-        self._intake.seen(len(jobs))
-        self._completion.busy()
-        fresh = []
-        for job in jobs:
-            known = self._jobs.get(job.number)
-            if self._recent.pop(job.number, None):
-                # It was settled after the ledger was asked: that is asked again.
-                self._returns.release(job.leases)
-            elif known is None:
-                self._jobs[job.number] = job
-                fresh.append(job)
-            elif known.is_ended or known.is_given_up:
-                self._returns.release(job.leases, 0.0 if known.is_ended else AGAIN_S)
-            else:  # delivered twice: both messages share its fate
-                known.leases += job.leases
-        self._crew.add(fresh)
-
-    def _settled(self, settled: Sequence[tuple[Job, Record | None, Failure | None]]) -> None:
-        outcome = self._outcome
-        for job, record, failure in settled:
-            self._jobs.pop(job.number, None)
-            if failure is not None:
-                outcome.failures += 1
-                self._listener.task_failed(failure)
-            if record is not None:
-                self._recent[job.number] = True
-                if len(self._recent) > RECENT:
-                    del self._recent[next(iter(self._recent))]
-                if record.state == "done":
-                    outcome.done += 1
-                elif record.state == "skipped":
-                    outcome.skipped += 1
-                else:
-                    outcome.dead += 1
-                    logger.error("gave up task %s: %s", record.box, record.reason)
-                self._listener.task_ended(record)
-
-    # --- failures --------------------------------------------------------------------------------
-
-    def _sort_failure(self, job: Job, fault: Fault, *, is_alone: bool) -> None:
-        now = time.monotonic()
-        if fault.shortage == "disk":
-            pause = self._patience.disk_full(now)
-            words = f"{fault.reason}; takes no tasks, and tries again in {pause:.0f} s"
-            logger.error("%s", words)
-            self._listener.changed(words)
-            self._give_back(job)
-            self._release_untouched()
-        elif fault.shortage == "memory" and not is_alone:
-            self._crew.run_alone(job)  # others may have had the memory
-        elif fault.shortage == "memory":
-            match self._patience.memory_short(job.number):
-                case "blame":
-                    self._failed(job, Fault("permanent", fault.reason, fault.traceback))
-                case "release":
-                    self._give_back(job, self._settings.retry_s)
-                case "stop":
-                    self._give_back(job)
-                    self._stop(f"there is not enough memory here: {fault.reason}")
-        else:
-            if fault.kind == "transient":
-                self._patience.network_failed(now)
-            self._failed(job, fault)
-
-    def _failed(self, job: Job, fault: Fault) -> None:
-        logger.warning("task %s failed: %s", job.box, fault.reason)
-        job.is_ended = True
-        failure = Failure(
-            job.number,
-            job.box,
-            job.attempt,
-            self._worker,
-            fault.kind,
-            fault.reason,
-            fault.traceback,
-        )
-        self._settler.settle([(job, failure)])
-
-    # --- giving back -----------------------------------------------------------------------------
-
-    def _give_back(self, job: Job, delay_s: float = 0.0) -> None:
-        """Release a task, and forget it."""
-        job.is_given_up = True
-        if self._jobs.get(job.number) is job:
-            del self._jobs[job.number]
-        self._returns.release(job.leases, delay_s)
-
-    def _release_untouched(self) -> None:
-        for job in self._crew.untouched():
-            self._give_back(job)
-
-    def _lost(self, held: Held) -> None:
-        for job in self._jobs.values():
-            if held in job.leases and job.lost and not job.is_ended:
-                self._listener.changed(f"the lease of task {job.box} is lost")
-                self._crew.cancel(job)
-                if not self._crew.holds(job):
-                    self._give_back(job)
-                return
-
-    def _watch_leases(self) -> None:
-        """Stop work on tasks whose leases are about to end, and cut it when they have ended."""
-        clock = self._keeper.clock()
-        lease_s = self._settings.lease_s
-        late = clock + min(max(LATE_S, lease_s / 12), lease_s / 4)
-        ending = [job for job in self._jobs.values() if not job.is_ended and job.lease_ends < late]
-        for job in ending:
-            if not self._crew.holds(job):
-                self._give_back(job)
-            elif job.lease_ends > clock:
-                self._crew.cancel(job)
-            else:
-                words = f"task {job.box} is not leased to this worker any more"
-                self._crew.abandon(job, words)
-                self._give_back(job)
+        self._holding.ended_in(child, ended)
 
     # --- stopping --------------------------------------------------------------------------------
 
@@ -457,16 +292,16 @@ class Supervisor:
             self._outcome.state = "stopped"
         self._outcome.words = f"stopped: {reason}"
         self._intake.close()
-        self._release_untouched()
-        left = sum(not job.is_ended for job in self._jobs.values())
+        self._holding.release_untouched()
+        left = self._holding.active
         words = f"stopping: {reason}; {left} tasks have begun and are finished first"
         logger.warning("%s", words)
         self._listener.changed(words)
 
     def _keep_limits(self, now: float) -> None:
         limits = self._settings.limits
-        if limits.max_tasks is not None and self._ended >= limits.max_tasks:
-            self._stop(f"{self._ended} tasks have ended, as many as were asked for")
+        if limits.max_tasks is not None and self._holding.ended >= limits.max_tasks:
+            self._stop(f"{self._holding.ended} tasks have ended, as many as were asked for")
         elif self._deadline is not None and now + self._crew.longest_s >= self._deadline:
             left, longest = max(0.0, self._deadline - now), self._crew.longest_s
             self._stop(
@@ -477,9 +312,7 @@ class Supervisor:
         """Give back all that is left, and end the children."""
         self._intake.close()
         start = time.monotonic()
-        for job in list(self._jobs.values()):
-            if not job.is_ended:
-                self._give_back(job)
+        self._holding.release_all()
         if self._leaves_at_once or self._outcome.state == "stopped":
             self._crew.kill()
         else:
@@ -493,17 +326,20 @@ class Supervisor:
         if not self._leaves_at_once:
             # A request under way may still bring messages, which others would wait for.
             self._intake.join(min(self._settings.receive_wait_s, self._settings.lease_s / 3) + 1)
-        self._returns.flush(RELEASE_S)
-        with suppress(Empty):  # what was recorded meanwhile counts
+        with suppress(Empty):
             while True:
                 kind, content = self._events.get_nowait()
-                if kind == "settled":
-                    self._settled(content)
+                if kind == "settled":  # what was recorded meanwhile counts
+                    self._holding.settled(content)
+                elif kind == "received":
+                    for job in content:
+                        self._holding.give_back(job)
+        self._returns.flush(RELEASE_S)
 
     # --- the end of the work ---------------------------------------------------------------------
 
     def _look_whether_complete(self, now: float) -> None:
-        if self._jobs or self._is_over:
+        if self._holding or self._is_over:
             self._completion.busy()
             return
         idle_s = self._completion.idle(now)
@@ -520,5 +356,5 @@ class Supervisor:
                 state, words = "complete-with-failures", f"{words}, {recorded.dead} as failed"
             if self._drains_until is None:
                 self._outcome.state, self._outcome.words = cast("EndState", state), words
-        elif words is not None and not self._jobs:
+        elif words is not None and not self._holding:
             self._stop(words)
