@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from chunkflow_py.cli.verbs import Verb
 from chunkflow_py.errors import ChunkflowError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from chunkflow_py.stages import Operator, Source
 
@@ -248,50 +247,59 @@ def _verb_of(stages: Sequence[Operator | Source | Verb]) -> Verb | None:
     raise OptionError(msg)
 
 
-@contextmanager
-def _ending_soon() -> Iterator[None]:
-    """Make the first ctrl-C end the process within `GRACE_S`, and the second at once.
+class _Ending:
+    """Makes the first ctrl-C or SIGTERM end the process within `GRACE_S`, and the second at once.
 
     An interrupted line waits for the threads of its lanes, and so does Python at its exit; a
     forward pass or a slow download there must not keep anybody from leaving.
+
+    Attributes:
+        code: exit code of an interrupted process: 130, or 143 after SIGTERM.
     """
-    interrupted = False
 
-    def leave() -> None:
-        os.write(2, b"Interrupted.\n")
-        os._exit(130)
+    code = 130
 
-    def interrupt(*_: object) -> None:
-        nonlocal interrupted
-        interrupted = True
-        signal.signal(signal.SIGINT, lambda *_: leave())
-        timer = threading.Timer(GRACE_S, leave)
+    def __enter__(self) -> _Ending:
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():  # only there are they handled
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._interrupt)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _interrupt(self, number: int, _: object) -> None:
+        self.code = 128 + number
+        self._before.clear()  # what comes now ends it, to the last instant
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, lambda *_: self._leave())
+        timer = threading.Timer(GRACE_S, self._leave)
         timer.daemon = True
         timer.start()
         raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may handle signals
-        return
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        if not interrupted:
-            signal.signal(signal.SIGINT, before)
+    def _leave(self) -> None:
+        os.write(2, b"Interrupted.\n")
+        os._exit(self.code)
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 done, 1 a task failed, 2 usage, 130 interrupted."""
+    """Run the command line and exit.
+
+    0 done, 1 a task failed, 2 usage, 130 interrupted, 143 by SIGTERM; `work` and `run` also 75.
+    """
     keep_freed_memory()
     sleep_while_waiting()
+    ending = _Ending()
     try:
-        with _ending_soon():
+        with ending:
             code = cli.main(args, prog_name="chunkflow", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.Abort:
         click.echo("Interrupted.", err=True)
-        sys.exit(130)
+        sys.exit(ending.code)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

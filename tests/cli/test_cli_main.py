@@ -284,21 +284,25 @@ def test_logging_is_left_as_it_was(chunkflow: Run) -> None:
 
 
 @pytest.mark.parametrize("line", ["never-end", "create-chunk never-end threshold"])
-@pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_ends_the_program(start: Callable[..., object], line: str, times: int) -> None:
+@pytest.mark.parametrize(
+    ("sent", "times"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 1)]
+)
+def test_ctrl_c_ends_the_program(
+    start: Callable[..., object], line: str, sent: signal.Signals, times: int
+) -> None:
     """One ctrl-C ends it within the grace, even if a lane's thread is busy; two at once."""
     process = start("--quiet", *line.split())
     thread = process.stdout.readline().strip()
     assert (thread == "MainThread") == (line == "never-end")
     began = time.monotonic()
     for _ in range(times):
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sent)
         time.sleep(0.2)
     try:
         _, err = process.communicate(timeout=30)
     finally:
         process.kill()
-    assert process.returncode == 130
+    assert process.returncode == 128 + sent
     assert err.split() == ["Interrupted."]
     # Far below the minute that the operator goes on for; a second ctrl-C does not wait either.
     assert time.monotonic() - began < (GRACE_S + 10 if times == 1 else GRACE_S)
@@ -344,12 +348,13 @@ def test_signals_in_process(chunkflow: Run, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(os, "_exit", end)
     monkeypatch.setattr("chunkflow_py.cli.main.GRACE_S", 0.05)
     monkeypatch.setattr(import_module("chunkflow_py.ops.create_chunk"), "create_chunk", interrupt)
-    before = signal.getsignal(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         assert chunkflow("--quiet", "--ahead", "0", "create-chunk").code == 130
         assert both.wait(30)
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     assert ended[0] == ("MainThread", 130)
     assert ended[1][1] == 130
 
