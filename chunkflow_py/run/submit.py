@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.hooks import CreatesOutput, HasFiles, RunsCode, WritesTo, WritesToSeveral
+from chunkflow_py.hooks import (
+    CreatesOutput,
+    HasBounds,
+    HasFiles,
+    RunsCode,
+    WritesTo,
+    WritesToSeveral,
+)
 from chunkflow_py.memory import describe_bytes
 from chunkflow_py.pipeline import Pipeline
 from chunkflow_py.queue.body import body_text
@@ -204,6 +211,7 @@ def prepared(line: StageLine, *, rehearse: bool) -> Expectation:
                 "workers are several; write to zarr:// or precomputed://, or one file a task"
             )
             raise OptionError(msg)
+    check_margins(pipeline)
     memory = pipeline.rehearse() if rehearse else None
     created = [
         address
@@ -213,6 +221,46 @@ def prepared(line: StageLine, *, rehearse: bool) -> Expectation:
     return Expectation(
         line.name, len(plan), pipeline.output_bytes(len(plan)), memory, tuple(created)
     )
+
+
+def check_margins(pipeline: Pipeline) -> None:
+    """Refuse a line whose loaders read less around a task than its network needs.
+
+    On a laptop the first task would say it; here it would be said by every one.
+
+    Args:
+        pipeline: checked, with a source that knows its boxes.
+
+    Raises:
+        OptionError: names loader, task and what is missing.
+    """
+    boxes = getattr(pipeline.source and pipeline.source.body, "boxes", None)
+    if not boxes:
+        return
+    box = boxes[len(boxes) // 2]
+    for index, stage in enumerate(pipeline.operators):
+        body: Any = stage.body
+        domain = body.bounds() if isinstance(body, HasBounds) else None
+        cutout = getattr(body, "cutout", None)
+        placed = any(_is_anchored(later.body) for later in pipeline.operators[index + 1 :])
+        if domain is None or cutout is None or not placed:
+            continue
+        inside = box.intersection(domain)
+        if inside.is_empty:
+            continue
+        need = pipeline.required_input(index, inside, domain)
+        read, _ = cutout.box(domain, inside, stage.name)
+        if not read.contains(need):
+            msg = (
+                f"{stage.name} reads {read} for task {inside}, but the network needs {need} "
+                "(zyx, voxels); give it --expand-margin-size auto, or --grid chunk to inference"
+            )
+            raise OptionError(msg)
+
+
+def _is_anchored(body: object) -> bool:
+    """Tell whether a body places patches by the volume."""
+    return getattr(getattr(body, "placement", None), "grid", "chunk") != "chunk"
 
 
 def spec_of(

@@ -191,6 +191,8 @@ def test_submitting_again_goes_on():
         (f"submit {LINE} threshold save-zarr --store m.zarr --chunk-size 5 16 16", 1, "cut"),
         (f"submit --run s3://b/r {LINE} threshold {SAVE} m.zarr", 1, "b"),
         (f"submit --queue ftp://x {LINE} threshold {SAVE} m.zarr", 1, "scheme 'ftp'"),
+        (f"submit {LINE} inference -f identity -s 8 16 16 -v 2 4 4 -c 1 {SAVE} m.zarr", 2,
+         "--expand-margin-size auto"),
         (f"submit --stage a {LINE} threshold {SAVE} m.zarr then --stage a {LINE} {SAVE} n.zarr",
          2, "two stages are called a"),
         ("work nothing", 2, "no run at nothing"),
