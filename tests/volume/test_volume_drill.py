@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 BLOCK, TASK = Zyx(8, 16, 16), Zyx(16, 32, 32)
 BOUNDS = BoundingBox.from_size(Zyx(-5, 3, 1000), BLOCK * (10, 10, 10))  # 1,000 blocks
-TASKS, PROCESSES = 125, 4
+TASKS, PROCESSES = 125, 8
 SHARDED = ["--shard-size", *TASK]
 
 formats = pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def same(found, expected):
 @ministack
 @formats
 def test_faults(scheme, options, noise, s3, tmp_path):
-    """Of 1,000 blocks that 4 processes copy while requests fail, each is the right one.
+    """Of 1,000 blocks that 8 processes copy while requests fail, each is the right one.
 
     One request in ten gets a 503, one in ten is cut off, one in twenty is done but its answer lost,
     and one body in ten ends in the middle.
@@ -121,7 +121,7 @@ def test_faults(scheme, options, noise, s3, tmp_path):
 def killed(process, count_stored):
     """Kill a process in the middle, and say how much was stored then."""
     deadline = time.monotonic() + 60
-    while (stored := count_stored()) < 20:
+    while (stored := count_stored()) < 10:
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.02)
