@@ -13,6 +13,7 @@ that `GET /_fault` returns. The first rule that matches a request is applied:
 | truncate    | send the head of the answer and half of its body, then drop       |              |
 | stall       | the server acts, its answer never comes                           |              |
 | drip        | the server acts, its answer comes byte by byte, one in s seconds  | s            |
+| late        | the server acts, its answer comes s seconds later                 | s            |
 | refuse      | entries of a batch of SQS, each with probability `share`, are not | share, code, |
 |             | sent on and stand under Failed in the answer                      | sender       |
 
@@ -32,6 +33,7 @@ import re
 import socket
 import struct
 import sys
+import time
 from contextlib import suppress
 
 from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
@@ -101,6 +103,7 @@ class FaultProxy:
         kind = fault["type"] if fault else "none"
         record = {"method": request.method, "path": request.raw_path, "fault": kind}
         record["headers"] = dict(request.headers)
+        record["at"] = time.monotonic()
         record["under_way"] = len(self.under_way)
         log.append(record)
         refused = []
@@ -133,6 +136,8 @@ class FaultProxy:
             return await self.truncate(request, answer.status, headers, content)
         if kind == "stall":
             await asyncio.Event().wait()  # until the client goes
+        if kind == "late":
+            await asyncio.sleep(fault["s"])
         if kind == "drip":
             return await self.drip(request, answer.status, headers, content, fault["s"])
         if refused:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -144,18 +145,35 @@ def fauxqs(folder):
 
 
 class Faults:
-    """The remote control of a fault proxy; works from any process that knows its address."""
+    """The remote control of a fault proxy; works from any process that knows its address.
 
-    def __init__(self, address):
-        self.address = address
+    Args:
+        address: of the proxy.
+        process: that is the proxy, in the process that has started it.
+    """
+
+    def __init__(self, address, process=None):
+        self.address, self.process = address, process
 
     def set(self, *rules, seed=0):
         """Replace the rules, see `rigs.proxy`, and start the log of requests anew."""
         call(f"{self.address}/_fault", json.dumps({"rules": rules, "seed": seed}).encode())
 
     def log(self):
-        """Return the requests since the rules were set: method, path, headers, fault, status."""
+        """Return the requests since the rules were set.
+
+        Each has method, path, headers, at (seconds of the monotonic clock), fault, status.
+        """
         return json.loads(call(f"{self.address}/_fault"))
+
+    @contextmanager
+    def silent(self):
+        """Let the proxy sleep: its connections stay open, new ones are made, nothing answers."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
 
     @contextmanager
     def __call__(self, *rules, seed=0):
@@ -187,4 +205,4 @@ def proxy(upstream, *options):
         if not address:
             msg = "the fault proxy did not start"
             raise RuntimeError(msg)
-        yield Faults(address)
+        yield Faults(address, process)
