@@ -12,7 +12,7 @@ import pytest
 from contracts.store_contract import StoreContract
 
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.store import open_store
+from chunkflow_py.store import folder, open_store
 from chunkflow_py.store.folder import FolderStore
 from chunkflow_py.store.local import sync
 from chunkflow_py.store.protocol import together
@@ -255,3 +255,36 @@ def test_together(tmp_path, monkeypatch):
         assert synced == []
     assert synced == [f"{tmp_path}/a", f"{tmp_path}/b"]
     assert store.get("b/0") is None
+
+
+def test_one_content_under_many_keys(tmp_path):
+    """Several keys get one content, each unless it is taken, and go their own ways afterwards."""
+    store = open_store(str(tmp_path))
+    store.put("a/2", b"taken")
+    assert store.put_each_if_absent(["a/1", "a/2", "b/3"], b"same") == [True, False, True]
+    assert store.put_each_if_absent(["b/3", "b/4"], b"other") == [False, True]
+    store.put("a/1", b"new")
+    assert store.update("b/3", lambda old: old + b" and more") == b"same and more"
+    assert {key: store.get(key) for key in store.list()} == {
+        "a/1": b"new",
+        "a/2": b"taken",
+        "b/3": b"same and more",
+        "b/4": b"other",
+    }
+    assert not list(tmp_path.rglob(".tmp-*"))
+
+
+def test_lock_of_a_stopped_process(tmp_path, monkeypatch):
+    """An update gives up when the holder of the lock does nothing; readers and others go on."""
+    monkeypatch.setattr(folder, "LOCK_S", 0.3)
+    store = open_store(str(tmp_path))
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout.readline() == "held\n"
+        holder.send_signal(signal.SIGSTOP)
+        with pytest.raises(VolumeError, match=r"cannot lock .*key: another process has held it"):
+            store.update("key", lambda old: b"new")
+        store.put("key", b"put")
+        holder.kill()
+    assert store.update("key", lambda old: old + b"!") == b"put!"
