@@ -326,3 +326,14 @@ def test_a_disk_that_is_too_small(url, caplog):
         huge.prepare(grid, domain, voxels)
     VolumeSaver(url, format="zarr").prepare(grid, domain, voxels)
     assert "may not fit: the tasks make 1e+09 GB before compression" in caplog.text
+
+
+@pytest.mark.parametrize(("line", "asked", "made"), [(3, None, 3), (1, None, None), (None, 4, 4)])
+def test_the_time_axis_of_an_output_that_is_created_before(url, line, asked, made):
+    """All time points of the input find their place; a single one needs none."""
+    saver = VolumeSaver(url, format="zarr", times=asked)
+    voxels = Voxels("uint8", 1, "image")
+    saver.prepare(BoxGrid.covering(DOMAIN, Zyx(20, 50, 45)), DOMAIN, voxels, line, (40, 4.5, 4))
+    assert saver.create_output() == url
+    assert open_volume(url).times == made
+    assert saver.create_output() is None
