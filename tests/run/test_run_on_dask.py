@@ -56,6 +56,12 @@ def execute(chunk):
             os.kill(os.getpid(), signal.SIGKILL)
         elif act == "hangs":
             time.sleep(3600)
+        elif act == "fills":
+            raise OSError(28, "No space left on device")
+        elif act == "starves":
+            raise MemoryError
+        elif act == "disconnects":
+            raise ConnectionResetError(104, "Connection reset by peer")
         raise ValueError("this box is poison")
     time.sleep({seconds})
 """
@@ -293,6 +299,18 @@ def test_task_that_hangs(tmp_path, raw, cluster):
     assert [f.box for f in failures] == [BOXES[1]]
     assert "took longer than 2 s in operator plugin" in failures[0].reason
     assert "time.sleep(3600)" in failures[0].traceback
+
+
+def test_shortage_is_no_fault_of_a_task(tmp_path, raw, cluster):
+    """A full disk, little memory and a lost connection pass; none is counted as a task's own."""
+    acts = {BOXES[0]: "disconnects@2", BOXES[4]: "fills@2", BOXES[6]: "starves@1"}
+    home = submitted(tmp_path, words(raw, plugin(tmp_path, acts), out=tmp_path / "a.zarr"))
+    code, said = carried_out(home, cluster, disk_wait_s=0.1, max_failures=2)
+    assert code == 0, said
+    assert {record.state for record in records(home).values()} == {"done"}
+    failures = [(f.box, f.kind) for f in home.ledger("work").failures() if f.box != BOXES[6]]
+    assert failures == [(BOXES[0], "transient")] * 2
+    assert [begun(tmp_path, BOXES[k]) for k in (0, 4, 6)] == [3, 3, 2]
 
 
 def test_two_at_once(tmp_path, raw, cluster):
