@@ -131,8 +131,8 @@ class Child(Generic[Job]):
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
-        reader = threading.Thread(target=self._read, name=f"child-{number}", daemon=True)
-        reader.start()
+        self._reader = threading.Thread(target=self._read, name=f"child-{number}", daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         while True:
@@ -217,6 +217,9 @@ class Child(Generic[Job]):
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
+        # It may be about to read; one that a process left behind keeps waiting dies with us.
+        if self._reader is not threading.current_thread():
+            self._reader.join(1)
         self._connection.close()
 
     def cause(self) -> tuple[str, str]:

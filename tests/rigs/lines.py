@@ -86,6 +86,10 @@ class Acts:
     def hangs_2_s(self, task):
         time.sleep(2)
 
+    def breaks_device(self, task):
+        msg = "CUDA error: an illegal memory access was encountered"
+        raise RuntimeError(msg)
+
     def disconnects(self, task):
         raise ConnectionResetError(104, "Connection reset by peer")
 

@@ -68,7 +68,7 @@ class Stage:
         self.url = self.url or f"memory://{uuid4().hex}"
         self.queue = open_queue(self.url, create=True)
         self.output = self.folder / "output"
-        self.output.mkdir()
+        self.output.mkdir(exist_ok=True)
         self.ledger = Ledger(open_store(str(self.folder / "run")), "infer", self.plan.span)
 
     def send(self, numbers=None, **said):
