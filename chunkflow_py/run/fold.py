@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import VolumeError
@@ -31,6 +32,10 @@ MOST_CONFLICTS = 5  # after which a page is left to those who are faster
 
 class _BusyError(Exception):
     """Others change the page all the time."""
+
+
+class _NothingToAddError(Exception):
+    """Others have folded the same: at the end of a run, many do."""
 
 
 class Folder:
@@ -98,8 +103,11 @@ class Folder:
             tries += 1
             if conflicts is not None and tries > conflicts:
                 raise _BusyError
-            return old.added(entries)
+            new = old.added(entries)
+            if len(new.body) == len(old.body):
+                raise _NothingToAddError
+            return new
 
-        if entries:
+        with suppress(_NothingToAddError):
             self._pages.update(page, add)
         self._loose.delete(names)

@@ -87,9 +87,13 @@ def run(*arguments, **environment):
 
 
 class CountingStore(MemoryStore):
-    """Counts what is read."""
+    """Counts what is read and written."""
 
-    reads = 0
+    reads = writes = 0
+
+    def put(self, key, data):
+        self.writes += 1
+        super().put(key, data)
 
     def get(self, key):
         self.reads += 1
@@ -105,6 +109,22 @@ def test_one_look(tmp_path):
     store.reads = 0
     assert ledger.find([50 * 10**4]) == {50 * 10**4: "done"}
     assert store.reads == 1
+
+
+def test_nothing_to_fold(tmp_path):
+    """Of many who fold at the end of a run, one writes; the others remove what is left over."""
+    store = CountingStore(str(tmp_path))
+    ledgers = [Ledger(store, "infer", 10) for _ in range(3)]
+    ledgers[0].record([a_record(3)])
+    loose = {key: store.get(key) for key in store.list()}
+    ledgers[0].fold()
+    for ledger in ledgers:
+        for key, content in loose.items():
+            store.put_if_absent(key, content)
+        store.writes = 0
+        ledger.fold()
+        assert store.writes == 0
+        assert len(list(store.list())) == 1
 
 
 def test_few_objects(tmp_path):
