@@ -13,6 +13,7 @@ from chunkflow_py.run.verify import repair, retry_failed, verify
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from chunkflow_py.queue.protocol import Queue
     from chunkflow_py.run.home import RunHome
     from chunkflow_py.run.spec import Stage
     from chunkflow_py.run.verify import Damage
@@ -28,7 +29,7 @@ def damages_of(home: RunHome) -> Iterator[tuple[str, Damage]]:
 def repair_run(home: RunHome) -> int:
     """Send tasks again whose output is missing or damaged; return how many."""
     count = 0
-    with closing(open_queue(home.spec.queue)) as queue:
+    with closing(_queue_of(home)) as queue:
         for stage in _begun(home):
             found = list(_found(home, stage))
             if found:
@@ -44,12 +45,20 @@ def repair_run(home: RunHome) -> int:
 def retry_run(home: RunHome) -> int:
     """Send tasks again that were given up; return how many."""
     count = 0
-    with closing(open_queue(home.spec.queue)) as queue:
+    with closing(_queue_of(home)) as queue:
         for stage in _begun(home):
             count += retry_failed(
                 home.ledger(stage.name), home.plan(stage.name), queue, partial(_body, home, stage)
             )
     return count
+
+
+def _queue_of(home: RunHome) -> Queue:
+    """Return the queue of a run; of one on Dask, which has none, a place for what nobody reads.
+
+    There tasks without a record are handed out anew by whoever carries the run out.
+    """
+    return open_queue(home.spec.queue or "memory://none", create=not home.spec.queue)
 
 
 def _begun(home: RunHome) -> Iterator[Stage]:

@@ -121,6 +121,9 @@ def work(home: RunHome, working: Working, make_line: MakeLine) -> tuple[int, str
             f"worker with the address that submit printed, {home.address}, if that is yours"
         )
         raise OptionError(msg)
+    if not spec.queue:
+        msg = f"{home.url} has no queue; chunkflow run --on dask://HOST:PORT carries it out"
+        raise OptionError(msg)
     for stage in spec.stages:
         # All files are there before the first task.
         line_of_stage(home, stage, allow_code=working.allow_code)

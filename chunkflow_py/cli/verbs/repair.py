@@ -27,6 +27,7 @@ def command(run: str) -> Callable[[], None]:
         from chunkflow_py.run.repair import repair_run
 
         count = repair_run(home := RunHome.parse(run))
-        click.echo(f"sent {count} tasks again to {home.spec.queue}")
+        where = home.spec.queue or "whoever runs the same chunkflow run --on dask://… again"
+        click.echo(f"sent {count} tasks again to {where}")
 
     return act

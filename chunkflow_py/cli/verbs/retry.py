@@ -32,6 +32,7 @@ def command(run: str, failed: bool) -> Callable[[], None]:
         from chunkflow_py.run.repair import retry_run
 
         count = retry_run(home := RunHome.parse(run))
-        click.echo(f"sent {count} tasks again to {home.spec.queue}")
+        where = home.spec.queue or "whoever runs the same chunkflow run --on dask://… again"
+        click.echo(f"sent {count} tasks again to {where}")
 
     return act
