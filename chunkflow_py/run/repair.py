@@ -31,7 +31,7 @@ def repair_run(home: RunHome) -> int:
     count = 0
     with closing(_queue_of(home)) as queue:
         for stage in _begun(home):
-            found = list(_found(home, stage))
+            found = [each for each in _found(home, stage) if each.can_be_repaired]
             if found:
                 home.reopen(stage.name)
                 count += repair(

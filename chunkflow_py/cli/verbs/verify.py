@@ -30,11 +30,14 @@ def command(run: str, as_json: bool) -> Callable[[], None]:
         from chunkflow_py.run.repair import damages_of
 
         found = 0
+        again: dict[bool, str] = {}  # whether it can be repaired -> what does it again
         for stage, damage in damages_of(home := RunHome.parse(run)):
             found += 1
+            verb = "repair" if damage.can_be_repaired else "retry --failed"
+            again[damage.can_be_repaired] = f"chunkflow {verb} {home.url}"
             click.echo(json.dumps(damage.to_json(stage)) if as_json else f"{stage} {damage}")
         if found:
-            click.echo(f"{found} findings; chunkflow repair {home.url} does them again", err=True)
+            click.echo(f"{found} findings; to do them again: {', '.join(again.values())}", err=True)
         else:
             click.echo(f"{home.url}: all that is recorded is stored, just so", err=as_json)
         click.get_current_context().exit(1 if found else 0)
