@@ -1,8 +1,8 @@
 """Whether a stage is complete: asked of the ledger while a worker has nothing to do.
 
 Never of the queue alone: what is leased by another worker may come back, and what was acknowledged
-is in the ledger. The queue is asked first, since that costs little, and the ledger only when
-nothing waits there.
+is in the ledger. The queue is asked first, since that costs little, and the ledger when nothing
+waits there, or what waits does not come: it may be of another run, or there twice.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class CompletionWatch:
         recorded: LedgerCounts | None = None
         try:
             queued = self._queue.counts()
-            if queued.waiting == 0:
+            if queued.waiting == 0 or self._check_s > DISTRUST_S:
                 recorded = self._ledger.counts()
         except ChunkflowError as error:
             if fault_of(error).kind == "permanent":
@@ -90,7 +90,7 @@ class CompletionWatch:
         # Many workers wait for the last task: they must not all ask at the same time.
         self._check_at = now + self._check_s * random.uniform(0.7, 1.3)  # noqa: S311
         self._check_s = min(LONGEST_CHECK_S, 1.5 * self._check_s)
-        if self._idle_since is None or queued is None or recorded is None:
+        if self._idle_since is None or queued is None or recorded is None or queued.waiting:
             self._quiet_since = None
             return None
         missing = self._total - recorded.finished

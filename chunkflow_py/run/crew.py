@@ -38,7 +38,7 @@ OVERHEAD_S = 0.0003  # of a task in a child, beside its operators
 LOOK_S = 0.25
 STARTS = 3  # that may fail in a row
 TRANSIENT_STARTS = 20
-LONGEST_RESTART_S = 30.0
+RESTART_S, LONGEST_RESTART_S = 0.5, 30.0
 SPEAK_S = 0.3  # for a child that is about to be killed to say where it is
 END_S = 10.0
 
@@ -248,12 +248,19 @@ class Crew:
         for seat in self._seats:
             if seat.child is None:
                 if now >= seat.restart_at:
-                    seat.child = Child(seat.number, self._start, seat.device, self._post)
+                    self._begin(seat, now)
                 continue
             if seat.kill_at is not None and now >= seat.kill_at:
                 seat.child.kill()
             if looks:
                 self._look(seat, seat.child, now)
+
+    def _begin(self, seat: _Seat, now: float) -> None:
+        try:
+            seat.child = Child(seat.number, self._start, seat.device, self._post)
+        except OSError as error:  # there are too many processes, or there is no memory for one
+            seat.restart_at = now + RESTART_S
+            self._not_born(seat, None, f"no process can be started: {error}")
 
     def _look(self, seat: _Seat, child: Child[Job], now: float) -> None:
         if not child.look():
@@ -313,10 +320,9 @@ class Crew:
                 why = f"the process was {cause}" if cause.startswith("killed") else cause
                 why = f"{why} in {wheres[blamed]}"
             logger.warning("child %d has died: %s", seat.number, cause)
-            seat.deaths += 1
-        seat.restart_at = time.monotonic() + min(
-            LONGEST_RESTART_S, 0.5 * 2 ** min(seat.deaths, 10) if seat.deaths > 1 else 0.0
-        )
+            seat.deaths += not begun  # else it is known, or soon will be, which task kills it
+        pause = RESTART_S * 2 ** min(seat.deaths, 10) if seat.deaths > 1 else 0.0
+        seat.restart_at = time.monotonic() + min(LONGEST_RESTART_S, pause)
         suspects = [] if verdict or blamed is not None else begun
         self._ready.extendleft(
             job for slot, job in jobs.items() if slot != blamed and slot not in suspects

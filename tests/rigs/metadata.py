@@ -30,7 +30,13 @@ class Metadata:
     tokens: set = field(default_factory=set)
 
     async def handle(self, request):
-        """Answer one request as the clouds do."""
+        """Answer one request as the clouds do, and close the connection."""
+        answer = await self.answer(request)
+        answer.force_close()
+        return answer
+
+    async def answer(self, request):
+        """Return the answer to one request."""
         self.log.append(request.path)
         await asyncio.sleep(self.delay_s)
         if request.path == "/latest/api/token":
@@ -68,13 +74,17 @@ def metadata_server():
         metadata.host = f"{host}:{port}"
         return runner
 
+    async def stop():
+        await runner.cleanup()
+        await asyncio.sleep(0.05)  # connections that it closes are gone one turn later
+
     runner = loop.run_until_complete(start())
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
         yield metadata
     finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(stop(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
