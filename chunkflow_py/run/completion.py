@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.ledger import Ledger, LedgerCounts
 
 FIRST_CHECK_S, LONGEST_CHECK_S = 0.1, 30.0
+DISTRUST_S = 5.0  # between two checks, from which on a queue is not believed that tasks wait in it
 
 
 class CompletionWatch:
