@@ -110,7 +110,11 @@ class Holding:
     # --- how tasks come and end ------------------------------------------------------------------
 
     def received(self, jobs: Sequence[Job]) -> None:
-        """Take tasks."""
+        """Take tasks, unless a pause has begun since they were asked for: others may have room."""
+        if time.monotonic() < self.patience.until:
+            for job in jobs:
+                self._returns.release(job.leases)
+            return
         fresh, leaving = [], self.crew.leaving()
         for job in jobs:
             known = self._active.get(job.number)

@@ -50,7 +50,12 @@ class Patience:
         self.until = max(self.until, now + pause * random.uniform(0.5, 1))  # noqa: S311 jitter
 
     def disk_full(self, now: float) -> float:
-        """A disk was full; return for how many seconds none is taken."""
+        """A disk was full; return for how many seconds none is taken.
+
+        What was in hand then fails as well, which does not make the pause longer.
+        """
+        if self.is_probing and now < self.until:
+            return self.until - now
         longest = max(LONGEST_PAUSE_S, self._disk_wait_s)
         pause = min(longest, self._disk_wait_s * (1 << self._full))
         self._full = min(self._full + 1, 10)
