@@ -13,16 +13,19 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def expected(source, tmp_path_factory):
-    """Return, for a grid of tasks, the voxels of the plain line: one process, no faults."""
+    """Return, for a drill, the voxels of its plain line: one process, no plugin, no faults."""
     known = {}
 
-    def of(grid):
-        if grid not in known:
-            plain = Drill(tmp_path_factory.mktemp("plain"), source, grid)
+    def of(drill):
+        what = drill.source, drill.grid, drill.middle
+        if what not in known:
+            plain = Drill(
+                tmp_path_factory.mktemp("plain"), drill.source, drill.grid, middle=drill.middle
+            )
             plain.create_output()
             plain.must(*plain.source_words, *plain.line_words(plain.output, plain=True))
-            known[grid] = plain.voxels()
-        return known[grid]
+            known[what] = plain.voxels()
+        return known[what]
 
     return of
 
@@ -32,7 +35,7 @@ def make_drill(source, tmp_path):
     """Return what makes drills; whatever they start ends with the test."""
     made = []
 
-    def make(*args, folder=None, **keywords):
+    def make(*args, folder=None, source=source, **keywords):
         drill = Drill(folder or tmp_path, source, *args, **keywords)
         made.append(drill)
         return drill

@@ -18,12 +18,13 @@ def execute(chunk, acts, log):
     Args:
         chunk: of the task.
         acts: file that says what to do.
-        log: file to which each call adds a line: corner, process, seconds of the monotonic clock.
+        log: file to which each call adds a line: corner, process id of the supervisor, seconds of
+            the monotonic clock.
     """
     corner = ",".join(map(str, chunk.voxel_offset))
     said = json.loads(Path(acts).read_text())
     with Path(log).open("a") as file:
-        file.write(f"{corner} {os.getpid()} {time.monotonic():.3f}\n")
+        file.write(f"{corner} {os.getppid()} {time.monotonic():.3f}\n")
     act, _, many = said.get(corner, said.get("", "")).partition("@")
     if many:
         calls = sum(line.split()[0] == corner for line in Path(log).read_text().splitlines())

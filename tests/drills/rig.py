@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import psutil
@@ -39,14 +40,14 @@ POISON = Path(__file__).parent / "poison.py"
 PROGRAM = (sys.executable, "-m", "chunkflow_py")
 
 
-def make_input(place):
-    """Write random voxels; some boxes of tasks are zero."""
+def make_input(place, grid=LARGEST):
+    """Write random voxels for a grid of tasks; some boxes of tasks are zero."""
     import zarr
 
-    shape = [count * extent for count, extent in zip(LARGEST, TASK)]
+    shape = [count * extent for count, extent in zip(grid, TASK)]
     voxels = np.random.default_rng(5).integers(1, 255, shape, np.uint8)
-    for number in range(0, int(np.prod(LARGEST)), EMPTY):
-        voxels[slices(corner_of(number, LARGEST))] = 0
+    for number in range(0, int(np.prod(grid)), EMPTY):
+        voxels[slices(corner_of(number, grid))] = 0
     array = zarr.create_array(str(place), shape=shape, chunks=TASK, dtype="u1")
     array[:] = voxels
     return place
@@ -71,6 +72,20 @@ def environment(**more):
     return kept | quiet | more
 
 
+class Call(NamedTuple):
+    """A time that a task was computed.
+
+    Attributes:
+        number: of the task.
+        supervisor: process id of the worker.
+        when: seconds of the monotonic clock.
+    """
+
+    number: int
+    supervisor: int
+    when: float
+
+
 class Drill:
     """One run.
 
@@ -81,6 +96,8 @@ class Drill:
         acts: number of a task -> what it does, see `poison`; ``None`` -> what all others do.
         run, queue, output: URLs; all three are files in *folder* by default.
         variables: of the environment, for all processes.
+        middle: words of the line between the plugin and the output.
+        loading: options of load-volume.
 
     Attributes:
         workers: all that were started, in order.
@@ -98,6 +115,8 @@ class Drill:
         queue=None,
         output=None,
         variables=None,
+        middle=("threshold", "-t", THRESHOLD),
+        loading=(),
         seed=None,
     ):
         self.folder, self.source, self.grid = Path(folder), source, grid
@@ -106,6 +125,7 @@ class Drill:
         self.queue_url = queue or f"sqlite://{self.folder}/queue.sqlite"
         self.output = output or f"zarr://{self.folder}/out.zarr"
         self.variables = {"XDG_CACHE_HOME": str(self.folder / "cache")} | (variables or {})
+        self.middle, self.loading = middle, loading
         self.workers, self.address = [], None
         self.log = self.folder / "computed"
         self.log.touch()
@@ -137,8 +157,8 @@ class Drill:
         arguments = f"acts={self.folder}/acts.json;log={self.log}"
         poison = [] if plain else ["plugin", "-f", POISON, "-i", "chunk", "--args", arguments]
         return [
-            *("load-volume", "-v", f"zarr://{self.source}", *poison),
-            *("threshold", "-t", THRESHOLD, "save-volume", "-v", output, "-p", 1),
+            *("load-volume", "-v", f"zarr://{self.source}", *self.loading, *poison),
+            *(*self.middle, "save-volume", "-v", output, "-p", 1),
         ]
 
     def call(self, *words, unsafe=""):
@@ -232,18 +252,18 @@ class Drill:
         return body_text(home.plan(STAGE).text(number), home.spec.stage(STAGE).hash, STAGE)
 
     def calls(self):
-        """Return when each task was computed: number -> seconds of the monotonic clock."""
+        """Return each time that a task was computed, in order."""
         numbers = {corner_of(number, self.grid): number for number in range(self.tasks)}
-        found = {}
+        found = []
         for line in self.log.read_text().splitlines():
-            corner, _, when = line.split()
+            corner, supervisor, when = line.split()
             number = numbers[tuple(map(int, corner.split(",")))]
-            found.setdefault(number, []).append(float(when))
+            found.append(Call(number, int(supervisor), float(when)))
         return found
 
     def computed(self):
         """Return how often each task was computed."""
-        return Counter({number: len(times) for number, times in self.calls().items()})
+        return Counter(call.number for call in self.calls())
 
     def voxels(self, place=None):
         """Return the decoded output, (z, y, x)."""
@@ -273,6 +293,45 @@ class Drill:
             patience_s,
         )
         return [worker.process.returncode for worker in chosen]
+
+    def alive(self):
+        """Return the workers that have not ended."""
+        return [worker for worker in self.workers if worker.is_alive]
+
+    def churn(
+        self, number, options, *, every_s, until, spared=(), only=None, patience_s=PATIENCE_S
+    ):
+        """Keep a number of workers going, and kill one now and then; return how many were killed.
+
+        Args:
+            number: of workers.
+            options: of each.
+            every_s: seconds between two kills.
+            until: ends it when true; so does the first worker that ends by itself.
+            spared: workers that are not killed.
+            only: ``all``, ``supervisor`` or ``child``, at random if not said.
+            patience_s: after which it has taken too long.
+        """
+        kills, next_kill = 0, time.monotonic() + every_s
+        deadline = time.monotonic() + patience_s
+        while not until() and time.monotonic() < deadline:
+            if any(not w.is_alive and not w.is_killed for w in self.workers):
+                break
+            while len(self.alive()) < number:
+                self.work(*options)
+            if time.monotonic() >= next_kill:
+                next_kill += every_s
+                victim = self.random.choice([w for w in self.alive() if w not in spared])
+                how = only or self.random.choice(("all", "supervisor", "child"))
+                if how == "child":
+                    kills += victim.kill_child()
+                else:
+                    victim.kill() if how == "all" else victim.kill_supervisor()
+                    kills += 1
+            time.sleep(0.05)
+        while len(self.alive()) < number and not until():
+            self.work(*options)
+        return kills
 
     def close(self):
         """End everything that was started."""
