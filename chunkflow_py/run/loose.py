@@ -12,6 +12,7 @@ folders, and over the prefixes by which clouds limit the rate of requests.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -35,6 +36,9 @@ SHARDS = 16
 # Of records that share a content: each is read with all the others.
 SHARED_LINES = 32
 SHARED_CHARACTERS = 1 << 17
+# Files are tried in this thread first: in the system's cache they are read sooner than other
+# threads are told to, and a queue of threads takes the processor from those who record.
+TRIED, QUICK_S = 8, 0.0005
 
 
 class Name(NamedTuple):
@@ -101,7 +105,7 @@ class LooseObjects:
 
     def read(self, names: Sequence[Name]) -> list[Entry | None]:
         """Return what they say; ``None`` for those that are gone, as they are on their page now."""
-        return each(self._read, names, self._store.connections)
+        return self._each(self._read, names)
 
     def _read(self, name: Name) -> Entry | None:
         data = self._store.get(self._key(name))
@@ -137,7 +141,18 @@ class LooseObjects:
     def delete(self, names: Sequence[Name]) -> None:
         """Remove what is on its page, or void."""
         with together(self._store) as store:
-            each(lambda name: store.delete(self._key(name)), names, store.connections)
+            self._each(lambda name: store.delete(self._key(name)), names)
+
+    def _each(self, work: Callable[[Name], R], names: Sequence[Name]) -> list[R]:
+        """Return what *work* makes of each, several at the same time where that is quicker."""
+        done: list[R] = []
+        threads = self._store.connections
+        if self._store.is_local:
+            start = time.perf_counter()
+            done = [work(name) for name in names[:TRIED]]
+            if time.perf_counter() - start < len(done) * QUICK_S:
+                threads = 1
+        return done + each(work, names[len(done) :], threads)
 
 
 def _parts(texts: Iterable[tuple[Name, str]]) -> Iterator[list[tuple[Name, str]]]:
