@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import secrets
 import socket
 import sys
@@ -32,7 +31,6 @@ from chunkflow_py.run.child import THREADS, ChildLease, Ended, Feed, ended_of, p
 from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.outcome import Fault, fault_of
 from chunkflow_py.run.record import Failure, Record
-from chunkflow_py.run.returns import LONGEST_DELAY_S, Caps
 from chunkflow_py.run.worker import line_of_stage
 from chunkflow_py.store.protocol import Stored
 
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from chunkflow_py.run.ledger import Ledger
+    from chunkflow_py.run.returns import Caps
     from chunkflow_py.run.worker import MakeLine
     from chunkflow_py.stages import Operator
     from chunkflow_py.task import Task
@@ -181,17 +180,10 @@ def settle_failure(
     ledger: Ledger, failure: Failure, caps: Caps, spec: str
 ) -> tuple[Record | None, float]:
     """Count a failure; return the record if it was the last, or else the seconds to wait."""
-    number = ledger.fail(failure).get(failure.kind, 1)
-    most = caps.transient if failure.kind == "transient" else caps.permanent
-    if number < most:
-        delay = min(LONGEST_DELAY_S, caps.delay_s * 2 ** min(number - 1, 30))
-        return None, delay * random.uniform(0.5, 1)  # noqa: S311 not a secret
-    reason = f"failed {number} times, the last time: {failure.reason}"
-    record = Record(
-        failure.number, failure.box, "dead", spec, failure.attempt, failure.worker, reason=reason
-    )
-    ledger.record([record])
-    return record, 0.0
+    record, delay = caps.judge(failure, ledger.fail(failure), spec)
+    if record is not None:
+        ledger.record([record])
+    return record, delay
 
 
 def process_name() -> str:

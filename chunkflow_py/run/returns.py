@@ -25,11 +25,12 @@ from chunkflow_py.run.outcome import fault_of
 from chunkflow_py.run.record import Failure, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from chunkflow_py.queue.leases import Held, LeaseKeeper
     from chunkflow_py.run.intake import Job
     from chunkflow_py.run.ledger import Ledger
+    from chunkflow_py.run.record import FailureKind
 
 logger = logging.getLogger(__name__)
 
@@ -174,6 +175,25 @@ class Caps:
     transient: int = 20
     delay_s: float = 5.0
 
+    def judge(
+        self, failure: Failure, counts: Mapping[FailureKind, int], spec: str
+    ) -> tuple[Record | None, float]:
+        """Return the record of a task that is given up, or else the seconds before it is retried.
+
+        Args:
+            failure: the last one, which is in the ledger.
+            counts: how many of each kind the ledger has of this task.
+            spec: hash of the stage's spec.
+        """
+        number = counts.get(failure.kind, 1)
+        if number < (self.transient if failure.kind == "transient" else self.permanent):
+            # Full jitter on the upper half: tasks that failed together do not come back together.
+            delay = min(LONGEST_DELAY_S, self.delay_s * 2 ** min(number - 1, 30))
+            return None, round(delay * random.uniform(0.5, 1), 1)  # noqa: S311 not a secret
+        reason = f"failed {number} times, the last time: {failure.reason}"
+        who = failure.attempt, failure.worker
+        return Record(failure.number, failure.box, "dead", spec, *who, reason=reason), 0.0
+
 
 class Settler(_Batches):
     """Writes records and failures, then has the messages returned.
@@ -248,21 +268,14 @@ class Settler(_Batches):
     def _fail(self, job: Job, failure: Failure) -> Record | None:
         """Count a failure; return the record if it was the last."""
         counts = self._tried(lambda: self._ledger.fail(failure))
-        number = 1 if counts is None else counts.get(failure.kind, 1)
-        most = self._caps.transient if failure.kind == "transient" else self._caps.permanent
-        if counts is None or number < most:
-            # Full jitter on the upper half: tasks that failed together do not come back together.
-            delay = min(LONGEST_DELAY_S, self._caps.delay_s * 2 ** min(number - 1, 30))
-            self._returns.release(job.leases, round(delay * random.uniform(0.5, 1), 1))  # noqa: S311
+        record, delay = self._caps.judge(failure, counts or {}, self._spec)
+        if counts is None or record is None:
+            self._returns.release(job.leases, delay)
             return None
-        reason = f"failed {number} times, the last time: {failure.reason}"
-        record = Record(
-            job.number, job.box, "dead", self._spec, failure.attempt, failure.worker, reason=reason
-        )
         if self._tried(lambda: self._ledger.record([record])) is None:
             self._returns.release(job.leases)
             return None
-        self._returns.bury(job.leases, reason)
+        self._returns.bury(job.leases, record.reason or "")
         return record
 
     def _tried(self, call: Callable[[], Result]) -> Result | None:
