@@ -23,7 +23,7 @@ from chunkflow_py.params import (
     output_option,
     zyx_option,
 )
-from chunkflow_py.stages import StageCommand
+from chunkflow_py.stages import Source, StageCommand
 
 
 def parse(option: Any, *args: str) -> Any:
@@ -34,7 +34,7 @@ def parse(option: Any, *args: str) -> Any:
         seen.extend(options.values())
         return object
 
-    command = StageCommand("it", callback=option(callback), make=lambda *_: None)  # type: ignore[arg-type,return-value]
+    command = StageCommand("it", callback=option(callback), make=lambda *_: Source("it", []))
     command.params = [*callback.__click_params__, *command.params]  # type: ignore[attr-defined]
     result = CliRunner().invoke(command, args)
     if result.exit_code == 0:
