@@ -158,7 +158,7 @@ def line(*args: str) -> list[Any]:
 
         for option in options:
             option(callback)
-        command = StageCommand(name, callback=callback, make=lambda *_: None)  # type: ignore[arg-type,return-value]
+        command = StageCommand(name, callback=callback, make=lambda *_: Source("it", []))
         command.params = [*callback.__click_params__, *command.params]  # type: ignore[attr-defined]
         group.add_command(command)
 
