@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from chunkflow_py.queue.protocol import Counts, Queue
-    from chunkflow_py.run.ledger import Ledger, LedgerCounts
+    from chunkflow_py.run.ledger import Ledger
 
 FIRST_CHECK_S, LONGEST_CHECK_S = 0.1, 30.0
 DISTRUST_S = 5.0  # between two checks, from which on a queue is not believed that tasks wait in it
@@ -33,8 +33,9 @@ class CompletionWatch:
         total: how many there are.
         quiet_s: for which nothing waits and nothing is leased, before that is believed.
         until_complete: whether to wait for tasks that others have.
-        post: called in a thread with ``checked`` and what queue and ledger count (``None`` where
-            they were not asked), ``stuck`` and why, ``fatal`` and an error.
+        post: called in a thread with ``checked`` and what the queue counts, how many tasks have
+            ended, and how many of them as failures (``None`` where that was not asked), ``stuck``
+            and why, ``fatal`` and an error.
     """
 
     def __init__(
@@ -69,11 +70,15 @@ class CompletionWatch:
 
     def _check(self) -> None:
         queued: Counts | None = None
-        recorded: LedgerCounts | None = None
+        ended: int | None = None
+        dead: int | None = None
         try:
             queued = self._queue.counts()
             if queued.waiting == 0 or self._check_s > DISTRUST_S:
-                recorded = self._ledger.counts()
+                ended = self._ledger.ended()
+                if ended >= self._total:
+                    recorded = self._ledger.counts()
+                    ended, dead = recorded.finished, recorded.dead
         except ChunkflowError as error:
             if fault_of(error).kind == "permanent":
                 self._post("fatal", error)
@@ -81,20 +86,18 @@ class CompletionWatch:
                 self._post("stuck", str(error))
         except Exception as error:  # noqa: BLE001 raised in the supervisor's thread
             self._post("fatal", error)
-        self._post("checked", (queued, recorded))
+        self._post("checked", (queued, ended, dead))
 
-    def checked(
-        self, now: float, queued: Counts | None, recorded: LedgerCounts | None
-    ) -> str | None:
+    def checked(self, now: float, queued: Counts | None, ended: int | None) -> str | None:
         """Take what a check has found; return why there is no use in waiting, if there is none."""
         self._is_checking = False
         # Many workers wait for the last task: they must not all ask at the same time.
         self._check_at = now + self._check_s * random.uniform(0.7, 1.3)  # noqa: S311
         self._check_s = min(LONGEST_CHECK_S, 1.5 * self._check_s)
-        if self._idle_since is None or queued is None or recorded is None or queued.waiting:
+        if self._idle_since is None or queued is None or ended is None or queued.waiting:
             self._quiet_since = None
             return None
-        missing = self._total - recorded.finished
+        missing = self._total - ended
         if not self._until_complete:
             return f"the queue is empty; {missing} tasks are not recorded yet"
         if queued.leased:

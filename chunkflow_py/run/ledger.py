@@ -101,6 +101,7 @@ class Ledger:
         self._pages = Pages(store, f"ledger/{stage}/", page)
         self._loose = LooseObjects(store, f"ledger/{stage}/")
         self._folder = Folder(self._pages, self._loose, in_background=in_background)
+        self._full: dict[int, int] = {}  # pages on which all tasks had ended, and how many
 
     # What there is
 
@@ -133,6 +134,29 @@ class Ledger:
         for number in plan:
             if number not in ended and not headers.state(number):
                 yield number
+
+    def ended(self) -> int:
+        """Return how many tasks have ended; for who asks often, as it asks for less than `counts`.
+
+        No record is read, and no page twice on which all had ended. What is reopened there by
+        another process does not show, so that who is told that all have ended has to count.
+        """
+        loose = [name for name in self._loose.listed() if name.kind == "record"]
+        headers = self._pages.headers(self._pages.listed() - self._full.keys())
+        found = {
+            name.number
+            for name in loose
+            if name.page not in self._full
+            and not headers.is_void(name)
+            and not headers.state(name.number)
+        }
+        total = len(found) + sum(self._full.values())
+        for page, header in headers.by_page.items():
+            on_page = header.sums.done + header.sums.skipped + header.sums.dead
+            total += on_page
+            if on_page == min(self._pages.size, self._span - page * self._pages.size):
+                self._full[page] = on_page
+        return total
 
     def counts(self, now: float | None = None) -> LedgerCounts:
         """Return how many tasks have ended how, and what they took.

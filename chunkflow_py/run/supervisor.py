@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from chunkflow_py.queue.protocol import Counts, Queue
     from chunkflow_py.run.children import Child, ChildStart
     from chunkflow_py.run.intake import Job
-    from chunkflow_py.run.ledger import Ledger, LedgerCounts
+    from chunkflow_py.run.ledger import Ledger
     from chunkflow_py.run.settings import EndState
     from chunkflow_py.task_plan import Plan
 
@@ -347,13 +347,13 @@ class Supervisor:
         if idle_exit_s is not None and idle_s > idle_exit_s:
             self._stop(f"there was nothing to do for {idle_exit_s:g} s")
 
-    def _checked(self, queued: Counts | None, recorded: LedgerCounts | None) -> None:
-        words = self._completion.checked(time.monotonic(), queued, recorded)
-        if recorded is not None and recorded.finished >= len(self._plan):
+    def _checked(self, queued: Counts | None, ended: int | None, dead: int | None) -> None:
+        words = self._completion.checked(time.monotonic(), queued, ended)
+        if ended is not None and dead is not None and ended >= len(self._plan):
             self._is_over = True
-            state, words = "complete", f"all {recorded.finished} tasks are recorded"
-            if recorded.dead:
-                state, words = "complete-with-failures", f"{words}, {recorded.dead} as failed"
+            state, words = "complete", f"all {ended} tasks are recorded"
+            if dead:
+                state, words = "complete-with-failures", f"{words}, {dead} as failed"
             if self._drains_until is None:
                 self._outcome.state, self._outcome.words = cast("EndState", state), words
         elif words is not None and not self._holding:

@@ -50,6 +50,18 @@ class LedgerContract:
         """Return the same ledger as another process has it."""
         return Ledger(open_store(url), "infer", SPAN, page=SIZE, in_background=False)
 
+    def test_ended_agrees_with_counts(self, ledger, other):
+        """Loose, folded, both at once and reopened, it is the number that counting all gives."""
+        for first in range(0, 24, 4):
+            ledger.record([a_record(number) for number in range(first, first + 4)])
+            if first % 8:
+                ledger.fold()
+            assert ledger.ended() == other.ended() == ledger.counts().finished == first + 4
+        ledger.record([a_record(SPAN - 1, state="dead")])
+        assert ledger.ended() == other.ended() == 25
+        ledger.reopen([3, 30, SPAN - 1])
+        assert Ledger(ledger._pages._store, "infer", SPAN, page=SIZE).ended() == 23
+
     def test_nothing(self, ledger, store):
         """On a new ledger there is nothing, and looking leaves nothing behind."""
         assert ledger.find(range(20)) == {}
