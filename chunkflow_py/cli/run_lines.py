@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from chunkflow_py.cli.line import check_source_first, operators_of, read_line
 from chunkflow_py.cli.verbs import Verb
 from chunkflow_py.errors import OptionError
-from chunkflow_py.run.submit import StageLine, worker_pipeline
+from chunkflow_py.run.stage_line import StageLine, worker_pipeline
 from chunkflow_py.run.worker import LineOfStage, enter_folder
 from chunkflow_py.stages import Operator, Source
 

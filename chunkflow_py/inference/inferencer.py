@@ -130,6 +130,10 @@ class Inferencer:
         self.engine.close()
         self.engine = None
 
+    def choose_backend(self) -> str:
+        """Return the library that ``--backend auto`` chooses here, tried with made-up patches."""
+        return self._backend().profile["backend"]
+
     def _loaded(self, cut: Cut | None = None) -> Engine:
         if self.engine is None:
             patches: Sequence[torch.Tensor] = ()

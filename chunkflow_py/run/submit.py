@@ -10,106 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.hooks import (
-    CreatesOutput,
-    HasBounds,
-    HasFiles,
-    RunsCode,
-    WritesTo,
-    WritesToSeveral,
-)
+from chunkflow_py.hooks import HasFiles, RunsCode, WritesTo, WritesToSeveral
 from chunkflow_py.memory import describe_bytes
-from chunkflow_py.pipeline import Pipeline
 from chunkflow_py.queue.body import body_text
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.spec import File, Spec, Stage, options_of, sha256_of
+from chunkflow_py.run.stage_line import prepared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from chunkflow_py.forecast import LineForecast
     from chunkflow_py.queue.protocol import Queue
     from chunkflow_py.run.home import RunHome
-    from chunkflow_py.stages import Operator, Source
-    from chunkflow_py.task_plan import Plan
+    from chunkflow_py.run.stage_line import Expectation, StageLine
+    from chunkflow_py.stages import Operator
     from chunkflow_py.volume.location import Location
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class StageLine:
-    """One line of a run, as it was typed.
-
-    Attributes:
-        name: of the stage.
-        source: that makes the tasks; has a ``plan``.
-        operators: the rest of the line.
-        words: of the operators, one tuple each.
-        source_words: of the source.
-        mip: the global option.
-        device_class: ``same`` or ``any``.
-    """
-
-    name: str
-    source: Source
-    operators: tuple[Operator, ...]
-    words: tuple[tuple[str, ...], ...]
-    source_words: tuple[str, ...]
-    mip: int = 0
-    device_class: str = "same"
-
-    @property
-    def plan(self) -> Plan:
-        """The tasks.
-
-        Raises:
-            OptionError: the source does not know them beforehand.
-        """
-        plan: Plan | None = getattr(self.source.body, "plan", None)
-        if plan is None:
-            msg = (
-                f"{self.source.name} does not know all tasks beforehand, so that nobody could tell "
-                "when they are done; begin the line with generate-tasks"
-            )
-            raise OptionError(msg)
-        return plan
-
-    def pipeline(self, ahead: int | None = None) -> Pipeline:
-        """Return the line as workers run it, checked."""
-        pipeline = worker_pipeline(self.operators, self.source, ahead)
-        pipeline.check()
-        return pipeline
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """What a stage will take.
-
-    Attributes:
-        stage: its name.
-        tasks: how many.
-        output_bytes: of all voxels that are stored, before compression, as far as it is known.
-        memory: of one process that works on it, if it was tried.
-        created: volumes that were made for it.
-    """
-
-    stage: str
-    tasks: int
-    output_bytes: int
-    memory: LineForecast | None
-    created: tuple[str, ...]
-
-
-def worker_pipeline(
-    operators: Sequence[Operator], source: Source, ahead: int | None = None
-) -> Pipeline:
-    """Return the line of a run: patches are placed by the volume unless the line says otherwise."""
-    for operator in operators:
-        placement: Any = getattr(operator.body, "placement", None)
-        if getattr(placement, "grid", None) == "auto":
-            placement.grid = "anchored"
-    return Pipeline(operators, source, ahead=ahead)
 
 
 @dataclass(frozen=True)
@@ -176,7 +93,8 @@ def submit(
     """
     home.check_store()
     # A stage may read what the one before it writes, which is then there.
-    expected = tuple(prepared(line, rehearse=rehearse) for line in lines)
+    ready = [prepared(line, rehearse=rehearse) for line in lines]
+    lines, expected = [line for line, _ in ready], tuple(told for _, told in ready)
     with ExitStack() as stack:
         queue = None
         if queue_url:
@@ -191,76 +109,6 @@ def submit(
         if queue is not None and stage is not None and stage == spec.first:
             sent = send_stage(home, queue, stage)
     return Submission(home.address, expected, tuple(spec.reused), sent, is_new, queue_url)
-
-
-def prepared(line: StageLine, *, rehearse: bool) -> Expectation:
-    """Check a line whole, create what it writes to, and foretell what it takes.
-
-    Args:
-        line: to check.
-        rehearse: load the network and foretell the memory of a worker.
-
-    Raises:
-        ChunkflowError: whatever is wrong with the line.
-    """
-    plan, pipeline = line.plan, line.pipeline()
-    for operator in line.operators:
-        if getattr(operator.body, "single_writer", False):
-            msg = (
-                f"{operator.name} writes to a file that one process may write at a time, and "
-                "workers are several; write to zarr:// or precomputed://, or one file a task"
-            )
-            raise OptionError(msg)
-    check_margins(pipeline)
-    memory = pipeline.rehearse() if rehearse else None
-    created = [
-        address
-        for operator in line.operators
-        if isinstance(operator.body, CreatesOutput) and (address := operator.body.create_output())
-    ]
-    return Expectation(
-        line.name, len(plan), pipeline.output_bytes(len(plan)), memory, tuple(created)
-    )
-
-
-def check_margins(pipeline: Pipeline) -> None:
-    """Refuse a line whose loaders read less around a task than its network needs.
-
-    On a laptop the first task would say it; here it would be said by every one.
-
-    Args:
-        pipeline: checked, with a source that knows its boxes.
-
-    Raises:
-        OptionError: names loader, task and what is missing.
-    """
-    boxes = getattr(pipeline.source and pipeline.source.body, "boxes", None)
-    if not boxes:
-        return
-    box = boxes[len(boxes) // 2]
-    for index, stage in enumerate(pipeline.operators):
-        body: Any = stage.body
-        domain = body.bounds() if isinstance(body, HasBounds) else None
-        cutout = getattr(body, "cutout", None)
-        placed = any(_is_anchored(later.body) for later in pipeline.operators[index + 1 :])
-        if domain is None or cutout is None or not placed:
-            continue
-        inside = box.intersection(domain)
-        if inside.is_empty:
-            continue
-        need = pipeline.required_input(index, inside, domain)
-        read, _ = cutout.box(domain, inside, stage.name)
-        if not read.contains(need):
-            msg = (
-                f"{stage.name} reads {read} for task {inside}, but the network needs {need} "
-                "(zyx, voxels); give it --expand-margin-size auto, or --grid chunk to inference"
-            )
-            raise OptionError(msg)
-
-
-def _is_anchored(body: object) -> bool:
-    """Tell whether a body places patches by the volume."""
-    return getattr(getattr(body, "placement", None), "grid", "chunk") != "chunk"
 
 
 def spec_of(

@@ -193,6 +193,10 @@ def test_submitting_again_goes_on():
         (f"submit --queue ftp://x {LINE} threshold {SAVE} m.zarr", 1, "scheme 'ftp'"),
         (f"submit {LINE} inference -f identity -s 8 16 16 -v 2 4 4 -c 1 {SAVE} m.zarr", 2,
          "--expand-margin-size auto"),
+        (f"submit {LINE} inference -f identity -s 8 16 16 -v 0 0 0 --lower-batch {SAVE} m.zarr",
+         2, "--device-class any"),
+        (f"submit --no-rehearse {LINE} inference -m rsunet -s 8 16 16 -v 0 0 0 --backend auto "
+         f"{SAVE} m.zarr", 2, "name a backend"),
         (f"submit --stage a {LINE} threshold {SAVE} m.zarr then --stage a {LINE} {SAVE} n.zarr",
          2, "two stages are called a"),
         ("work nothing", 2, "no run at nothing"),
@@ -226,3 +230,15 @@ def test_an_address_of_another_run_is_refused():
     """The digest pins the spec."""
     say(f"submit --run r {LINE} threshold -t 100 {SAVE} mask.zarr")
     assert "not what was submitted" in work(f"work r#sha256={'0' * 64}", code=2)
+
+
+@pytest.mark.parametrize("word", ["--backend auto", "--backend=auto"])
+def test_the_backend_is_decided_once(word):
+    """Workers do not choose for themselves: the run holds what was chosen at its submission."""
+    network = f"inference -m rsunet -s 8 16 16 -v 0 0 0 {word}"
+    say(f"submit --run r {LINE} {network} {SAVE} map.zarr")
+    (stage,) = RunHome("r").spec.stages
+    options = dict(stage.options)["inference"]
+    assert options["backend"] in ("torch", "openvino", "onnxruntime")
+    assert word not in " ".join(stage.words)
+    assert word.replace("auto", options["backend"]) in " ".join(stage.words)

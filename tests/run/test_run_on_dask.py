@@ -22,7 +22,8 @@ from chunkflow_py.run import on_dask
 from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.limits import Limits
 from chunkflow_py.run.on_dask import run_on_dask
-from chunkflow_py.run.submit import StageLine, submit
+from chunkflow_py.run.stage_line import StageLine
+from chunkflow_py.run.submit import submit
 from chunkflow_py.run.supervisor import Settings
 from chunkflow_py.run.worker import Working
 from chunkflow_py.volume.hdf5 import write_hdf5
