@@ -32,7 +32,7 @@ from chunkflow_py.volume import open_volume
 TASK = (8, 16, 16)
 BLOCK = (4, 16, 16)
 LARGEST = (20, 10, 10)  # tasks of the input along each axis: 2,000
-EMPTY = 13  # every so many tasks the input is zero, so that nothing is stored
+EMPTY = slice(11, None, 13)  # tasks for which the input is zero, so that nothing is stored
 STAGE = "drill"
 THRESHOLD = 100
 PATIENCE_S = 90  # of a drill for its workers; machines that run drills are busy
@@ -46,7 +46,7 @@ def make_input(place, grid=LARGEST):
 
     shape = [count * extent for count, extent in zip(grid, TASK)]
     voxels = np.random.default_rng(5).integers(1, 255, shape, np.uint8)
-    for number in range(0, int(np.prod(grid)), EMPTY):
+    for number in range(int(np.prod(grid)))[EMPTY]:
         voxels[slices(corner_of(number, grid))] = 0
     array = zarr.create_array(str(place), shape=shape, chunks=TASK, dtype="u1")
     array[:] = voxels
@@ -126,7 +126,7 @@ class Drill:
         self.output = output or f"zarr://{self.folder}/out.zarr"
         self.variables = {"XDG_CACHE_HOME": str(self.folder / "cache")} | (variables or {})
         self.middle, self.loading = middle, loading
-        self.workers, self.address = [], None
+        self.workers, self.begun, self.address = [], [], None
         self.log = self.folder / "computed"
         self.log.touch()
         self.seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
@@ -198,6 +198,20 @@ class Drill:
         self.address = said.rpartition("'")[0].rpartition("'")[2]
         return said
 
+    def begin(self, *words):
+        """Start the program, as one of several; return the process."""
+        with (self.folder / "begun.log").open("ab") as output:
+            process = subprocess.Popen(
+                [*PROGRAM, *map(str, words)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment(**self.variables),
+                cwd=self.folder,
+            )
+        self.begun.append(process)
+        return process
+
     def work(self, *options, failpoint="", unsafe="", ahead=None):
         """Start a worker."""
         name = f"w{len(self.workers)}"
@@ -228,6 +242,11 @@ class Drill:
             assert record.number not in found, f"task {record.number} has two records"
             found[record.number] = record
         return found
+
+    def block(self, number):
+        """Return the path of a block that a task has stored, where that is a file."""
+        stored = next(each for each in self.records()[number].written if each.size)
+        return stored.url.removeprefix("file://")
 
     def counts(self):
         """Return what the queue counts."""
@@ -337,6 +356,9 @@ class Drill:
         """End everything that was started."""
         for worker in self.workers:
             worker.kill()
+        for process in self.begun:
+            process.kill()
+            process.wait()
 
 
 class Worker:
