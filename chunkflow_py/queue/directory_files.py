@@ -6,12 +6,11 @@ import errno
 import json
 import os
 import re
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 from chunkflow_py.errors import QueueError
-from chunkflow_py.store.local import TEMPORARY_PREFIX, sync
+from chunkflow_py.store.local import TEMPORARY_PREFIX, of_each_file, sync
 
 FREE = "-"
 PACK_NAME = re.compile(r"[0-9a-f]{16}")
@@ -121,8 +120,7 @@ def make_messages(folder: str, count: int) -> bool:
     try:
         Path(folder).mkdir(exist_ok=True)
         names = [f"{folder}/{Name(number, 0, 0, FREE)}" for number in range(count)]
-        with ThreadPoolExecutor(THREADS, thread_name_prefix="queue-open") as pool:
-            list(pool.map(_make_empty, names))
+        of_each_file(_make_empty, names, THREADS, "queue-open")
         sync(folder)
     except OSError as error:
         if error.errno not in _GONE:

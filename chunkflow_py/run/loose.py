@@ -12,7 +12,6 @@ folders, and over the prefixes by which clouds limit the rate of requests.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -21,6 +20,7 @@ from urllib.parse import quote, unquote
 from chunkflow_py.failpoints import removed
 from chunkflow_py.run.page import Entry
 from chunkflow_py.run.record import number_of
+from chunkflow_py.store.local import of_each_file
 from chunkflow_py.store.protocol import Links, together
 
 if TYPE_CHECKING:
@@ -36,9 +36,6 @@ SHARDS = 16
 # Of records that share a content: each is read with all the others.
 SHARED_LINES = 32
 SHARED_CHARACTERS = 1 << 17
-# Files are tried in this thread first: in the system's cache they are read sooner than other
-# threads are told to, and a queue of threads takes the processor from those who record.
-TRIED, QUICK_S = 8, 0.0005
 
 
 class Name(NamedTuple):
@@ -145,14 +142,10 @@ class LooseObjects:
 
     def _each(self, work: Callable[[Name], R], names: Sequence[Name]) -> list[R]:
         """Return what *work* makes of each, several at the same time where that is quicker."""
-        done: list[R] = []
         threads = self._store.connections
         if self._store.is_local:
-            start = time.perf_counter()
-            done = [work(name) for name in names[:TRIED]]
-            if time.perf_counter() - start < len(done) * QUICK_S:
-                threads = 1
-        return done + each(work, names[len(done) :], threads)
+            return of_each_file(work, names, threads, "ledger")
+        return each(work, names, threads)
 
 
 def _parts(texts: Iterable[tuple[Name, str]]) -> Iterator[list[tuple[Name, str]]]:

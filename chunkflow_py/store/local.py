@@ -12,18 +12,25 @@ import errno
 import hashlib
 import os
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import perf_counter
+from typing import TYPE_CHECKING, TypeVar
 
 from chunkflow_py.errors import ChunkflowError, VolumeError, VolumeNotFoundError
 from chunkflow_py.failpoints import removed
 from chunkflow_py.store.protocol import CHECKSUM_DIGITS, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 TEMPORARY_PREFIX = ".tmp-"
+
+_TRIED, _QUICK_S = 8, 0.0005
 
 _LONGEST_NAME = 255  # bytes, on every file system in common use
 _NO_SPACE = "free some space or write to another disk"
@@ -177,3 +184,30 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def of_each_file(
+    work: Callable[[Item], Result], items: Sequence[Item], threads: int, name: str
+) -> list[Result]:
+    """Return what *work* makes of each item, on several threads if it waits for a file server.
+
+    What the system has in its memory is done sooner than another thread is told to, and many
+    threads that take turns so quickly keep all others from computing. The first few show which it
+    is; the quickest of them counts, as any may have waited for its turn.
+
+    Args:
+        work: one call or two on a small file.
+        items: given to *work* one by one.
+        threads: how many calls wait for a server at the same time.
+        name: of the threads, for debuggers.
+    """
+    done, quickest = [], 1.0
+    for item in items[:_TRIED]:
+        start = perf_counter()
+        done.append(work(item))
+        quickest = min(quickest, perf_counter() - start)
+    left = items[_TRIED:]
+    if quickest < _QUICK_S or not left:
+        return done + [work(item) for item in left]
+    with ThreadPoolExecutor(min(threads, len(left)), thread_name_prefix=name) as pool:
+        return done + list(pool.map(work, left))

@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
-from chunkflow_py.store.local import os_errors, replacing, write_whole
+from chunkflow_py.store.local import of_each_file, os_errors, replacing, write_whole
 
 
 def names(folder):
@@ -141,3 +143,18 @@ def test_no_space(tmp_path):
     assert done.stdout.startswith(f"VolumeError cannot write {path}: file too large; ")
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["block"]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.002])
+def test_small_files_are_worked_on_by_threads_where_that_waits(seconds: float) -> None:
+    """Results are in order; quick calls stay in this thread, slow ones do not."""
+
+    def work(number: int) -> tuple[int, str]:
+        time.sleep(seconds)
+        return number, threading.current_thread().name
+
+    found = of_each_file(work, range(40), 4, "files")
+    assert [number for number, _ in found] == list(range(40))
+    assert any(name.startswith("files") for _, name in found) == (seconds > 0)
+    assert of_each_file(work, range(3), 4, "files")[2][0] == 2
+    assert of_each_file(work, [], 4, "files") == []
