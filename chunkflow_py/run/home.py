@@ -64,6 +64,8 @@ class RunHome:
     def __post_init__(self) -> None:
         """Open the store."""
         self.store = open_store(self.url)
+        if self.store.is_local:
+            self.url = self.store.url  # the same from whatever folder it is read
 
     @classmethod
     def parse(cls, text: str) -> RunHome:
