@@ -80,7 +80,7 @@ class CompletionWatch:
                     recorded = self._ledger.counts()
                     ended, dead = recorded.finished, recorded.dead
         except ChunkflowError as error:
-            if fault_of(error).kind == "permanent":
+            if fault_of(error).is_final:
                 self._post("fatal", error)
             else:
                 self._post("stuck", str(error))

@@ -242,7 +242,7 @@ class Dispatch:
             raise OptionError(msg) from error
         else:
             fault = fault_of(error)
-            if fault.kind == "permanent":
+            if fault.is_final:
                 raise error
             self._patience.network_failed(time.monotonic())
             self._again(flight.number, self._order.caps.delay_s)
@@ -275,17 +275,20 @@ class Dispatch:
             pause_s = self._patience.disk_full(time.monotonic())
             logger.error("%s; goes on in %.0f s", left.fault.reason, pause_s)
             self._again(flight.number, pause_s)
-        elif not left.is_alone:
+        elif left.fault.shortage == "memory" and not left.is_alone:
             self._suspects.append(flight.number)
         else:
-            what = self._patience.memory_short(flight.number)
+            judge, lacks = self._patience.memory_short, "not enough memory"
+            if left.fault.shortage == "access":
+                judge, lacks = self._patience.access_refused, "no access"
+            what = judge(flight.number)
             if what == "blame":
                 fault = Fault("permanent", left.fault.reason, left.fault.traceback)
                 self._count_failure(flight.number, fault)
             else:
                 self._again(flight.number, left.delay_s)
                 if what == "stop":
-                    self._stop.now(f"{left.worker} has not enough memory: {left.fault.reason}")
+                    self._stop.now(f"{left.worker} has {lacks}: {left.fault.reason}")
 
     def _killed(self, flight: _Flight, error: Any) -> None:
         deaths = error.allowed_failures + 1

@@ -211,6 +211,16 @@ class Holding:
                 case "stop":
                     self.give_back(job)
                     self._stop(f"there is not enough memory here: {fault.reason}")
+        elif fault.shortage == "access":
+            match self.patience.access_refused(job.number):
+                case "blame":
+                    self.failed(job, Fault("permanent", fault.reason, fault.traceback))
+                case "release":
+                    logger.warning("task %s was refused access: %s", job.box, fault.reason)
+                    self.give_back(job, self._settings.retry_s)
+                case "stop":
+                    self.give_back(job)
+                    self._stop(f"this worker has no access: {fault.reason}")
         else:
             if fault.kind == "transient":
                 self.patience.network_failed(now)

@@ -192,7 +192,7 @@ class Intake:
                 return call()
             except ChunkflowError as error:
                 fault = fault_of(error)
-                if fault.kind == "permanent":
+                if fault.is_final:
                     raise
                 logger.warning("no tasks for now: %s", fault.reason)
                 self._post("stuck", fault.reason)

@@ -4,7 +4,8 @@
 |-----------|-------------------------------------------------|-----------------------------------|
 | permanent | anything not below                              | counts it; a few end the task     |
 | transient | network, store or queue down, despite retries   | gives the task back for later     |
-| resource  | disk full; memory of the machine or its GPU     | gives all back, and takes no more |
+| resource  | disk full; memory of the machine or its GPU;    | gives all back, and takes no more |
+|           | no access: the store refuses this worker        |                                   |
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from chunkflow_py.errors import OperatorError, TransientError
+from chunkflow_py.errors import OperatorError, TransientError, VolumeRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.record import FailureKind
     from chunkflow_py.task import Skip
 
-Shortage = Literal["disk", "memory"]
+Shortage = Literal["disk", "memory", "access"]
 
 LONGEST_TRACEBACK = 16_000  # characters
 _DISK = (errno.ENOSPC, errno.EDQUOT)
@@ -68,6 +69,11 @@ class Fault:
     shortage: Shortage | None = None
     breaks_process: bool = False
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the same would fail again, however long one waits."""
+        return self.kind == "permanent" or self.shortage == "access"
+
 
 def fault_of(error: BaseException) -> Fault:
     """Return what *error* and its causes say."""
@@ -97,6 +103,8 @@ def _shortage(chain: list[BaseException]) -> Shortage | None:
     for each in chain:
         if isinstance(each, OSError) and each.errno in _DISK:
             return "disk"
+        if isinstance(each, VolumeRefusedError):
+            return "access"
         # torch.OutOfMemoryError is a RuntimeError; its name is known without importing torch.
         if isinstance(each, MemoryError) or type(each).__name__ == "OutOfMemoryError":
             return "memory"

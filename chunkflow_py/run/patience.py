@@ -5,6 +5,7 @@
 | network is down  | a pause that doubles with each one in a row                                 |
 | disk is full     | all that has not begun is given back; after a pause one task is tried       |
 | memory is short  | the machine's fault, unless others succeed on it: then it is the task's     |
+| store refuses    | nobody's fault at first; of two in a row it is the worker's                 |
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Patience:
         self._passing = self._full = 0
         self._has_succeeded = False
         self._short: int | None = None  # task that was short of memory last
+        self._refused: set[int] = set()  # tasks that were refused access
+        self._is_refused = False
         self.until = 0.0
         self.is_probing = False
 
@@ -40,6 +43,7 @@ class Patience:
         """A task has ended well."""
         self._has_succeeded = True
         self._short = None
+        self._is_refused = False
         self._passing = self._full = 0
         self.until, self.is_probing = 0.0, False
 
@@ -73,3 +77,18 @@ class Patience:
         if self._has_succeeded:
             return "blame" if last in (None, task) else "stop"
         return "release" if last is None else "stop"
+
+    def access_refused(self, task: int) -> Literal["blame", "release", "stop"]:
+        """Say what to do when the store has refused what a task wanted, after all tries.
+
+        A worker with credentials that do not suffice must not use up the attempts of all tasks:
+        it stops at the second refusal in a row. A task that is refused again while others are not
+        is blamed.
+        """
+        again, self._is_refused = self._is_refused, True
+        if again:
+            return "stop"
+        if task in self._refused:
+            return "blame"
+        self._refused.add(task)
+        return "release"

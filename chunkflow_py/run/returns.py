@@ -286,7 +286,7 @@ class Settler(_Batches):
                 return call()
             except ChunkflowError as error:
                 fault = fault_of(error)
-                if fault.kind == "permanent":
+                if fault.is_final:
                     self._post("fatal", error)
                     return None
                 logger.warning("the ledger cannot be written for now: %s", fault.reason)

@@ -87,6 +87,7 @@ def _aws_credentials(url: str) -> tuple[Callable[[], Any], str | None]:
     """Return what gives obstore credentials, and the region of the profile."""
     with needs_extra("cloud", "s3://"):
         import boto3
+        from botocore.credentials import RefreshableCredentials
         from botocore.exceptions import BotoCoreError
     try:
         session = boto3.Session()
@@ -103,7 +104,11 @@ def _aws_credentials(url: str) -> tuple[Callable[[], Any], str | None]:
         raise VolumeError(msg)
 
     def provide() -> dict[str, Any]:
-        frozen = credentials.get_frozen_credentials()
+        found = credentials
+        if not isinstance(found, RefreshableCredentials):
+            # Those in a file or in the environment may have been replaced meanwhile.
+            found = boto3.Session().get_credentials() or credentials
+        frozen = found.get_frozen_credentials()
         return {
             "access_key_id": frozen.access_key,
             "secret_access_key": frozen.secret_key,

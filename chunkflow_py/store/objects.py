@@ -1,8 +1,9 @@
 """Objects in clouds, through obstore.
 
 One place for the manners of all drivers: every call has deadlines, transient failures are tried
-again (`chunkflow_py.store.retry`), a body that is shorter than announced is never returned, and no
-more than `CONNECTIONS` calls to a store are under way at once.
+again (`chunkflow_py.store.retry`), credentials that expire are looked for anew, a body that is
+shorter than announced is never returned, and no more than `CONNECTIONS` calls to a store are under
+way at once.
 
 A write on condition (`put_if_absent`, `update`) carries a mark of its own and the marks of those
 before it. When the reply to it is lost, the marks of what is stored tell whether this write
@@ -28,6 +29,7 @@ from chunkflow_py.errors import VolumeError
 from chunkflow_py.store.clouds import open_service
 from chunkflow_py.store.keys import check_key
 from chunkflow_py.store.retry import TRANSIENT_STATUS, CallFailedError, Failure, Manners, retried
+from chunkflow_py.store.service import RENEW_S, patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,6 +135,7 @@ class CloudStore:
             msg = f"cannot open {service.url}: {_first_line(error)}; check its address"
             raise VolumeError(msg) from None
         self._patient: ObjectStore | None = None
+        self._renewed = -RENEW_S
         self.url = service.url
 
     def _name(self, key: str) -> str:
@@ -147,7 +150,16 @@ class CloudStore:
             with self._slots:
                 return _interruptible(call)
 
+        if self._service.identity in _SEEN:
+            understand = patiently(understand, self._renew)
         return retried(one_try, understand, self._manners, self._service.root)
+
+    def _renew(self) -> None:
+        """Make a client that asks for credentials, unless that was just done."""
+        if time.monotonic() - self._renewed > RENEW_S:
+            self._renewed = time.monotonic()
+            self._service.clients.clear()
+            self._client, self._patient = self._service.client(self._manners), None
 
     def _fail(self, verb: str, key: str, failed: CallFailedError) -> NoReturn:
         raise self._service.error(f"{verb} {self.url}/{key}".rstrip("/"), failed) from None
@@ -261,11 +273,10 @@ class CloudStore:
         }
         attributes: Any = {header: value for header, value in headers.items() if value}
         in_parts = len(data) > WHOLE_BYTES
-        client = self._writer(len(data))
 
         def call() -> None:
             obstore.put(
-                client,
+                self._writer(len(data)),
                 name,
                 data,
                 attributes=attributes,
@@ -305,18 +316,11 @@ class CloudStore:
         """
         name, mark = self._name(key), secrets.token_hex(8)
         marks = " ".join([mark, *earlier][:_MARKS_KEPT])
-        client = self._writer(len(data))
         replies_lost = 0
 
         def call() -> None:
-            obstore.put(
-                client,
-                name,
-                data,
-                mode=condition,
-                attributes={_MARKS: marks},
-                use_multipart=False,
-            )
+            said: Any = {"mode": condition, "attributes": {_MARKS: marks}, "use_multipart": False}
+            obstore.put(self._writer(len(data)), name, data, **said)
 
         def counting(error: Exception) -> Failure:
             nonlocal replies_lost

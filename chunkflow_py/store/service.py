@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+import time
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,35 @@ if TYPE_CHECKING:
 
     from obstore.store import ObjectStore
 
-    from chunkflow_py.store.retry import CallFailedError, Manners
+    from chunkflow_py.store.retry import CallFailedError, Failure, Manners
+
+REFUSED_S = 60.0  # for which credentials that are refused are looked for anew
+RENEW_S = 3.0  # between two looks
+# A refusal that is one of credentials, and not of what they allow, may pass: they change under a
+# long run.
+_OF_CREDENTIALS = re.compile(r"Expired|Token|AccessKeyId|Signature|TimeTooSkewed")
+
+
+def patiently(
+    understand: Callable[[Exception], Failure], renew: Callable[[], None]
+) -> Callable[[Exception], Failure]:
+    """Return *understand* for one call, by which credentials that are refused may pass.
+
+    Args:
+        understand: what an exception means.
+        renew: looks for credentials anew.
+    """
+    since: list[float] = []
+
+    def understood(error: Exception) -> Failure:
+        failure = understand(error)
+        if failure.is_transient or not _OF_CREDENTIALS.search(failure.code):
+            return failure
+        since.append(time.monotonic())
+        renew()
+        return replace(failure, is_transient=since[-1] - since[0] < REFUSED_S)
+
+    return understood
 
 
 @dataclass(frozen=True)
@@ -94,14 +124,15 @@ class Service:
         """
         status, code = failed.failure.status, failed.failure.code
         kind = VolumeUnreachableError if failed.failure.is_transient else VolumeError
-        if status in (401, 403):
+        is_refused = status in (401, 403) or bool(_OF_CREDENTIALS.search(code))
+        if is_refused:
             kind = VolumeRefusedError
         if code == "NoSuchBucket" or status == 404:
             kind = VolumeNotFoundError
             remedy = f"check the name of the bucket {self.bucket!r}, or make it first"
-        elif status in (401, 403) and self.anonymous:
+        elif is_refused and self.anonymous:
             remedy = "it is not public: use credentials (--use-credential)"
-        elif status in (401, 403):
+        elif is_refused:
             remedy = (
                 f"check that your credentials may use the bucket {self.bucket!r} "
                 "(--use-https reads public data without any, --requester-pays pays for requests)"

@@ -28,7 +28,7 @@ CASES = [
     (ValueError("shapes differ"), "permanent", None),
     (errors.ChunkError("shapes differ"), "permanent", None),
     (errors.VolumeNotFoundError("no such volume"), "permanent", None),
-    (errors.VolumeRefusedError("403"), "permanent", None),
+    (errors.VolumeRefusedError("403"), "resource", "access"),
     (FileNotFoundError(errno.ENOENT, "no such file"), "permanent", None),
     (errors.VolumeUnreachableError("503, 9 tries in 120 s"), "transient", None),
     (errors.QueueUnreachableError("no answer"), "transient", None),

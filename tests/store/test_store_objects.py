@@ -11,14 +11,15 @@ import pytest
 from contracts.store_contract import StoreContract, run_together
 from rigs.s3 import SECRET, SEVERAL_FAULTS
 
-from chunkflow_py.errors import VolumeError, VolumeNotFoundError
+from chunkflow_py.errors import VolumeError, VolumeNotFoundError, VolumeRefusedError
 from chunkflow_py.store import objects as objects_module
-from chunkflow_py.store import open_store, retry
+from chunkflow_py.store import open_store, retry, service
 from chunkflow_py.store.protocol import Access
 from chunkflow_py.store.retry import Manners
 
 QUICK = Manners(connect_s=1, stall_s=0.5, budget_s=2, unreachable_s=1)
 DENIED = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+EXPIRED = "<Error><Code>ExpiredToken</Code><Message>The token has expired.</Message></Error>"
 CONFLICT = "<Error><Code>ConditionalRequestConflict</Code><Message>again</Message></Error>"
 # No test may pass because the server was fast enough.
 SLOW = {"type": "latency", "s": 5}
@@ -91,6 +92,37 @@ def test_denied(s3, method):
     assert f"check that your credentials may use the bucket '{s3.bucket}'" in sentence
     assert "<" not in sentence
     assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("status", [400, 403])
+def test_credentials_that_expire(s3, monkeypatch, status):
+    """Of a bucket that has answered, requests are signed with what the environment says by then."""
+    store = open_store(s3.url)
+    store.put("key", b"1")
+    assert store.get("key") == b"1"
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
+    with s3.faults({"type": "status", "code": status, "body": EXPIRED, "count": 3}) as faults:
+        assert store.get("key") == b"1"
+        store.put("key", b"2")
+        signed = [each["headers"]["Authorization"] for each in requests(faults)]
+    assert "Credential=rig/" in signed[0]
+    assert "Credential=renewed/" in signed[-1]
+
+
+def test_credentials_that_have_expired_for_good(s3, monkeypatch):
+    """After a while it is an error that says what to check; where nothing has worked, at once."""
+    monkeypatch.setattr(service, "REFUSED_S", 0.5)
+    store = open_store(s3.url)
+    said = r"400 ExpiredToken.*check that your credentials may use"
+    with s3.faults({"type": "status", "code": 400, "body": EXPIRED}) as faults:
+        with pytest.raises(VolumeRefusedError, match=said):
+            store.get("key")
+        assert len(requests(faults)) == 1
+    assert store.get("key") is None
+    with s3.faults({"type": "status", "code": 400, "body": EXPIRED}) as faults:
+        with pytest.raises(VolumeRefusedError, match=said):
+            store.get("key")
+        assert len(requests(faults)) > 1
 
 
 @pytest.mark.parametrize("method", METHODS)
