@@ -10,23 +10,22 @@ LEDGER = "drill.run/ledger/drill"
 RENEWAL, DELETION = "ChangeMessageVisibility", "DeleteMessage"
 
 
-def in_cloud(make_drill, s3, *args, sqs=None, **keywords):
+def in_cloud(make_drill, s3, *args, variables=None, **keywords):
     """Return a drill in a new bucket, with a new queue.
 
     Args:
         make_drill: the fixture.
         s3: a bucket, see `rigs.s3`.
         *args: of `Drill`.
-        sqs: where the queue is, see `rigs.sqs`; by default the server of the bucket.
+        variables: more of the environment, such as where another server of SQS is.
         **keywords: of `Drill`.
     """
-    variables = s3.environment | (sqs.environment if sqs else {}) | keywords.pop("variables", {})
     return make_drill(
         *args,
         run=f"s3://{s3.bucket}/drill.run",
         queue=f"sqs://drill-{secrets.token_hex(6)}",
         output=f"zarr://s3://{s3.bucket}/out.zarr",
-        variables=variables,
+        variables=s3.environment | (variables or {}),
         **keywords,
     )
 
