@@ -1,6 +1,6 @@
 """Make the environments of the peers: one virtual environment each, kept while its pins are.
 
-python benchmarks/peers/build.py [chunkflow] [monai] [volumes]
+python benchmarks/peers/build.py [chunkflow] [monai] [volumes] [queues]
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ REQUIREMENTS = {
         "tensorstore==0.1.86",
         "cloud-volume==12.15.2",
     ),
+    "queues": ("task-queue==2.14.3", "daisy==2.0.0"),
 }
 
 

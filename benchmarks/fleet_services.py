@@ -1,0 +1,223 @@
+"""S3 and SQS as a simulation sees them: objects and messages are real, time and limits are told.
+
+| service | limit                                              | what happens beyond               |
+|---------|----------------------------------------------------|-----------------------------------|
+| S3      | 3,500 writes, 5,500 reads a second under a prefix  | SlowDown, tried again with jitter |
+| S3      | one update of an object at a time                  | a conflict, read and tried again  |
+| SQS     | 120,000 messages in flight                         | OverLimit: nothing is received    |
+| SQS     | 12 hours from receipt, however often renewed       | the lease ends                    |
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from chunkflow_py.queue.memory import MemoryQueue
+from chunkflow_py.store.retry import Manners
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from chunkflow_py.queue.protocol import Message
+
+READS_PER_S, WRITES_PER_S = 5500, 3500
+IN_FLIGHT = 120_000
+BATCH = 10  # messages of one request
+LISTED = 1000  # keys of one request
+LATENCY_S = {"GET": 0.03, "PUT": 0.06, "LIST": 0.08, "DELETE": 0.03}
+CONNECTIONS = 16  # on which a worker reads and writes its volume
+MANNERS = Manners()
+
+
+class Clock:
+    """The time of a simulation, in seconds; it passes where its owner says so."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+class SimulatedS3:
+    """Objects in memory, and what asking for them costs; see `chunkflow_py.store.protocol.Store`.
+
+    Attributes:
+        requests: how many of each kind.
+        slow_downs: how many were refused, to be tried again.
+        conflicts: how many updates found that another had been faster.
+        elapsed: how long the requests took since it was set to 0, one after the other.
+    """
+
+    url = "mem://fleet"
+    is_local = False
+    connections = 1
+
+    def __init__(self, clock: Clock) -> None:
+        """Begin empty."""
+        self._clock = clock
+        self._folders: dict[str, dict[str, bytes]] = defaultdict(dict)
+        self._rates: dict[tuple[str, bool, int], int] = {}
+        self._updated: dict[str, float] = {}
+        self.requests: Counter[str] = Counter()
+        self.slow_downs = self.conflicts = 0
+        self.elapsed = 0.0
+
+    def __len__(self) -> int:
+        """Return how many objects there are."""
+        return sum(map(len, self._folders.values()))
+
+    @contextmanager
+    def in_background(self) -> Iterator[None]:
+        """Let requests take no time of who makes them."""
+        before = self.elapsed
+        yield
+        self.elapsed = before
+
+    # --- limits ----------------------------------------------------------------------------------
+
+    def ask(self, kind: str, prefix: str, number: int = 1, connections: int = 1) -> None:
+        """Make some requests under a prefix."""
+        self.requests[kind] += number
+        is_read = kind in ("GET", "LIST")
+        tries = 0
+        while number:
+            second = int(self._clock.now + self.elapsed)
+            key = (prefix, is_read, second)
+            used = self._rates.get(key, 0)
+            fits = min(number, (READS_PER_S if is_read else WRITES_PER_S) - used)
+            self._rates[key] = used + fits
+            number -= fits
+            self.elapsed += -(-fits // connections) * LATENCY_S[kind]
+            if number:
+                self.slow_downs += number
+                bound = min(MANNERS.longest_wait_s, MANNERS.first_wait_s * 2**tries)
+                self.elapsed += random.uniform(0, bound)
+                tries += 1
+        if len(self._rates) > 100_000:
+            since = int(self._clock.now)
+            self._rates = {key: n for key, n in self._rates.items() if key[2] >= since}
+
+    # --- objects ---------------------------------------------------------------------------------
+
+    def _folder(self, key: str) -> tuple[str, dict[str, bytes]]:
+        prefix = key[: key.rindex("/") + 1]
+        return prefix, self._folders[prefix]
+
+    def get(self, key: str) -> bytes | None:
+        """Return the whole object."""
+        prefix, folder = self._folder(key)
+        self.ask("GET", prefix)
+        return folder.get(key)
+
+    def get_range(self, key: str, start: int, stop: int) -> bytes | None:
+        """Return a part of an object."""
+        data = self.get(key)
+        return None if data is None else data[start : stop if start >= 0 else None]
+
+    def put(self, key: str, data: bytes | memoryview, **_: object) -> None:
+        """Write an object."""
+        prefix, folder = self._folder(key)
+        self.ask("PUT", prefix)
+        folder[key] = bytes(data)
+
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
+        """Write an object unless there is one."""
+        prefix, folder = self._folder(key)
+        self.ask("PUT", prefix)
+        if key in folder:
+            return False
+        folder[key] = bytes(data)
+        return True
+
+    def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
+        """Replace an object; who is overtaken reads it again, and changes it again."""
+        prefix, folder = self._folder(key)
+        while True:
+            begun = self._clock.now + self.elapsed
+            self.ask("GET", prefix)
+            new = change(folder.get(key))
+            self.ask("PUT", prefix)
+            if begun >= self._updated.get(key, 0.0):
+                break
+            self.conflicts += 1
+        self._updated[key] = self._clock.now + self.elapsed
+        folder[key] = bytes(new)
+        return new
+
+    def delete(self, key: str) -> None:
+        """Remove an object."""
+        prefix, folder = self._folder(key)
+        self.ask("DELETE", prefix)
+        folder.pop(key, None)
+
+    def size(self, key: str) -> int | None:
+        """Return the length of an object."""
+        data = self.get(key)
+        return None if data is None else len(data)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """Yield keys."""
+        folder = prefix[: prefix.rfind("/") + 1]
+        found: list[str] = []
+        for name in [name for name in self._folders if name.startswith(folder)]:
+            found += [key for key in self._folders[name] if key.startswith(prefix)]
+        self.ask("LIST", folder, 1 + len(found) // LISTED)
+        yield from found
+
+
+class SimulatedSqs(MemoryQueue):
+    """Messages in memory, sent as they are needed, and what asking for them costs.
+
+    Attributes:
+        requests: how many; a request carries ten messages.
+        over_limit: how many were refused, since too many messages were in flight.
+        peak: most messages that were in flight.
+    """
+
+    longest_lease_s = 12 * 3600.0
+
+    def __init__(self, name: str, clock: Clock, bodies: Iterator[str]) -> None:
+        """Make the queue; *bodies* are sent when few messages wait, which nobody can tell."""
+        super().__init__(name, create=True, clock=clock)
+        self._bodies = bodies
+        self.requests = self.over_limit = self.peak = 0
+
+    def _asked(self, messages: int) -> None:
+        self.requests += max(1, -(-messages // BATCH))
+
+    def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
+        """Receive, unless too many messages are in flight."""
+        self._asked(most)
+        in_flight = len(self._state.taken)
+        self.peak = max(self.peak, in_flight)
+        if in_flight >= IN_FLIGHT:
+            self.over_limit += 1
+            return []
+        if len(self._state.waiting) < IN_FLIGHT:
+            self._asked(self.send(islice(self._bodies, IN_FLIGHT)))
+        return super().receive(most, lease_s, wait_s)
+
+    def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
+        """Remove messages."""
+        self._asked(len(messages))
+        return super().acknowledge(messages)
+
+    def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
+        """Renew leases."""
+        self._asked(len(messages))
+        return super().extend(messages, lease_s)
+
+    def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
+        """Give messages back."""
+        self._asked(len(messages))
+        super().release(messages, delay_s)
+
+    def bury(self, messages: Sequence[Message], reason: str) -> None:
+        """Put messages aside: one request to keep them, one to send them, one to remove them."""
+        self._asked(3 * BATCH * len(messages))
+        super().bury(messages, reason)
