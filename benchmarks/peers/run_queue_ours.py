@@ -8,7 +8,7 @@ import sys
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter, process_time
 from typing import Any
@@ -186,6 +186,7 @@ def judged(processes: list[list[tuple[float, float]]], end: float) -> dict[str, 
         ``at_work``, the share of time in tasks from when all processes have begun until the first
         has no more.
     """
+    processes = [times for times in processes if times]  # others began too late to get any
     gaps = [
         max(0.0, after[0] - before[1]) for times in processes for before, after in pairwise(times)
     ]
@@ -200,8 +201,8 @@ def judged(processes: list[list[tuple[float, float]]], end: float) -> dict[str, 
         "wall_s": end - min(times[0][0] for times in processes),
         "last_s": end - max(times[-1][1] for times in processes),
         "gap_s": median(gaps),
-        "mean_gap_s": sum(gaps) / len(gaps),
-        "at_work": busy / (len(processes) * (until - since)),
+        "mean_gap_s": fmean(gaps),
+        "at_work": busy / (len(processes) * max(1e-9, until - since)),
         "processes": len(processes),
     }
 
