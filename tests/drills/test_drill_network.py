@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.aws,
     pytest.mark.parametrize("s3", ["ministack"], indirect=True),
 ]
-# Of a storm; `make drills` has the long one.
+# Of storms that let nothing through.
 STORM_S = float(os.environ.get("CHUNKFLOW_DRILL_STORM_S", "60"))
 SHORT_STORM_S = 8.0
 TASKS = (2, 4, 4)
@@ -111,7 +111,8 @@ def test_a_storm_that_lets_some_through(make_drill, s3, expected, share):
     assert len(log) < 1.5 / (1 - share) * needed + 10
 
 
-@pytest.mark.parametrize("seconds", [SHORT_STORM_S, pytest.param(STORM_S, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [SHORT_STORM_S, STORM_S])
 def test_a_storm_that_lets_nothing_through(make_drill, s3, expected, seconds):
     """All workers wait it out, ask less and less, and go on; no task is blamed."""
     drill = in_cloud(make_drill, s3, TASKS, {None: "sleep:0.2"})

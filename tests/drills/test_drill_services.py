@@ -223,7 +223,7 @@ def skewed(tmp_path):
 
 
 def work_by_wrong_clocks(drill, skewed, expected):
-    """Work with three workers whose clocks disagree, on tasks that take longer than a third lease.
+    """Work with three workers whose clocks disagree, on tasks longer than a third of a lease.
 
     What is leased to one must not come to another: each task is done once.
     """
@@ -236,7 +236,8 @@ def work_by_wrong_clocks(drill, skewed, expected):
     assert drill.computed() == dict.fromkeys(range(drill.tasks), 1)
 
 
-@pytest.mark.parametrize("queue", ["sqlite", pytest.param("file", marks=SLOW)])
+@SLOW
+@pytest.mark.parametrize("queue", ["sqlite", "file"])
 def test_clocks_that_are_wrong(make_drill, expected, skewed, queue, tmp_path):
     """Leases end neither early nor late for wall clocks that differ by hours, or jump."""
     url = f"file://{tmp_path}/queue" if queue == "file" else None

@@ -97,13 +97,38 @@ def test_in_any_order(drill, expected, order):
     assert drill.computed() == dict.fromkeys(range(drill.tasks), 1)
 
 
+# --- how much is asked ---------------------------------------------------------------------------
+
+
+def test_what_a_run_asks_for(drill, s3, expected):
+    """To submit, to look and to begin costs a few requests, and a task a handful."""
+
+    def asked_by(act):
+        s3.faults.set()
+        act()
+        return s3.faults.log()
+
+    drill.create_output()
+    drill.create_output = lambda: None
+    assert len(asked_by(drill.submit)) < 32
+    log = asked_by(lambda: drill.work() and drill.wait())
+    assert len(asked_by(drill.status)) < 16
+    looks = len(asked(log, path="prefix=[^&]*loose"))  # whether it is complete
+    assert len(asked(log, path="/rig-")) < 20 + 5 * looks + 12 * drill.tasks
+    per_task = Counter((e["method"], e["path"]) for e in asked(log, path=rf"{LEDGER}/loose/0/"))
+    # Whether it is done, when all are counted in the end, and when they are folded.
+    assert max(count for (method, _), count in per_task.items() if method == "GET") <= 4
+    assert max(count for (method, _), count in per_task.items() if method != "GET") == 1
+    check(drill, expected(drill))
+
+
 # --- leases ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [503, pytest.param(400, marks=SLOW)])
 def test_a_heartbeat_that_is_refused(drill, s3, expected, code):
     """Work ends with its lease, nothing of it is acknowledged, and others do the task."""
-    lease_s = 4
+    lease_s = 3
     drill.act({0: "sleep:60@1"})
     drill.submit()
     bodies_of(drill.queue_url)
@@ -172,6 +197,7 @@ class Producer:
         return said
 
 
+@SLOW
 def test_a_producer_that_is_killed_and_run_again(make_drill, s3, expected):
     """All is queued, what was sent before a second time; the copies are harmless."""
     drill = in_cloud(make_drill, s3, (4, 8, 4))
