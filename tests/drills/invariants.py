@@ -9,20 +9,25 @@
 | I7 | nothing grows                                                                               |
 """
 
+import time
+from contextlib import suppress
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 import numpy as np
+import psutil
 
 from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.run.verify import verify
 from chunkflow_py.store import open_store
 from chunkflow_py.store.local import TEMPORARY_PREFIX
-from drills.rig import BLOCK, STAGE, TASK, corner_of, slices
+from drills.rig import STAGE, corner_of, slices
 
 CAP = 3  # failures of a task, by default
 # Tasks of one child that are computed but not recorded: on their way, written, being recorded.
 WINDOW = 4
-BLOCKS = int(np.prod([task // block for task, block in zip(TASK, BLOCK)]))  # of a task
+SHORT_WINDOW = 16  # where many are computed in the time in which the disk takes one record
 
 
 def check(drill, expected, **what):
@@ -31,7 +36,7 @@ def check(drill, expected, **what):
     assert not found, f"seed {drill.seed}:\n" + "\n".join(found)
 
 
-def findings(drill, expected, *, dead=(), complete=True, faults=0, cap=CAP, earlier=None):
+def findings(drill, expected, *, dead=(), complete=True, faults=0, cap=CAP, copies=0, earlier=None):
     """Yield what does not hold, each with the number of the invariant first.
 
     Args:
@@ -41,6 +46,8 @@ def findings(drill, expected, *, dead=(), complete=True, faults=0, cap=CAP, earl
         complete: whether all other tasks must be done.
         faults: how often something was killed or stopped.
         cap: failures after which a task is given up.
+        copies: of a message, beside itself: so many workers may try a task at the same time, of
+            which none knows yet that it is the last attempt of the others.
         earlier: records that were there before, which must not have changed.
     """
     records = drill.records()
@@ -50,7 +57,7 @@ def findings(drill, expected, *, dead=(), complete=True, faults=0, cap=CAP, earl
         *_stored(drill, records, complete),
         *_objects(drill, faults),
         *_exits(drill, records, complete),
-        *_bounds(drill, set(dead), faults, cap),
+        *_bounds(drill, set(dead), faults, cap + copies),
     ]
 
 
@@ -121,8 +128,8 @@ def _stored(drill, records, complete):
     for number, record in records.items():
         if record.state != "done":
             continue
-        if (recorded := len({stored.url for stored in record.written})) != BLOCKS:
-            yield f"I3 task {number} has {BLOCKS} blocks, of which {recorded} are recorded"
+        if (recorded := len({stored.url for stored in record.written})) != drill.blocks:
+            yield f"I3 task {number} has {drill.blocks} blocks, of which {recorded} are recorded"
         if any(stored.size is not None and not stored.checksum for stored in record.written):
             yield f"I3 nobody could tell whether task {number} is damaged: it has no checksums"
 
@@ -145,7 +152,7 @@ def _objects(drill, faults):
         return  # what is torn cannot be decoded: I1
     files = [path for path in Path(place).rglob("*") if path.is_file()]
     left = [path for path in files if path.name.startswith(TEMPORARY_PREFIX)]
-    if len(left) > faults * WINDOW * BLOCKS:  # of the blocks that were being written
+    if len(left) > faults * WINDOW * drill.blocks:  # of the blocks that were being written
         yield f"I4 {len(left)} temporary files were left behind"
     try:
         zarr.open_array(f"{place}/0", mode="r")[:]  # another reader than ours
@@ -180,5 +187,45 @@ def _bounds(drill, dead, faults, cap):
         for number, times in drill.computed().items()
         if number not in dead and times > 1 + len(failures.get(number, ()))
     }
-    if sum(again.values()) > faults * WINDOW:
+    if sum(again.values()) > faults * (WINDOW if None in drill.acts else SHORT_WINDOW):
         yield f"I6 {faults} faults, after which tasks were done again, so often: {again}"
+
+
+class Sample(NamedTuple):
+    """What a worker holds: its supervisor and its children together.
+
+    Attributes:
+        when: seconds of the monotonic clock.
+        megabytes: of resident memory.
+        files: open descriptors.
+        sockets: of the network.
+    """
+
+    when: float
+    megabytes: float
+    files: int
+    sockets: int
+
+
+def sample(worker):
+    """Return what a worker holds now."""
+    processes = [psutil.Process(worker.process.pid), *worker.children()]
+    megabytes = files = sockets = 0
+    for process in processes:
+        with suppress(psutil.Error):  # it has ended
+            megabytes += process.memory_info().rss / 1e6
+            files += process.num_fds()
+            sockets += len(process.net_connections())
+    return Sample(time.monotonic(), megabytes, files, sockets)
+
+
+def growth(samples):
+    """Return what grows between the first third of the samples, without start-up, and the last."""
+    third = len(samples) // 3
+    before, after = samples[third // 3 : third], samples[-third:]
+    found = []
+    for name, most in {"megabytes": 15, "files": 3, "sockets": 2}.items():
+        was, now = (median(getattr(each, name) for each in part) for part in (before, after))
+        if now > was * 1.1 + most:
+            found.append(f"I7 {name} of a worker have grown from {was:.0f} to {now:.0f}")
+    return found

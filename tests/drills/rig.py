@@ -11,33 +11,31 @@ output are, so that the same drill runs on files and on emulators of a cloud.
 """
 
 import json
-import os
 import random
-import signal
 import subprocess
-import sys
 import time
 from collections import Counter
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import psutil
 
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.submit import bodies
 from chunkflow_py.volume import open_volume
+from drills.worker import PROGRAM, Worker, environment
 
 TASK = (8, 16, 16)
 BLOCK = (4, 16, 16)
+SMALL_BLOCK = (1, 16, 16)  # more of a task than are written at the same time
 LARGEST = (20, 10, 10)  # tasks of the input along each axis: 2,000
 EMPTY = slice(11, None, 13)  # tasks for which the input is zero, so that nothing is stored
 STAGE = "drill"
 THRESHOLD = 100
 PATIENCE_S = 90  # of a drill for its workers; machines that run drills are busy
 POISON = Path(__file__).parent / "poison.py"
-PROGRAM = (sys.executable, "-m", "chunkflow_py")
 
 
 def make_input(place, grid=LARGEST):
@@ -63,13 +61,6 @@ def corner_of(number, grid):
 def slices(corner):
     """Return the voxels of the task at a corner."""
     return tuple(slice(start, start + extent) for start, extent in zip(corner, TASK))
-
-
-def environment(**more):
-    """Return what processes are told: nothing of clouds or of other drills, and one thread each."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("CHUNKFLOW_", "COV_"))}
-    quiet = {"AWS_EC2_METADATA_DISABLED": "true", "NO_GCE_CHECK": "true", "OMP_NUM_THREADS": "1"}
-    return kept | quiet | more
 
 
 class Call(NamedTuple):
@@ -98,9 +89,11 @@ class Drill:
         variables: of the environment, for all processes.
         middle: words of the line between the plugin and the output.
         loading: options of load-volume.
+        block: of the output, voxels, zyx.
 
     Attributes:
         workers: all that were started, in order.
+        acts: what tasks do now.
         random: what the drill draws from; its seed is printed.
     """
 
@@ -117,6 +110,7 @@ class Drill:
         variables=None,
         middle=("threshold", "-t", THRESHOLD),
         loading=(),
+        block=BLOCK,
         seed=None,
     ):
         self.folder, self.source, self.grid = Path(folder), source, grid
@@ -125,7 +119,7 @@ class Drill:
         self.queue_url = queue or f"sqlite://{self.folder}/queue.sqlite"
         self.output = output or f"zarr://{self.folder}/out.zarr"
         self.variables = {"XDG_CACHE_HOME": str(self.folder / "cache")} | (variables or {})
-        self.middle, self.loading = middle, loading
+        self.middle, self.loading, self.block_size = middle, loading, block
         self.workers, self.begun, self.address = [], [], None
         self.log = self.folder / "computed"
         self.log.touch()
@@ -136,6 +130,7 @@ class Drill:
 
     def act(self, acts):
         """Say what tasks do from now on."""
+        self.acts = acts
         said = {
             "" if number is None else ",".join(map(str, corner_of(number, self.grid))): act
             for number, act in acts.items()
@@ -185,7 +180,7 @@ class Drill:
         size = [count * extent for count, extent in zip(self.grid, TASK)]
         self.must(
             *("create-volume", "-v", place or self.output, "-z", *size, "-d", "uint8"),
-            *("-s", 40, 4, 4, "-b", *BLOCK, "-t", "segmentation"),
+            *("-s", 40, 4, 4, "-b", *self.block_size, "-t", "segmentation"),
         )
 
     def submit(self, *options):
@@ -235,6 +230,11 @@ class Drill:
         """How many there are."""
         return int(np.prod(self.grid))
 
+    @property
+    def blocks(self):
+        """How many blocks a task writes."""
+        return int(np.prod([task // block for task, block in zip(TASK, self.block_size)]))
+
     def records(self):
         """Return the records, by number; two of one task are an error."""
         found = {}
@@ -263,12 +263,13 @@ class Drill:
         with closing(open_queue(self.queue_url)) as queue:
             return queue.send(bodies)
 
+    def bodies(self):
+        """Yield the messages of all tasks, in order."""
+        return bodies(self.home, STAGE, range(self.tasks))
+
     def body(self, number):
         """Return the message of a task."""
-        from chunkflow_py.queue.body import body_text
-
-        home = self.home
-        return body_text(home.plan(STAGE).text(number), home.spec.stage(STAGE).hash, STAGE)
+        return next(iter(bodies(self.home, STAGE, [number])))
 
     def calls(self):
         """Return each time that a task was computed, in order."""
@@ -359,85 +360,3 @@ class Drill:
         for process in self.begun:
             process.kill()
             process.wait()
-
-
-class Worker:
-    """`chunkflow work` in a group of processes of its own: a supervisor and its children.
-
-    Attributes:
-        process: the supervisor.
-        was_asked: whether a signal asked it to stop.
-    """
-
-    def __init__(self, drill, name, options, *, failpoint="", unsafe="", ahead=None):
-        self.drill, self.name = drill, name
-        self.was_asked = False
-        self.output = drill.folder / f"{name}.log"
-        ahead = [] if ahead is None else ["--ahead", str(ahead)]
-        line = [*PROGRAM, *ahead, "work", drill.address, "--worker-name", name, "--threads", "1"]
-        more = {"CHUNKFLOW_FAILPOINT": failpoint, "CHUNKFLOW_UNSAFE": unsafe}
-        with self.output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*line, *map(str, options)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment(**drill.variables, **{k: v for k, v in more.items() if v}),
-                cwd=drill.folder,
-                start_new_session=True,
-            )
-
-    @property
-    def is_killed(self):
-        """Whether it has not ended by itself."""
-        return self.process.poll() == -signal.SIGKILL
-
-    @property
-    def is_alive(self):
-        """Whether the supervisor has not ended."""
-        return self.process.poll() is None
-
-    def said(self):
-        """Return what it has printed."""
-        return self.output.read_text()
-
-    def children(self):
-        """Return the processes that run the line."""
-        with suppress(psutil.Error):
-            below = psutil.Process(self.process.pid).children()
-            return [each for each in below if "spawn_main" in " ".join(each.cmdline())]
-        return []
-
-    def send(self, number):
-        """Send a signal to all its processes."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
-
-    def ask(self, number=signal.SIGTERM):
-        """Ask it to stop."""
-        self.was_asked = True
-        self.process.send_signal(number)
-
-    def kill(self):
-        """Kill all its processes at once, as when a machine is taken away."""
-        self.send(signal.SIGKILL)
-        self.process.wait()
-
-    def kill_supervisor(self):
-        """Kill the supervisor alone; its children must follow by themselves."""
-        self.process.kill()
-        self.process.wait()
-
-    def kill_child(self):
-        """Kill one child; return whether there was one."""
-        for child in self.children():
-            with suppress(psutil.Error):
-                child.kill()
-                return True
-        return False
-
-    def has_stopped(self):
-        """Return whether its supervisor was stopped, and does not run."""
-        with suppress(psutil.Error):
-            return psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
-        return False

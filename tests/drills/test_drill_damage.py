@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from drills.invariants import BLOCKS, check, findings
+from drills.invariants import check, findings
 from drills.rig import corner_of, make_input
 
 pytestmark = pytest.mark.drill
@@ -82,4 +82,6 @@ def test_eight_create_one_volume(make_drill, expected):
     assert (drill.voxels()[region] == expected(drill)).all()
     metadata = sorted(path.name for path in Path(place).rglob("*") if path.suffix == ".json")
     assert metadata == ["zarr.json", "zarr.json"]  # of the group, and of its one array
-    assert sum(path.is_file() for path in Path(place).rglob("c/*/*/*")) <= BLOCKS * drill.tasks
+    assert (
+        sum(path.is_file() for path in Path(place).rglob("c/*/*/*")) <= drill.blocks * drill.tasks
+    )

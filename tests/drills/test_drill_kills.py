@@ -2,11 +2,12 @@
 
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from drills.invariants import check
-from drills.rig import PATIENCE_S
+from drills.rig import PATIENCE_S, SMALL_BLOCK
 
 pytestmark = pytest.mark.drill
 LEASE_S = 2
@@ -23,10 +24,14 @@ POINTS = [
 
 
 def test_without_faults(make_drill, expected):
-    """A run without faults passes the checker, computes nothing twice, and ends with 0."""
-    drill = make_drill((2, 2, 2))
+    """A run without faults computes nothing twice and ends with 0, and loads no torch for it."""
+    drill = make_drill((2, 2, 2), {None: "sleep:0.1"})
     drill.submit()
-    drill.work()
+    worker = drill.work()
+    drill.until(drill.computed, "the first task")
+    loaded = [Path(f"/proc/{pid}/maps").read_text() for pid in worker.pids()]
+    assert len(loaded) == 2
+    assert not any("torch" in maps for maps in loaded)
     assert drill.wait() == [0]
     check(drill, expected(drill))
     assert drill.computed() == dict.fromkeys(range(8), 1)
@@ -35,7 +40,7 @@ def test_without_faults(make_drill, expected):
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at(make_drill, expected, point):
     """Another worker takes over, and what is recorded is not computed again."""
-    drill = make_drill((2, 2, 2))
+    drill = make_drill((2, 2, 2), block=SMALL_BLOCK)
     drill.submit()
     victim = drill.work(*LEASE, failpoint=point)
     drill.wait(victim)

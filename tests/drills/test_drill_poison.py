@@ -19,6 +19,7 @@ REASONS = {
 }
 
 
+@pytest.mark.slow
 def test_poison(make_drill, expected):
     """Each is given up after its attempts, with the reason; all others are done."""
     drill = make_drill((2, 2, 4), {number: act for number, (act, _) in REASONS.items()})

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from drills.invariants import findings
+from drills.rig import SMALL_BLOCK
 from drills.test_drill_damage import flipped
 
 pytestmark = pytest.mark.drill
@@ -29,7 +30,7 @@ def unsafe(request):
 
 def test_put_if_absent(make_drill, expected, unsafe):
     """Without it a zombie replaces the record of who has done its task meanwhile."""
-    drill = make_drill((1, 2, 4), {None: "sleep:0.4"})
+    drill = make_drill((1, 2, 3), {None: "sleep:0.3"})
     drill.submit()
     removed = unsafe("put-if-absent")
     zombie = drill.work("--lease", 1.5, failpoint="written-not-recorded:stop-all@1", unsafe=removed)
@@ -50,7 +51,7 @@ def test_put_if_absent(make_drill, expected, unsafe):
 
 def test_atomic_write(make_drill, expected, unsafe):
     """Without it a worker that dies leaves half a block where readers look for the whole one."""
-    drill = make_drill((1, 2, 4))
+    drill = make_drill((1, 2, 4), block=SMALL_BLOCK)
     drill.submit()
     removed = unsafe("atomic-write")
     victim = drill.work("--lease", 2, failpoint="mid-write:kill-all@1", unsafe=removed)
@@ -61,7 +62,7 @@ def test_atomic_write(make_drill, expected, unsafe):
 
 def test_heartbeat(make_drill, expected, unsafe):
     """Without it every task that takes longer than its lease is done again."""
-    drill = make_drill((1, 1, 2), {None: "sleep:3"})
+    drill = make_drill((1, 1, 1), {None: "sleep:3"})
     drill.submit()
     removed = unsafe("heartbeat")
     worker = drill.work("--lease", 1.5, unsafe=removed, ahead=0)

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from drills.invariants import check
+from drills.rig import SMALL_BLOCK
 
 pytestmark = pytest.mark.drill
 LONG_LEASE = ("--lease", 600)  # so that only what is given back comes again within a test
@@ -75,7 +76,7 @@ def test_two_signals(make_drill, expected):
 )
 def test_a_zombie(make_drill, expected, point):
     """Stopped at a point until another worker has done all: what it does after that is in vain."""
-    drill = make_drill((1, 2, 4))
+    drill = make_drill((1, 2, 4), block=SMALL_BLOCK)
     drill.submit()
     zombie = drill.work("--lease", 1.5, failpoint=f"{point}:stop-all@1")
     drill.until(zombie.has_stopped, "the zombie")
