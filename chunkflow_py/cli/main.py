@@ -16,9 +16,10 @@ from click.shell_completion import CompletionItem
 
 from chunkflow_py.allocator import keep_freed_memory, sleep_while_waiting
 from chunkflow_py.cli import catalog
+from chunkflow_py.cli.failed import failed
 from chunkflow_py.cli.line import check_source_first, note_tail, operators_of, parts_of
 from chunkflow_py.cli.verbs import Verb
-from chunkflow_py.errors import ChunkflowError, OptionError
+from chunkflow_py.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,12 +117,7 @@ class OperatorGroup(click.Group):
             logger.debug("the error came from here", exc_info=True)
             if isinstance(error, OptionError):
                 raise click.UsageError(str(error), ctx) from error
-            text = str(error)
-            if not isinstance(error, ChunkflowError):
-                text = f"{type(error).__name__}: {text}".removesuffix(": ")
-                if not ctx.params["debug"]:
-                    text += "; run it with --debug to see where this comes from"
-            raise click.ClickException(text) from error
+            raise failed(error, debug=ctx.params["debug"]) from error
 
 
 def _shorten(text: str, width: int) -> str:

@@ -53,8 +53,14 @@ def stage_lines(
             raise OptionError(msg)
         check_source_first(stages)
         operators = tuple(operators_of(stages))
-        if len(operators) + 1 < len(stages) or not operators:
-            msg = f"stage {len(lines) + 1} holds a verb, or nothing to do; mend the line"
+        others = [stage.name for stage in stages if isinstance(stage, Verb)]
+        if others or not operators:
+            what = (
+                f"holds {', '.join(others)}, which is no part of a line"
+                if others
+                else f"ends with {stages[0].name} and has nothing to do for a task"
+            )
+            msg = f"stage {len(lines) + 1} {what}; mend the line"
             raise OptionError(msg)
         lines.append(
             StageLine(

@@ -135,16 +135,11 @@ class Queue(Protocol):
         """Let go of connections and files."""
 
 
-def open_queue(url: str, *, create: bool = False) -> Queue:
-    """Return the queue at *url*; a bare name is a queue of Amazon SQS.
-
-    Args:
-        url: see the table above.
-        create: make the queue (of SQS: and that of its dead letters) if there is none. Producers
-            may ask for it, workers must not: a mistyped name would make them wait for ever.
+def address_of(url: str) -> tuple[str, str]:
+    """Return the scheme of a queue and what follows it; nothing is opened.
 
     Raises:
-        QueueError: the scheme is not known, or the queue does not exist.
+        QueueError: the scheme is not known, or there is no name.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -160,6 +155,21 @@ def open_queue(url: str, *, create: bool = False) -> Queue:
     if not rest:
         msg = f"queue {url!r} has no name; write {scheme}://NAME"
         raise QueueError(msg)
+    return scheme, rest
+
+
+def open_queue(url: str, *, create: bool = False) -> Queue:
+    """Return the queue at *url*; a bare name is a queue of Amazon SQS.
+
+    Args:
+        url: see the table above.
+        create: make the queue (of SQS: and that of its dead letters) if there is none. Producers
+            may ask for it, workers must not: a mistyped name would make them wait for ever.
+
+    Raises:
+        QueueError: the scheme is not known, or the queue does not exist.
+    """
+    scheme, rest = address_of(url)
     module, name = SCHEMES[scheme]
     make: Any = getattr(import_module(module), name)
     return cast("Queue", make(rest, create=create))

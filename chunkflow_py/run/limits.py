@@ -7,10 +7,11 @@ start ---------- takes tasks ----------| takes those that fit |--- ends what it 
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chunkflow_py.errors import OptionError
 
@@ -73,6 +74,7 @@ class Limits:
         max_cost: how much it may spend, in any currency.
         cost_per_hour: what this machine costs, in the same.
         idle_exit_s: it leaves when there was nothing to do for so long.
+        spent_s: seconds of *walltime_s* and *max_cost* that are gone already.
     """
 
     max_tasks: int | None = None
@@ -80,6 +82,7 @@ class Limits:
     max_cost: float | None = None
     cost_per_hour: float | None = None
     idle_exit_s: float | None = None
+    spent_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Check that they can be kept.
@@ -93,18 +96,42 @@ class Limits:
 
     @property
     def deadline_s(self) -> float | None:
-        """Seconds after the start at which everything must have ended, if there is such a time."""
+        """Seconds from now at which everything must have ended, if there is such a time."""
         bounds = [] if self.walltime_s is None else [_without_share(self.walltime_s)]
         if self.max_cost is not None and self.cost_per_hour:
             bounds.append(3600 * self.max_cost / self.cost_per_hour)
-        return min(bounds, default=None)
+        return min(bounds) - self.spent_s if bounds else None
 
     @property
     def reason(self) -> str:
         """Which of them the deadline is, in words."""
-        if self.walltime_s is not None and self.deadline_s == _without_share(self.walltime_s):
-            return f"the walltime of {self.walltime_s:.0f} s"
+        walltime_s = self.walltime_s
+        if walltime_s is not None and self.deadline_s == _without_share(walltime_s) - self.spent_s:
+            return f"the walltime of {walltime_s:.0f} s"
         return f"the cost limit of {self.max_cost} at {self.cost_per_hour} per hour"
+
+    def after(self, seconds: float, tasks: int) -> Limits:
+        """Return what is left of them when a worker has gone on for *seconds*, and ended *tasks*.
+
+        A run has several stages, and the limits are those of the worker.
+        """
+        most = None if self.max_tasks is None else max(0, self.max_tasks - tasks)
+        return replace(self, max_tasks=most, spent_s=seconds)
+
+    def idle_left_s(self, idle_s: float) -> float:
+        """Return for how many seconds a worker may wait that has had nothing to do for *idle_s*."""
+        bounds = [] if self.idle_exit_s is None else [self.idle_exit_s - idle_s]
+        if (deadline_s := self.deadline_s) is not None:
+            bounds.append(deadline_s)
+        return min(bounds, default=math.inf)
+
+    @property
+    def reached(self) -> str | None:
+        """Which of them leaves nothing to begin with, in words."""
+        if self.max_tasks == 0:
+            return "as many tasks have ended as were asked for"
+        deadline_s = self.deadline_s
+        return f"{self.reason} is over" if deadline_s is not None and deadline_s <= 0 else None
 
 
 def _without_share(walltime_s: float) -> float:

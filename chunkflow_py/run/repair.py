@@ -6,6 +6,7 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
+from chunkflow_py.errors import OptionError
 from chunkflow_py.queue.body import body_text
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.verify import repair, retry_failed, verify
@@ -27,11 +28,23 @@ def damages_of(home: RunHome) -> Iterator[tuple[str, Damage]]:
 
 
 def repair_run(home: RunHome) -> int:
-    """Send tasks again whose output is missing or damaged; return how many."""
+    """Send tasks again whose output is missing or damaged; return how many.
+
+    Raises:
+        OptionError: they are of a stage that was taken over from another run, whose workers alone
+            do its tasks.
+    """
     count = 0
     with closing(_queue_of(home)) as queue:
         for stage in _begun(home):
             found = [each for each in _found(home, stage) if each.can_be_repaired]
+            if found and (owner := home.spec.reused.get(stage.name)):
+                msg = (
+                    f"stage {stage.name} of {home.url} is taken over from {owner}, where "
+                    f"{len(found)} things are missing or damaged; mend them there: chunkflow "
+                    f"repair {owner}, and chunkflow work {owner}"
+                )
+                raise OptionError(msg)
             if found:
                 home.reopen(stage.name)
                 count += repair(

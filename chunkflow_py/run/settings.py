@@ -73,6 +73,11 @@ class Outcome:
     dead: int = 0
     failures: int = 0
 
+    @property
+    def ended(self) -> int:
+        """How many attempts have ended here."""
+        return self.done + self.skipped + self.failures
+
 
 class Listener:
     """Hears what a supervisor does; every method may be left out."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.hooks import CreatesOutput, HasBounds, HasSingleWriter
+from chunkflow_py.hooks import CreatesOutput, HasBounds, HasSingleWriter, WritesTo, WritesToSeveral
 from chunkflow_py.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -126,6 +126,9 @@ def prepared(line: StageLine, *, rehearse: bool) -> tuple[StageLine, Expectation
             )
             raise OptionError(msg)
     check_margins(pipeline)
+    saves = CreatesOutput | WritesTo | WritesToSeveral
+    if not any(isinstance(each.body, saves) for each in line.operators):
+        logger.warning("stage %s saves nothing, unless a plugin does: add save-zarr", line.name)
     memory = pipeline.rehearse() if rehearse else None
     created = [
         address

@@ -13,7 +13,7 @@ from chunkflow_py.errors import OptionError
 from chunkflow_py.hooks import HasFiles, RunsCode, WritesTo, WritesToSeveral
 from chunkflow_py.memory import describe_bytes
 from chunkflow_py.queue.body import body_text
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.protocol import address_of, open_queue
 from chunkflow_py.run.spec import File, Spec, Stage, options_of, sha256_of
 from chunkflow_py.run.stage_line import prepared
 
@@ -92,6 +92,9 @@ def submit(
         ChunkflowError: whatever is wrong with a line, the store or the queue; nothing was sent.
     """
     home.check_store()
+    if queue_url and address_of(queue_url)[0] == "memory":
+        msg = f"queue {queue_url} ends with this process; give --queue sqlite:///PATH, or none"
+        raise OptionError(msg)
     # A stage may read what the one before it writes, which is then there.
     ready = [prepared(line, rehearse=rehearse) for line in lines]
     lines, expected = [line for line, _ in ready], tuple(told for _, told in ready)
@@ -104,6 +107,13 @@ def submit(
         if fork is not None:
             spec = forked(spec, fork)
         is_new, sent = home.create(spec, plans, files), 0
+        if is_new and queue is not None and (there := sum(_held(queue))):
+            logger.warning(
+                "%s holds %d tasks already; if they are of another run, workers of both are in "
+                "each other's way: give each run a queue of its own",
+                queue_url,
+                there,
+            )
         stage = home.current_stage()
         # Later stages are opened by workers when all before them is done.
         if queue is not None and stage is not None and stage == spec.first:
@@ -174,13 +184,19 @@ def send_stage(home: RunHome, queue: Queue, stage: str) -> int:
 
     May be done again, or by several at once: what is there twice is done once.
     """
-    if home.is_sent(stage):
-        numbers: Iterable[int] = ()
-    else:
+    numbers: Iterable[int] = ()
+    # A queue that was deleted has lost what it held.
+    if not home.is_sent(stage) or not any(_held(queue)):
         numbers = home.ledger(stage).missing(home.plan(stage))
     count = queue.send(bodies(home, stage, numbers))
     home.set_sent(stage, count)
     return count
+
+
+def _held(queue: Queue) -> tuple[int, int]:
+    """Return how many tasks wait in a queue, and how many are leased."""
+    counts = queue.counts()
+    return counts.waiting, counts.leased
 
 
 def bodies(home: RunHome, stage: str, numbers: Iterable[int]) -> Iterator[str]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from chunkflow_py.queue.protocol import Queue
     from chunkflow_py.run.child import Feed
     from chunkflow_py.run.home import RunHome
+    from chunkflow_py.run.limits import Limits
     from chunkflow_py.run.spec import Stage
     from chunkflow_py.task_plan import Plan
 
@@ -114,6 +115,7 @@ def work(home: RunHome, working: Working, make_line: MakeLine) -> tuple[int, str
         OptionError: the spec is not pinned where it must be, or not what was pinned; or this
             machine computes other bytes.
     """
+    began = time.monotonic()
     spec = home.spec
     if not home.digest and not home.store.is_local and not removed("pinned-spec"):
         msg = (
@@ -128,11 +130,17 @@ def work(home: RunHome, working: Working, make_line: MakeLine) -> tuple[int, str
         # All files are there before the first task.
         line_of_stage(home, stage, allow_code=working.allow_code)
     enter_folder(spec.folder)
+    ended, idle_s = 0, 0.0
     with closing(open_queue(spec.queue)) as queue:
         while True:
+            limits = working.settings.limits.after(time.monotonic() - began, ended)
             name = home.current_stage()
             if name is not None:
-                outcome = _work_on(home, queue, name, working, make_line)
+                if limits.reached is not None:
+                    return WORK_LEFT, f"stopped: {limits.reached}"
+                outcome = _work_on(home, queue, name, working, limits, make_line)
+                if outcome.ended:
+                    ended, idle_s = ended + outcome.ended, 0.0
                 if outcome.state in ("complete", "complete-with-failures"):
                     home.ledger(name).fold()  # leaves few objects behind
                 if outcome.state == "complete":
@@ -144,12 +152,20 @@ def work(home: RunHome, working: Working, make_line: MakeLine) -> tuple[int, str
                 code, words = FAILURES, f"{outcome.words}; chunkflow status {home.url} lists them"
             else:
                 code, words = COMPLETE, f"{home.url} is complete"
-            if working.until_complete or not _waited():
+            # As long as no limit is reached: an --idle-exit counts from the end of the last task.
+            wait_s = min(_IDLE_S, limits.idle_left_s(idle_s))
+            if working.until_complete or wait_s <= 0 or not _waited(wait_s):
                 return code, words
+            idle_s += wait_s
 
 
 def _work_on(
-    home: RunHome, queue: Queue, name: str, working: Working, make_line: MakeLine
+    home: RunHome,
+    queue: Queue,
+    name: str,
+    working: Working,
+    limits: Limits,
+    make_line: MakeLine,
 ) -> Outcome:
     """Work off one stage."""
     _open_stage(home, queue, name)
@@ -164,22 +180,22 @@ def _work_on(
         queue=queue,
         ledger=home.ledger(name),
         start=ChildStart(partial(make_line, line), threads=working.threads),
-        settings=replace(settings, records_attempts=stage.device_class == "any"),
+        settings=replace(settings, limits=limits, records_attempts=stage.device_class == "any"),
         check_profile=partial(home.check_profile, name),
         worker=working.worker,
     )
     return supervisor.run()
 
 
-def _waited() -> bool:
-    """Wait a while; return whether nobody has asked this process to stop meanwhile."""
+def _waited(seconds: float) -> bool:
+    """Wait so long; return whether nobody has asked this process to stop meanwhile."""
     asked = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: asked.set())
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
     }
     try:
-        return not asked.wait(_IDLE_S)
+        return not asked.wait(seconds)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

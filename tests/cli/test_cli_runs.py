@@ -184,7 +184,9 @@ def test_submitting_again_goes_on():
     [
         (f"submit {IMAGE}", 2, "begins with create-chunk; a stage of a run begins with generate"),
         ("submit", 2, "is empty"),
-        (f"submit {TASKS}", 2, "nothing to do"),
+        (f"submit {TASKS}", 2, "ends with generate-tasks and has nothing to do"),
+        (f"submit {LINE} work r", 2, "holds work, which is no part of a line"),
+        (f"submit --queue memory://x {LINE} threshold {SAVE} m.zarr", 2, "ends with this process"),
         (f"submit {LINE} {SAVE} m.zarr then", 2, "stage 2 is empty"),
         (f"{LINE} then", 2, "then comes first in its line"),
         (f"submit {LINE} threshold save-volume -v h5://m.h5", 2, "one process"),
@@ -242,3 +244,68 @@ def test_the_backend_is_decided_once(word):
     assert options["backend"] in ("torch", "openvino", "onnxruntime")
     assert word not in " ".join(stage.words)
     assert word.replace("auto", options["backend"]) in " ".join(stage.words)
+
+
+def test_limits_hold_over_all_stages():
+    """--max-tasks is the worker's: three tasks of a run whose stages have two each."""
+    tasks = "generate-tasks --roi-size 8 32 16 --chunk-size 8 16 16 load-zarr --store"
+    first = f"{tasks} image.zarr threshold -t 100 {SAVE} mask.zarr"
+    second = f"{tasks} mask.zarr connected-components {SAVE} labels.zarr"
+    say(f"submit --run r --stage mask {first} then --stage labels {second}")
+    work("work r --max-tasks 3", code=75)
+    stages = json.loads(say("status r --json"))["stages"]
+    assert sum(stage["done"] for stage in stages) == 3
+    work("work r")
+
+
+def test_a_worker_that_waits_at_the_end_leaves_when_idle():
+    """--no-until-complete keeps a worker at a complete run, until --idle-exit."""
+    say(f"submit --run r {LINE} threshold -t 100 {SAVE} mask.zarr")
+    assert "is complete" in work("work r --no-until-complete --idle-exit 2")
+    assert "is complete" in work("work r --no-until-complete --idle-exit 2"), "nothing to do"
+
+
+def test_no_error_looks_like_a_complete_run(folder, monkeypatch):
+    """Exit 1 says that all but failures is done; a worker that could not begin says 2."""
+    say(f"submit --run r --queue sqlite://tasks.sqlite {LINE} threshold {SAVE} mask.zarr")
+    (folder / "tasks.sqlite").unlink()
+    assert "tasks.sqlite" in work("work r", code=2)
+    assert "unknown scheme" in work("work foo://r", code=2)
+
+
+def test_a_queue_that_was_lost_is_filled_again(folder):
+    """The same line again sends what has no record to a queue that is empty."""
+    line = f"submit --run r --queue sqlite://tasks.sqlite {LINE} threshold -t 100 {SAVE} mask.zarr"
+    say(line)
+    work("work r --max-tasks 2", code=75)
+    for path in folder.glob("tasks.sqlite*"):
+        path.unlink()
+    assert "sent 6 tasks" in say(line)
+    assert "sent 0 tasks" in say(line)
+    work("work r")
+
+
+def test_what_is_odd_about_a_submission_is_said():
+    """A line that saves nothing, and a queue that others use, are warned of."""
+    assert "saves nothing" in say(f"submit --run r {LINE} threshold")
+    queue = "--queue sqlite://tasks.sqlite"
+    told = say(f"submit --run s {queue} {LINE} threshold {SAVE} mask.zarr")
+    assert "already" not in told
+    told = say(f"submit --run t {queue} {LINE} threshold -t 9 {SAVE} other.zarr")
+    assert "holds 8 tasks already" in told
+
+
+def test_a_stage_that_was_taken_over_is_mended_where_it_was_done(folder):
+    """Repair of a fork takes nothing from the ledger of the run that did the stage."""
+    line = f"--stage mask {LINE} threshold -t 100 {SAVE} mask.zarr"
+    say(f"submit --run r {line}")
+    work("work r")
+    second = f"{TASKS} load-zarr --store mask.zarr connected-components {SAVE} labels.zarr"
+    say(f"submit --run s --fork r {line} then --stage labels {second}")
+    block = next(each for each in (folder / "mask.zarr" / "0" / "c").rglob("*") if each.is_file())
+    block.unlink()
+    assert "mend them there: chunkflow repair" in say("repair s", code=2)
+    assert len(list(RunHome("r").ledger("mask").records())) == 8
+    say("repair r")
+    work("work r")
+    assert "mask" not in say("verify s", code=1)

@@ -72,3 +72,24 @@ def test_a_cost_limit_needs_a_price() -> None:
     """Without a price nobody can say when the money is spent."""
     with pytest.raises(OptionError, match="--cost-per-hour"):
         Limits(max_cost=5)
+
+
+def test_the_limits_are_those_of_the_worker_not_of_a_stage() -> None:
+    """What one stage has taken is gone for the next, and what is used up is named."""
+    limits = Limits(max_tasks=5, walltime_s=100, idle_exit_s=30)
+    later = limits.after(90, 3)
+    assert (later.max_tasks, later.deadline_s, later.reached) == (2, 8, None)
+    assert "walltime of 100 s" in later.reason
+    assert "as were asked for" in (limits.after(1, 7).reached or "")
+    assert limits.after(98, 0).reached == "the walltime of 100 s is over"
+    money = Limits(max_cost=1, cost_per_hour=3600)
+    assert "cost limit of 1 at 3600" in (money.after(2, 0).reached or "")
+
+
+def test_a_worker_waits_no_longer_than_its_limits() -> None:
+    """Idle workers, too, leave in time: after --idle-exit, or when the walltime is over."""
+    limits = Limits(walltime_s=100, idle_exit_s=30)
+    assert limits.idle_left_s(0) == 30
+    assert limits.after(90, 0).idle_left_s(25) == 5
+    assert limits.after(95, 0).idle_left_s(0) == 3
+    assert Limits().idle_left_s(1e9) == float("inf")

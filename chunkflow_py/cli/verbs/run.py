@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.cli.failed import worker_fails_in_order
 from chunkflow_py.cli.verbs import line_verb
 from chunkflow_py.cli.working import working_from, working_options
 from chunkflow_py.errors import OptionError
@@ -59,12 +60,14 @@ def command(place: str, run: str | None, **options: Any) -> Callable[[Sequence[P
             from chunkflow_py.run.worker import work
 
             submit(home, lines, default_queue(home.url), rehearse=False)
-            code, words = work(home, working(), worker_line)
+            with worker_fails_in_order():
+                code, words = work(home, working(), worker_line)
         else:
             from chunkflow_py.run.on_dask import run_on_dask
 
             submit(home, lines, "", rehearse=False)
-            code, words = run_on_dask(home, f"tcp:{rest}", worker_line, working())
+            with worker_fails_in_order():
+                code, words = run_on_dask(home, f"tcp:{rest}", worker_line, working())
         click.echo(words, err=code != 0)
         click.get_current_context().exit(code)
 

@@ -9,6 +9,7 @@ Example: chunkflow verify s3://bucket/affinity.run
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -34,7 +35,7 @@ def command(run: str, as_json: bool) -> Callable[[], None]:
         for stage, damage in damages_of(home := RunHome.parse(run)):
             found += 1
             verb = "repair" if damage.can_be_repaired else "retry --failed"
-            again[damage.can_be_repaired] = f"chunkflow {verb} {home.url}"
+            again[damage.can_be_repaired] = f"chunkflow {verb} {shlex.quote(home.url)}"
             click.echo(json.dumps(damage.to_json(stage)) if as_json else f"{stage} {damage}")
         if found:
             click.echo(f"{found} findings; to do them again: {', '.join(again.values())}", err=True)

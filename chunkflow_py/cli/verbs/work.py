@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.cli.failed import worker_fails_in_order
 from chunkflow_py.cli.verbs import verb
 from chunkflow_py.cli.working import working_from, working_options
 
@@ -32,7 +33,8 @@ def command(run: str, **options: Any) -> Callable[[], None]:
         from chunkflow_py.run.home import RunHome
         from chunkflow_py.run.worker import work
 
-        code, words = work(RunHome.parse(run), working(), worker_line)
+        with worker_fails_in_order():
+            code, words = work(RunHome.parse(run), working(), worker_line)
         click.echo(words, err=code != 0)
         click.get_current_context().exit(code)
 

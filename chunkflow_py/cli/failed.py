@@ -1,0 +1,54 @@
+"""How an error ends the command line: one sentence, and an exit code."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+from click.exceptions import Exit
+
+from chunkflow_py.errors import ChunkflowError, OptionError, TransientError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+logger = logging.getLogger(__name__)
+
+
+class _UsageFailed(click.ClickException):
+    exit_code = 2
+
+
+class _TryAgain(click.ClickException):
+    exit_code = 75  # EX_TEMPFAIL
+
+
+def failed(
+    error: Exception, *, debug: bool, kind: type[click.ClickException] = click.ClickException
+) -> click.ClickException:
+    """Return what prints *error* as one sentence, and ends the process with the code of *kind*."""
+    text = str(error)
+    if not isinstance(error, ChunkflowError):
+        text = f"{type(error).__name__}: {text}".removesuffix(": ")
+        if not debug:
+            text += "; run it with --debug to see where this comes from"
+    return kind(text)
+
+
+@contextmanager
+def worker_fails_in_order() -> Iterator[None]:
+    """Give errors of workers codes of their own: 1 says that a run is complete but for failures.
+
+    75 if it may work later, else 2: the line, the address, the queue or the machine is wrong.
+    """
+    try:
+        yield
+    except (click.ClickException, click.Abort, Exit, OptionError):
+        raise
+    except Exception as error:
+        logger.debug("the error came from here", exc_info=True)
+        kind = _TryAgain if isinstance(error, TransientError) else _UsageFailed
+        debug = click.get_current_context().find_root().params["debug"]
+        raise failed(error, debug=debug, kind=kind) from error
