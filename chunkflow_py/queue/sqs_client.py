@@ -152,7 +152,11 @@ class SqsClient:
         limit_s = wait_s + manners.stall_s
         try:
             answer: dict[str, Any] = retried(
-                partial(self._once, action, said, limit_s), understand, manners, self._where
+                partial(self._once, action, said, limit_s),
+                understand,
+                manners,
+                self._where,
+                silent_s=wait_s,
             )
         except CallFailedError as error:
             msg = f"{self._what}: {error}"

@@ -95,6 +95,7 @@ def retried(
     understand: Callable[[Exception], Failure],
     manners: Manners,
     where: str,
+    silent_s: float = 0.0,
 ) -> Result:
     """Return what *call* returns, trying again what may pass.
 
@@ -103,11 +104,12 @@ def retried(
         understand: what its exception means; raises those that are not of the network.
         manners: how often and how long.
         where: for the log, without credentials.
+        silent_s: for which an answer may be waited for without a word in the log.
 
     Raises:
         CallFailedError: the failure is not transient, or the budget is spent.
     """
-    waiting = _Waiting(where, time.monotonic(), manners.budget_s)
+    waiting = _Waiting(where, time.monotonic(), manners.budget_s, silent_s)
     with _NOTES.watch(waiting):
         for tries in count(1):
             try:
@@ -150,6 +152,7 @@ class _Waiting:
     where: str
     start: float
     limit_s: float
+    silent_s: float
     words: str = ""
 
 
@@ -193,10 +196,14 @@ class _Notes:
                     self._watcher = None
                     return
                 # Those that failed first, then the longest.
-                worst = min(self._waiting, key=lambda each: (not each.words, each.start))
+                worst = min(
+                    self._waiting, key=lambda each: (not each.words, each.start + each.silent_s)
+                )
                 now = time.monotonic()
                 seconds = now - worst.start
-                long = self.LONG_S if worst.words else self.LONG_WITHOUT_AN_ANSWER_S
+                long = self.LONG_WITHOUT_AN_ANSWER_S + worst.silent_s
+                if worst.words:
+                    long = self.LONG_S
                 if seconds < long or now - self._said_of_waiting < self.EVERY_S:
                     continue
                 self._said_of_waiting = now

@@ -185,3 +185,12 @@ def test_a_heartbeat_that_is_refused_ends_the_lease_in_time(sqs_queue, sqs_serve
             assert again.receives == 2
             assert told.wait(PATIENCE_S)
             assert keeper.held == []
+
+
+def test_waiting_for_messages_is_no_slow_call(sqs_queue, caplog, monkeypatch):
+    """An idle worker fills no log: the service is silent because nothing is there."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(retry._NOTES, "_said_of_waiting", -1e9)
+    monkeypatch.setattr(retry._NOTES, "LONG_WITHOUT_AN_ANSWER_S", 1)
+    assert sqs_queue.receive(1, 60, 4) == []
+    assert not [each for each in caplog.records if "tried again" in each.getMessage()]
