@@ -123,8 +123,8 @@ class RunHome:
             VolumeError: it does not: records could be overwritten there.
         """
         key = f"probe-{secrets.token_hex(8)}"
+        first = self.store.put_if_absent(key, b"first")  # what it raises says what is wrong
         try:
-            first = self.store.put_if_absent(key, b"first")
             second = self.store.put_if_absent(key, b"second")
             kept = self.store.get(key)
         finally:

@@ -153,3 +153,10 @@ def test_a_stage_closes_and_opens_again(home):
     assert not home.is_sent("infer")
     home.set_sent("infer", 8)
     assert json.loads(home.store.get("stages/infer/sent")) == {"tasks": 8}
+
+
+@pytest.mark.parametrize("s3", ["ministack"], indirect=True)
+def test_a_store_that_cannot_be_written_says_so(s3):
+    """The probe tells what has failed, not that it could not clear up after itself."""
+    with pytest.raises(VolumeError, match="cannot write .*no-such-bucket"):
+        RunHome("s3://no-such-bucket/run").check_store()
