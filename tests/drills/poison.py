@@ -50,6 +50,11 @@ def _kill(_):
     time.sleep(60)
 
 
+def _kill_all(_):
+    """End the worker too, as a machine does that runs out of memory."""
+    os.killpg(0, signal.SIGKILL)
+
+
 def _hang(_):
     time.sleep(3600)
 
@@ -67,6 +72,7 @@ ACTS = {
     "raise": _raise,
     "segfault": _segfault,
     "kill": _kill,
+    "kill-all": _kill_all,
     "hang": _hang,
     "memory": _memory,
     "sleep": time.sleep,

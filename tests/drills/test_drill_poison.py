@@ -143,3 +143,17 @@ def test_a_changed_line_is_refused(make_drill):
     assert again.returncode == 2
     assert "threshold" in again.stderr
     assert drill.counts().waiting == 4
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(
+    strict=True, reason="attempts whose worker died are not counted, so that nobody ends them"
+)
+def test_a_task_that_takes_its_worker_down(make_drill, expected):
+    """As where a container's limit of memory ends all its processes: a few of them, not all."""
+    drill = make_drill((1, 2, 2), {None: "sleep:0.1", 1: "kill-all"})
+    drill.submit()
+    for _ in range(8):
+        drill.wait(drill.work("--lease", 1))
+    assert 1 in [worker.process.returncode for worker in drill.workers]
+    check(drill, expected(drill), dead=[1], faults=7)
