@@ -160,7 +160,7 @@ def test_credentials_that_never_come_back(make_drill, s3, expected, what):
     with s3.faults(*refuse(what)):
         drill.wait(patience_s=150)
     said = worker.said()
-    assert worker.process.returncode in (1, 75), said
+    assert worker.process.returncode in (2, 75), said
     assert "credentials" in said.splitlines()[-1]
     assert "403" in said or "ExpiredToken" in said
     assert "Traceback" not in said
