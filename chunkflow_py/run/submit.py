@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.hooks import HasFiles, RunsCode, WritesTo, WritesToSeveral
+from chunkflow_py.hooks import HasFiles, ReadsFrom, RunsCode, WritesTo, WritesToSeveral
 from chunkflow_py.memory import describe_bytes
 from chunkflow_py.queue.body import body_text
 from chunkflow_py.queue.protocol import address_of, open_queue
@@ -148,7 +148,10 @@ def spec_of(
                 source=line.source_words,
                 mip=line.mip,
                 options=tuple(
-                    options_of(words[0], {k: _marked(v, marks) for k, v in op.options.items()})
+                    options_of(
+                        words[0],
+                        {k: _marked(v, marks) for k, v in op.options.items()} | _places(op.body),
+                    )
                     for op, words in zip(line.operators, line.words, strict=True)
                 ),
                 plan=said,
@@ -250,6 +253,18 @@ def _files(operators: Iterable[Operator]) -> dict[str, tuple[File, Path]]:
             content = path.read_bytes()
             found[typed] = File(path.name, sha256_of(content), role), path
     return found
+
+
+def _places(body: Any) -> dict[str, Any]:
+    """Return where an operator reads and writes: a relative path is another one elsewhere."""
+    places: dict[str, Any] = {}
+    if isinstance(body, ReadsFrom):
+        places["reads"] = body.origin
+    if isinstance(body, WritesToSeveral):
+        places["writes"] = body.destinations
+    elif isinstance(body, WritesTo):
+        places["writes"] = body.destination
+    return places
 
 
 def _marked(value: Any, marks: dict[str, str]) -> Any:

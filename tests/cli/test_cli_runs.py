@@ -309,3 +309,22 @@ def test_a_stage_that_was_taken_over_is_mended_where_it_was_done(folder):
     say("repair r")
     work("work r")
     assert "mask" not in say("verify s", code=1)
+
+
+def test_a_relative_path_is_another_one_in_another_folder(folder, monkeypatch):
+    """The same words, typed in two folders, are two runs: they read and write other volumes."""
+    line = f"{LINE} threshold -t 100 {SAVE} mask.zarr"
+    address = f"--run {folder}/r --queue sqlite://{folder}/tasks.sqlite"
+    say(f"submit {address} {line}")
+    work("work r")
+    other = folder / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    say(f"--quiet {IMAGE} {SAVE} image.zarr")
+    told = say(f"submit {address} {line}", code=2)
+    assert "other/image.zarr" in told
+    say(f"submit --run s --fork {folder}/r {line}")
+    assert not RunHome("s").spec.reused
+    monkeypatch.chdir(folder)
+    say(f"submit --run t --fork r {line}")
+    assert list(RunHome("t").spec.reused) == ["threshold"]
