@@ -29,7 +29,7 @@ IN_FLIGHT = 120_000
 BATCH = 10  # messages of one request
 LISTED = 1000  # keys of one request
 LATENCY_S = {"GET": 0.03, "PUT": 0.06, "LIST": 0.08, "DELETE": 0.03}
-CONNECTIONS = 16  # on which a worker reads and writes its volume
+CONNECTIONS = 16  # of a worker
 MANNERS = Manners()
 
 
@@ -62,7 +62,8 @@ class SimulatedS3:
         self._clock = clock
         self._folders: dict[str, dict[str, bytes]] = defaultdict(dict)
         self._rates: dict[tuple[str, bool, int], int] = {}
-        self._updated: dict[str, float] = {}
+        self._updated: dict[str, tuple[float, float]] = {}
+        self._connections = 1
         self.requests: Counter[str] = Counter()
         self.slow_downs = self.conflicts = 0
         self.elapsed = 0.0
@@ -73,10 +74,10 @@ class SimulatedS3:
 
     @contextmanager
     def in_background(self) -> Iterator[None]:
-        """Let requests take no time of who makes them."""
-        before = self.elapsed
+        """Let requests take no time of who makes them; those after each other share connections."""
+        before, self._connections = self.elapsed, CONNECTIONS
         yield
-        self.elapsed = before
+        self.elapsed, self._connections = before, 1
 
     # --- limits ----------------------------------------------------------------------------------
 
@@ -92,7 +93,7 @@ class SimulatedS3:
             fits = min(number, (READS_PER_S if is_read else WRITES_PER_S) - used)
             self._rates[key] = used + fits
             number -= fits
-            self.elapsed += -(-fits // connections) * LATENCY_S[kind]
+            self.elapsed += -(-fits // connections) * LATENCY_S[kind] / self._connections
             if number:
                 self.slow_downs += number
                 bound = min(MANNERS.longest_wait_s, MANNERS.first_wait_s * 2**tries)
@@ -137,15 +138,20 @@ class SimulatedS3:
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
         """Replace an object; who is overtaken reads it again, and changes it again."""
         prefix, folder = self._folder(key)
-        while True:
-            begun = self._clock.now + self.elapsed
-            self.ask("GET", prefix)
-            new = change(folder.get(key))
-            self.ask("PUT", prefix)
-            if begun >= self._updated.get(key, 0.0):
-                break
-            self.conflicts += 1
-        self._updated[key] = self._clock.now + self.elapsed
+        connections, self._connections = self._connections, 1
+        try:
+            while True:
+                begun = self._clock.now + self.elapsed
+                self.ask("GET", prefix)
+                new = change(folder.get(key))
+                self.ask("PUT", prefix)
+                ended, other = self._clock.now + self.elapsed, self._updated.get(key, (0.0, 0.0))
+                if begun >= other[1] or ended <= other[0]:
+                    break
+                self.conflicts += 1
+        finally:
+            self._connections = connections
+        self._updated[key] = begun, ended
         folder[key] = bytes(new)
         return new
 

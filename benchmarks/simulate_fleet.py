@@ -68,7 +68,7 @@ class Fleet:
         transient: share of attempts that fail for what passes by itself.
         window: tasks that a worker holds: one computed, the others waiting.
         lease_s, grace_s: as of `chunkflow work`.
-        reads, writes: objects of the volumes for a task; reading overlaps with computing.
+        reads, writes: objects of the volumes for a task, on their way while others are computed.
         worker_price: an hour of a machine.
         put_price, get_price, sqs_price: of a million requests.
     """
@@ -221,7 +221,7 @@ class Simulation:
             "objects": len(self.s3),
             "objects_before_fold": left,
             "requests": requests,
-            "volume_reads": self.said["attempts"] * fleet.reads,
+            "volume_reads": self.said["read"] * fleet.reads,
             "volume_writes": self.said["computed"] * fleet.writes,
             "sqs_requests": self.queue.requests,
             "in_flight": self.queue.peak,
@@ -244,7 +244,7 @@ class Worker:
         self.simulation, fleet = simulation, simulation.fleet
         self._name = f"worker-{number}"
         self._since = simulation.clock.now
-        self._ready: deque[Job] = deque()
+        self._ready: deque[tuple[Job, float]] = deque()  # with when it is read
         self._held = 0
         self._computing: tuple[Job, float] | None = None
         self._writing: dict[Job, float] = {}
@@ -297,11 +297,14 @@ class Worker:
         wanted = self.simulation.fleet.window - self._held
         if self._drains or wanted < 1:
             return
-        store = self.simulation.s3
-        store.elapsed = 0.0
+        simulation = self.simulation
+        simulation.s3.elapsed = 0.0
         jobs = self.intake._jobs(self.keeper.receive(wanted))
         self._held += len(jobs)
-        self._ready += jobs
+        for job in jobs:
+            simulation.said["read"] += 1
+            simulation.s3.ask("GET", "volume/", simulation.fleet.reads, CONNECTIONS)
+            self._ready.append((job, simulation.clock.now + simulation.s3.elapsed))
         if not self._renews and self.keeper.held:
             self._renew()
         if self._held:
@@ -313,9 +316,12 @@ class Worker:
         if self._computing is not None or not self._ready:
             return
         simulation = self.simulation
-        job = self._ready.popleft()
+        job, readable = self._ready[0]
+        if readable > simulation.clock.now:
+            self._at(readable - simulation.clock.now, self._compute)
+            return
+        del self._ready[0]
         simulation.said["attempts"] += 1
-        simulation.s3.ask("GET", "volume/", simulation.fleet.reads, CONNECTIONS)
         self._computing = job, simulation.clock.now
         self._at(simulation.seconds[job.number % TYPICAL], partial(self._computed, job))
 
@@ -402,7 +408,7 @@ class Worker:
         """Take no more, give back what has not begun, finish what can be."""
         self.simulation.said["interruptions"] += 1
         self._drains = True
-        for job in self._ready:
+        for job, _ in self._ready:
             self.returns.release(job.leases)
         self._ready.clear()
         if self._computing or self._writing:

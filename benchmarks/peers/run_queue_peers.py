@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import sys
 from functools import partial
 from tempfile import TemporaryDirectory
@@ -52,6 +53,7 @@ def daisy(job: dict[str, Any]) -> float:
     """Return the seconds that daisy takes for its blocks, start of its workers included."""
     import daisy as package
 
+    os.chdir(job["folder"])  # where it leaves its logs
     size = package.Coordinate((1, job["tasks"] // 100, 100))
     block = package.Roi((0, 0, 0), (1, 1, 1))
     task = package.Task(
