@@ -110,8 +110,9 @@ def test_the_board_tells_where_a_dead_child_was(start: Callable[..., Heard]) -> 
     """However fast the end comes: which task had begun, in which operator, and what Python says."""
     heard = start({3: "crashes"})
     heard.give(2, 3, 4)
-    assert heard.next().number == 2
-    assert heard.next() is None
+    # The news of task 2 may die with the child; the board, which is shared memory, does not.
+    first = heard.next()
+    assert first is None or (first.number == 2 and heard.next() is None)
     heard.child.reap()
     heard.child.take(next(slot for slot, job in heard.child.jobs.items() if job == 2))
     assert heard.child.begun() == [heard.slot(3)]
