@@ -59,7 +59,8 @@ def test_a_duplicate_of_a_finished_task_costs_one_look_up(drill, s3, expected):
     log = s3.faults.log()
     check(drill, expected(drill))
     assert all(drill.computed()[number] == before[number] for number in done)
-    assert drill.counts().waiting == drill.counts().leased == 0
+    # A worker leaves when all is recorded; copies that nobody has received by then may stay.
+    assert drill.counts().leased == 0
     # Who counts the tasks lists what is loose, then reads all of it once.
     counted = len(asked(log, path="prefix=[^&]*loose", method="GET"))
     receipts = sum(each.get("status") == 200 for each in asked(log, "ReceiveMessage"))

@@ -76,7 +76,10 @@ def metadata_server():
 
     async def stop():
         await runner.cleanup()
-        await asyncio.sleep(0.05)  # connections that it closes are gone one turn later
+        # A connection that came while it closed is nobody's; they are gone one turn later.
+        for transport in list(loop._transports.values()):
+            transport.abort()
+        await asyncio.sleep(0.05)
 
     runner = loop.run_until_complete(start())
     thread = threading.Thread(target=loop.run_forever)

@@ -270,7 +270,9 @@ def test_task_that_kills_its_worker(tmp_path, raw, cluster):
     assert states == dict.fromkeys(BOXES, "done") | {BOXES[0]: "dead"}
     assert "the worker died once on this task alone" in records(home)[BOXES[0]].reason
     kinds = [f.kind for f in home.ledger("work").failures() if f.box == BOXES[0]]
-    assert sorted(kinds) == ["permanent", "permanent", "transient"]
+    # On a busy machine it may die beside others more than once before it is alone.
+    assert kinds.count("permanent") == 2
+    assert set(kinds) == {"permanent", "transient"}
 
 
 def test_task_that_raises(tmp_path, raw, cluster):
