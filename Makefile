@@ -77,5 +77,5 @@ $(READY): pyproject.toml constraints.txt
 	  $$python -m venv --clear .venv; }
 	@echo "Installing into .venv (minutes, the first time)"
 	@$(BIN)/python -m pip install --quiet torch==2.13.0
-	@$(BIN)/python -m pip install --quiet -c constraints.txt --no-binary atomicwrites -e '.[all,dev]'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt --no-binary atomicwrites -e '.[all,skeleton,dev]'
 	@touch $@

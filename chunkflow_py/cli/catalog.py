@@ -20,12 +20,19 @@ if TYPE_CHECKING:
 OPS = Path(__file__).parent.parent / "ops"
 VERBS = Path(__file__).parent / "verbs"
 
+# Of `chunkflow --help`, in its order; an operator belongs where its decorator says, unless its
+# file has a constant SECTION.
 SECTIONS = {
     "source": "Make tasks (first in a line)",
+    "steer": "Skip, mark and move tasks",
     "read": "Load",
-    "compute": "Process",
-    "write": "Save and show",
-    "verb": "Tune, run and watch",
+    "compute": "Process images and maps",
+    "segment": "Segment and measure",
+    "objects": "Points, synapses, meshes and skeletons",
+    "items": "Handle items, and extend",
+    "write": "Save",
+    "view": "View",
+    "verb": "Run and watch",
 }
 
 # by decorator
@@ -34,7 +41,7 @@ _KINDS = {"source": "source", "transform": "compute", "verb": "verb", "line_verb
 
 @dataclass(frozen=True)
 class Entry:
-    """What the list of commands shows of one operator or verb."""
+    """What the list of commands shows of one operator or verb; *kind* is a key of `SECTIONS`."""
 
     name: str
     kind: str
@@ -76,16 +83,24 @@ def describe(name: str) -> Entry:
     """
     tree = ast.parse(path_of(name).read_text(encoding="utf-8"))
     summary = (ast.get_docstring(tree) or "").partition("\n")[0]
+    section = _constant(tree, "SECTION")
     for node in tree.body:
         if not isinstance(node, ast.FunctionDef) or node.name != "command":
             continue
         first = node.decorator_list[0] if node.decorator_list else None
         if isinstance(first, ast.Call) and first.args:
-            return Entry(name, str(ast.literal_eval(first.args[0])), summary)
+            return Entry(name, section or str(ast.literal_eval(first.args[0])), summary)
         if isinstance(first, ast.Name) and first.id in _KINDS:
-            return Entry(name, _KINDS[first.id], summary)
+            return Entry(name, section or _KINDS[first.id], summary)
     msg = f"{path_of(name)} has no function command under @transform, @operator, @source or @verb"
     raise ValueError(msg)
+
+
+def _constant(tree: ast.Module, name: str) -> str:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return str(ast.literal_eval(node.value))
+    return ""
 
 
 def load(name: str) -> click.Command:

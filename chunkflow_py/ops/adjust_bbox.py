@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from chunkflow_py.stages import Outline
     from chunkflow_py.task import Task
 
+SECTION = "steer"
+
 
 def adjust_bbox(bbox: BoundingBox, low: Zyx, high: Zyx) -> BoundingBox:
     """Return *bbox* with *low* added to its start and *high* to its stop (voxels, zyx).

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
     from chunkflow_py.task import Task
 
+SECTION = "segment"
+
 
 def agglomerate(
     chunk: Chunk, fragments: Any = "waterz", threshold: float = 0.7, **settings: Any

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
     from chunkflow_py.segmentation.components import Connectivity
 
+SECTION = "segment"
+
 
 @makes(
     lambda read: read._replace(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from chunkflow_py.task import Task
 
+SECTION = "steer"
+
 
 def acknowledge(task: Task) -> Task:
     """Tell the queue of a task, if it is from one, that it is finished."""

@@ -16,6 +16,8 @@ from chunkflow_py.stages import operator
 if TYPE_CHECKING:
     from chunkflow_py.task import Task
 
+SECTION = "items"
+
 
 @dataclass
 class Deleter:

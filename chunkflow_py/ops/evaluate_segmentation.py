@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from chunkflow_py.stages import Outline
     from chunkflow_py.task import Task
 
+SECTION = "segment"
+
 
 def evaluate_segmentation(
     segmentation: Chunk,

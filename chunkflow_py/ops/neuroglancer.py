@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from chunkflow_py.task import Task
     from chunkflow_py.viewer import ViewerServer
 
+SECTION = "view"
+
 
 @dataclass
 class Neuroglancer:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from chunkflow_py.task import Task
 
+SECTION = "items"
+
 NOTHING = "None"  # an input name that stands for no item
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from chunkflow_py.geometry import BoundingBox
     from chunkflow_py.task import Task
 
+SECTION = "steer"
+
 
 def is_all_zero(chunk: Chunk) -> bool:
     """Tell whether no voxel of *chunk* differs from zero."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from chunkflow_py.task import Task
     from chunkflow_py.volume.protocol import Opening, Volume
 
+SECTION = "steer"
+
 
 @dataclass
 class StoredSkipper:
