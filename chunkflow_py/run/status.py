@@ -27,6 +27,7 @@ class StageStatus:
 
     Attributes:
         name: of the stage.
+        hash: that its messages and records say.
         tasks: how many there are.
         done, skipped, failed: how many have ended so.
         attempts_failed: how many attempts have failed, of these and others.
@@ -38,6 +39,7 @@ class StageStatus:
     """
 
     name: str
+    hash: str
     tasks: int
     done: int
     skipped: int
@@ -140,6 +142,7 @@ def status_of(home: RunHome, most: int = 20) -> RunStatus:
         stages.append(
             StageStatus(
                 stage.name,
+                stage.hash,
                 stage.tasks,
                 counts.done,
                 counts.skipped,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.errors import OptionError
 from chunkflow_py.hooks import HasFiles, ReadsFrom, RunsCode, WritesTo, WritesToSeveral
 from chunkflow_py.memory import describe_bytes
-from chunkflow_py.queue.body import body_text
+from chunkflow_py.queue.body import BodyError, body_text, parse_body
 from chunkflow_py.queue.protocol import address_of, open_queue
 from chunkflow_py.run.spec import File, Spec, Stage, options_of, sha256_of
 from chunkflow_py.run.stage_line import prepared
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.location import Location
 
 logger = logging.getLogger(__name__)
+
+_GLANCE_S = 10.0  # for which a message is leased that is only looked at
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ def submit(
     queue_url: str,
     *,
     create_queue: bool = True,
+    shared_queue: bool = False,
     fork: RunHome | None = None,
     rehearse: bool = True,
 ) -> Submission:
@@ -85,6 +88,7 @@ def submit(
         lines: its stages.
         queue_url: of its tasks; empty: there is none.
         create_queue: make the queue unless it is there.
+        shared_queue: take a queue that holds tasks of others.
         fork: a run whose finished stages are taken over where their output would be the same.
         rehearse: load networks, and foretell the memory.
 
@@ -106,19 +110,47 @@ def submit(
         spec, plans, files = spec_of(lines, queue_url)
         if fork is not None:
             spec = forked(spec, fork)
+        if queue is not None and not shared_queue:
+            check_own(queue, home)
         is_new, sent = home.create(spec, plans, files), 0
-        if is_new and queue is not None and (there := sum(_held(queue))):
-            logger.warning(
-                "%s holds %d tasks already; if they are of another run, workers of both are in "
-                "each other's way: give each run a queue of its own",
-                queue_url,
-                there,
-            )
         stage = home.current_stage()
         # Later stages are opened by workers when all before them is done.
         if queue is not None and stage is not None and stage == spec.first:
             sent = send_stage(home, queue, stage)
     return Submission(home.address, expected, tuple(spec.reused), sent, is_new, queue_url)
+
+
+def check_own(queue: Queue, home: RunHome) -> None:
+    """Refuse the queue of another run, for a run that is new: workers of both would starve.
+
+    Raises:
+        OptionError: it holds tasks; says of which run, as far as they tell.
+    """
+    there = sum(_held(queue))
+    # What another producer of this run has sent came after the run.
+    if not there or home.exists():
+        return
+    msg = (
+        f"queue {queue.url} holds {there} tasks already{_whose(queue)}, and workers of two runs "
+        "on one queue keep each other from their tasks; give this run a --queue of its own, or "
+        "--shared-queue if that is meant"
+    )
+    raise OptionError(msg)
+
+
+def _whose(queue: Queue) -> str:
+    """Return in words what the next message of a queue is of; it is given back at once."""
+    messages = queue.receive(1, lease_s=_GLANCE_S)
+    queue.release(messages)
+    for message in messages:
+        try:
+            body = parse_body(message.body)
+        except BodyError:
+            return f", such as {message.body[:80]!r}"
+        if body.run:
+            return f", of stage {body.stage} of another run (its hash is {body.run})"
+        return f", such as {message.body!r}, which says no run"
+    return ""  # others work on all of them
 
 
 def spec_of(

@@ -285,14 +285,26 @@ def test_a_queue_that_was_lost_is_filled_again(folder):
     work("work r")
 
 
-def test_what_is_odd_about_a_submission_is_said():
-    """A line that saves nothing, and a queue that others use, are warned of."""
+def test_a_line_that_saves_nothing_is_warned_of():
+    """It may be meant: a plugin may save something."""
     assert "saves nothing" in say(f"submit --run r {LINE} threshold")
+
+
+def test_two_runs_on_one_queue_are_refused_unless_that_is_meant():
+    """The sentence says which run the tasks are of, and they stay as they are."""
     queue = "--queue sqlite://tasks.sqlite"
-    told = say(f"submit --run s {queue} {LINE} threshold {SAVE} mask.zarr")
-    assert "already" not in told
-    told = say(f"submit --run t {queue} {LINE} threshold -t 9 {SAVE} other.zarr")
-    assert "holds 8 tasks already" in told
+    say(f"submit --run s {queue} {LINE} threshold {SAVE} mask.zarr")
+    other = f"{queue} {LINE} threshold -t 9 {SAVE} other.zarr"
+    told = say(f"submit --run t {other}", code=2)
+    (stage,) = json.loads(say("status s --json"))["stages"]
+    assert "holds 8 tasks already, of stage threshold of another run" in told
+    assert stage["hash"] in told
+    assert "--queue of its own" in told
+    assert not RunHome("t").exists()
+    assert "8 waiting, 0 in flight" in say("status s")
+    say(f"submit --run t --shared-queue {other}")
+    assert "16 waiting" in say("status t")
+    say(f"submit --run t {other}")  # which is no new run
 
 
 def test_a_stage_that_was_taken_over_is_mended_where_it_was_done(folder):

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
                    "[default: sqlite in the run, where that is a folder]")
 @click.option("--create-queue/--no-create-queue", default=True, show_default=True,
               help="Make the queue, and that of its dead letters, unless they are there.")
+@click.option("--shared-queue", is_flag=True,
+              help="Take a queue that holds tasks of another run, though workers of both wait.")
 @click.option("--stage", help="Name of the first stage.  [default: that of its main operator]")
 @click.option("--fork", metavar="URL",
               help="Take over the stages of this run whose output would be the same.")
@@ -42,8 +44,8 @@ if TYPE_CHECKING:
 @click.option("--rehearse/--no-rehearse", default=True, show_default=True,
               help="Load the network here, to foretell the memory of a worker.")
 def command(
-    run: str | None, queue: str | None, create_queue: bool, stage: str | None, fork: str | None,
-    device_class: str, rehearse: bool,
+    run: str | None, queue: str | None, create_queue: bool, shared_queue: bool, stage: str | None,
+    fork: str | None, device_class: str, rehearse: bool,
 ) -> Callable[[Sequence[Part]], None]:
     """Take the options; all is done when the whole line has been read."""
     # fmt: on
@@ -61,6 +63,7 @@ def command(
             lines,
             queue or default_queue(home.url),
             create_queue=create_queue,
+            shared_queue=shared_queue,
             fork=None if fork is None else RunHome.parse(fork),
             rehearse=rehearse,
         )
