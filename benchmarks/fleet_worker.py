@@ -15,6 +15,7 @@ from fleet_services import CONNECTIONS
 
 from chunkflow_py.queue.leases import LeaseKeeper
 from chunkflow_py.run import returns
+from chunkflow_py.run.doubt import Doubt
 from chunkflow_py.run.fold import Folder
 from chunkflow_py.run.intake import Intake, Work
 from chunkflow_py.run.ledger import Ledger
@@ -98,8 +99,10 @@ class Worker:
         self.keeper = LeaseKeeper(simulation.queue, fleet.lease_s, clock=simulation.clock)
         self.keeper.close()  # its thread never starts
         self.returns = InlineReturns(self.keeper, _raise)
+        caps = returns.Caps()
+        doubt = Doubt(simulation.ledger, caps, SPEC, keeps_attempts=False)
         self.settler = InlineSettler(
-            simulation.ledger, self.returns, returns.Caps(), SPEC, self._posted
+            simulation.ledger, self.returns, caps, SPEC, doubt, self._posted
         )
         work = Work(self._name, simulation.plan, STAGE, {STAGE: SPEC})
         self.intake = Intake(

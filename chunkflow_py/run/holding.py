@@ -113,22 +113,27 @@ class Holding:
         """Take tasks, unless a pause has begun since they were asked for: others may have room."""
         if time.monotonic() < self.patience.until:
             for job in jobs:
-                self._returns.release(job.leases)
+                self._release(job)
             return
         fresh, leaving = [], self.crew.leaving()
         for job in jobs:
             known = self._active.get(job.number)
             if self._recent.pop(job.number, None) or job.number in self._settling:
                 # It was settled after the ledger was asked, or is about to be: that is asked again.
-                self._returns.release(job.leases)
+                self._release(job)
             elif job.number in leaving or (known and known.is_cancelled):
-                self._returns.release(job.leases, AGAIN_S)
+                self._release(job, AGAIN_S)
             elif known is not None:  # delivered twice: both messages share its fate
                 known.leases += job.leases
+                job.leases = []
+                self._release(job)
             else:
                 self._active[job.number] = job
                 fresh.append(job)
-        self.crew.add(fresh)
+        self.crew.add(job for job in fresh if not job.is_doubtful)
+        for job in fresh:
+            if job.is_doubtful:
+                self.crew.run_alone(job)
 
     def ended_in(self, child: Child[Job], outcomes: Sequence[Ended]) -> None:
         """Take what a child says of the tasks that it is done with."""
@@ -238,7 +243,13 @@ class Holding:
         """Release a task, and forget it."""
         job.is_given_up = True
         self._active.pop(job.number, None)
-        self._returns.release(job.leases, delay_s)
+        self._release(job, delay_s)
+
+    def _release(self, job: Job, delay_s: float = 0.0) -> None:
+        if job.is_doubtful:
+            self._settler.withdraw(job, delay_s)
+        else:
+            self._returns.release(job.leases, delay_s)
 
     def release_untouched(self) -> None:
         """Release all that no child has begun."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from chunkflow_py.queue.leases import Held, LeaseKeeper
+    from chunkflow_py.run.doubt import Doubt
     from chunkflow_py.run.ledger import Ledger
     from chunkflow_py.run.returns import Returns
     from chunkflow_py.task_plan import Plan
@@ -48,6 +49,7 @@ class Job:
         leases: of its messages; more than one if it was delivered twice meanwhile.
         attempt: names this attempt.
         is_suspect: several tasks were in a child when it died, this one among them: it runs alone.
+        is_doubtful: workers may have ended with it; see `chunkflow_py.run.doubt`.
         is_cancelled: its child was told to stop it, since its lease is lost or about to be.
         is_given_up: nothing that its child still says of it counts.
     """
@@ -57,6 +59,7 @@ class Job:
     leases: list[Held]
     attempt: str
     is_suspect: bool = False
+    is_doubtful: bool = False
     is_cancelled: bool = False
     is_given_up: bool = False
 
@@ -100,6 +103,7 @@ class Intake:
         post: called in the thread with ``received`` and a list of jobs, ``closed-stage`` and a
             name, ``stuck`` and why, ``fatal`` and an error.
         wait_s: how long one request waits for a message at most.
+        doubt: of tasks that may end their workers; without, none is doubted.
 
     Attributes:
         profile: of this worker, if attempts are to be told to the ledger before they begin.
@@ -113,8 +117,10 @@ class Intake:
         returns: Returns,
         post: Callable[[str, Any], None],
         wait_s: float,
+        doubt: Doubt | None = None,
     ) -> None:
         """Start the thread; it receives nothing before it is asked."""
+        self._doubt = doubt
         self._work, self._keeper, self._ledger, self._returns = work, keeper, ledger, returns
         self._post, self._longest_wait_s = post, wait_s
         self._wait_s = min(wait_s, FIRST_WAIT_S)
@@ -224,11 +230,23 @@ class Intake:
                 self._returns.bury(leases, "was given up before; see the failures of the run")
             else:
                 self._returns.acknowledge(leases)
-        if self.profile is not None:
-            for job in tasks.values():
-                begin = partial(self._ledger.begin, job.number, job.attempt, self.profile)
-                self._tried(begin)
-        return list(tasks.values())
+        return [job for job in tasks.values() if self._begins(job)]
+
+    def _begins(self, job: Job) -> bool:
+        """Tell the ledger of an attempt, where it has to know; return whether it is to be made."""
+        doubt, profile = self._doubt, self.profile
+        if doubt is not None and not doubt.is_next(job):
+            self._returns.release(job.leases, doubt.delay_s())
+            return False
+        if doubt is not None and job.is_doubtful:
+            record = self._tried(lambda: doubt.begin(job, profile))
+            if record is not None:
+                logger.error("gave up task %s: %s", job.box, record.reason)
+                self._returns.bury(job.leases, record.reason)
+                return False
+        elif profile is not None:
+            self._tried(partial(self._ledger.begin, job.number, job.attempt, profile))
+        return True
 
     def _task(self, held: Held) -> tuple[int, str] | None:
         """Return number and box, or ``None`` for a message that is dealt with here."""

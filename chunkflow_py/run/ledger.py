@@ -308,6 +308,11 @@ class Ledger:
         self._put(number, "begun", Attempt(number, attempt, profile))
         self._folder.by_chance(1)
 
+    def withdraw(self, number: int, attempt: str) -> None:
+        """Take back that an attempt has begun, unless it is on the task's page already."""
+        names = self._loose.listed(self._page(number), number)
+        self._loose.delete([n for n in names if n.kind == "begun" and n.attempt == attempt])
+
     def finish(self, record: Record) -> None:
         """Record what an attempt has written that is not the task's record."""
         self._put(record.number, "finished", record)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from chunkflow_py.queue.leases import Held, LeaseKeeper
+    from chunkflow_py.run.doubt import Doubt
     from chunkflow_py.run.intake import Job
     from chunkflow_py.run.ledger import Ledger
     from chunkflow_py.run.record import FailureKind
@@ -203,6 +204,7 @@ class Settler(_Batches):
         returns: of the messages.
         caps: of failures.
         spec: hash of the stage's spec, for the records of tasks that are given up.
+        doubt: of this worker.
         post: called in the thread: ``settled`` with a list of (job, its record or ``None``, its
             failure or ``None``; neither if it was given back), ``stuck`` with why, ``fatal`` with
             an error.
@@ -215,6 +217,7 @@ class Settler(_Batches):
         returns: Returns,
         caps: Caps,
         spec: str,
+        doubt: Doubt,
         post: Callable[[str, Any], None],
         *,
         records_attempts: bool = False,
@@ -222,6 +225,7 @@ class Settler(_Batches):
         """Start the thread."""
         self._records_attempts = records_attempts
         self._ledger, self._returns, self._caps, self._spec = ledger, returns, caps, spec
+        self._doubt = doubt
         self._post = post
         self._given_up = threading.Event()
         super().__init__("settler", lambda error: post("fatal", error))
@@ -230,20 +234,29 @@ class Settler(_Batches):
         """Write these, soon."""
         self._add(ended)
 
+    def withdraw(self, job: Job, delay_s: float) -> None:
+        """Take back that a doubtful task has begun, and release it, soon."""
+        self._add([(job, delay_s)])
+
     def give_up(self) -> None:
         """Try nothing again from now on: what cannot be written is released."""
         self._given_up.set()
 
-    def _do(self, batch: list[tuple[Job, Record | Failure]]) -> None:
+    def _do(self, batch: list[tuple[Job, Record | Failure | float]]) -> None:
         records = [(job, said) for job, said in batch if isinstance(said, Record)]
         failures = [(job, said) for job, said in batch if isinstance(said, Failure)]
+        for job, said in batch:
+            if isinstance(said, float):
+                self._tried(partial(self._doubt.withdraw, job))
+                self._returns.release(job.leases, said)
         settled: list[tuple[Job, Record | None, Failure | None]] = []
         if records:
             is_recorded = self._record(records)
             settled += [(job, record if is_recorded else None, None) for job, record in records]
         for job, failure in failures:
             settled.append((job, self._fail(job, failure), failure))
-        self._post("settled", settled)
+        if settled:
+            self._post("settled", settled)
 
     def _record(self, ended: Sequence[tuple[Job, Record]]) -> bool:
         leases = [lease for job, _ in ended for lease in job.leases]

@@ -27,6 +27,7 @@ from chunkflow_py.queue.leases import LeaseKeeper
 from chunkflow_py.run.child import DEAF_TO, Broken, Ended, Ready
 from chunkflow_py.run.completion import CompletionWatch
 from chunkflow_py.run.crew import Crew
+from chunkflow_py.run.doubt import Doubt
 from chunkflow_py.run.holding import Holding
 from chunkflow_py.run.intake import Intake, Work
 from chunkflow_py.run.interruption import InterruptionWatch
@@ -129,17 +130,25 @@ class Supervisor:
             self._returns = Returns(self._keeper, lambda error: post("fatal", error))
             stack.callback(self._returns.close)
             caps = Caps(settings.max_failures, settings.max_transient, settings.retry_s)
+            doubt = Doubt(self._ledger, caps, self._spec, keeps_attempts=settings.records_attempts)
             self._settler = Settler(
                 self._ledger,
                 self._returns,
                 caps,
                 self._spec,
+                doubt,
                 post,
                 records_attempts=settings.records_attempts,
             )
             stack.callback(self._settler.close)
             self._intake = Intake(
-                self._work, self._keeper, self._ledger, self._returns, post, settings.receive_wait_s
+                self._work,
+                self._keeper,
+                self._ledger,
+                self._returns,
+                post,
+                settings.receive_wait_s,
+                doubt,
             )
             stack.callback(self._intake.close)
             self._holding = Holding(
@@ -334,6 +343,7 @@ class Supervisor:
                 elif kind == "received":
                     for job in content:
                         self._holding.give_back(job)
+        self._settler.flush(RELEASE_S)
         self._returns.flush(RELEASE_S)
 
     # --- the end of the work ---------------------------------------------------------------------

@@ -1,0 +1,112 @@
+"""Tasks that may end their whole workers: counted by the marks that they leave."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from rigs.workers import Stage, wait_for
+
+from chunkflow_py.queue.body import parse_body
+from chunkflow_py.queue.leases import LeaseKeeper
+from chunkflow_py.run.doubt import RECEIVES, Doubt
+from chunkflow_py.run.intake import Job
+from chunkflow_py.run.returns import Caps
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    """Four tasks."""
+    stage = Stage(tmp_path, 4)
+    stage.send()
+    return stage
+
+
+def deliver(stage: Stage, times: int) -> None:
+    """Have all messages received so often, and given back in order."""
+    for _ in range(times):
+        stage.queue.release(stage.queue.receive(10, 60))
+
+
+def doubt_of(stage: Stage, *, keeps_attempts: bool = False) -> Doubt:
+    """Return what a new worker doubts, which is nothing yet."""
+    return Doubt(stage.ledger, Caps(permanent=3), "5bec", keeps_attempts=keeps_attempts)
+
+
+def jobs_of(stage: Stage, keeper: LeaseKeeper, worker: int = 0) -> list[Job]:
+    """Return the tasks that wait, received."""
+    found = []
+    for held in keeper.receive(10):
+        region = parse_body(held.message.body).region
+        number = stage.plan.number(region)
+        found.append(Job(number, str(region), [held], f"{worker}-{number}"))
+    return sorted(found, key=lambda job: job.number)
+
+
+def test_messages_that_came_often_are_no_failures(stage: Stage) -> None:
+    """However often tasks were released or drained, all are done, and none has failed."""
+    deliver(stage, 12)
+    assert stage.work().state == "complete"
+    assert set(stage.states().values()) == {"done"}
+    assert [stage.attempts(number) for number in range(4)] == [1] * 4
+    assert not list(stage.ledger.failures())
+
+
+def test_only_one_doubtful_task_runs_at_a_time(stage: Stage) -> None:
+    """Else nobody could tell which of them has ended the worker."""
+    deliver(stage, RECEIVES)
+    with LeaseKeeper(stage.queue, 60) as keeper:
+        doubt = doubt_of(stage)
+        first, second, *_ = jobs_of(stage, keeper)
+        assert doubt.is_next(first)
+        assert first.is_doubtful
+        assert not doubt.is_next(second)
+        keeper.drop(*first.leases)
+        assert doubt.is_next(second)
+
+
+def test_what_is_not_doubtful_is_not_held_up(stage: Stage) -> None:
+    """Messages that have come three times, say by two spot notices, are like all others."""
+    deliver(stage, RECEIVES - 1)
+    with LeaseKeeper(stage.queue, 60) as keeper:
+        doubt = doubt_of(stage)
+        assert all(doubt.is_next(job) and not job.is_doubtful for job in jobs_of(stage, keeper))
+
+
+@pytest.mark.parametrize("keeps_attempts", [False, True])
+def test_three_workers_that_fall_silent_end_a_task(stage: Stage, keeps_attempts: bool) -> None:
+    """Each has said that it begins, and nothing more; orderly ends between them do not count."""
+    deliver(stage, RECEIVES)
+    with LeaseKeeper(stage.queue, 60) as keeper:
+        job = jobs_of(stage, keeper)[0]
+    for worker in range(3):
+        doubt = doubt_of(stage, keeps_attempts=keeps_attempts)
+        job.attempt = f"orderly-{worker}"
+        assert doubt.begin(job, None) is None
+        doubt.withdraw(job)
+        job.attempt = f"silent-{worker}"
+        assert doubt.begin(job, None) is None
+        assert job.number not in stage.states()
+    record = doubt_of(stage, keeps_attempts=keeps_attempts).begin(job, None)
+    assert record is not None
+    assert stage.states() == {job.number: "dead"}
+    assert "not heard of again" in (record.reason or "")
+    silent = [failure for failure in stage.ledger.failures() if failure.kind == "resource"]
+    assert sorted(failure.attempt for failure in silent) == [f"silent-{n}" for n in range(3)]
+
+
+def test_a_worker_that_stops_takes_its_mark_back(stage: Stage) -> None:
+    """A doubtful task that has not ended when its worker must leave counts for nothing."""
+    deliver(stage, RECEIVES)
+    supervisor = stage.supervisor(seconds=30, grace_s=0.2)
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    wait_for(lambda: any(stage.attempts(number) for number in range(4)))
+    supervisor.stop("the test says so")
+    thread.join(30)
+    assert not thread.is_alive()
+    (begun,) = [number for number in range(4) if stage.attempts(number)]
+    assert not stage.ledger.attempts(begun)
+    assert not list(stage.ledger.failures())
+    assert stage.queue.counts().waiting == 4
