@@ -108,10 +108,9 @@ def saving_options(
 
 
 def parallel_option() -> Decorator:
-    """Declare ``--parallel/-p`` of a saver, with the older spelling ``--nproc``."""
+    """Declare ``--parallel/-p`` of a saver."""
     return click.option(
         "--parallel",
-        "--nproc",
         "-p",
         type=click.IntRange(min=1),
         help="Blocks to encode and write at the same time.  [default: one a core]",

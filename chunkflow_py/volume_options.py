@@ -69,8 +69,8 @@ def reading_options() -> Decorator:
     """Declare what every loader of volumes takes; `loader_from` reads it."""
     return together(
         mip_option(),
-        zyx_option("--chunk-start", "--start", "-s", help="First voxel to read, global, zyx."),
-        zyx_option("--stop", "--chunk-stop", help="End of what to read, exclusive, global, zyx."),
+        zyx_option("--chunk-start", "-s", help="First voxel to read, global, zyx."),
+        zyx_option("--chunk-stop", help="End of what to read, exclusive, global, zyx."),
         zyx_option("--chunk-size", "-z", minimum=1, help="Extent of what to read, voxels, zyx."),
         expand_margin_option("-e"),
         channels_option("-c"),
@@ -133,8 +133,8 @@ def loader_from(
         checks.append(Validation(url, coarse, format, opening, options["time"]))
     if options["blackout_sections"]:
         checks.append(Blackout(url, opening.access))
-    spelling = ("--chunk-start", "--stop", "--chunk-size", "--expand-margin-size")
-    start, stop, size = options["chunk_start"], options["stop"], options["chunk_size"]
+    spelling = ("--chunk-start", "--chunk-stop", "--chunk-size", "--expand-margin-size")
+    start, stop, size = options["chunk_start"], options["chunk_stop"], options["chunk_size"]
     return VolumeLoader(
         url,
         mip,

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +14,7 @@ from click.exceptions import Exit
 from click.shell_completion import CompletionItem
 
 from chunkflow_py.allocator import keep_freed_memory, sleep_while_waiting
-from chunkflow_py.cli import catalog
+from chunkflow_py.cli import catalog, older
 from chunkflow_py.cli.failed import failed
 from chunkflow_py.cli.line import check_source_first, note_tail, operators_of, parts_of
 from chunkflow_py.cli.verbs import Verb
@@ -76,13 +75,15 @@ class OperatorGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command a line goes on with, or suggest the nearest name."""
-        word = args[0]
-        if word not in catalog.commands():
-            near = get_close_matches(word, catalog.commands(), n=3, cutoff=0.6)
+        word = older.modern_command(ctx, args[0])
+        command = self.get_command(ctx, word)
+        if command is None:
+            near = older.near_commands(word, self.list_commands(ctx))
             hint = f" Did you mean {' or '.join(near)}?" if near else " See chunkflow --help."
             ctx.fail(f"No such command {word!r}.{hint}")
-        note_tail(ctx, args)
-        return super().resolve_command(ctx, args)
+        rest = older.modern_options(ctx, command, args[1:])
+        note_tail(ctx, [word, *rest])
+        return word, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write one section a kind, from the files' first lines."""
@@ -111,6 +112,8 @@ class OperatorGroup(click.Group):
         """Run the line; an error becomes one sentence and an exit code."""
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            raise older.near_options(error) from error
         except (click.ClickException, click.Abort, Exit):
             raise
         except Exception as error:

@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 @operator("write")
 @click.option(
     "--volume-path",
-    "--output-layer-path",
-    "--layer-path",
     "-v",
-    "-l",
     default="file://.",
     show_default=True,
     help="Volume, such as file://em or gs://bucket/em.",

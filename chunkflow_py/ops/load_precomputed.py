@@ -2,8 +2,8 @@
 
 Example: chunkflow load-precomputed -v file://em -s 0 0 0 -z 64 512 512 save-h5 -f cut.h5
 
-The part is what --chunk-start, --stop and --chunk-size say, else the task's box with its margin,
-else the whole volume.
+The part is what --chunk-start, --chunk-stop and --chunk-size say, else the task's box with its
+margin, else the whole volume.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Example: chunkflow load-volume -v s3://bucket/em.zarr -s 0 0 0 -z 64 512 512 save-h5 -f cut.h5
 
-The part is what --chunk-start, --stop and --chunk-size say, else the task's box with its margin,
-else the whole volume. The format is found out, or said: precomputed://, zarr://, n5:// or
+The part is what --chunk-start, --chunk-stop and --chunk-size say, else the task's box with its
+margin, else the whole volume. The format is found out, or said: precomputed://, zarr://, n5:// or
 h5://FILE:DATASET before a path or an address of a cloud (file://, s3://, gs://, https://).
 """
 

@@ -43,11 +43,11 @@ def test_help_has_a_section_for_each_kind(chunkflow: Run) -> None:
             "four-boxes",
             "Load:",
             "create-chunk",
-            "Process:",
+            "Process images and maps:",
             "threshold",
-            "Save and show:",
+            "Save:",
             "refuse",
-            "Tune, run and watch:",
+            "Run and watch:",
             "  tune ",
         )
     ]

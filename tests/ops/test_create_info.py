@@ -42,10 +42,10 @@ def test_from_options(tmp_path):
 
 
 def test_from_chunk(tmp_path):
-    """What options do not say comes from the chunk; the older spellings of the path work."""
+    """What options do not say comes from the chunk."""
     run(
         "create-chunk --size 20 30 40 -d uint32 -t 1 2 3 -e 40 4 4",
-        "create-info -b 16 16 16 --output-layer-path",
+        "create-info -b 16 16 16 --volume-path",
         f"file://{tmp_path}/em",
     )
     (scale,) = info(tmp_path)["scales"]

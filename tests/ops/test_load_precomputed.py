@@ -61,7 +61,9 @@ def test_whole(em):
     assert (chunk.kind, chunk.voxel_size_nm) == ("image", (40, 4, 4))
 
 
-@pytest.mark.parametrize("words", ["-s 4 12 6 -z 2 3 4", "--start 4 12 6 --stop 6 15 10"])
+@pytest.mark.parametrize(
+    "words", ["-s 4 12 6 -z 2 3 4", "--chunk-start 4 12 6 --chunk-stop 6 15 10"]
+)
 def test_cut(em, words):
     """A cut asked for is loaded, and is its own domain; the older spellings work."""
     body = loader("-v", em, words)
@@ -163,7 +165,11 @@ def test_validate_mip_refuses(em):
         ("-v file://nowhere", 1, "file://nowhere holds no precomputed volume"),
         ("-v precomputd://x", 1, "did you mean precomputed://?"),
         ("", 2, "--volume-path"),
-        ("-v x -s 0 0 0 -z 2 2 2 --stop 3 3 3", 2, "--chunk-start (0, 0, 0) plus --chunk-size"),
+        (
+            "-v x -s 0 0 0 -z 2 2 2 --chunk-stop 3 3 3",
+            2,
+            "--chunk-start (0, 0, 0) plus --chunk-size",
+        ),
         ("-v x --channels a", 2, "list of channels"),
     ],
 )

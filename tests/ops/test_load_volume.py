@@ -65,7 +65,7 @@ def test_any_format(tmp_path, key):
     again = body("load-volume", "-v", url)(Task())["chunk"]
     np.testing.assert_array_equal(again, chunk)
     assert (again.bbox, again.voxel_size_nm) == (BOUNDS, (40, 4, 4.5))
-    cut = body("load-volume", "-v", url, "-s 0 10 12 --stop 3 14 17")(Task())["chunk"]
+    cut = body("load-volume", "-v", url, "-s 0 10 12 --chunk-stop 3 14 17")(Task())["chunk"]
     np.testing.assert_array_equal(cut, chunk.cut(cut.bbox))
     assert cut.bbox == cut.domain == BoundingBox.from_size((0, 10, 12), (3, 4, 5))
 

@@ -1,0 +1,135 @@
+"""Older names: they work, say once what they are called now, and are listed nowhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from chunkflow_py import older_names
+from chunkflow_py.cli import catalog
+from chunkflow_py.cli.line import parts_of
+from chunkflow_py.cli.main import OperatorGroup, cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder with one file."""
+    monkeypatch.chdir(tmp_path)
+    run("create-chunk -s 4 6 8 save-h5 -f image.h5")
+    return tmp_path
+
+
+def run(line: str) -> Result:
+    """Run a line of commands."""
+    return CliRunner().invoke(cli, shlex.split(line))
+
+
+def notices(result: Result) -> list[str]:
+    """Return the notices of a line that has worked."""
+    assert result.exit_code == 0, result.output
+    return [line for line in result.stderr.splitlines() if " is now called " in line]
+
+
+def test_an_older_command_is_the_command_with_a_notice() -> None:
+    """It works, and a notice on stderr says once a line what it is called now."""
+    done = run("read-h5 -f image.h5 -o a read-h5 -f image.h5 -o b write-h5 -i a -f ab.h5")
+    assert notices(done) == [
+        "INFO: read-h5 is now called load-h5",
+        "INFO: write-h5 is now called save-h5",
+    ]
+    assert notices(run("--quiet read-h5 -f image.h5 write-h5 -f c.h5")) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("load-h5 -f image.h5 delete-var -c chunk", "delete-var -c is now called --var-names"),
+        ("load-h5 -f image.h5 delete-var -cchunk", "delete-var -c is now called --var-names"),
+        (
+            "load-h5 -f image.h5 inference --patch-size 2 4 4 --patch-overlap 0 0 0 -f identity",
+            "inference --patch-size is now called --input-patch-size",
+        ),
+        (
+            "load-h5 -f image.h5 save --nproc=1 -v precomputed://em",
+            "save-precomputed --nproc is now called --parallel",
+        ),
+    ],
+)
+def test_an_older_option_is_the_option_with_a_notice(line: str, said: str) -> None:
+    """However its value is written; the same letters of other commands are left alone."""
+    found = notices(run(line))
+    assert f"INFO: {said}" in found
+    assert len(found) == len(set(found))
+
+
+def test_options_of_other_commands_are_left_alone() -> None:
+    """Only the words of the command itself are read, not their values or what follows."""
+    assert notices(run("load-h5 -f image.h5 copy-var -t -c delete-var -v -c")) == []
+
+
+def test_a_line_is_stored_with_its_present_names() -> None:
+    """What a run keeps reads the same, however the line was spelled."""
+
+    def words(line: str) -> list[tuple[str, ...]]:
+        kept: list[tuple[str, ...]] = []
+        reader = OperatorGroup("chunkflow", chain=True, params=cli.params)
+
+        @reader.result_callback()
+        @click.pass_context
+        def keep(ctx: click.Context, /, stages: list[object], **_: object) -> None:
+            kept.extend(part.words for part in parts_of(ctx, stages))  # type: ignore[arg-type]
+
+        reader.main(line.split(), standalone_mode=False)
+        return kept
+
+    old = "cutout -v precomputed://a --start 0 0 0 --stop=1 2 2 delete-chunk -c chunk"
+    new = "load-precomputed -v precomputed://a --chunk-start 0 0 0 --chunk-stop=1 2 2"
+    assert words(old) == words(f"{new} delete-var --var-names chunk")
+
+
+def test_older_names_are_listed_nowhere() -> None:
+    """Neither in help nor in completion, but their help is that of the command."""
+    listed = run("--help").output
+    offered = [item.value for item in cli.shell_complete(click.Context(cli), "")]
+    for name in older_names.COMMANDS:
+        assert not re.search(rf"^ +{name} ", listed, re.MULTILINE)
+        assert name not in offered
+    assert "Usage: cli load-h5" in run("read-h5 --help").output
+    for name, older in older_names.OPTIONS.items():
+        if name in catalog.names():
+            text = run(f"{name} --help").output
+            declared = {o for p in catalog.load(name).params for o in p.opts}
+            found = [old for old in older if old not in declared and f"{old} " in text]
+            assert not found, f"{name} --help lists {found}"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("cutuot", "No such command 'cutuot'. Did you mean load-precomputed?"),
+        ("load-h5 -f a inference --pach-overlp 1 1 1", "Did you mean '--output-patch-overlap'"),
+        ("load-h5 -f a load-zarr --strat 1 1 1", "'--chunk-start'"),
+    ],
+)
+def test_suggestions_know_older_names(line: str, said: str) -> None:
+    """A mistyped older name leads to the present one."""
+    result = run(line)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("name", sorted(older_names.INSTEAD))
+def test_what_is_not_here_is_answered_with_what_to_do_instead(name: str) -> None:
+    """Anywhere in a line: exit 2 and the alternative."""
+    for line in (name, f"load-h5 -f image.h5 {name}"):
+        result = run(line)
+        assert result.exit_code == 2
+        assert older_names.INSTEAD[name] in " ".join(result.stderr.split())
