@@ -41,10 +41,17 @@ def failed(
 def worker_fails_in_order() -> Iterator[None]:
     """Give errors of workers codes of their own: 1 says that a run is complete but for failures.
 
-    75 if it may work later, else 2: the line, the address, the queue or the machine is wrong.
+    75 if it may work later, or was asked to stop; else 2: the line, the address, the queue or the
+    machine is wrong.
     """
+    from chunkflow_py.run.stopping import AskedToStop, stops_when_asked
+
     try:
-        yield
+        with stops_when_asked(_TryAgain.exit_code):
+            yield
+    except AskedToStop as asked:
+        msg = f"stopped: got {asked}"
+        raise _TryAgain(msg) from asked
     except (click.ClickException, click.Abort, Exit, OptionError):
         raise
     except Exception as error:

@@ -64,6 +64,7 @@ class Outcome:
         words: a sentence for a person.
         done, skipped, dead: tasks that this worker has recorded so.
         failures: attempts that have failed here.
+        signal: name of the last signal, also if it came too late to stop anything.
     """
 
     state: EndState = "stopped"
@@ -72,6 +73,7 @@ class Outcome:
     skipped: int = 0
     dead: int = 0
     failures: int = 0
+    signal: str | None = None
 
     @property
     def ended(self) -> int:

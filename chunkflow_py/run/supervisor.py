@@ -180,10 +180,11 @@ class Supervisor:
             return
         for number in DEAF_TO:
             # The handler only leaves a note: it may run between any two steps of this thread.
-            before = signal.signal(
-                number, lambda sent, _: self._post("signal", signal.Signals(sent).name)
-            )
-            stack.callback(signal.signal, number, before)
+            stack.callback(signal.signal, number, signal.signal(number, self._signalled))
+
+    def _signalled(self, number: int, _: object) -> None:
+        self._outcome.signal = signal.Signals(number).name
+        self._post("signal", self._outcome.signal)
 
     def _post(self, kind: str, content: Any) -> None:
         self._events.put((kind, content))

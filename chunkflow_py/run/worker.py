@@ -131,6 +131,7 @@ def work(home: RunHome, working: Working, make_line: MakeLine) -> tuple[int, str
         line_of_stage(home, stage, allow_code=working.allow_code)
     enter_folder(spec.folder)
     ended, idle_s = 0, 0.0
+    asked: str | None = None  # by a signal that came when a stage was about to end
     with closing(open_queue(spec.queue)) as queue:
         while True:
             limits = working.settings.limits.after(time.monotonic() - began, ended)
@@ -138,7 +139,10 @@ def work(home: RunHome, working: Working, make_line: MakeLine) -> tuple[int, str
             if name is not None:
                 if limits.reached is not None:
                     return WORK_LEFT, f"stopped: {limits.reached}"
+                if asked is not None:
+                    return WORK_LEFT, f"stopped: got {asked}"
                 outcome = _work_on(home, queue, name, working, limits, make_line)
+                asked = asked or outcome.signal
                 if outcome.ended:
                     ended, idle_s = ended + outcome.ended, 0.0
                 if outcome.state in ("complete", "complete-with-failures"):
@@ -154,7 +158,8 @@ def work(home: RunHome, working: Working, make_line: MakeLine) -> tuple[int, str
                 code, words = COMPLETE, f"{home.url} is complete"
             # As long as no limit is reached: an --idle-exit counts from the end of the last task.
             wait_s = min(_IDLE_S, limits.idle_left_s(idle_s))
-            if working.until_complete or wait_s <= 0 or not _waited(wait_s):
+            leaves = working.until_complete or asked is not None or wait_s <= 0
+            if leaves or not _waited(wait_s):
                 return code, words
             idle_s += wait_s
 
@@ -210,7 +215,11 @@ def _open_stage(home: RunHome, queue: Queue, stage: str) -> None:
     while not home.is_sent(stage):
         if home.store.put_if_absent(key, mine):
             logger.info("stage %s opens: sending its tasks", stage)
-            send_stage(home, queue, stage)
+            try:
+                send_stage(home, queue, stage)
+            except BaseException:  # also a signal: others need not wait for what does not come
+                home.store.delete(key)
+                raise
             return
         there = json.loads(home.store.get(key) or b"{}")
         if time.time() - there.get("since", 0) > _SENDING_S:

@@ -10,24 +10,11 @@ import sys
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from rigs.command_line import IMAGE, LINE, SAVE, TASKS, say
 
 from chunkflow_py import BoundingBox, open_volume
-from chunkflow_py.cli.main import cli
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.home import RunHome
-
-TASKS = "generate-tasks --roi-size 16 32 32 --chunk-size 8 16 16"
-IMAGE = "create-chunk --size 16 32 32 --pattern random"
-LINE = f"{TASKS} load-zarr --store image.zarr"
-SAVE = "save-zarr --chunk-size 8 16 16 --store"
-
-
-def say(line, code=0):
-    """Run a line in this process; return what it printed."""
-    result = CliRunner().invoke(cli, shlex.split(line))
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 def work(line, code=0, **variables):

@@ -1,0 +1,105 @@
+"""Workers that are asked to stop where no stage listens: at their start, and between stages."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rigs.command_line import IMAGE, LINE, SAVE, TASKS, say
+
+from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.run.home import RunHome
+
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A folder with an image."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    say(f"--quiet {IMAGE} {SAVE} image.zarr")
+    return tmp_path
+
+
+@pytest.fixture
+def worker():
+    """A function that starts `work` on the run ``r``, and returns its process."""
+    started = []
+
+    def start():
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "chunkflow_py", "work", "r"],
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(is_so):
+    """Wait until something is so."""
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def listens(process):
+    """Tell whether a process would answer SIGUSR1, which Python does not by itself."""
+    said = Path(f"/proc/{process.pid}/status").read_text()
+    caught = int(said.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught >> (signal.SIGUSR1 - 1) & 1)
+
+
+def stopped(process, number):
+    """Send a signal; return the exit code and what was said."""
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+@SIGNALS
+def test_a_worker_that_begins_says_that_work_is_left(number, worker):
+    """Its run is slow to answer: it leaves with 75 all the same, and says why."""
+    say(f"submit --run r {LINE} threshold {SAVE} mask.zarr")
+    os.unlink("r/spec.json")  # noqa: PTH108
+    os.mkfifo("r/spec.json")  # whoever reads it waits for who writes
+    process = worker()
+    wait_for(lambda: listens(process))
+    code, said = stopped(process, number)
+    assert code == 75, said
+    assert f"stopped: got {signal.Signals(number).name}" in said
+
+
+@SIGNALS
+def test_a_worker_between_two_stages_says_that_work_is_left(number, worker):
+    """Others send the tasks of the second stage, and it waits for them; nothing stays leased."""
+    second = f"{TASKS} load-zarr --store mask.zarr connected-components {SAVE} labels.zarr"
+    say(f"submit --run r --stage mask {LINE} threshold {SAVE} mask.zarr then --stage two {second}")
+    home = RunHome("r")
+    claim = json.dumps({"since": time.time(), "process": 0}).encode()
+    home.store.put_if_absent("stages/two/sending", claim)
+    process = worker()
+    wait_for(lambda: home.is_closed("mask"))
+    code, said = stopped(process, number)
+    assert code == 75, said
+    queue = open_queue(home.spec.queue)
+    assert queue.counts().leased == 0
+    queue.close()
+    assert home.store.get("stages/two/sending") == claim
+    home.store.delete("stages/two/sending")
+    assert worker().wait(60) == 0
