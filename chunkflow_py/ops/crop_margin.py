@@ -60,32 +60,6 @@ def crop_to_box(chunk: Chunk, bbox: BoundingBox | None) -> Chunk:
     return chunk.cut(bbox if inside.is_empty else inside)
 
 
-def margins_left(chunk: Chunk, bbox: BoundingBox, low: Zyx, high: Zyx) -> tuple[Zyx, Zyx]:
-    """Return the margins without what the volume's bounds have cut off of them already.
-
-    ```
-    domain |---------------------        a loader clips the margin of a task at the volume's face;
-    margin   (m)|                        what is left of it there is all that may be cropped
-    task        |--------|
-    ```
-
-    Args:
-        chunk: with its domain.
-        bbox: of the task, without margin.
-        low: margin before, zyx.
-        high: margin after, zyx.
-    """
-    before, after = list(low), list(high)
-    for axis in range(3):
-        if chunk.bbox.start[axis] == chunk.domain.start[axis]:
-            left = bbox.start[axis] - chunk.bbox.start[axis]
-            before[axis] = min(low[axis], max(0, left))
-        if chunk.bbox.stop[axis] == chunk.domain.stop[axis]:
-            left = chunk.bbox.stop[axis] - bbox.stop[axis]
-            after[axis] = min(high[axis], max(0, left))
-    return Zyx.of(before), Zyx.of(after)
-
-
 _NO_BOX = (
     "crop-margin finds no box of a task to crop to; give --margin-size, or begin the line with "
     "create-bbox or generate-tasks"
@@ -126,6 +100,8 @@ class MarginCropper:
             return task
         margins = self.margins
         if task.bbox is not None and not self.crop_bbox:
+            from chunkflow_py.volume.cutout import margins_left
+
             margins = margins_left(chunk, task.bbox, *margins)
         task[self.output_name] = crop_margin(chunk, *margins)
         if self.crop_bbox and task.region is not None:

@@ -1,4 +1,7 @@
-"""Which box a loader reads: an explicit cut, the task's box with a margin, or everything."""
+"""Which box a loader reads: an explicit cut, the task's box with a margin, or everything.
+
+And which margin is left of what was asked for, where the volume ends.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from chunkflow_py.volume.protocol import check_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from chunkflow_py.chunk import Chunk
 
 
 @dataclass
@@ -101,3 +106,29 @@ class Cutout:
     def _explicit(self, bounds: BoundingBox) -> BoundingBox:
         start, stop = region_of(self.start, self.stop, self.size, bounds, self.spelling[:3])
         return BoundingBox(start, stop or bounds.stop)
+
+
+def margins_left(chunk: Chunk, bbox: BoundingBox, low: Zyx, high: Zyx) -> tuple[Zyx, Zyx]:
+    """Return the margins without what the volume's bounds have cut off of them already.
+
+    ```
+    domain |---------------------        a loader clips the margin of a task at the volume's face;
+    margin   (m)|                        what is left of it there is all that may be cropped
+    task        |--------|
+    ```
+
+    Args:
+        chunk: with its domain.
+        bbox: of the task, without margin.
+        low: margin before, zyx.
+        high: margin after, zyx.
+    """
+    before, after = list(low), list(high)
+    for axis in range(3):
+        if chunk.bbox.start[axis] == chunk.domain.start[axis]:
+            left = bbox.start[axis] - chunk.bbox.start[axis]
+            before[axis] = min(low[axis], max(0, left))
+        if chunk.bbox.stop[axis] == chunk.domain.stop[axis]:
+            left = chunk.bbox.stop[axis] - bbox.stop[axis]
+            after[axis] = min(high[axis], max(0, left))
+    return Zyx.of(before), Zyx.of(after)

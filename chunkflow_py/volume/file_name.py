@@ -39,6 +39,11 @@ class OnePath:
     fixed_path: Path
     option: str = "--path"
 
+    @property
+    def place(self) -> str:
+        """The absolute path."""
+        return str(self.fixed_path.absolute())
+
     def path(self, region: Region | BoundingBox | None) -> Path:  # noqa: ARG002
         """Return the path."""
         return self.fixed_path

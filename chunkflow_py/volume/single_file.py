@@ -145,6 +145,11 @@ class FileLoader:
     _has_tasks: bool = field(default=False, init=False, repr=False)
     _known: FileArray | None = field(default=None, init=False, repr=False)
 
+    @property
+    def origin(self) -> str:
+        """The file or files, which nothing of the line may replace."""
+        return self.files.place
+
     def prepare(self, outline: Any) -> None:
         """Take from the line (an `Outline`) whether its tasks have boxes."""
         self._has_tasks = outline.has_tasks

@@ -1,0 +1,76 @@
+"""Save a chunk to a NRRD file, with its place and voxel size.
+
+Example: chunkflow create-chunk save-nrrd -f chunk.nrrd
+
+The fastest axis is x, lengths are in nm, channels are the slowest axis. A name without an extension
+is a prefix: the task 0-64_0-256_0-256 writes `-f out_` to out_0-64_0-256_0-256.nrrd; without any
+name the box is the name.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.params import input_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.volume.single_file import FileSaver
+
+DTYPES = ("uint8", "uint16", "uint32", "uint64", "float32", "float64")
+
+
+def save_nrrd(
+    chunk: Chunk, path: str | Path, dtype: str | None = None, encoding: str = "gzip"
+) -> None:
+    """Write *chunk* to a NRRD file, which has its name only when it is complete.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), numbers.
+        path: of the file; replaced if it exists.
+        dtype: type to convert to (default: that of the chunk); maps become uint8 by 255·p.
+        encoding: ``gzip``, ``bzip2`` or ``raw``; of raw files, parts can be read alone.
+
+    Raises:
+        ChunkError: a voxel does not fit into *dtype*, or NRRD has no such type.
+        VolumeError: the file cannot be written; what was there is kept.
+    """
+    from chunkflow_py.volume.conversion import converted
+    from chunkflow_py.volume.nrrd import write_nrrd
+
+    write_nrrd(Path(path), converted(chunk, dtype), encoding)
+
+
+@operator("write")
+@input_option(help="Name of the chunk to save.")
+@click.option("--file-name", "-f", help="NRRD file, or prefix of one file a task.")
+@click.option(
+    "--dtype",
+    "-t",
+    type=click.Choice(DTYPES),
+    help="Convert the voxels; maps become uint8 by 255·p, what does not fit is an error.",
+)
+@click.option(
+    "--encoding",
+    "-e",
+    type=click.Choice(["gzip", "bzip2", "raw"]),
+    default="gzip",
+    show_default=True,
+    help="How voxels are compressed; of raw files, parts can be read alone.",
+)
+def command(input_name: str, file_name: str | None, dtype: str | None, encoding: str) -> FileSaver:
+    """Take the name and the compression of the file."""
+    from chunkflow_py.volume.file_name import FileName
+    from chunkflow_py.volume.single_file import FileSaver
+
+    write = partial(_write, dtype=dtype, encoding=encoding)
+    return FileSaver(FileName(file_name or "", (".nrrd",)), write, input_name)
+
+
+def _write(path: Path, chunk: Chunk, dtype: str | None, encoding: str) -> None:
+    save_nrrd(chunk, path, dtype, encoding)
