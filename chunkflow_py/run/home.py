@@ -116,6 +116,20 @@ class RunHome:
         """Tell whether there is a run."""
         return self.store.size(SPEC) is not None
 
+    def check_there(self) -> None:
+        """Look again whether there is a run, which may have been deleted meanwhile.
+
+        Raises:
+            OptionError: it is gone.
+        """
+        if self.exists():
+            return
+        msg = (
+            f"{self.url} was deleted while it was worked on: {SPEC} is gone, and with it what has "
+            "been recorded; restore it from a copy, or delete what is left there and submit again"
+        )
+        raise OptionError(msg)
+
     def check_store(self) -> None:
         """Try whether of two writes of one name the first stays.
 
@@ -140,8 +154,14 @@ class RunHome:
         """Write all of a new run, its spec last; return whether it is new.
 
         Raises:
-            OptionError: another run is there; says how it differs.
+            OptionError: another run is there, says how it differs; or what is left of one.
         """
+        if not self.exists() and any(True for _ in self.store.list("ledger/")):
+            msg = (
+                f"{self.url} holds records of a run that was deleted, by which tasks would count "
+                "as done; delete them as well, or give another --run"
+            )
+            raise OptionError(msg)
         for name, content in plans.items():
             if content:
                 self.store.put(f"plan/{name}", content)

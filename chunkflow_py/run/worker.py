@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chunkflow_py.errors import OptionError
+from chunkflow_py.errors import ChunkflowError, OptionError
 from chunkflow_py.failpoints import removed
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.children import ChildStart
@@ -141,7 +141,12 @@ def work(home: RunHome, working: Working, make_line: MakeLine) -> tuple[int, str
                     return WORK_LEFT, f"stopped: {limits.reached}"
                 if asked is not None:
                     return WORK_LEFT, f"stopped: got {asked}"
-                outcome = _work_on(home, queue, name, working, limits, make_line)
+                try:
+                    outcome = _work_on(home, queue, name, working, limits, make_line)
+                except ChunkflowError:
+                    home.check_there()  # which would be the cause
+                    raise
+                home.check_there()
                 asked = asked or outcome.signal
                 if outcome.ended:
                     ended, idle_s = ended + outcome.ended, 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,10 +34,10 @@ def worker():
     """A function that starts `work` on the run ``r``, and returns its process."""
     started = []
 
-    def start():
+    def start(*options):
         started.append(
             subprocess.Popen(
-                [sys.executable, "-m", "chunkflow_py", "work", "r"],
+                [sys.executable, "-m", "chunkflow_py", "work", "r", *options],
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
                 stderr=subprocess.PIPE,
                 text=True,
@@ -103,3 +104,27 @@ def test_a_worker_between_two_stages_says_that_work_is_left(number, worker):
     assert home.store.get("stages/two/sending") == claim
     home.store.delete("stages/two/sending")
     assert worker().wait(60) == 0
+
+
+def test_a_run_that_is_deleted_is_nothing_to_try_again(folder, worker):
+    """The worker says what is gone; records that came later are none of a new run."""
+    (folder / "slow.py").write_text(
+        "import pathlib, time\n"
+        "def execute(chunk):\n"
+        "    pathlib.Path('begun').touch()\n"
+        "    time.sleep(0.5)\n"
+        "    return chunk\n"
+    )
+    say(f"--quiet create-chunk --size 16 32 32 --pattern zero {SAVE} out.zarr")
+    line = f"{LINE} plugin -f slow.py -i chunk -o chunk {SAVE} out.zarr"
+    line = f"submit --run r --queue sqlite://tasks.sqlite {line}"
+    say(line)
+    process = worker("--lease", "1", "--idle-exit", "3")
+    wait_for((folder / "begun").exists)
+    shutil.rmtree(folder / "r")
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2, said
+    assert "was deleted while it was worked on: spec.json is gone" in said
+    assert "records of a run that was deleted" in say(line, code=2)
+    shutil.rmtree(folder / "r")
+    say(line)
