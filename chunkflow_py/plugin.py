@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import re
+import sys
 from difflib import get_close_matches
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -20,6 +21,7 @@ from chunkflow_py.errors import ChunkError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from types import ModuleType
 
     import click
 
@@ -65,23 +67,34 @@ def plugin_files(name: str, path: Path) -> dict[str, str]:
     return {name: "code"}
 
 
+def load_file(path: Path) -> ModuleType:
+    """Run the file and return its module.
+
+    Raises:
+        OptionError: the file fails.
+    """
+    name = f"chunkflow_plugin_{path.stem.replace('-', '_')}"
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        msg = f"plugin {path} is not a Python file"
+        raise OptionError(msg)
+    module = sys.modules[name] = module_from_spec(spec)  # data classes look for it there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        msg = f"plugin {path} cannot be loaded: {type(error).__name__}: {error}"
+        raise OptionError(msg) from error
+    return module
+
+
 def load_plugin(path: Path) -> Callable[..., Any]:
     """Run the file and return its ``execute``.
 
     Raises:
         OptionError: the file fails, or has no such function.
     """
-    spec = spec_from_file_location(f"chunkflow_plugin_{path.stem.replace('-', '_')}", path)
-    if spec is None or spec.loader is None:
-        msg = f"plugin {path} is not a Python file"
-        raise OptionError(msg)
-    module = module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        msg = f"plugin {path} cannot be loaded: {type(error).__name__}: {error}"
-        raise OptionError(msg) from error
-    execute = getattr(module, "execute", None)
+    execute = getattr(load_file(path), "execute", None)
     if not callable(execute):
         msg = f"plugin {path} has no function execute; define execute(*inputs, **arguments) in it"
         raise OptionError(msg)
@@ -189,7 +202,8 @@ def as_items(name: str, result: Any, outputs: Sequence[str], like: Chunk | None)
 
     Args:
         name: of the plugin.
-        result: one item, or a list or tuple of as many as there are names.
+        result: one item, or a list or tuple of as many as there are names; None for one name is
+            None, which skip-none finds.
         outputs: names of the items to make.
         like: chunk at whose place arrays (z, y, x) and (c, z, y, x) lie; they may be cropped by
             the same number of voxels at both ends of an axis.
@@ -198,7 +212,10 @@ def as_items(name: str, result: Any, outputs: Sequence[str], like: Chunk | None)
         ChunkError: there are more or fewer results than names, or a crop is not symmetric.
     """
     many = isinstance(result, (list, tuple))
-    results = list(result) if many else [] if result is None else [result]
+    nothing = result is None and len(outputs) != 1
+    results = list(result) if many else [] if nothing else [result]
+    if result is None and not outputs:
+        return {}
     if len(results) != len(outputs):
         msg = (
             f"plugin {name} returned {len(results)} items, but --output-names has "

@@ -65,6 +65,8 @@ class Operator:
         start: task -> future, to begin on the next task while one is on its way (or ``None``).
         finish: puts what the future holds into the task.
         options: of the command, by their names, defaults included.
+        files: that the command itself was read from: path as it was typed -> ``code``.
+        code: what that command runs that is not part of this package, in words.
     """
 
     name: str
@@ -76,6 +78,8 @@ class Operator:
     start: Callable[[Task], Future[Any]] | None = None
     finish: Callable[[Task, Any], None] | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    code: tuple[str, ...] = ()
 
 
 @dataclass

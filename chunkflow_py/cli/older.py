@@ -10,6 +10,7 @@ import click
 
 from chunkflow_py.errors import OptionError
 from chunkflow_py.older_names import COMMANDS, INSTEAD, OPTIONS
+from chunkflow_py.option_words import count_words, options_by_name, split_word
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -42,33 +43,28 @@ def modern_options(ctx: click.Context, command: click.Command, words: Sequence[s
         words: its options, then the commands that follow, which are left alone.
     """
     older = OPTIONS.get(command.name or "", {})
-    options = {
-        name: param
-        for param in command.params
-        if isinstance(param, click.Option)
-        for name in (*param.opts, *param.secondary_opts)
-    }
+    options = options_by_name(command.params)
     read: list[str] = []
-    rest = list(words) if older else []
-    while rest and rest[0].startswith("-"):
-        name, value = _split(rest[0])
+    rest = list(words)
+    while older and rest and rest[0].startswith("-"):
+        name, value = split_word(rest[0])
         if name in older and name not in options:
             _say(ctx, f"{command.name} {name}", older[name])
-            rest[0] = f"{older[name]}={value}" if value is not None else older[name]
             name = older[name]
+            rest[0] = name if value is None else f"{name}={value}"
         option = options.get(name)
         if option is None:
             break  # click says what is wrong with it
-        count = 1 if option.is_flag else 1 + option.nargs - (value is not None)
+        count = count_words(option, rest[0])
         read += rest[:count]
         del rest[:count]
-    return read + rest if older else list(words)
+    return read + rest
 
 
 def near_commands(word: str, names: Collection[str]) -> list[str]:
     """Return which of *names* a mistyped *word* may mean, be it by their older names."""
-    near = get_close_matches(word, [*names, *COMMANDS], n=3, cutoff=0.6)
-    return list(dict.fromkeys(COMMANDS.get(name, name) for name in near))
+    older = [COMMANDS[name] for name in get_close_matches(word, COMMANDS, n=1, cutoff=0.8)]
+    return list(dict.fromkeys([*older, *get_close_matches(word, names, n=3, cutoff=0.6)]))[:3]
 
 
 def near_options(error: click.NoSuchOption) -> click.NoSuchOption:
@@ -81,14 +77,6 @@ def near_options(error: click.NoSuchOption) -> click.NoSuchOption:
     found = dict.fromkeys(map(repr, [*near, *(error.possibilities or [])]))
     msg = f"No such option {error.option_name!r}. Did you mean {' or '.join(found)}?"
     return click.NoSuchOption(error.option_name, msg, ctx=error.ctx)
-
-
-def _split(word: str) -> tuple[str, str | None]:
-    """Return an option's name, and its value if that is joined to it."""
-    if word.startswith("--"):
-        name, joined, value = word.partition("=")
-        return name, value if joined else None
-    return word[:2], word[2:] or None
 
 
 def _say(ctx: click.Context, old: str, new: str) -> None:

@@ -65,7 +65,7 @@ def test_whole(em):
     "words", ["-s 4 12 6 -z 2 3 4", "--chunk-start 4 12 6 --chunk-stop 6 15 10"]
 )
 def test_cut(em, words):
-    """A cut asked for is loaded, and is its own domain; the older spellings work."""
+    """A cut asked for is loaded, and is its own domain."""
     body = loader("-v", em, words)
     box = BoundingBox.from_size((4, 12, 6), (2, 3, 4))
     assert body.bounds() == box

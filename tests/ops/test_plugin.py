@@ -10,11 +10,18 @@ from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.line import read_line
 from chunkflow_py.cli.main import cli
 from chunkflow_py.errors import ChunkError, OptionError
+from chunkflow_py.geometry import Zyx
 from chunkflow_py.ops.plugin import Plugin, command
 from chunkflow_py.plugin import as_items, literal, parse_arguments, split_options
 from chunkflow_py.task import Task
 
 CHUNK = Chunk(np.arange(120, dtype=np.uint8).reshape(4, 5, 6), (10, 20, 30), (40, 4, 4), "image")
+
+
+def stages(line):
+    """Return what the commands of a line return."""
+    return read_line(line.split())
+
 
 # Writes down what it was called with, and returns its first input twice as large.
 RECORD = """
@@ -123,35 +130,183 @@ def test_where_plugins_are_found(folder, monkeypatch):
         assert "called two words" in result.output
 
 
-def test_the_name_of_an_operator_calls_it():
-    """A name without a file calls the operator's function on the item called chunk."""
-    body = command.main(["-f", "threshold", "--threshold", "60"], standalone_mode=False).body
-    result = body(Task(items={"chunk": CHUNK}))
-    assert np.array_equal(result["chunk"].array, CHUNK.array > 60)
-    line = "create-chunk -s 4 4 4 plugin -f normalize-intensity -o scaled delete-var -v scaled"
-    assert run(line).exit_code == 0
+def test_the_name_of_an_operator_is_the_operator():
+    """A shipped plugin is the command: its options, names in either way, lane and label."""
+    (stage,) = read_line(
+        ["plugin", "-f", "threshold", "--threshold", "60", "-i", "image", "-o", "mask"]
+    )
+    result = stage.call(Task(items={"image": CHUNK}))
+    assert np.array_equal(result["mask"].array, CHUNK.array > 60)
+    (same,) = stages("threshold --threshold 60 -i image -o mask")
+    assert stage.options == same.options | {"file": "threshold"}
+    assert (stage.name, stage.lane, stage.inputs, stage.outputs) == (
+        *(same.name, same.lane, same.inputs, same.outputs),
+    )
+    (written,) = read_line(["plugin", "-f", "normalize_contrast.py", "--name", "n", "-a"] + [
+        "lower_clip_fraction=0.1;per_section=false;minval=None"
+    ])  # fmt: skip
+    assert (written.name, written.options["lower_clip_fraction"]) == ("n", 0.1)
+    assert (written.options["per_section"], written.options["minval"]) == (False, 1)
+    (several,) = read_line(
+        ["plugin", "-f", "multiply", "-i", "a,b", "-o", "c,d", "--multiplier-name", "m"]
+    )
+    assert (set(several.inputs), several.outputs) == ({"a", "b", "m"}, ("c", "d"))
+    (loader,) = read_line(
+        [
+            "plugin",
+            "-f",
+            "load-h5",
+            "-o",
+            "image",
+            "--file-name",
+            "a.h5",
+            "--cutout-start",
+            "0",
+            "-4",
+            "0",
+        ]
+    )
+    assert (loader.lane, loader.outputs) == ("read", ("image",))
 
 
-def test_an_operators_arguments_are_checked_before_the_line_runs():
-    """An argument that the operator does not take is a usage error that names its parameters."""
-    result = run("create-chunk plugin -f threshold --treshold 0.5")
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--treshold 0.5", "No such option '--treshold'. Did you mean '--threshold'?"),
+        ("--threshold high", "'high' is not a valid float"),
+        ("--args treshold=1", "plugin threshold has no argument 'treshold'"),
+        ("--threshold 1 --args threshold=2", "leave one out"),
+        ("-t 1 --args threshold=2", "leave one out"),
+    ],
+)
+def test_an_operators_arguments_are_checked_as_its_options(line, said):
+    """What the operator does not take is a usage error, in the words of its own."""
+    result = run(f"create-chunk plugin -f threshold {line}")
     assert result.exit_code == 2
-    assert "treshold" in result.output
-    assert "threshold: 'float'" in result.output.replace("\n", " ")
+    assert said in " ".join(result.output.split())
 
 
 def test_agglomerate_as_the_published_line_has_it():
     """`plugin -f agglomerate --threshold 0.7 --aff-threshold-low 0.001` segments in a line."""
     pytest.importorskip("waterz")
-    parts = ["plugin -f agglomerate --threshold 0.7 --aff-threshold-low 0.001"]
-    body = command.main(parts[0].split()[1:], standalone_mode=False).body
+    line = "plugin -f agglomerate --threshold 0.7 --aff-threshold-low 0.001 -i affs -o seg"
+    (stage,) = read_line(line.split())
     affinities = np.ones((3, 4, 8, 8), np.float32)
     affinities[:, :, :, 4] = 0
-    result = body(Task(items={"chunk": Chunk(affinities, kind="affinity")}))["chunk"]
+    result = stage.call(Task(items={"affs": Chunk(affinities, kind="affinity")}))["seg"]
     assert (result.kind, result.ndim) == ("segmentation", 3)
-    result = run(f"create-chunk -s 4 4 4 {parts[0]} delete-var -v chunk")
-    assert result.exit_code == 1  # a chunk of one channel holds no affinities
-    assert "plugin failed" in result.output
+
+
+TYPED = '''"""A file."""
+from __future__ import annotations
+from typing import Literal, Optional
+import not_installed_anywhere
+
+def execute(image, mask: Chunk | None = None, size: tuple[int, int, int] = (3, 1, 1),
+            mode: Literal["reflect", "nearest"] = "reflect", ids: list[int] = (), *,
+            sigma: Optional[float] = None, keep: bool = False, other=2, start: Zyx = None):
+    """Blur an image.
+
+    In two dimensions.
+    """
+'''
+
+
+def test_help_of_a_plugin_shows_its_arguments(folder):
+    """Docstring, inputs, and typed arguments with defaults; the file is not run for it."""
+    (folder / "typed.py").write_text(TYPED)
+    result = run("create-chunk plugin -f typed --help")
+    assert result.exit_code == 0
+    text = " ".join(result.output.split())
+    for part in (
+        "plugin -f typed [OPTIONS] Blur an image. In two dimensions.",
+        "--input-names, in their order: image, mask.",
+        "--size INTEGER... [default: (3, 1, 1)]",
+        "--mode [reflect|nearest] [default: 'reflect']",
+        "--ids INT,INT,… [default: ()]",
+        "--sigma FLOAT [default: None]",
+        "--keep / --no-keep [default: False]",
+        "--other VALUE [default: 2]",
+        "--start Z Y X",
+        "-i, --input-names NAMES",
+    ):
+        assert part in text
+    assert "Turn a map into a mask" in run("plugin -f threshold --help").output
+    assert run("plugin --help -f typed").output == run("plugin -f typed --help").output
+
+
+def test_arguments_have_the_types_of_their_annotations(folder):
+    """A word becomes what the annotation says; a wrong one, or an unknown one, ends with 2."""
+    (folder / "typed.py").write_text(TYPED.replace("import not_installed_anywhere", ""))
+    line = "--size 1 2 3 --ids 4,5 --sigma 2 --no-keep --other [1] --start -1 0 5 threshold"
+    plugin = read_line(["create-chunk", "plugin", "-f", "typed", *line.split()])[1].body
+    assert plugin.keywords == {
+        "size": (1, 2, 3), "ids": [4, 5], "sigma": 2.0, "keep": False, "other": [1],
+        "start": Zyx(-1, 0, 5),
+    }  # fmt: skip
+    assert isinstance(plugin.keywords["start"], Zyx)
+    for words, said in (
+        ("--size 1 2 x", "'x' is not a valid integer"),
+        ("--mode mirror", "'mirror' is not one of 'reflect', 'nearest'"),
+        ("--ids 1,a", "'1,a' is no list such as int,int"),
+        ("--szie 1 2 3", "No such option '--szie'"),
+    ):
+        result = run(f"create-chunk plugin -f typed {words}")
+        assert (result.exit_code, said in " ".join(result.output.split())) == (2, True), (
+            result.output
+        )
+
+
+def test_arguments_of_a_plugin_are_part_of_what_a_run_covers(folder):
+    """Two lines that differ in an argument have different options."""
+    (folder / "typed.py").write_text(TYPED.replace("import not_installed_anywhere", ""))
+    options = [read_line(["plugin", "-f", "typed", "--sigma", s])[0].options for s in ("1", "2")]
+    assert options[0] != options[1]
+
+
+OPERATOR = '''"""Add a number.
+
+Example: chunkflow create-chunk plugin -f add_it.py --number 3
+"""
+from functools import partial
+import click
+from chunkflow_py.stages import transform
+
+def add_it(chunk, number=1):
+    return chunk.with_array(chunk.array + number)
+
+@transform
+@click.option("--number", type=int, default=1, show_default=True, help="To add.")
+def command(number):
+    return partial(add_it, number=number)
+'''
+
+
+def test_a_file_with_an_operator_is_the_operator(folder):
+    """A path to it is enough: its options, its help, its names; a run takes the file along."""
+    (folder / "add_it.py").write_text(OPERATOR)
+    (stage,) = stages("plugin -f ./add_it.py --number 3 -o more")
+    assert (stage.name, stage.outputs, stage.options["number"]) == ("add-it", ("more",), 3)
+    assert (stage.files, stage.code) == ({"./add_it.py": "code"}, ("the plugin ./add_it.py",))
+    result = stage.call(Task(items={"chunk": CHUNK}))["more"]
+    assert np.array_equal(result.array, CHUNK.array + 3)
+    text = run("plugin -f add_it.py --help").output
+    assert "Add a number." in text
+    assert "--number INTEGER" in text
+    (folder / "add_it.py").write_text(OPERATOR.replace("@transform", "@str"))
+    result = run("plugin -f add_it.py")
+    assert (result.exit_code, "command of " in result.output) == (2, True)
+
+
+def test_what_every_task_has_may_be_an_input(folder):
+    """Bbox is the task's box and log the seconds so far; None may come back."""
+    (folder / "look.py").write_text(
+        "def execute(bbox, log):\n    assert str(bbox) == '0-1_0-2_0-3'\n"
+        "    assert 'create-bbox' not in log['timer'] and log['bbox'] == str(bbox)\n"
+    )
+    result = run("create-bbox -s 0 0 0 -z 1 2 3 plugin -f look -i bbox,log -o nothing")
+    assert result.exit_code == 0, result.output
+    assert as_items("p", None, ["a"], None) == {"a": None}
 
 
 def test_arrays_become_chunks_at_the_inputs_place():
@@ -215,7 +370,7 @@ def test_missing_plugins_suggest_an_operator():
 
 def test_contradictions_are_refused():
     """An argument given twice is an error, as is a mistyped command after an option."""
-    result = run("create-chunk plugin -f threshold --threshold 1 --args threshold=2")
+    result = run("create-chunk plugin -f record_it --a 1 --args a=2")
     assert (result.exit_code, "leave one out" in result.output) == (2, True)
     result = run("create-chunk plugin -f threshold --threshold 1 save-h6 -f x.h5")
     assert (result.exit_code, "save-h5" in result.output) == (2, True)
@@ -228,11 +383,11 @@ def test_what_a_run_takes_along(tmp_path, monkeypatch):
     (body,) = (stage.body for stage in read_line(["plugin", "-f", str(path)]))
     assert body.needed_files == {str(path): "code"}
     assert body.code == (f"the plugin {path}",)
-    (built_in,) = (stage.body for stage in read_line(["plugin", "-f", "quantize"]))
-    assert (built_in.needed_files, built_in.code) == ({}, ())
+    (built_in,) = stages("plugin -f quantize")
+    assert (built_in.files, built_in.code) == ({}, ())
     score = ["plugin", "-f", "agglomerate", "--scoring-function", "MinSize<int>"]
     assert read_line(score)[0].body.code == ("the scoring function MinSize<int>, as C++",)
     monkeypatch.setenv("CHUNKFLOW_PLUGIN_DIR", str(tmp_path))
-    (found,) = (stage.body for stage in read_line(["plugin", "-f", "double"]))
+    (found,) = (stage.body for stage in stages("plugin -f double"))
     with pytest.raises(OptionError, match="plugin double is the file .*/double.py, which a run ta"):
         _ = found.needed_files
