@@ -2,8 +2,9 @@
 
 Example: chunkflow load-h5 -f raw.h5 mask --volume-path zarr://mask.zarr --mip 0 save-h5 -f out.h5
 
-The mask may be coarser: its voxel size must be a multiple of the chunk's, and its voxel k covers
-the voxels k·ratio to (k+1)·ratio. Where there is no mask it counts as zero.
+The mask may be coarser, by any factor: each voxel takes the mask voxel that holds its centre, so
+that the result does not depend on how a volume is cut into tasks. Where there is no mask it counts
+as zero.
 """
 
 from __future__ import annotations
@@ -21,15 +22,31 @@ if TYPE_CHECKING:
 
     from chunkflow_py.chunk import Chunk
     from chunkflow_py.task import Task
+    from chunkflow_py.volume.mask import BoxMask
     from chunkflow_py.volume.protocol import Volume
 
+_CACHE_BYTES = 1 << 26  # of the mask, of which neighbouring tasks read the same blocks
 
-def mask(chunk: Chunk, keep: NDArray[Any]) -> Chunk:
-    """Return *chunk* with zeros where *keep*, (z, y, x) bool of its extent, is false."""
+
+def mask(chunk: Chunk, keep: NDArray[Any] | BoxMask) -> Chunk:
+    """Return *chunk* with zeros where it is not to be kept; NaN is not kept there either.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), any dtype.
+        keep: (z, y, x) bool of the chunk's extent; or what `chunkflow_py.volume.mask.box_mask`
+            returns of a volume, which takes less time and memory.
+
+    Returns:
+        A chunk of the same shape and dtype, which shares its voxels with *chunk* if all are kept.
+    """
     import numpy as np
 
-    # A product would keep NaN.
-    return chunk.with_array(np.where(keep, chunk.array, chunk.dtype.type(0)))
+    from chunkflow_py.volume.mask import BoxMask
+
+    if not isinstance(keep, BoxMask):
+        z, y, x = map(np.arange, chunk.size)
+        keep = BoxMask(np.asarray(keep, bool), (z, y, x))
+    return chunk.with_array(keep.apply(chunk.array))
 
 
 @dataclass
@@ -49,12 +66,20 @@ class Masker:
         """Whether what is made holds what the first input holds: there may be several."""
         return len(self.input_names) == 1
 
+    @property
+    def origin(self) -> str:
+        """The level that is read, in which nothing of the line may write."""
+        from chunkflow_py.volume.levels import level_name
+        from chunkflow_py.volume.location import Location
+
+        return level_name(Location.parse(self.volume_path), self.mip)
+
     def __enter__(self) -> Masker:
         """Open the mask."""
         from chunkflow_py.volume import open_volume
         from chunkflow_py.volume.protocol import Opening
 
-        opening = Opening(fill_missing=self.fill_missing)
+        opening = Opening(fill_missing=self.fill_missing, cache_bytes=_CACHE_BYTES)
         self._volume = open_volume(self.volume_path, self.mip, opening=opening)
         return self
 
@@ -67,15 +92,15 @@ class Masker:
         if self._volume is None:
             with self:
                 return self(task)
-        from chunkflow_py.volume.mask import mask_of
+        from chunkflow_py.volume.mask import box_mask
 
-        masks: dict[object, NDArray[Any]] = {}
+        masks: dict[object, BoxMask] = {}
         for source, target in zip(self.input_names, self.output_names, strict=True):
             chunk = task.chunk(source)
             key = chunk.bbox, chunk.voxel_size_nm
             if key not in masks:
-                found = mask_of(chunk, self._volume, fill_missing=self.fill_missing)
-                masks[key] = ~found if self.inverse else found
+                found = box_mask(self._volume, *key, fill_missing=self.fill_missing)
+                masks[key] = found.inverted() if self.inverse else found
             task[target] = mask(chunk, masks[key])
         return task
 

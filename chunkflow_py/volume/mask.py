@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,34 +22,113 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.protocol import Volume
 
     VoxelSize = tuple[float, float, float]
+    Ratio = tuple[Fraction, Fraction, Fraction]
 
 logger = logging.getLogger(__name__)
 
 READ_BYTES = 1 << 24  # of the mask, at once
 
 
+@dataclass(frozen=True)
+class BoxMask:
+    """Which voxels of a box are kept: as coarse as the mask is stored, and spread when applied.
+
+    ```
+    mask       |  0  |  1  |  2  |      spread: each voxel takes the mask voxel that holds its
+    voxels    |-*-|-*-|-*-|-*-|         centre *, here 0 1 1 2
+    ```
+
+    Attributes:
+        coarse: (z, y, x) bool, the part of the mask around the box.
+        indexes: for each voxel of the box along z, y and x, its index in *coarse*.
+    """
+
+    coarse: NDArray[np.bool_]
+    indexes: tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]
+
+    def inverted(self) -> BoxMask:
+        """Return the mask that keeps what this one does not."""
+        return BoxMask(~self.coarse, self.indexes)
+
+    def whole(self) -> NDArray[np.bool_]:
+        """Return where voxels are kept, (z, y, x) bool of the box's extent."""
+        return self.coarse[np.ix_(*self.indexes)]
+
+    def apply(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return *array* with zeros, NaN too, where voxels are not kept.
+
+        Sections of one section of the mask are done at once, and no mask is made of their extent
+        but one plane: as bits, all set or none, so that a voxel of any type stays or becomes 0.
+
+        Args:
+            array: (z, y, x) or (c, z, y, x) of the box's extent, any dtype; not modified. If all
+                of it is kept, the result is *array* itself.
+        """
+        if self.coarse.all():
+            return array
+        if not self.coarse.any():
+            return np.zeros_like(array)
+        word = np.dtype(f"u{array.dtype.itemsize}")
+        source, result = array.view(word), np.empty(array.shape, array.dtype)
+        target = result.view(word)
+        deep, *plane = self.indexes
+        first = np.flatnonzero(np.diff(deep, prepend=-1))  # where a new section of the mask begins
+        for start, stop in zip(first, [*first[1:], len(deep)], strict=True):
+            keep = self.coarse[deep[start]]
+            here = (..., slice(start, stop), slice(None), slice(None))
+            if keep.all():
+                target[here] = source[here]
+            elif not keep.any():
+                target[here] = 0
+            else:
+                bits = np.negative(keep.astype(word))  # all bits set, or none
+                for axis, index in ((1, plane[1]), (0, plane[0])):  # few rows, then whole ones
+                    if len(index) > bits.shape[axis]:  # else each is asked once, in their order
+                        bits = bits.take(index, axis)
+                np.bitwise_and(source[here], bits, out=target[here])
+        return result
+
+
+def box_mask(
+    volume: Volume, bbox: BoundingBox, voxel_size_nm: VoxelSize, *, fill_missing: bool = True
+) -> BoxMask:
+    """Return where *volume* is not zero, for the voxels of a box.
+
+    Args:
+        volume: of the mask, any dtype; of several channels any may be non-zero.
+        bbox: in voxels of its own.
+        voxel_size_nm: of these, zyx.
+        fill_missing: what lies outside of the volume is zero; if not, it is an error.
+
+    Raises:
+        ChunkError: voxels of the mask are smaller.
+        GeometryError: the box reaches outside of the mask, and may not.
+    """
+    ratio = _ratio(volume, voxel_size_nm, _CHUNK)
+    centres = [
+        _scaled(2 * np.arange(bbox.start[axis], bbox.stop[axis]) + 1, ratio[axis] * 2)
+        for axis in range(3)
+    ]
+    first, last = (Zyx.of(int(c[end]) for c in centres) for end in (0, -1))
+    box = BoundingBox(first, last + 1)
+    coarse = _read(volume, box, bbox, fill_missing=fill_missing)
+    z, y, x = (c - start for c, start in zip(centres, box.start, strict=True))
+    return BoxMask(coarse, (z, y, x))
+
+
 def mask_of(chunk: Chunk, volume: Volume, *, fill_missing: bool = True) -> NDArray[Any]:
-    """Return where *volume* is not zero, at the chunk's resolution.
+    """Return where *volume* is not zero, at the chunk's resolution, as `box_mask` says.
 
     Args:
         chunk: whose box and voxel size count.
-        volume: of the mask, any dtype; of several channels any may be non-zero.
+        volume: of the mask.
         fill_missing: what lies outside of the volume is zero; if not, it is an error.
 
     Returns:
         (z, y, x) bool of the chunk's extent.
-
-    Raises:
-        ChunkError: the mask's voxel size is not a multiple of the chunk's.
-        GeometryError: the chunk reaches outside of the mask, and may not.
     """
-    ratio = _ratio(volume, chunk.voxel_size_nm, _CHUNK)
-    coarse, box = _read(volume, chunk.bbox, ratio, fill_missing=fill_missing)
-    indexes = [
-        np.arange(chunk.bbox.start[axis], chunk.bbox.stop[axis]) // ratio[axis] - box.start[axis]
-        for axis in range(3)
-    ]
-    return coarse[np.ix_(*indexes)]
+    found = box_mask(volume, chunk.bbox, chunk.voxel_size_nm, fill_missing=fill_missing)
+    return found.whole()
 
 
 def touches_mask(
@@ -65,16 +146,17 @@ def touches_mask(
         voxel_size_nm: of the voxels that boxes are counted in, zyx.
 
     Raises:
-        ChunkError: the mask's voxel size is not a multiple of this one.
+        ChunkError: voxels of the mask are smaller.
     """
     ratio = _ratio(volume, voxel_size_nm, _CHUNK)
-    coarse, around = _read(volume, box, ratio)
+    around = _touched(box, ratio)
+    coarse = _nonzero(volume, around)
 
     def touches(part: BoundingBox) -> bool:
-        cells = part.coarser(ratio)
+        cells = _touched(part, ratio)
         if around.contains(cells):
             return bool(coarse[cells.slices(around.start)].any())
-        return bool(_read(volume, part, ratio)[0].any())
+        return bool(_nonzero(volume, cells).any())
 
     return touches
 
@@ -101,12 +183,12 @@ def boxes_in_mask(
         Bool: (z, y, x) of the grid's count, or one for each of the list.
 
     Raises:
-        ChunkError: the mask's voxel size is not a multiple of this one.
+        ChunkError: voxels of the mask are smaller.
     """
     ratio = _ratio(volume, voxel_size_nm, _TASKS)
     if isinstance(boxes, BoxGrid):
         return _grid_in_mask(volume, boxes, ratio)
-    coarse = [box.coarser(ratio) for box in boxes]
+    coarse = [_touched(box, ratio) for box in boxes]
     outside = sum(box.intersection(volume.bounds).is_empty for box in coarse)
     _warn_of_outside(volume, outside, len(coarse))
     around = hull_of(coarse)
@@ -118,7 +200,7 @@ def boxes_in_mask(
     return np.array([whole[box.slices(around.start)].any() for box in coarse])
 
 
-def _grid_in_mask(volume: Volume, grid: BoxGrid, ratio: Zyx) -> NDArray[np.bool_]:
+def _grid_in_mask(volume: Volume, grid: BoxGrid, ratio: Ratio) -> NDArray[np.bool_]:
     spans = [_coarse_spans(grid, axis, ratio[axis]) for axis in range(3)]
     bounds = volume.bounds
     touching = [
@@ -127,7 +209,7 @@ def _grid_in_mask(volume: Volume, grid: BoxGrid, ratio: Zyx) -> NDArray[np.bool_
     ]
     _warn_of_outside(volume, len(grid) - Zyx.of(touching).product(), len(grid))
     found = np.zeros(grid.count, bool)
-    for piece in _pieces(volume, grid.bounds.coarser(ratio).intersection(bounds)):
+    for piece in _pieces(volume, _touched(grid.bounds, ratio).intersection(bounds)):
         cells, parts = [], []
         for (low, high), first, last in zip(spans, piece.start, piece.stop, strict=True):
             here = slice(np.searchsorted(high, first, "right"), np.searchsorted(low, last, "left"))
@@ -144,13 +226,13 @@ def _grid_in_mask(volume: Volume, grid: BoxGrid, ratio: Zyx) -> NDArray[np.bool_
     return found
 
 
-def _coarse_spans(grid: BoxGrid, axis: int, ratio: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def _coarse_spans(grid: BoxGrid, axis: int, ratio: Fraction) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return start and stop of the boxes along one axis, in voxels of the mask."""
     start = grid.start[axis] + grid.stride[axis] * np.arange(grid.count[axis])
     stop = start + grid.size[axis]
     if grid.clip_stop is not None:
         stop = np.minimum(stop, grid.clip_stop[axis])
-    return start // ratio, -(-stop // ratio)
+    return _scaled(start, ratio), -_scaled(-stop, ratio)
 
 
 def _any_along(
@@ -205,29 +287,50 @@ def _nonzero(volume: Volume, box: BoundingBox) -> NDArray[np.bool_]:
 
 
 def _read(
-    volume: Volume, wanted: BoundingBox, ratio: Zyx, *, fill_missing: bool = True
-) -> tuple[NDArray[np.bool_], BoundingBox]:
-    """Return the mask around *wanted* (z, y, x), and the box of it in voxels of the mask."""
-    box = wanted.coarser(ratio)
+    volume: Volume, box: BoundingBox, wanted: BoundingBox, *, fill_missing: bool
+) -> NDArray[np.bool_]:
+    """Return *box* of the mask (z, y, x), which voxels *wanted* ask for."""
     if not fill_missing and box.intersection(volume.bounds) != box:
         msg = (
             f"chunk {wanted} needs {box} of mask {volume.url}, whose bounds are "
             f"{volume.bounds}; use --fill-missing to count the rest as zero"
         )
         raise GeometryError(msg)
-    return _nonzero(volume, box), box
+    return _nonzero(volume, box)
 
+
+# --- voxel sizes --------------------------------------------------------------------------------
 
 _CHUNK = "the chunk", "choose another --mip, or load the chunk with its --voxel-size"
 _TASKS = "the tasks", "choose another --mask-mip, or say the --voxel-size of the tasks' boxes"
 
 
-def _ratio(volume: Volume, voxel_size_nm: VoxelSize, whose: tuple[str, str]) -> Zyx:
-    ratios = [m / c for m, c in zip(volume.voxel_size_nm, voxel_size_nm, strict=True)]
-    if any(r < 1 - 1e-6 or abs(r - round(r)) > 1e-6 * r for r in ratios):
+def _ratio(volume: Volume, voxel_size_nm: VoxelSize, whose: tuple[str, str]) -> Ratio:
+    """Return how many voxels of a chunk or a task one of the mask is as long as, zyx."""
+    z, y, x = (_quotient(m, c) for m, c in zip(volume.voxel_size_nm, voxel_size_nm, strict=True))
+    if min(z, y, x) < 1:
         msg = (
             f"voxels of mask {volume.url} are {volume.voxel_size_nm} nm, those of {whose[0]} "
-            f"{voxel_size_nm} nm (zyx); the first must be a multiple of the second, so {whose[1]}"
+            f"{voxel_size_nm} nm (zyx); the first must not be smaller, so {whose[1]}"
         )
         raise ChunkError(msg)
-    return Zyx.of(round(r) for r in ratios)
+    return z, y, x
+
+
+def _quotient(coarse: float, fine: float) -> Fraction:
+    """Return the quotient of two lengths exactly, as they are written: 0.3 / 0.1 is 3."""
+    exact = Fraction(repr(coarse)) / Fraction(repr(fine))
+    near = exact.limit_denominator(1000)
+    return near if abs(near - exact) <= exact / 10**6 else exact
+
+
+def _scaled(places: NDArray[Any], ratio: Fraction) -> NDArray[Any]:
+    """Return *places*, integers, divided by *ratio* and rounded down."""
+    scaled: NDArray[Any] = places * ratio.denominator // ratio.numerator
+    return scaled
+
+
+def _touched(box: BoundingBox, ratio: Ratio) -> BoundingBox:
+    """Return the voxels of the mask that *box* touches."""
+    start = Zyx.of(int(a // r) for a, r in zip(box.start, ratio, strict=True))
+    return BoundingBox(start, Zyx.of(-int(-b // r) for b, r in zip(box.stop, ratio, strict=True)))

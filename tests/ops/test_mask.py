@@ -1,5 +1,6 @@
 """mask."""
 
+from fractions import Fraction
 from types import SimpleNamespace
 
 import h5py
@@ -16,7 +17,7 @@ from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.ops.create_chunk import create_chunk
 from chunkflow_py.ops.mask import mask
 from chunkflow_py.volume import create_volume
-from chunkflow_py.volume.mask import mask_of
+from chunkflow_py.volume.mask import box_mask, mask_of
 from chunkflow_py.volume.protocol import VolumeSpec
 
 
@@ -28,25 +29,42 @@ def volume_of(array, offset=(0, 0, 0), voxel_size=(40, 8, 8)):
     )
 
 
+# Quotients of the sizes are whole, 3/2, 10/4 = 5/2, and 7.4/4 = 37/20.
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 9999),
     start=st.tuples(*[st.integers(-9, 9)] * 3),
     size=st.tuples(*[st.integers(1, 7)] * 3),
-    ratio=st.tuples(*[st.integers(1, 4)] * 3),
+    coarse_nm=st.tuples(*[st.sampled_from([4, 6, 7.4, 8, 10, 12, 16])] * 3),
+    inverse=st.booleans(),
 )
-def test_each_voxel_asks_the_mask_voxel_that_covers_it(seed, start, size, ratio):
-    """Voxel p is kept where mask voxel floor(p / ratio) is not zero; outside it is zero."""
+def test_each_voxel_takes_the_mask_voxel_that_holds_its_centre(
+    seed, start, size, coarse_nm, inverse
+):
+    """Voxel p is kept where the mask at (p + 1/2)·size is not zero; outside it is zero."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 2, (5, 6, 7)).astype(np.uint8) * 9
     offset = (-2, -3, -1)
-    chunk = Chunk(np.ones(size, np.uint8), start, (10, 4, 4))
-    volume = volume_of(coarse, offset, tuple(a * b for a, b in zip(ratio, (10, 4, 4), strict=True)))
-    found = mask_of(chunk, volume)
+    array = rng.integers(1, 99, (2, *size)).astype(np.int32)
+    chunk = Chunk(array, start, (4, 4, 4))
+    volume = volume_of(coarse, offset, coarse_nm)
+    kept = box_mask(volume, chunk.bbox, chunk.voxel_size_nm)
+    kept = kept.inverted() if inverse else kept
+    found, expected = mask(chunk, kept), array.copy()
     for index in np.ndindex(*size):
-        place = [(s + i) // r - o for s, i, r, o in zip(start, index, ratio, offset, strict=True)]
+        centre = [Fraction(4 * (2 * (s + i) + 1), 2) for s, i in zip(start, index, strict=True)]
+        place = [c // Fraction(str(nm)) for c, nm in zip(centre, coarse_nm, strict=True)]
+        place = tuple(p - o for p, o in zip(place, offset, strict=True))
         inside = all(0 <= p < n for p, n in zip(place, coarse.shape, strict=True))
-        assert found[index] == (bool(coarse[tuple(place)]) if inside else False)
+        if (bool(coarse[place]) if inside else False) == inverse:
+            expected[(..., *index)] = 0
+    assert np.array_equal(found.array, expected)
+    assert np.array_equal(mask(chunk, kept.whole()).array, expected)
+    # Cut in two, it is the same.
+    cut = BoundingBox.from_size(start, (size[0], size[1], -(-size[2] // 2)))
+    part = mask(chunk.cut(cut), box_mask(volume, cut, (4, 4, 4)).inverted() if inverse
+                else box_mask(volume, cut, (4, 4, 4)))  # fmt: skip
+    assert np.array_equal(part.array, expected[..., : cut.size.x])
 
 
 def test_masking_keeps_everything_else():
@@ -79,11 +97,11 @@ def test_missing_masks_can_be_refused():
 
 
 @pytest.mark.parametrize("size", [(40, 3, 8), (20, 8, 8)])
-def test_voxel_sizes_that_do_not_divide_are_refused(size):
-    """The mask's voxels must be whole multiples of the chunk's."""
+def test_finer_masks_are_refused(size):
+    """The mask's voxels must not be smaller than the chunk's, which would leave some unasked."""
     chunk = Chunk(np.ones((1, 1, 1), np.uint8), voxel_size_nm=(40, 8, 8))
     volume = volume_of(np.ones((1, 1, 1)), voxel_size=size)
-    with pytest.raises(ChunkError, match="must be a multiple"):
+    with pytest.raises(ChunkError, match="must not be smaller, so choose another --mip"):
         mask_of(chunk, volume)
 
 
