@@ -18,6 +18,8 @@ import json
 import os
 import re
 import secrets
+import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +33,7 @@ from chunkflow_py.store.local import replacing
 from chunkflow_py.task_plan import plan_from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from chunkflow_py.run.spec import File
     from chunkflow_py.store.protocol import Store
@@ -130,6 +132,31 @@ class RunHome:
         )
         raise OptionError(msg)
 
+    @contextmanager
+    def undone_if_refused(self) -> Iterator[None]:
+        """Remove the folder of a run that does not come to be, if it was not there before."""
+        folder = Path(self.store.url.removeprefix("file://")) if self.store.is_local else None
+        is_ours = folder is not None and not folder.exists()
+        try:
+            yield
+        except Exception:
+            if is_ours and folder is not None and not self.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def check_free(self) -> None:
+        """See whether a new run may begin here.
+
+        Raises:
+            OptionError: there are records of a run that was deleted.
+        """
+        if any(True for _ in self.store.list("ledger/")):
+            msg = (
+                f"{self.url} holds records of a run that was deleted, by which tasks would count "
+                "as done; delete them as well, or give another --run"
+            )
+            raise OptionError(msg)
+
     def check_store(self) -> None:
         """Try whether of two writes of one name the first stays.
 
@@ -154,14 +181,8 @@ class RunHome:
         """Write all of a new run, its spec last; return whether it is new.
 
         Raises:
-            OptionError: another run is there, says how it differs; or what is left of one.
+            OptionError: another run is there; says how it differs.
         """
-        if not self.exists() and any(True for _ in self.store.list("ledger/")):
-            msg = (
-                f"{self.url} holds records of a run that was deleted, by which tasks would count "
-                "as done; delete them as well, or give another --run"
-            )
-            raise OptionError(msg)
         for name, content in plans.items():
             if content:
                 self.store.put(f"plan/{name}", content)
@@ -169,19 +190,27 @@ class RunHome:
             if self.store.size(file.key) is None:
                 self.store.put(file.key, path.read_bytes())
         new = self.store.put_if_absent(SPEC, spec.content)
-        there = self.spec
-        if there.content != spec.content:
-            self._refuse(there, spec)
+        self.check_same(spec, len(spec.stages))
         return new
 
-    def _refuse(self, there: Spec, spec: Spec) -> None:
+    def check_same(self, spec: Spec, stages: int) -> None:
+        """Compare the run that is here with one that is to be made.
+
+        Args:
+            spec: of that, or of its first stages.
+            stages: how many it will have.
+
+        Raises:
+            OptionError: it is another; says how they differ.
+        """
+        there = self.spec
         found = [
             f"stage {old.name}: {words}"
             for old, new in zip(there.stages, spec.stages, strict=False)
             for words in differences(old, new)
         ]
-        if len(there.stages) != len(spec.stages):
-            found.append(f"{len(spec.stages)} stages, not {len(there.stages)}")
+        if len(there.stages) != stages:
+            found.append(f"{stages} stages, not {len(there.stages)}")
         if not found and there.queue != spec.queue:
             found.append(f"the queue is {spec.queue}, not {there.queue}")
         if not found:

@@ -74,14 +74,14 @@ class Expectation:
         tasks: how many.
         output_bytes: of all voxels that are stored, before compression, as far as it is known.
         memory: of one process that works on it, if it was tried.
-        created: volumes that were made for it.
+        created: volumes that were made for it, see `create_outputs`.
     """
 
     stage: str
     tasks: int
     output_bytes: int
     memory: LineForecast | None
-    created: tuple[str, ...]
+    created: tuple[str, ...] = ()
 
 
 def worker_pipeline(
@@ -96,7 +96,7 @@ def worker_pipeline(
 
 
 def prepared(line: StageLine, *, rehearse: bool) -> tuple[StageLine, Expectation]:
-    """Check a line whole, create what it writes to, and foretell what it takes.
+    """Check a line whole, and foretell what it takes; nothing is made.
 
     Args:
         line: to check.
@@ -130,13 +130,24 @@ def prepared(line: StageLine, *, rehearse: bool) -> tuple[StageLine, Expectation
     if not any(isinstance(each.body, saves) for each in line.operators):
         logger.warning("stage %s saves nothing, unless a plugin does: add save-zarr", line.name)
     memory = pipeline.rehearse() if rehearse else None
-    created = [
+    size = pipeline.output_bytes(len(plan))
+    return line, Expectation(line.name, len(plan), size, memory)
+
+
+def create_outputs(line: StageLine) -> tuple[str, ...]:
+    """Create what a line writes to, unless it is there; return the addresses of what was made.
+
+    Args:
+        line: that was prepared.
+
+    Raises:
+        ChunkflowError: one of them cannot be created.
+    """
+    return tuple(
         address
         for operator in line.operators
         if isinstance(operator.body, CreatesOutput) and (address := operator.body.create_output())
-    ]
-    size = pipeline.output_bytes(len(plan))
-    return line, Expectation(line.name, len(plan), size, memory, tuple(created))
+    )
 
 
 def _with_backend(line: StageLine, *, rehearse: bool) -> StageLine:

@@ -15,7 +15,7 @@ from chunkflow_py.memory import describe_bytes
 from chunkflow_py.queue.body import BodyError, body_text, parse_body
 from chunkflow_py.queue.protocol import address_of, open_queue
 from chunkflow_py.run.spec import File, Spec, Stage, options_of, sha256_of
-from chunkflow_py.run.stage_line import prepared
+from chunkflow_py.run.stage_line import create_outputs, prepared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -95,29 +95,60 @@ def submit(
     Raises:
         ChunkflowError: whatever is wrong with a line, the store or the queue; nothing was sent.
     """
-    home.check_store()
     if queue_url and address_of(queue_url)[0] == "memory":
         msg = f"queue {queue_url} ends with this process; give --queue sqlite:///PATH, or none"
         raise OptionError(msg)
-    # A stage may read what the one before it writes, which is then there.
-    ready = [prepared(line, rehearse=rehearse) for line in lines]
-    lines, expected = [line for line, _ in ready], tuple(told for _, told in ready)
+    _check_names(lines)
+    # What can be refused is looked at before anything is made that would stay.
+    is_known = home.exists()
+    if not is_known:
+        home.check_free()
+    if fork is not None:
+        _ = fork.spec
     with ExitStack() as stack:
+        stack.enter_context(home.undone_if_refused())
+        home.check_store()
+        ready: list[StageLine] = []
+        expected: list[Expectation] = []
+        stack.push(lambda kind, *_: _tell_of(expected) if kind else None)
         queue = None
-        if queue_url:
-            queue = stack.enter_context(closing(open_queue(queue_url, create=create_queue)))
-            queue_url = queue.url  # the same from whatever folder a worker is started
-        spec, plans, files = spec_of(lines, queue_url)
+        for line in lines:
+            # A stage may read what the one before it writes, which is then there.
+            checked, told = prepared(line, rehearse=rehearse)
+            ready.append(checked)
+            if queue_url and queue is None:
+                queue = stack.enter_context(closing(open_queue(queue_url, create=create_queue)))
+                queue_url = queue.url  # the same from whatever folder a worker is started
+                if not shared_queue:
+                    check_own(queue, home)
+            spec, plans, files = spec_of(ready, queue_url)
+            if is_known:
+                home.check_same(spec, len(lines))
+            expected.append(replace(told, created=create_outputs(checked)))
         if fork is not None:
             spec = forked(spec, fork)
-        if queue is not None and not shared_queue:
-            check_own(queue, home)
         is_new, sent = home.create(spec, plans, files), 0
         stage = home.current_stage()
         # Later stages are opened by workers when all before them is done.
         if queue is not None and stage is not None and stage == spec.first:
             sent = send_stage(home, queue, stage)
-    return Submission(home.address, expected, tuple(spec.reused), sent, is_new, queue_url)
+    return Submission(home.address, tuple(expected), tuple(spec.reused), sent, is_new, queue_url)
+
+
+def _check_names(lines: Sequence[StageLine]) -> None:
+    seen: set[str] = set()
+    for line in lines:
+        if line.name in seen:
+            msg = f"two stages are called {line.name}; give one another --stage"
+            raise OptionError(msg)
+        seen.add(line.name)
+
+
+def _tell_of(expected: Iterable[Expectation]) -> None:
+    """Say what a submission has made that is refused at a later stage."""
+    if made := [address for stage in expected for address in stage.created]:
+        words = "made for an earlier stage, stays there; mend the line and submit it again"
+        logger.warning("%s, %s", " and ".join(made), words)
 
 
 def check_own(queue: Queue, home: RunHome) -> None:
@@ -159,15 +190,12 @@ def spec_of(
     """Return the spec of a run, the contents of its plans, and where its files are.
 
     Raises:
-        OptionError: a file does not exist, or two stages have one name.
+        OptionError: a file does not exist.
     """
     stages: list[Stage] = []
     plans: dict[str, bytes] = {}
     paths: dict[File, Path] = {}
     for line in lines:
-        if line.name in plans:
-            msg = f"two stages are called {line.name}; give one another --stage"
-            raise OptionError(msg)
         found = _files(line.operators)
         paths |= dict(found.values())
         marks = {word: file.word for word, (file, _) in found.items()}
@@ -193,8 +221,10 @@ def spec_of(
                 code=tuple(
                     words
                     for op in line.operators
-                    if isinstance(op.body, RunsCode)
-                    for words in op.body.code
+                    for words in (
+                        *op.code,
+                        *(op.body.code if isinstance(op.body, RunsCode) else ()),
+                    )
                 ),
                 device_class=line.device_class,
                 previous=stages[-1].hash if stages else "",
@@ -275,9 +305,9 @@ def default_queue(run: str) -> str:
 def _files(operators: Iterable[Operator]) -> dict[str, tuple[File, Path]]:
     found: dict[str, tuple[File, Path]] = {}
     for operator in operators:
-        if not isinstance(operator.body, HasFiles):
-            continue
-        for typed, role in operator.body.needed_files.items():
+        body: Any = operator.body
+        needed = body.needed_files if isinstance(body, HasFiles) else {}
+        for typed, role in (operator.files | needed).items():
             path = Path(typed).expanduser()
             if not path.is_file():
                 msg = f"{operator.name} needs {typed}, which is no file of this machine"

@@ -198,14 +198,35 @@ def test_submitting_again_goes_on():
     ],
 )  # fmt: skip
 def test_wrong_lines_say_what_to_change(line, code, words, monkeypatch):
-    """Each is one sentence, and no run is left behind."""
+    """Each is one sentence, and neither a run nor a volume is left behind."""
     for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     told = say(line, code)
     assert words in told
     assert "Traceback" not in told
-    assert not os.path.exists("m.zarr.run/spec.json")  # noqa: PTH110
+    left = {"image.zarr"} | ({"m.zarr"} if "then" in line else set())
+    assert set(os.listdir()) <= left | {"cache"}  # noqa: PTH208
+
+
+def test_a_refused_submission_leaves_nothing(folder):
+    """A queue that is not there, another run, a fork of nothing: all before a volume is made.
+
+    What a first stage writes stays if the second is wrong, and is named; the mended line takes it.
+    """
+    line = f"{LINE} threshold {SAVE} mask.zarr"
+    for queue in ("sqlite://none.sqlite", "file://none"):
+        told = say(f"submit --no-create-queue --queue {queue} {line}", code=1)
+        assert "does not exist" in told
+    say(f"submit --fork none {line}", code=2)
+    assert {path.name for path in folder.iterdir()} == {"image.zarr"}
+    say(f"submit {line}")
+    say(f"submit --run mask.zarr.run {LINE} threshold -t 9 {SAVE} other.zarr", code=2)
+    assert not (folder / "other.zarr").exists()
+    wrong = f"{TASKS} load-zarr --store a.zarr save-zarr --chunk-size 5 16 16 --store b.zarr"
+    told = say(f"submit --run r {LINE} threshold {SAVE} a.zarr then {wrong}", code=1)
+    assert "a.zarr, made for an earlier stage, stays there" in told
+    assert not (folder / "r").exists()
 
 
 def test_another_line_at_the_same_place_is_refused():
