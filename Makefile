@@ -1,7 +1,7 @@
 # `make demo` and `make test` do everything on a fresh Debian or Ubuntu that has make and
 # Python 3.11 to 3.13 with venv. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint drills image docs-test rigs bench bench-inference bench-volumes bench-queue peers clean
+.PHONY: help demo test lint drills image docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators peers clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -38,7 +38,7 @@ docs-test: $(READY) rigs ## run every command of README.md and docs/ only
 rigs: $(READY) ## make the environments of the servers and readers that the tests call
 	@$(BIN)/python tests/rigs/build.py
 
-bench: bench-inference bench-volumes bench-queue ## run the benchmarks; each prints a ratio to its limit
+bench: bench-inference bench-volumes bench-queue bench-operators ## run the benchmarks; each prints a ratio to its limit
 	@$(BIN)/python benchmarks/startup.py
 
 bench-inference: peers ## inference beside its limits and its peers; ARGS=--quick for a first look
@@ -49,6 +49,9 @@ bench-volumes: peers rigs ## reading and writing beside their limits and peers; 
 
 bench-queue: peers rigs ## queues, leases and ledger beside their limits and peers; ARGS=--quick
 	@$(BIN)/python benchmarks/queues.py $(ARGS)
+
+bench-operators: peers ## each operator beside chunkflow 1.2.0; ARGS=--quick
+	@$(BIN)/python benchmarks/operators.py $(ARGS)
 
 peers: $(READY) ## make the environments of the tools that the benchmarks compare with
 	@$(BIN)/python benchmarks/peers/build.py

@@ -12,7 +12,7 @@ voxel is the same however the volume is cut.
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import cache, reduce
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -179,26 +179,79 @@ def _modes(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any], *, sparse: bool)
     for z in range(coarse.shape[0]):
         planes = fine[z * cell.z : (z + 1) * cell.z]
         parts = [planes[k, j :: cell.y, i :: cell.x] for k, j, i in steps]
-        mixed = np.zeros(coarse.shape[1:], np.bool_)
-        for part in parts[1:]:
-            mixed |= part != parts[0]
         coarse[z] = parts[0]
-        if mixed.any():  # most cells lie within one object
-            coarse[z][mixed] = _modes_of_rows(np.stack([p[mixed] for p in parts], 1), sparse=sparse)
+        rows, columns = np.nonzero(_mixed(planes, cell))
+        if len(rows):  # most cells lie within one object
+            found = [part[rows, columns] for part in parts]
+            coarse[z][rows, columns] = _modes_across(found, sparse=sparse)
 
 
-def _modes_of_rows(labels: NDArray[Any], *, sparse: bool) -> NDArray[Any]:
-    """Return the most frequent label of every row, the smallest of several; sorts *labels*."""
-    labels.sort(axis=1)
-    columns = np.ascontiguousarray(labels.T)
-    best: NDArray[Any] = columns[0].copy()
-    most = np.zeros(len(labels), np.uint32)
-    run = np.zeros(len(labels), np.uint32)
+def _mixed(planes: NDArray[Any], cell: Zyx) -> NDArray[np.bool_]:
+    """Return which cells of one plane of them hold several labels: (y, x).
+
+    Whole planes are compared, then rows, and columns last: so most of it is contiguous.
+    """
+    differs = np.zeros(planes.shape[1:], np.bool_)
+    for plane in planes[1:]:
+        differs |= plane != planes[0]
+    differs = reduce(np.bitwise_or, [differs[row :: cell.y] for row in range(cell.y)])
+    first = planes[0, :: cell.y]
+    for row in range(1, cell.y):
+        differs |= planes[0, row :: cell.y] != first
+    mixed = reduce(np.bitwise_or, [differs[:, column :: cell.x] for column in range(cell.x)])
+    for column in range(1, cell.x):
+        mixed |= first[:, column :: cell.x] != first[:, :: cell.x]
+    return mixed
+
+
+def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
+    """Return the most frequent label at every place, the smallest of several.
+
+    Args:
+        columns: (n,) labels each, which are overwritten.
+        sparse: whether 0 wins only where there is nothing else.
+    """
+    if columns[0].dtype.kind == "f":
+        columns = list(np.sort(columns, axis=0))  # NaN is neither smaller nor larger
+    else:
+        lower = np.empty_like(columns[0])
+        for low, high in _sorting_network(len(columns)):
+            np.minimum(columns[low], columns[high], out=lower)
+            np.maximum(columns[low], columns[high], out=columns[high])
+            columns[low], lower = lower, columns[low]
+    bits = np.dtype(f"u{columns[0].itemsize}")
+    best = columns[0].copy()
+    chosen = best.view(bits)
+    counter = np.min_scalar_type(len(columns))
+    most = np.zeros(len(best), counter)
+    run = np.zeros(len(best), counter)
     for index, column in enumerate(columns):
         if index:
             run *= column == columns[index - 1]
-        run += column != 0 if sparse else np.uint32(1)
-        better = run > most  # labels ascend: of equal ones the first stays
-        np.copyto(best, column, where=better)
-        np.copyto(most, run, where=better)
+        run += column != 0 if sparse else counter.type(1)
+        # Labels ascend: of equal ones the first stays. Bits are chosen without a branch for each.
+        better = np.negative((run > most).astype(bits))
+        chosen ^= (chosen ^ column.view(bits)) & better
+        np.maximum(most, run, out=most)
     return best
+
+
+@cache
+def _sorting_network(count: int) -> tuple[tuple[int, int], ...]:
+    """Return which two of *count* columns to put in order, one pair after the other.
+
+    Batcher's merge exchange (Knuth, The Art of Computer Programming, volume 3, section 5.2.2,
+    algorithm M): whole columns are compared at once, which is faster than sorting short rows.
+    """
+    pairs = []
+    part = 1
+    while part < count:
+        step = part
+        while step:
+            for start in range(step % part, count - step, 2 * step):
+                lows = range(start, start + min(step, count - start - step))
+                same = (low for low in lows if low // (2 * part) == (low + step) // (2 * part))
+                pairs += [(low, low + step) for low in same]
+            step //= 2
+        part *= 2
+    return tuple(pairs)
