@@ -1,96 +1,83 @@
-"""Show chunks in Neuroglancer, in the browser, until interrupted.
+"""Show chunks, points, synapses and skeletons in Neuroglancer.
 
 Example: chunkflow load-h5 -f raw.h5 neuroglancer --inputs chunk --open
 
 The address is printed; Ctrl-C ends the view, and the line goes on. Only this machine can connect,
-unless --bind-address says otherwise.
+unless --bind-address says otherwise. Affinities x, y, z are red, green and blue. A double click
+selects a segment and shows its mesh, which is made from the chunk, or comes from --mesh-path.
 """
 
 from __future__ import annotations
 
-import signal
-import threading
-import webbrowser
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.params import ItemNames, floats_option
+from chunkflow_py.params import NUMBERS, ItemNames, floats_option
 from chunkflow_py.stages import operator
+from chunkflow_py.view.showing import Showing
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from chunkflow_py.task import Task
-    from chunkflow_py.viewer import ViewerServer
+    from chunkflow_py.view.server import ViewerServer
 
 SECTION = "view"
 
 
 @dataclass
 class Neuroglancer:
-    """Serves the chunks of one task after the other."""
+    """Serves items of one task after the other.
+
+    Attributes:
+        inputs: names of the items: chunks, points, synapses, skeletons.
+        voxel_size_nm: of the chunks instead of their own, zyx.
+        port: to listen on; 0 takes a free one.
+        bind_address: which machines may connect.
+        open: the page in the browser.
+        segments: to select at first.
+        mesh_path: URL of a folder of meshes, or ``None``.
+    """
 
     inputs: tuple[str, ...]
     voxel_size_nm: tuple[float, float, float] | None = None
     port: int = 0
     bind_address: str = "127.0.0.1"
     open: bool = False
+    segments: tuple[int, ...] = ()
+    mesh_path: str | None = None
     _server: ViewerServer | None = field(default=None, repr=False)
-    _shown: threading.Event = field(default_factory=threading.Event, repr=False)
-    _handlers: dict[int, Any] = field(default_factory=dict, repr=False)
-    _viewing: bool = False
-    _ended: bool = False
+    _showing: Showing = field(default_factory=Showing, repr=False)
 
     def __enter__(self) -> Neuroglancer:
         """Start the server, and turn an interrupt while a view is up into its end."""
-        from chunkflow_py.viewer import ViewerServer
+        from chunkflow_py.view.server import ViewerServer
 
         self._server = ViewerServer(self.bind_address, self.port)
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._handlers[number] = signal.signal(number, self._interrupted)
+        self._showing.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop the server and give the interrupts back."""
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        self._handlers.clear()
+        self._showing.__exit__()
         if self._server is not None:
             self._server.stop()
 
-    def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        if self._viewing:
-            self._ended = number == signal.SIGTERM  # shows no further tasks
-            self._shown.set()
-            return
-        before = self._handlers[number]
-        if callable(before):
-            before(number, frame)
-            return
-        signal.signal(number, before)
-        signal.raise_signal(number)
-
     def close(self) -> None:
         """End the view that is up."""
-        self._shown.set()
+        self._showing.close()
 
     def __call__(self, task: Task) -> Task:
-        """Show the chunks and wait."""
-        if self._ended or self._server is None:
+        """Show the items and wait.
+
+        Raises:
+            ChunkError: an item cannot be shown.
+        """
+        if self._showing.ended or self._server is None:
             return task
-        chunks = {name: task.chunk(name) for name in self.inputs}
-        url = self._server.show(chunks, self.voxel_size_nm)
-        self._shown.clear()
-        self._viewing = True
-        click.echo(f"{task} is shown at {url} until you press Ctrl-C", err=True)
-        if self.open:
-            webbrowser.open(url)
-        while not self._shown.wait(0.2):
-            pass  # a signal that reaches another thread is only handled when this one wakes up
-        self._viewing = False
+        items = {name: task[name] for name in self.inputs}
+        url = self._server.show(items, self.voxel_size_nm, self.segments, self.mesh_path)
+        self._showing.wait(task, url, open_page=self.open)
         self._server.clear()
         return task
 
@@ -105,7 +92,14 @@ class Neuroglancer:
     type=ItemNames("in"),
     default="chunk",
     show_default=True,
-    help="Names of the chunks to show, separated by commas.",
+    help="Names of the items to show, separated by commas.",
+)
+@click.option(
+    "--segments", type=NUMBERS, help="Segments to select at first, such as 3,17, with their meshes."
+)
+@click.option(
+    "--mesh-path",
+    help="Folder of meshes (any store), for the first segmentation or by themselves.",
 )
 @click.option(
     "--bind-address",
@@ -120,8 +114,12 @@ def command(
     voxel_size: tuple[float, float, float] | None,
     port: int | None,
     inputs: tuple[str, ...],
+    segments: tuple[int, ...] | None,
+    mesh_path: str | None,
     bind_address: str,
     open: bool,
 ) -> Neuroglancer:
     """Take the names; the server starts with the line."""
-    return Neuroglancer(inputs, voxel_size, port or 0, bind_address, open)
+    return Neuroglancer(
+        inputs, voxel_size, port or 0, bind_address, open, segments or (), mesh_path
+    )

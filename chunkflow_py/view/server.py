@@ -1,0 +1,186 @@
+"""Neuroglancer's own web server, in this process: items of a task as layers of its viewer."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import socket
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.chunk import Chunk
+from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
+from chunkflow_py.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from chunkflow_py.store.protocol import Store
+
+MESHES_AT_MOST = 100  # of a folder of meshes alone, selected at first
+
+
+class ViewerServer:
+    """Neuroglancer's own web server: one for the process, a viewer for each set of items.
+
+    Args:
+        bind_address: which machines may connect; 127.0.0.1 is this one alone.
+        port: to listen on; 0 takes a free one.
+    """
+
+    def __init__(self, bind_address: str = "127.0.0.1", port: int = 0) -> None:
+        """Start to listen.
+
+        Raises:
+            VolumeError: the address or port cannot be used.
+            MissingExtraError: neuroglancer is not installed.
+        """
+        with needs_extra("view", "neuroglancer"):
+            import neuroglancer
+            from neuroglancer import server
+        self._library: Any = neuroglancer
+        neuroglancer.set_server_bind_address(bind_address, port)
+        # Tried here first: where the library cannot listen, it leaves its socket open.
+        check_free(bind_address, port)
+        server.start()
+        self._server: Any = server.global_server
+        self._viewers: list[Any] = []
+
+    def show(
+        self,
+        items: Mapping[str, Any],
+        voxel_size_nm: tuple[float, float, float] | None = None,
+        segments: Sequence[int] = (),
+        mesh_path: str | None = None,
+    ) -> str:
+        """Make a viewer with one layer an item, and return its address.
+
+        Args:
+            items: by the layers' names: chunks, points, synapses, skeletons; ``None`` is left out.
+            voxel_size_nm: of the chunks instead of their own, zyx.
+            segments: to select at first in layers of segmentations.
+            mesh_path: URL of a folder of meshes (Neuroglancer precomputed), which join the first
+                segmentation, or are a layer of their own.
+
+        Raises:
+            ChunkError: an item cannot be shown.
+            VolumeError: the meshes cannot be read.
+        """
+        from chunkflow_py.view import layers, objects
+        from chunkflow_py.view.colours import kind_of
+
+        meshes = None if mesh_path is None else self._served(mesh_path)
+        chunk = next((item for item in items.values() if isinstance(item, Chunk)), None)
+        middle = objects.middle_of(items)
+        if chunk is not None:
+            ends = zip(chunk.bbox.start, chunk.bbox.stop, strict=True)
+            middle = tuple((a + b) / 2 for a, b in ends)
+        scales = voxel_size_nm or (chunk.voxel_size_nm if chunk else (1.0, 1.0, 1.0))
+        viewer = self._library.Viewer()
+        with viewer.txn() as state:
+            for name, item in items.items():
+                if isinstance(item, Chunk):
+                    theirs = meshes if kind_of(item) == "segmentation" else None
+                    state.layers[name] = layers.layer_of(item, voxel_size_nm, segments, theirs)
+                    meshes = None if theirs else meshes
+                elif item is not None:
+                    state.layers[name] = objects.layer_of(name, item, scales)
+            if meshes is not None and mesh_path is not None:
+                shown = segments or _mesh_ids(open_store(mesh_path).list())
+                state.layers["meshes"] = layers.mesh_layer(meshes, shown)
+            if not state.layers:
+                msg = f"{', '.join(items)}: nothing to show; name an item that is not None"
+                raise ChunkError(msg)
+            state.dimensions = self._library.CoordinateSpace(
+                names=["x", "y", "z"], units="nm", scales=scales[::-1]
+            )
+            if middle is not None:
+                state.position = middle[::-1]
+        self._viewers.append(viewer)  # the server itself holds it weakly
+        return str(viewer.get_viewer_url())
+
+    def _served(self, url: str) -> str:
+        """Serve what is below *url*, whoever may read it, and return its address."""
+        token = secrets.token_hex(16)
+        store = open_store(url)
+        handler = _objects_handler()
+        rule = (rf"/objects/{token}/(.*)", handler, {"store": store})
+        self._server.app.add_handlers(r".*", [rule])
+        return f"precomputed://{self._server.server_url}/objects/{token}"
+
+    @property
+    def viewer(self) -> Any:
+        """The viewer of the latest items."""
+        return self._viewers[-1]
+
+    def clear(self) -> None:
+        """Let go of all items."""
+        self._viewers.clear()
+
+    def stop(self) -> None:
+        """Stop to listen."""
+        self.clear()
+        self._library.stop()
+
+
+def check_free(bind_address: str, port: int) -> None:
+    """Refuse an address that cannot be listened on.
+
+    Raises:
+        VolumeError: says why.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in bind_address else socket.AF_INET
+        socket.create_server((bind_address, port), family=family).close()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        msg = f"cannot serve on {bind_address}:{port}: {reason}; give another --port, or none"
+        raise VolumeError(msg) from error
+
+
+def _mesh_ids(keys: Iterable[str]) -> list[int]:
+    """Return the first ids of which a folder holds a manifest (``7:0``) or an index."""
+    found = (re.fullmatch(r"(\d+)(?::0|\.index)", key) for key in keys)
+    return sorted(int(match[1]) for match in found if match)[:MESHES_AT_MOST]
+
+
+def _objects_handler() -> type:
+    """Return what answers requests for the objects of a store: tornado is imported late."""
+    import tornado.ioloop
+    import tornado.web
+
+    class ObjectsHandler(tornado.web.RequestHandler):  # type: ignore[misc, unused-ignore]
+        """Sends objects whole or in part; see RFC 9110 on ranges."""
+
+        def initialize(self, store: Store) -> None:
+            self._store = store
+
+        async def get(self, key: str) -> None:
+            wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.request.headers.get("Range", ""))
+            loop = tornado.ioloop.IOLoop.current()
+            try:
+                data = await loop.run_in_executor(None, self._read, key, wanted)
+            except VolumeError as error:
+                self.send_error(502, reason=type(error).__name__)
+                return
+            if data is None:
+                self.send_error(404)
+                return
+            if wanted:
+                self.set_status(206)
+                start = int(wanted[1])
+                self.set_header("Content-Range", f"bytes {start}-{start + len(data) - 1}/*")
+            self.set_header("Content-Type", "application/octet-stream")
+            self.finish(data)
+
+        def _read(self, key: str, wanted: re.Match[str] | None) -> bytes | None:
+            if wanted:
+                return self._store.get_range(key, int(wanted[1]), int(wanted[2]) + 1)
+            data = self._store.get(key)
+            if data is None and key == "info":  # as igneous leaves it out of a volume's meshes
+                return json.dumps({"@type": "neuroglancer_legacy_mesh"}).encode()
+            if data is not None and data[:2] == b"\x1f\x8b":  # as clouds keep what was compressed
+                self.set_header("Content-Encoding", "gzip")
+            return data
+
+    return ObjectsHandler

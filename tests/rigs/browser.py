@@ -1,0 +1,56 @@
+"""A headless browser that draws by software, for tests that look at a page."""
+
+import io
+import shutil
+import tempfile
+import time
+
+import numpy as np
+import pytest
+
+CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
+FLAGS = """
+    --headless=new --no-sandbox --use-angle=swiftshader --enable-unsafe-swiftshader --disable-quic
+    --no-first-run --disable-background-networking --disable-component-update --disable-sync
+    --disable-dev-shm-usage --window-size=500,500
+"""
+DEADLINE_S = 20
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser; needs chromium and its driver."""
+    selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    for program in (CHROMIUM, DRIVER):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed; apt-get install chromium chromium-driver")
+    from selenium.webdriver.chrome.service import Service
+
+    options = selenium.ChromeOptions()
+    for flag in FLAGS.split():
+        options.add_argument(flag)
+    options.binary_location = CHROMIUM
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        options.add_argument(f"--user-data-dir={profile}")
+        driver = selenium.Chrome(options=options, service=Service(DRIVER))
+        try:
+            yield driver
+        finally:
+            driver.quit()
+
+
+def pixels(browser):
+    """Return what is seen: (row, column, 3), red, green, blue."""
+    from PIL import Image
+
+    return np.asarray(Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB"))
+
+
+def look(browser, judge, wanted):
+    """Return what *judge* makes of the pixels: *wanted* as soon as it is so, else the last."""
+    deadline = time.monotonic() + DEADLINE_S
+    seen = None
+    while seen != wanted and time.monotonic() < deadline:
+        time.sleep(0.1)
+        seen = judge(pixels(browser))
+    return seen
