@@ -175,33 +175,39 @@ def _rounded(sums: NDArray[Any], count: int) -> NDArray[Any]:
 
 def _modes(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any], *, sparse: bool) -> None:
     """Write the most frequent label of every cell of *fine*, a multiple of *cell* in extent."""
-    steps = list(product(range(cell.z), range(cell.y), range(cell.x)))
-    for z in range(coarse.shape[0]):
+    _, height, width = fine.shape
+    steps = [
+        (k * height + j) * width + i
+        for k, j, i in product(range(cell.z), range(cell.y), range(cell.x))
+    ]
+    for z, labels in enumerate(coarse):
         planes = fine[z * cell.z : (z + 1) * cell.z]
-        parts = [planes[k, j :: cell.y, i :: cell.x] for k, j, i in steps]
-        coarse[z] = parts[0]
-        rows, columns = np.nonzero(_mixed(planes, cell))
-        if len(rows):  # most cells lie within one object
-            found = [part[rows, columns] for part in parts]
-            coarse[z][rows, columns] = _modes_across(found, sparse=sparse)
+        labels[...] = planes[0, :: cell.y, :: cell.x]
+        mixed = np.flatnonzero(_mixed(planes, cell))
+        if len(mixed):  # most cells lie within one object
+            rows, columns = np.divmod(mixed, labels.shape[1])
+            corners = rows * (cell.y * width) + columns * cell.x
+            voxels = planes.reshape(-1)
+            found = [voxels.take(corners + step) for step in steps]
+            labels[rows, columns] = _modes_across(found, sparse=sparse)
 
 
 def _mixed(planes: NDArray[Any], cell: Zyx) -> NDArray[np.bool_]:
     """Return which cells of one plane of them hold several labels: (y, x).
 
-    Whole planes are compared, then rows, and columns last: so most of it is contiguous.
+    Whole planes are compared, then rows, and columns last: so most of it is contiguous. A cell is
+    larger than a voxel.
     """
-    differs = np.zeros(planes.shape[1:], np.bool_)
-    for plane in planes[1:]:
-        differs |= plane != planes[0]
-    differs = reduce(np.bitwise_or, [differs[row :: cell.y] for row in range(cell.y)])
     first = planes[0, :: cell.y]
-    for row in range(1, cell.y):
-        differs |= planes[0, row :: cell.y] != first
-    mixed = reduce(np.bitwise_or, [differs[:, column :: cell.x] for column in range(cell.x)])
-    for column in range(1, cell.x):
-        mixed |= first[:, column :: cell.x] != first[:, :: cell.x]
-    return mixed
+    differs = [planes[0, row :: cell.y] != first for row in range(1, cell.y)]
+    if cell.z > 1:
+        across = reduce(np.bitwise_or, [plane != planes[0] for plane in planes[1:]])
+        differs += [across[row :: cell.y] for row in range(cell.y)]
+    mixed = [first[:, column :: cell.x] != first[:, :: cell.x] for column in range(1, cell.x)]
+    if differs:
+        lines = reduce(np.bitwise_or, differs)
+        mixed += [lines[:, column :: cell.x] for column in range(cell.x)]
+    return reduce(np.bitwise_or, mixed)
 
 
 def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
