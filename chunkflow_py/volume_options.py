@@ -19,6 +19,7 @@ from chunkflow_py.params import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from chunkflow_py.chunk import Kind
     from chunkflow_py.volume.checks import Check
     from chunkflow_py.volume.loader import VolumeLoader
     from chunkflow_py.volume.protocol import Opening
@@ -103,6 +104,7 @@ def loader_from(
     *,
     format: str | None = None,
     voxel_size_nm: tuple[float, float, float] | None = None,
+    kind: Kind | None = None,
 ) -> VolumeLoader:
     """Return the loader that `reading_options` describe.
 
@@ -111,6 +113,7 @@ def loader_from(
         options: by their names.
         format: of the volume, where the address does not say it.
         voxel_size_nm: instead of the volume's.
+        kind: what the voxels mean, instead of what the volume says.
 
     Raises:
         OptionError: two options contradict each other.
@@ -143,6 +146,7 @@ def loader_from(
         options["output_name"],
         options["channels"],
         voxel_size_nm,
+        kind,
         time=options["time"],
         opening=opening,
         checks=tuple(checks),

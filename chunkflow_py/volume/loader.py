@@ -19,7 +19,7 @@ from chunkflow_py.volume.protocol import Opening, check_channels
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.chunk import Voxels
+    from chunkflow_py.chunk import Kind, Voxels
     from chunkflow_py.task import Task
     from chunkflow_py.volume.checks import Check
     from chunkflow_py.volume.protocol import Volume
@@ -40,6 +40,7 @@ class VolumeLoader:
         output_name: name of the chunk in the task.
         channels: which, in this order (default: all).
         voxel_size_nm: instead of the volume's.
+        kind: what the voxels mean, instead of what the volume says.
         time: time index to read (default: the task's).
         opening: how to use the volume. If it says no ``cache_bytes``, the loader decides: none
             where tasks share no blocks, else what a plane of tasks reads, or a row, or two
@@ -55,6 +56,7 @@ class VolumeLoader:
     output_name: str = "chunk"
     channels: tuple[int, ...] | None = None
     voxel_size_nm: tuple[float, float, float] | None = None
+    kind: Kind | None = None
     time: int | None = None
     opening: Opening = field(default_factory=Opening)
     checks: tuple[Check, ...] = ()
@@ -145,7 +147,8 @@ class VolumeLoader:
         count = volume.channels or 1
         if volume.channels is not None and self.channels is not None:
             count = len(self.channels)
-        return Voxels(str(volume.dtype), count, volume.kind, volume.channels is not None)
+        kind, has_axis = self.kind or volume.kind, volume.channels is not None
+        return Voxels(str(volume.dtype), count, kind, has_axis)
 
     def known_voxel_size_nm(self) -> tuple[float, float, float]:
         """Return the voxel size of the chunks."""
@@ -233,5 +236,6 @@ class VolumeLoader:
         for check in self.checks:
             chunk = check(chunk, self.volume, time)
         size_nm = self.voxel_size_nm or chunk.voxel_size_nm
-        task[self.output_name] = Chunk(chunk.array, box.start, size_nm, chunk.kind, domain)
+        kind = self.kind or chunk.kind
+        task[self.output_name] = Chunk(chunk.array, box.start, size_nm, kind, domain)
         return task

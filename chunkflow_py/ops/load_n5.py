@@ -1,0 +1,53 @@
+"""Load an N5 dataset, or a part of it.
+
+Example: chunkflow load-n5 -f em.n5 -p volumes/raw/s0 -s 0 0 0 -z 64 512 512 save-h5 -f cut.h5
+
+The part is what --chunk-start, --stop and --chunk-size say, else the task's box with its margin,
+else the whole dataset. Axes, voxel size and offset are taken from the attributes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from chunkflow_py.params import floats_option
+from chunkflow_py.stages import operator
+from chunkflow_py.volume_options import loader_from, reading_options
+
+if TYPE_CHECKING:
+    from chunkflow_py.volume.loader import VolumeLoader
+
+
+@operator("read")
+@click.option(
+    "--n5-dir", "--store", "-f", required=True, help="Folder or address of the container."
+)
+@click.option("--group-path", "--path", "-p", help="Dataset, or group of levels, inside of it.")
+@reading_options()
+@floats_option(
+    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx, instead of the dataset's."
+)
+@click.option(
+    "--layer-type",
+    "--type",
+    "-l",
+    type=click.Choice(["image", "segmentation"]),
+    help="What the voxels mean.  [default: as the attributes say]",
+)
+@click.option(
+    "--driver", "-b", type=click.Choice(["n5"]), default="n5", show_default=True,
+    help="Kind of container.",
+)  # fmt: skip
+def command(
+    n5_dir: str,
+    group_path: str | None,
+    voxel_size: tuple[float, float, float] | None,
+    layer_type: Literal["image", "segmentation"] | None,
+    driver: str,
+    **options: Any,
+) -> VolumeLoader:
+    """Take the dataset and the part of it."""
+    url = n5_dir if group_path is None else f"{n5_dir.rstrip('/')}/{group_path.strip('/')}"
+    return loader_from(url, options, format=driver, voxel_size_nm=voxel_size, kind=layer_type)

@@ -1,0 +1,82 @@
+"""Load an array that TensorStore can open, or the part a task needs.
+
+Example: chunkflow load-tensorstore -d zarr3 -k gs://bucket/em -s 0 0 0 -z 64 512 512
+
+The array is said by --spec, JSON of TensorStore or a file that holds it, or by --driver and
+--kvstore; see https://google.github.io/tensorstore/spec.html. Axes and voxel size are taken from
+its dimensions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from chunkflow_py.params import (
+    channels_option,
+    expand_margin_option,
+    floats_option,
+    output_option,
+    zyx_option,
+)
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.volume.tensorstore_volume import TensorStoreLoader
+
+
+@operator("read")
+@click.option("--spec", "-f", help="JSON, a file of it, or an address of TensorStore.")
+@click.option("--driver", "-d", help="Format of the array, such as zarr3 or n5.")
+@click.option("--kvstore", "-k", help="Folder or address of the array.")
+@click.option(
+    "--cache",
+    type=click.IntRange(min=0),
+    help="Bytes of decoded blocks to keep.  [default: what the tasks share]",
+)
+@click.option("--axes", help="Names of the dimensions, such as xyzc.  [default: their labels]")
+@floats_option("--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx, instead of its own.")
+@click.option(
+    "--layer-type",
+    "-l",
+    type=click.Choice(["image", "segmentation"]),
+    help="What the voxels mean.  [default: as the array says]",
+)
+@zyx_option("--chunk-start", "--start", "-s", help="First voxel to read, global, zyx.")
+@zyx_option("--stop", "--chunk-stop", help="End of what to read, exclusive, global, zyx.")
+@zyx_option("--chunk-size", "-z", minimum=1, help="Extent of what to read, voxels, zyx.")
+@expand_margin_option("-e")
+@channels_option("-c")
+@output_option()
+def command(
+    spec: str | None,
+    driver: str | None,
+    kvstore: str | None,
+    cache: int | None,
+    axes: str | None,
+    voxel_size: tuple[float, float, float] | None,
+    layer_type: Literal["image", "segmentation"] | None,
+    chunk_start: Zyx | None,
+    stop: Zyx | None,
+    chunk_size: Zyx | None,
+    expand_margin_size: Zyx | Literal["auto"],
+    channels: tuple[int, ...] | None,
+    output_name: str,
+) -> TensorStoreLoader:
+    """Take the array and the part of it; it is opened later."""
+    from chunkflow_py.volume.cutout import Cutout
+    from chunkflow_py.volume.tensorstore_volume import loader_of, parsed_spec
+
+    spelling = ("--chunk-start", "--stop", "--chunk-size", "--expand-margin-size")
+    return loader_of(
+        parsed_spec(spec, driver, kvstore),
+        axes=axes,
+        cache_bytes=cache,
+        cutout=Cutout(chunk_start, stop, chunk_size, expand_margin_size, spelling),
+        output_name=output_name,
+        channels=channels,
+        voxel_size_nm=voxel_size,
+        kind=layer_type,
+    )

@@ -1,0 +1,273 @@
+"""Arrays that TensorStore opens, for reading: formats and stores that have no driver here.
+
+```
+spec        {"driver": "zarr3", "kvstore": "gs://bucket/em/"}     JSON, or an address of TensorStore
+axes        labels of the dimensions; without, xyzc for precomputed and N5, czyx for all else
+voxel size  units of the dimensions, as TensorStore takes them from the format
+```
+
+What a spec says of creating and deleting is left out: nothing is ever written.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.chunk import Chunk
+from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError, needs_extra
+from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.store.address import without_secrets
+from chunkflow_py.volume import ome
+from chunkflow_py.volume.loader import VolumeLoader
+from chunkflow_py.volume.protocol import check_channels, check_inside
+
+with needs_extra("tensorstore", "load-tensorstore"):
+    import tensorstore as ts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from chunkflow_py.chunk import Kind
+    from chunkflow_py.store.protocol import Stored
+    from chunkflow_py.volume.protocol import Opening
+
+Spec = str | dict[str, Any]
+
+_X_FIRST = ("neuroglancer_precomputed", "n5")
+_CHANGES = ("create", "delete_existing", "open", "assume_metadata")  # what is said by the call
+_ERRORS = (ValueError, TypeError, IndexError, RuntimeError, OSError)
+_WORDS = 300  # of what TensorStore says: it repeats the whole spec after that
+
+
+def parsed_spec(text: str | None, driver: str | None = None, kvstore: str | None = None) -> Spec:
+    """Return a spec of TensorStore from what options say.
+
+    Args:
+        text: JSON, the name of a file with JSON, or an address of TensorStore.
+        driver: of the array, where the spec does not say it.
+        kvstore: address or path of what it is stored in.
+
+    Raises:
+        OptionError: it is no JSON, or nothing says what to read.
+    """
+    spec: Spec = {}
+    if text is not None:
+        content, where = text, "--spec"
+        if not text.lstrip().startswith("{") and "://" not in text:
+            where, content = f"--spec {text}", _content(text)
+        if content.lstrip().startswith("{"):
+            try:
+                spec = json.loads(content)
+            except ValueError as error:
+                msg = f'{where} is no JSON: {error}; write {{"driver": …, "kvstore": …}}'
+                raise OptionError(msg) from error
+        else:
+            spec = content.strip()
+    if driver is None and kvstore is None and spec:
+        return spec
+    if isinstance(spec, str):
+        msg = f"--spec {without_secrets(spec)} says it all; leave --driver and --kvstore out"
+        raise OptionError(msg)
+    said = {"driver": driver, "kvstore": kvstore and _address(kvstore)}
+    spec = {**spec, **{key: value for key, value in said.items() if value is not None}}
+    if missing := [key for key in said if key not in spec]:
+        msg = f"nothing says the {missing[0]} of the array; give --{missing[0]}, or --spec"
+        raise OptionError(msg)
+    return spec
+
+
+def _content(path: str) -> str:
+    file = Path(path).expanduser()
+    if not file.is_file():
+        msg = f"--spec {path} is neither JSON, nor an address, nor a file; check it"
+        raise OptionError(msg)
+    return file.read_text(encoding="utf-8")
+
+
+def _address(kvstore: str) -> str:
+    """Return the address of a folder; TensorStore takes one without a scheme for no path."""
+    if "://" not in kvstore:
+        kvstore = f"file://{Path(kvstore).expanduser().absolute()}"
+    return kvstore if kvstore.endswith("/") or "|" in kvstore else f"{kvstore}/"
+
+
+class TensorStoreVolume:
+    """An array that TensorStore reads; a `Volume` that cannot be written.
+
+    Attributes: as `chunkflow_py.volume.protocol.Volume` says.
+    """
+
+    times = None
+    mips = (0,)
+    single_writer = False
+
+    def __init__(self, spec: Spec, axes: str | None = None, cache_bytes: int = 0) -> None:
+        """Open the array.
+
+        Args:
+            spec: as TensorStore takes it.
+            axes: names of the dimensions, such as ``xyzc`` (default: see the module).
+            cache_bytes: how much of what was decoded to keep.
+
+        Raises:
+            VolumeNotFoundError: there is none.
+            VolumeError: it cannot be opened, or has other axes than a volume.
+        """
+        self.url = _shown(spec)
+        if isinstance(spec, dict):
+            spec = {key: value for key, value in spec.items() if key not in _CHANGES}
+        context = ts.Context({"cache_pool": {"total_bytes_limit": cache_bytes}})
+        with _translated(f"open {self.url}"):
+            array = ts.open(
+                spec, read=True, write=False, open=True, create=False, context=context,
+                recheck_cached_data="open",
+            ).result()  # fmt: skip
+        self.dtype = np.dtype(array.dtype.numpy_dtype)
+        if self.dtype.kind not in "buif":
+            msg = f"{self.url} holds {array.dtype.name}, but a volume holds real numbers"
+            raise VolumeError(msg)
+        names = _axes(array, axes, self.url)
+        order = [names.index(axis) for axis in "czyx" if axis in names]
+        if "c" in names and array.shape[names.index("c")] == 1:
+            order = order[1:]
+        domain, layout = array.domain, array.chunk_layout.read_chunk.shape or array.shape
+        alone = {i: int(domain.inclusive_min[i]) for i in range(array.rank) if i not in order}
+        kept = [i for i in range(array.rank) if i in order]
+        self._array = array[tuple(alone.get(i, slice(None)) for i in range(array.rank))].transpose(
+            [kept.index(i) for i in order]
+        )
+        inside = self._array.domain
+        self.bounds = BoundingBox(
+            Zyx.of(inside.inclusive_min[-3:]), Zyx.of(inside.exclusive_max[-3:])
+        )
+        self.channels = int(self._array.shape[0]) if self._array.rank == 4 else None
+        self.block_size = Zyx.of(int(layout[i] or 1) for i in order[-3:])
+        self.write_unit = self.block_size
+        self.voxel_size_nm = _voxel_size(array.dimension_units, order[-3:], self.url)
+        self.kind = _kind(array)
+
+    def read(
+        self, bbox: BoundingBox, channels: Sequence[int] | None = None, *, time: int | None = None
+    ) -> Chunk:
+        """Return the voxels inside *bbox*, as `Volume.read` says; the same at all times."""
+        del time
+        check_inside(bbox, self.bounds, self.url)
+        check_channels(channels, self.channels, self.url)
+        place: tuple[Any, ...] = bbox.slices()
+        if self.channels is not None:
+            first = int(self._array.domain.inclusive_min[0])
+            chosen = range(self.channels) if channels is None else channels
+            place = ([first + c for c in chosen], *place)
+        with _translated(f"read {bbox} of {self.url}"):
+            found = self._array[place].read(order="C").result()
+        return Chunk(found, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
+
+    def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
+        """Refuse to write."""
+        del time
+        msg = f"cannot write {chunk.bbox} to {self.url}: TensorStore is only read from here"
+        raise VolumeError(msg)
+
+    def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
+        """Refuse to tell: drivers do not say it."""
+        del time
+        msg = f"which blocks {bbox} of {self.url} has is not known; open it as a volume"
+        raise VolumeError(msg)
+
+
+@dataclass
+class TensorStoreLoader(VolumeLoader):
+    """Puts an array that TensorStore reads, or a part of it, into every task.
+
+    Attributes:
+        spec: of the array.
+        axes: names of its dimensions (default: see the module).
+        cache_bytes: how much of what was decoded to keep (default: as `VolumeLoader` chooses).
+    """
+
+    spec: Spec = field(default_factory=dict)
+    axes: str | None = None
+    cache_bytes: int | None = None
+
+    @property
+    def origin(self) -> str:
+        """What is read."""
+        return self.url
+
+    def _open(self, opening: Opening) -> Any:
+        kept = opening.cache_bytes if self.cache_bytes is None else self.cache_bytes
+        found = TensorStoreVolume(self.spec, self.axes, kept)
+        check_channels(self.channels, found.channels, found.url)
+        return found
+
+
+def loader_of(spec: Spec, **settings: Any) -> TensorStoreLoader:
+    """Return the loader of a spec; *settings* are attributes of `TensorStoreLoader`."""
+    return TensorStoreLoader(url=_shown(spec), spec=spec, **settings)
+
+
+def _shown(spec: Spec) -> str:
+    """Return a spec for messages, without credentials."""
+    if isinstance(spec, str):
+        return without_secrets(spec)
+    store = spec.get("kvstore", "")
+    where = store if isinstance(store, str) else json.dumps(store, sort_keys=True)
+    more = {key: value for key, value in spec.items() if key not in ("driver", "kvstore")}
+    rest = f" {json.dumps(more, sort_keys=True)}" if more else ""
+    return without_secrets(f"{spec.get('driver')} {where}{rest}")
+
+
+@contextmanager
+def _translated(doing: str) -> Iterator[None]:
+    """Translate errors of TensorStore to one sentence.
+
+    Args:
+        doing: what is done, as in ``cannot …``.
+    """
+    try:
+        yield
+    except _ERRORS as error:
+        words = str(error).partition(" [tensorstore_spec")[0].partition(" [source locations")[0]
+        kind = VolumeNotFoundError if words.startswith("NOT_FOUND") else VolumeError
+        msg = f"TensorStore cannot {doing}: {without_secrets(words)[:_WORDS]}; check --spec"
+        raise kind(msg) from error
+
+
+def _axes(array: Any, axes: str | None, url: str) -> str:
+    """Return one letter for each dimension; one of extent 1 that is none of czyx is a dot."""
+    rank = array.rank
+    names = [str(label).lower().rstrip("^'") for label in array.domain.labels]
+    names = ["c" if name == "channel" else name for name in names]
+    if axes is not None:
+        names = [*axes.lower()]
+    elif not all(names):
+        driver = array.spec().to_json()["driver"]
+        names = [*("xyzc"[:rank] if driver in _X_FIRST else "czyx"[-rank:])]
+    extra = [i for i, name in enumerate(names) if name not in "czyx" or not name]
+    wide = [i for i in extra if i < rank and array.shape[i] != 1]
+    known = [name for i, name in enumerate(names) if i not in extra]
+    if len(names) != rank or wide or len({*known}) < len(known) or not {*"zyx"} <= {*known}:
+        msg = (
+            f"{url} has the dimensions {names} of extent {[*array.shape]}; a volume has z, y, x, "
+            "and channels c; name each by --axes, such as czyx, or choose by a transform in --spec"
+        )
+        raise VolumeError(msg)
+    return "".join("." if i in extra else name for i, name in enumerate(names))
+
+
+def _voxel_size(units: Sequence[Any], order: Sequence[int], url: str) -> tuple[float, float, float]:
+    found = [units[i] for i in order]
+    sizes = [1.0 if unit is None or unit.multiplier == 0 else unit.multiplier for unit in found]
+    names = [None if unit is None else unit.base_unit or None for unit in found]
+    return ome.nanometres(sizes, names, url)
+
+
+def _kind(array: Any) -> Kind | None:
+    said = array.spec().to_json().get("multiscale_metadata", {}).get("type")
+    return said if said in ("image", "segmentation") else None
