@@ -56,7 +56,7 @@ from chunkflow_py.queue.directory_files import (
 )
 from chunkflow_py.queue.protocol import Counts, DeadLetter, Message
 from chunkflow_py.store.folder import FolderStore
-from chunkflow_py.store.local import make_folder, os_errors, write_whole
+from chunkflow_py.store.local import absolute, make_folder, os_errors, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -87,7 +87,7 @@ class DirectoryQueue:
         Raises:
             QueueError: there is none, or the folder holds other things.
         """
-        self._root = os.fspath(Path(path).expanduser().absolute())
+        self._root = absolute(path)
         self.url = f"file://{self._root}"
         self._mark = f"{self._root}/queue"
         # Used by several threads without a lock: each step is harmless, claims are won on disk.

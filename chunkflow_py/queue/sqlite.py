@@ -35,7 +35,7 @@ from urllib.parse import quote
 from chunkflow_py.errors import QueueError, VolumeError
 from chunkflow_py.queue.mounts import shared_file_system
 from chunkflow_py.queue.protocol import Counts, DeadLetter, Message
-from chunkflow_py.store.local import make_folder
+from chunkflow_py.store.local import absolute, make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -83,7 +83,7 @@ class SqliteQueue:
         Raises:
             QueueError: there is none, it is no queue, or machines share its file system.
         """
-        self._path = Path(path).expanduser().absolute()
+        self._path = Path(absolute(path))
         self.url = f"sqlite://{self._path}"
         self._clock = clock or _since_boot
         self._waits = clock is None

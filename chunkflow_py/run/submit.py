@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.errors import OptionError
+from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.hooks import HasFiles, ReadsFrom, RunsCode, WritesTo, WritesToSeveral
 from chunkflow_py.memory import describe_bytes
 from chunkflow_py.queue.body import BodyError, body_text, parse_body
 from chunkflow_py.queue.protocol import address_of, open_queue
 from chunkflow_py.run.spec import File, Spec, Stage, options_of, sha256_of
 from chunkflow_py.run.stage_line import create_outputs, prepared
+from chunkflow_py.store.local import absolute
+from chunkflow_py.volume.location import Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from chunkflow_py.run.home import RunHome
     from chunkflow_py.run.stage_line import Expectation, StageLine
     from chunkflow_py.stages import Operator
-    from chunkflow_py.volume.location import Location
 
 logger = logging.getLogger(__name__)
 
@@ -208,10 +210,7 @@ def spec_of(
                 source=line.source_words,
                 mip=line.mip,
                 options=tuple(
-                    options_of(
-                        words[0],
-                        {k: _marked(v, marks) for k, v in op.options.items()} | _places(op.body),
-                    )
+                    options_of(words[0], _covered(op, marks))
                     for op, words in zip(line.operators, line.words, strict=True)
                 ),
                 plan=said,
@@ -299,7 +298,7 @@ def default_queue(run: str) -> str:
     if separator and scheme != "file":
         msg = f"the run is at {run}, for which a queue must be named; give --queue sqs://NAME"
         raise OptionError(msg)
-    return f"sqlite://{Path(path if separator else run).expanduser().absolute()}/queue.sqlite"
+    return f"sqlite://{absolute(path if separator else run)}/queue.sqlite"
 
 
 def _files(operators: Iterable[Operator]) -> dict[str, tuple[File, Path]]:
@@ -317,16 +316,46 @@ def _files(operators: Iterable[Operator]) -> dict[str, tuple[File, Path]]:
     return found
 
 
-def _places(body: Any) -> dict[str, Any]:
-    """Return where an operator reads and writes: a relative path is another one elsewhere."""
-    places: dict[str, Any] = {}
-    if isinstance(body, ReadsFrom):
-        places["reads"] = body.origin
+def _covered(operator: Operator, marks: dict[str, str]) -> dict[str, Any]:
+    """Return the options of a command, with the files of the run and where it reads and writes.
+
+    A relative path is another one in another folder, and one place has many spellings.
+    """
+    body, places = operator.body, {}
+    if isinstance(body, ReadsFrom) and body.origin is not None:
+        places["reads"] = [spelled_alike(body.origin)]
     if isinstance(body, WritesToSeveral):
-        places["writes"] = body.destinations
+        places["writes"] = [spelled_alike(place) for place in body.destinations]
     elif isinstance(body, WritesTo):
-        places["writes"] = body.destination
-    return places
+        places["writes"] = [spelled_alike(body.destination)]
+    known = [place for some in places.values() for place in some]
+    options = {
+        name: _placed(_marked(value, marks), known) for name, value in operator.options.items()
+    }
+    return options | places
+
+
+def spelled_alike(place: str) -> str:
+    """Return what is the same for every spelling of a local path; other places stay."""
+    scheme, separator, path = place.partition("://")
+    if separator and scheme != "file":
+        return place
+    return f"file://{os.path.realpath(os.path.expanduser(path if separator else place))}"  # noqa: PTH111
+
+
+def _placed(value: Any, places: Sequence[str]) -> Any:
+    """Return an option that says one of *places*, or how its name begins, spelled like it."""
+    if not isinstance(value, str) or not value.strip("/"):
+        return value
+    try:
+        location = Location.parse(value)
+    except VolumeError:
+        return value
+    where = spelled_alike(location.store_url)
+    if not any(place.startswith(where) for place in places):
+        return value
+    form = f"{location.scheme}://" if location.scheme else ""
+    return f"{form}{where}{f':{location.dataset}' if location.dataset else ''}"
 
 
 def _marked(value: Any, marks: dict[str, str]) -> Any:

@@ -27,6 +27,7 @@ from chunkflow_py.failpoints import reached, removed
 from chunkflow_py.store.keys import check_key
 from chunkflow_py.store.local import (
     TEMPORARY_PREFIX,
+    absolute,
     make_folder,
     os_errors,
     sync,
@@ -54,7 +55,7 @@ class FolderStore:
 
     def __init__(self, path: str) -> None:
         """Open a folder, which need not exist yet."""
-        self._root = os.fspath(Path(path).expanduser().absolute())
+        self._root = absolute(path)
         self._under = self._root.rstrip("/") + "/"
         self.url = f"file://{self._root}"
 

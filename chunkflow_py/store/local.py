@@ -50,6 +50,19 @@ _REMEDIES = {
 }
 
 
+def absolute(path: str | os.PathLike[str]) -> str:
+    """Return a path from the root, spelled the same by all who mean it: without ``.`` and ``..``.
+
+    Links stay as they are, which other machines may resolve otherwise, unless one comes before a
+    ``..``, which then leads elsewhere than it seems.
+    """
+    whole = os.fspath(Path(path).expanduser().absolute())
+    if ".." not in whole.split("/"):
+        return whole
+    short = os.path.normpath(whole)
+    return short if os.path.realpath(short) == os.path.realpath(whole) else os.path.realpath(whole)
+
+
 def write_whole(
     path: str | os.PathLike[str], data: bytes | memoryview, *, fsync: bool = True
 ) -> None:

@@ -348,3 +348,19 @@ def test_a_relative_path_is_another_one_in_another_folder(folder, monkeypatch):
     monkeypatch.chdir(folder)
     say(f"submit --run t --fork r {line}")
     assert list(RunHome("t").spec.reused) == ["threshold"]
+
+
+def test_one_place_is_the_same_however_it_is_spelled(folder):
+    """A line is the same run again with other spellings of its paths; another format is not."""
+    address = f"--run {folder}/r --queue sqlite://tasks.sqlite"
+    say(f"submit {address} {LINE} threshold {SAVE} zarr://mask.zarr")
+    (folder / "deep").mkdir()
+    (folder / "link").symlink_to(folder / "deep")
+    other = LINE.replace("image.zarr", f"{folder}/deep/../image.zarr/")
+    mask = f"zarr://file://{folder}/link/../mask.zarr/"
+    address = "--run ./deep/../r/ --queue sqlite://deep/../tasks.sqlite"
+    told = say(f"submit {address} {other} threshold {SAVE} {mask}")
+    assert "sent 0 tasks" in told
+    assert "the run was there already" in told
+    say(f"submit {address} {other} threshold {SAVE} zarr2://mask.zarr", code=2)
+    say(f"submit {address} {other} threshold {SAVE} zarr://masks.zarr", code=2)

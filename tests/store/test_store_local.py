@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
-from chunkflow_py.store.local import of_each_file, os_errors, replacing, write_whole
+from chunkflow_py.store.local import absolute, of_each_file, os_errors, replacing, write_whole
 
 
 def names(folder):
@@ -158,3 +158,14 @@ def test_small_files_are_worked_on_by_threads_where_that_waits(seconds: float) -
     assert any(name.startswith("files") for _, name in found) == (seconds > 0)
     assert of_each_file(work, range(3), 4, "files")[2][0] == 2
     assert of_each_file(work, [], 4, "files") == []
+
+
+def test_a_path_is_spelled_in_one_way(tmp_path, monkeypatch):
+    """A ``..`` leads where the system says, also after a link; other links stay as they are."""
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "deep")
+    monkeypatch.chdir(tmp_path)
+    top = str(tmp_path)
+    assert absolute("./em/") == absolute("far/../em") == f"{top}/em"
+    assert absolute("link/em") == f"{top}/link/em"
+    assert absolute("link/../em") == f"{top}/far/em"
