@@ -84,11 +84,20 @@ class Operator:
 
 @dataclass
 class Source:
-    """The first command of a line: it makes the tasks."""
+    """The first command of a line: it makes the tasks.
+
+    Attributes:
+        name: label for messages.
+        body: what the command returned.
+        options: of the command, by their names, defaults included.
+        work: what is done with each task before the rest of the line, if the body brings it:
+            ``work``, task -> task.
+    """
 
     name: str
     body: Iterable[Task]
     options: dict[str, Any] = field(default_factory=dict)
+    work: Operator | None = None
 
 
 @dataclass
@@ -147,6 +156,8 @@ class StageCommand(click.Command):
                 named[param.type.direction].extend(value)
         stage = self._make(label, body, tuple(named["in"]), tuple(named["out"]), ctx.params)
         stage.options = options
+        if isinstance(stage, Source) and stage.work is not None:
+            stage.work.options = options
         return stage
 
 
@@ -260,6 +271,7 @@ def source(function: Callable[..., Any]) -> StageCommand:
     """Make a command whose body is an iterable of tasks; it can only begin a line."""
 
     def make(name: str, body: Iterable[Task], *_: object) -> Source:
-        return Source(name, body)
+        work = getattr(body, "work", None)
+        return Source(name, body, work=work and Operator(name, "write", work, work))
 
     return _decorate(function, make)

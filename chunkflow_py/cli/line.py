@@ -82,5 +82,9 @@ def check_source_first(stages: Sequence[Operator | Source | Verb]) -> None:
 
 
 def operators_of(stages: Sequence[Operator | Source | Verb]) -> Iterator[Operator]:
-    """Yield the operators of a line."""
-    return (stage for stage in stages if isinstance(stage, Operator))
+    """Yield the operators of a line; the first may be what its source does with each task."""
+    for stage in stages:
+        if isinstance(stage, Operator):
+            yield stage
+        elif isinstance(stage, Source) and stage.work is not None:
+            yield stage.work

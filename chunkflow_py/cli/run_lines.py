@@ -62,12 +62,13 @@ def stage_lines(
             )
             msg = f"stage {len(lines) + 1} {what}; mend the line"
             raise OptionError(msg)
+        words = tuple(part.words for part in group if any(operators_of([part.stage])))
         lines.append(
             StageLine(
                 name or _name(operators, {line.name for line in lines}),
                 stages[0],
                 operators,
-                tuple(part.words for part in group[1:]),
+                words,
                 group[0].words,
                 mip,
                 device_class,

@@ -1,0 +1,147 @@
+"""Mesh the objects of a chunk.
+
+Example: chunkflow generate-tasks -v seg -c 64 512 512 load-precomputed -v seg \
+  --expand-margin-size auto mesh -o seg then mesh-manifest -v seg
+
+Each task writes a fragment for each of its objects. With one voxel more than its box, which the
+loader reads by --expand-margin-size auto, fragments of neighbours join without a gap; surfaces are
+closed where the volume ends. --output-path is a precomputed volume, whose info then names the
+folder of its meshes, or that folder itself. Coordinates are nanometres of the volume, xyz, as
+Neuroglancer and igneous have them.
+
+The files are ID:0:BOX (precomputed), of which mesh-manifest makes lists for Neuroglancer; or ID.ply
+and ID.obj, where the task is all of the volume, else ID_BOX.ply.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.params import NUMBERS, floats_option, input_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.segmentation.mesh_format import Mesh
+    from chunkflow_py.segmentation.mesh_saver import MeshSaver
+
+SECTION = "objects"
+
+
+def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
+    """Return the surface of each object of a chunk, by marching cubes, by their ids.
+
+    Args:
+        chunk: labels, (z, y, x) or (1, z, y, x), 0 is background.
+        settings: of `chunkflow_py.segmentation.mesh.create_meshes`: ``box``, ``voxel_size_nm``,
+            ``simplification_factor``, ``max_simplification_error``, ``ids``, ``skip_ids``,
+            ``dust_threshold``.
+
+    Raises:
+        ChunkError: the voxels are no labels.
+        MissingExtraError: zmesh is not installed.
+    """
+    from chunkflow_py.segmentation.mesh import create_meshes
+
+    return dict(create_meshes(chunk, **settings))
+
+
+@operator("write")
+@input_option(help="Name of the chunk of labels.")
+@click.option(
+    "--mip",
+    "-m",
+    type=click.IntRange(min=0),
+    help="Level of the volume at --output-path that has the chunk's voxels.  [default: by their "
+    "size]",
+)
+@floats_option("--voxel-size", "-v", help="Edge lengths of a voxel, nm.  [default: the chunk's]")
+@click.option(
+    "--output-path",
+    "-o",
+    default="file:///tmp/mesh/",
+    show_default=True,
+    help="URL of a precomputed volume, or of a folder for the files.",
+)
+@click.option(
+    "--output-format",
+    "-t",
+    type=click.Choice(["ply", "obj", "precomputed"]),
+    default="precomputed",
+    show_default=True,
+    help="Format of the files.",
+)
+@click.option(
+    "--simplification-factor",
+    "-f",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    help="How many times fewer triangles to aim at; 0: keep all.",
+)
+@click.option(
+    "--max-simplification-error",
+    "-e",
+    type=click.FloatRange(min=0),
+    default=40,
+    show_default=True,
+    help="By how much the surface may move meanwhile, nm.",
+)
+@click.option("--skip-ids", "-s", type=NUMBERS, help="Ids of objects to leave out, such as 7,12.")
+@click.option("--ids", type=NUMBERS, help="Ids of the only objects to mesh, such as 7,12.")
+@click.option(
+    "--dust-threshold",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Leave out objects of fewer voxels in their task.",
+)
+@click.option(
+    "--manifest/--no-manifest",
+    default=False,
+    show_default=True,
+    help="Add each fragment to the list of its object at once; mesh-manifest is faster.",
+)
+@click.option(
+    "--shard/--no-shard",
+    default=False,
+    show_default=True,
+    help="Not supported: use mesh-manifest --multires.",
+)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    input_name: str,
+    mip: int | None,
+    voxel_size: tuple[float, float, float] | None,
+    output_path: str,
+    output_format: Literal["ply", "obj", "precomputed"],
+    manifest: bool,
+    shard: bool,
+    skip_ids: tuple[int, ...] | None,
+    **settings: Any,
+) -> MeshSaver:
+    """Check what the options say together; nothing is opened yet."""
+    from chunkflow_py.segmentation.mesh_saver import MeshSaver
+    from chunkflow_py.volume.location import Location
+
+    if shard:
+        msg = (
+            "--shard would pack the fragments of a task into a file that only igneous reads, by "
+            "its package mapbuffer; leave it out, and let mesh-manifest --multires make one file "
+            "of each object, in several levels of detail"
+        )
+        raise OptionError(msg)
+    if manifest and output_format != "precomputed":
+        msg = f"--manifest lists fragments of --output-format precomputed, not of {output_format}"
+        raise OptionError(msg)
+    line_mip = (ctx.parent.params.get("mip") if ctx.parent else None) or 0
+    settings["skip_ids"] = skip_ids or ()
+    place = Location.parse(output_path).store_url
+    return MeshSaver(
+        place, input_name, output_format, voxel_size, mip, line_mip, manifest, settings
+    )
