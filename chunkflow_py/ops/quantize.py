@@ -66,8 +66,10 @@ def _quantize(planes: NDArray[Any], top: float, out: NDArray[Any]) -> int:
 
     # Single precision, as the network's own output, unless the map itself is finer.
     precision = np.float64 if planes.dtype == np.float64 else np.float32
-    values = planes.mean(axis=0, dtype=precision) / precision(top)
-    if np.isnan(values).any():
+    values = planes[0] if len(planes) == 1 else planes.mean(axis=0, dtype=precision)
+    if top != 1:
+        values = np.divide(values, precision(top), dtype=precision)
+    if np.isnan(values.min(initial=0)):  # which is so if one of them is
         msg = "a voxel to quantize is NaN; find the operator that made it"
         raise ChunkError(msg)
     return map_to_integer(values, out)

@@ -132,10 +132,12 @@ def map_to_integer(values: NDArray[Any], out: NDArray[Any]) -> int:
     Returns:
         How many voxels were clamped.
     """
-    section = values.astype(np.float32 if values.dtype.itemsize < 4 else values.dtype)
-    clamped = int(np.count_nonzero((section < 0) | (section > 1)))
-    np.clip(section, 0, 1, out=section)
-    section *= section.dtype.type(np.iinfo(out.dtype).max)
+    values = values.astype(np.float32 if values.dtype.itemsize < 4 else values.dtype, copy=False)
+    clamped = 0
+    if values.size and not (values.min() >= 0 and values.max() <= 1):
+        clamped = int(np.count_nonzero((values < 0) | (values > 1)))
+        values = np.clip(values, 0, 1)
+    section = values * values.dtype.type(np.iinfo(out.dtype).max)
     np.rint(section, out=section)
     out[...] = section
     return clamped
