@@ -6,8 +6,9 @@ A JSON file, with one entry for each channel of the image, in voxel values as th
     {"version": 1,
      "channels": [{"mean": 131.2, "std": 24.9, "percentiles": {"1": 61, "99": 187.5}}]}
 
-An entry may lack what is not used. Any other key is an error, or a mistyped one would pass in
-silence.
+``chunkflow sum-statistics URL --output FILE`` writes it for a volume that compute-statistics has
+counted, with count, min and max, which are not used here. An entry may lack what is not used. Any
+other key is an error, or a mistyped one would pass in silence.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from chunkflow_py.errors import ChunkError, OptionError
+from chunkflow_py.intensity.histogram import PERCENTILES as ALL_PERCENTILES
+from chunkflow_py.intensity.histogram import Histogram, histogram_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import numpy as np
     from numpy.typing import NDArray
 
 VERSION = 1
 PERCENTILES = (1.0, 99.0)  # what becomes 0 and 1 unless something else is said
-_CHANNEL_KEYS = ("mean", "std", "percentiles")
+_CHANNEL_KEYS = ("count", "mean", "std", "min", "max", "percentiles")
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,17 @@ def read_statistics(path: str) -> tuple[ChannelStatistics, ...]:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         msg = f"--normalize-statistics {path} does not exist (looked in {Path.cwd()})"
+        if "://" in path:
+            msg = (
+                f"--normalize-statistics {path} is no file of this machine; copy it, or add up "
+                f"what is counted there by chunkflow sum-statistics {path} --output statistics.json"
+            )
+        raise OptionError(msg) from error
+    except IsADirectoryError as error:
+        msg = (
+            f"--normalize-statistics {path} is a folder; add up what is counted there by "
+            f"chunkflow sum-statistics {path} --output statistics.json, and give that file"
+        )
         raise OptionError(msg) from error
     except (OSError, ValueError) as error:
         msg = f"--normalize-statistics {path} is no JSON file: {error}"
@@ -167,7 +180,7 @@ def _check_keys(found: dict[str, Any], known: tuple[str, ...], where: str) -> No
 
 def statistics_of(
     chunks: Iterable[NDArray[Any]],
-    percentiles: Iterable[float] = (0, 0.1, 1, 2, 5, 50, 95, 98, 99, 99.8, 99.9, 100),
+    percentiles: Iterable[float] = ALL_PERCENTILES,
 ) -> dict[str, Any]:
     """Return the statistics of a dataset, as a statistics file holds them.
 
@@ -181,7 +194,7 @@ def statistics_of(
     Raises:
         ChunkError: the type is another, chunks differ, or there is no voxel.
     """
-    counts: NDArray[np.int64] | None = None
+    total: Histogram | None = None
     first: tuple[np.dtype[Any], int] | None = None
     for chunk in chunks:
         array = chunk[None] if chunk.ndim == 3 else chunk
@@ -195,43 +208,9 @@ def statistics_of(
                 f"of {first[0]}; the chunks must be of one dataset"
             )
             raise ChunkError(msg)
-        if counts is None:
-            counts = np.zeros((len(array), 256**array.dtype.itemsize), np.int64)
-        lowest = int(np.iinfo(array.dtype).min)
-        for index, channel in enumerate(array):
-            for section in channel:  # counting needs 8 bytes a voxel
-                shifted = section.ravel().astype(np.intp) - lowest
-                counts[index] += np.bincount(shifted, minlength=counts.shape[1])
-    if counts is None or first is None or not counts[0].sum():
+        counted = histogram_of(array, per_section=False)
+        total = counted if total is None else total + counted
+    if total is None or not total.counts.any():
         msg = "there is no voxel to take statistics of"
         raise ChunkError(msg)
-    lowest, wanted = int(np.iinfo(first[0]).min), tuple(percentiles)
-    return {
-        "version": VERSION,
-        "channels": [_statistics_of_counts(count, lowest, wanted) for count in counts],
-    }
-
-
-def _statistics_of_counts(
-    counts: NDArray[np.int64], lowest: int, percentiles: tuple[float, ...]
-) -> dict[str, Any]:
-    """Return mean, deviation and percentiles, of counts of the values from *lowest* on."""
-    # Integers of Python do not overflow, so that the sums are exact.
-    present = [(lowest + int(i), int(counts[i])) for i in np.flatnonzero(counts)]
-    number = sum(count for _, count in present)
-    total = sum(value * count for value, count in present)
-    squares = sum(value * value * count for value, count in present)
-    below = np.cumsum(counts)
-
-    def percentile(wanted: float) -> float:
-        rank = wanted / 100 * (number - 1)
-        low = int(rank)
-        ranks = (low, min(low + 1, number - 1))
-        a, b = (lowest + int(i) for i in np.searchsorted(below, ranks, side="right"))
-        return a + (b - a) * (rank - low)
-
-    return {
-        "mean": total / number,
-        "std": math.sqrt((number * squares - total * total) / (number * number)),
-        "percentiles": {f"{wanted:g}": percentile(wanted) for wanted in percentiles},
-    }
+    return {"version": VERSION, "channels": total.statistics(percentiles)}

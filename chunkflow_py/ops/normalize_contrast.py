@@ -1,27 +1,28 @@
 """Clip the tails of the histogram of each section and stretch the rest.
 
 Example: chunkflow load-h5 -f raw.h5 normalize-contrast --lower-clip-fraction 0.01 save-h5 -f n.h5
+
+Without --levels the histograms are those of the chunk, so that one section looks different from
+chunk to chunk. For a volume in chunks, count it first by compute-statistics --statistics-path URL
+and give that URL as --levels: the histograms of whole sections give the same bytes however the
+volume is cut. Luminance levels of igneous (LAYER/levels/MIP) do as well.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.stages import makes, transform
+from chunkflow_py.stages import transform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
     from chunkflow_py.chunk import Chunk
+    from chunkflow_py.intensity.levels import SectionLevels
 
 
-@makes(lambda read: read)
 def normalize_contrast(
     chunk: Chunk,
     lower_clip_fraction: float = 0.01,
@@ -30,6 +31,7 @@ def normalize_contrast(
     maxval: int = 255,
     *,
     per_section: bool = True,
+    levels: SectionLevels | str | None = None,
 ) -> Chunk:
     """Return *chunk* with the grey values between two quantiles stretched to [minval, maxval].
 
@@ -47,79 +49,87 @@ def normalize_contrast(
         upper_clip_fraction: of the counted voxels, in [0, 1).
         minval: what the lower grey value becomes.
         maxval: what the upper grey value becomes.
-        per_section: a histogram a section (z), or one for the whole chunk.
+        per_section: a histogram a section (z), or one for the whole chunk, or volume.
+        levels: URL of the histograms of whole sections, or these, with fractions of their own
+            (default: the histograms of the chunk).
 
     Returns:
         A chunk of the same shape and dtype.
 
     Raises:
         ChunkError: the dtype is another one, or cannot hold *maxval*.
+        VolumeError: a section has no histogram among *levels*.
     """
     import numpy as np
+
+    from chunkflow_py.intensity.contrast import clip_limits, stretched
+    from chunkflow_py.intensity.histogram import value_counts
+    from chunkflow_py.intensity.levels import SectionLevels
 
     if chunk.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)):
         msg = f"normalize-contrast takes uint8 or uint16, but chunk {chunk.bbox} is {chunk.dtype}"
         raise ChunkError(msg)
-    levels = int(np.iinfo(chunk.dtype).max) + 1
-    if maxval >= levels:
-        msg = f"--maxval {maxval} does not fit into {chunk.dtype}; the largest is {levels - 1}"
+    if maxval > (largest := np.iinfo(chunk.dtype).max):
+        msg = f"--maxval {maxval} does not fit into {chunk.dtype}; the largest is {largest}"
         raise ChunkError(msg)
-    result = np.empty(chunk.shape, chunk.dtype)
-    sources = chunk.array.reshape(-1, *chunk.size)
-    for source, target in zip(sources, result.reshape(-1, *chunk.size), strict=True):
-        counts = np.stack([np.bincount(section.ravel(), minlength=levels) for section in source])
-        if not per_section:
-            counts[:] = counts.sum(axis=0)
-        for z, section in enumerate(source):
-            lower, upper = _limits(counts[z], lower_clip_fraction, upper_clip_fraction)
-            grey = np.arange(levels, dtype=np.float64)
-            if lower < upper:
-                grey = minval + (grey - lower) * ((maxval - minval) / (upper - lower))
-            table = np.rint(np.clip(grey, minval, maxval)).astype(chunk.dtype)
-            np.take(table, section, out=target[z], mode="clip")
-    return chunk.with_array(result)
+    fractions = (lower_clip_fraction, upper_clip_fraction)
+    array = chunk.array.reshape(-1, *chunk.size)
+    if levels is None:
+        counts = value_counts(array, per_section=per_section)
+        limits = [[clip_limits(row, *fractions) for row in rows] for rows in counts]
+    else:
+        if isinstance(levels, str):
+            levels = SectionLevels(levels, *fractions, per_section)
+        limits = levels.limits_of(chunk)
+    return chunk.with_array(stretched(array, limits, minval, maxval).reshape(chunk.shape))
 
 
-def _limits(counts: NDArray[Any], lower_fraction: float, upper_fraction: float) -> tuple[int, int]:
-    import numpy as np
+@dataclass
+class ContrastNormalizer:
+    """Normalises the contrast of every task's chunk.
 
-    counted = np.cumsum(np.concatenate([[0], counts[1:]]))
-    total = int(counted[-1])
-    if total == 0:
-        return 0, 0
-    lower = int(np.searchsorted(counted, lower_fraction * total, side="right"))
-    upper = int(np.searchsorted(counted, (1 - upper_fraction) * total, side="left"))
-    return lower, min(max(lower, upper), len(counts) - 1)
+    Attributes:
+        options: of `normalize_contrast`, without the levels.
+        levels: histograms of whole sections, kept from task to task.
+    """
+
+    options: dict[str, Any]
+    levels: SectionLevels | None = None
+    keeps_voxels: ClassVar[bool] = True
+
+    @property
+    def origin(self) -> str | None:
+        """Where the histograms lie."""
+        return None if self.levels is None else self.levels.place
+
+    def __call__(self, chunk: Chunk) -> Chunk:
+        """Return the chunk with another contrast."""
+        return normalize_contrast(chunk, levels=self.levels, **self.options)
 
 
 _FRACTION = click.FloatRange(0, 1, max_open=True)
 
 
+# fmt: off
 @transform
-@click.option(
-    "--lower-clip-fraction",
-    "-l",
-    type=_FRACTION,
-    default=0.01,
-    show_default=True,
-    help="Fraction of the darkest voxels to clip.",
-)
-@click.option(
-    "--upper-clip-fraction",
-    "-u",
-    type=_FRACTION,
-    default=0.01,
-    show_default=True,
-    help="Fraction of the brightest voxels to clip.",
-)
+@click.option("--lower-clip-fraction", "-l", type=_FRACTION, default=0.01, show_default=True,
+              help="Fraction of the darkest voxels to clip.")
+@click.option("--upper-clip-fraction", "-u", type=_FRACTION, default=0.01, show_default=True,
+              help="Fraction of the brightest voxels to clip.")
 @click.option("--minval", type=click.IntRange(min=0), default=1, show_default=True,
-              help="Smallest grey value of the result.")  # fmt: skip
+              help="Smallest grey value of the result.")
 @click.option("--maxval", type=click.IntRange(min=1), default=255, show_default=True,
-              help="Largest grey value of the result.")  # fmt: skip
+              help="Largest grey value of the result.")
 @click.option("--per-section/--whole", default=True, show_default=True,
-              help="A histogram for each section, or one for the whole chunk.")  # fmt: skip
-def command(**options: Any) -> Callable[[Chunk], Chunk]:
+              help="A histogram for each section, or one for the whole chunk (with --levels: the "
+                   "whole volume).")
+@click.option("--levels", "--levels-path", metavar="URL",
+              help="Histograms of whole sections: by compute-statistics, or luminance levels.")
+@click.option("--min-coverage", type=click.FloatRange(0, 1), default=1.0, show_default=True,
+              help="Share of a section that must have been counted in --levels.")
+def command(levels: str | None, min_coverage: float, **options: Any) -> ContrastNormalizer:
     """Check that the fractions leave something to stretch, and that the range is one."""
+    # fmt: on
     lower, upper = options["lower_clip_fraction"], options["upper_clip_fraction"]
     if lower + upper >= 1:
         msg = (
@@ -130,4 +140,9 @@ def command(**options: Any) -> Callable[[Chunk], Chunk]:
     if options["minval"] >= options["maxval"]:
         msg = f"--minval {options['minval']} must be below --maxval {options['maxval']}"
         raise OptionError(msg)
-    return partial(normalize_contrast, **options)
+    if levels is None:
+        return ContrastNormalizer(options)
+    from chunkflow_py.intensity.levels import SectionLevels
+
+    found = SectionLevels(levels, lower, upper, options["per_section"], min_coverage)
+    return ContrastNormalizer(options, found)

@@ -127,7 +127,7 @@ GOOD = {"mean": 1, "std": 2, "percentiles": {"1": 3, "99": 4, "50": 3}}
         ([GOOD | {"mean": float("nan")}], {}, "mean of channel 0 .* is nan"),
         ([GOOD | {"mean": True}], {}, "mean of channel 0 .* is True"),
         ([GOOD | {"std": "2"}], {}, "std of channel 0 .* is '2'"),
-        ([GOOD | {"sdt": 2}], {}, "channel 0 .* holds 'sdt'; only mean, std, percentiles"),
+        ([GOOD | {"sdt": 2}], {}, "channel 0 .* holds 'sdt'; only count, mean, std"),
         ([3], {}, "channel 0 .* is 3; it must be an object"),
         ([], {}, "must list an entry for each channel"),
         ([GOOD | {"percentiles": [1, 99]}], {}, "percentiles of channel 0 .* must be an object"),

@@ -1,0 +1,103 @@
+"""Contrast from a histogram: which grey values to clip, and the table that stretches the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+
+def clip_limits(
+    counts: NDArray[Any], lower_fraction: float, upper_fraction: float
+) -> tuple[int, int]:
+    """Return the grey values between which nothing is clipped.
+
+    Voxels of value 0 hold no image and are not counted.
+
+    Args:
+        counts: voxels of the grey values 0, 1, 2, …
+        lower_fraction: at most this share of the counted voxels is darker than the first.
+        upper_fraction: at most this share is brighter than the second.
+
+    Returns:
+        Two grey values, the second not below the first; 0 and 0 where nothing is counted.
+    """
+    counted = np.cumsum(np.concatenate([[0], counts[1:]]))
+    total = int(counted[-1])
+    if total == 0:
+        return 0, 0
+    lower = int(np.searchsorted(counted, lower_fraction * total, side="right"))
+    upper = int(np.searchsorted(counted, (1 - upper_fraction) * total, side="left"))
+    return lower, min(max(lower, upper), len(counts) - 1)
+
+
+def stretch_table(
+    dtype: np.dtype[Any], lower: float, upper: float, minval: float, maxval: float
+) -> NDArray[Any]:
+    """Return what each grey value of *dtype* becomes where *lower* to *upper* are stretched.
+
+    Args:
+        dtype: uint8 or uint16, of the grey values and of the table.
+        lower: becomes *minval*, as all below it.
+        upper: becomes *maxval*, as all above it; where it is not above *lower*, grey values are
+            only clipped to the range.
+        minval: of the result.
+        maxval: of the result.
+    """
+    grey = np.arange(int(np.iinfo(dtype).max) + 1, dtype=np.float64)
+    if lower < upper:
+        grey = minval + (grey - lower) * ((maxval - minval) / (upper - lower))
+    return np.rint(np.clip(grey, minval, maxval)).astype(dtype)
+
+
+def apply_table(
+    table: NDArray[Any], source: NDArray[Any], out: NDArray[Any] | None = None
+) -> NDArray[Any]:
+    """Return the entry of *table* for each voxel.
+
+    Args:
+        table: as long as the type of the voxels has values.
+        source: uint8 or uint16, any shape.
+        out: where to put it, contiguous; new unless given.
+    """
+    result = np.empty(source.shape, table.dtype) if out is None else out
+    source = np.ascontiguousarray(source)
+    pairs = (
+        source.dtype == np.uint8
+        and table.dtype == np.uint8
+        and source.size >= 2**18
+        and source.size % 2 == 0
+    )
+    if not pairs:
+        return np.take(table, source, out=result, mode="clip")
+    # Two voxels at a time: half as many look-ups, in a table that fits into the cache.
+    both = (table[None, :].astype(np.uint16) | (table[:, None].astype(np.uint16) << 8)).ravel()
+    np.take(both, source.ravel().view(np.uint16), out=result.ravel().view(np.uint16), mode="clip")
+    return result
+
+
+def stretched(
+    channels: NDArray[Any],
+    limits: Sequence[Sequence[tuple[int, int]]],
+    minval: float,
+    maxval: float,
+) -> NDArray[Any]:
+    """Return an image with the grey values between limits stretched to [minval, maxval].
+
+    Args:
+        channels: (c, z, y, x), uint8 or uint16.
+        limits: for each channel those of each section, or one pair for all; see `clip_limits`.
+        minval: what the lower limit becomes.
+        maxval: what the upper limit becomes.
+    """
+    result = np.empty(channels.shape, channels.dtype)
+    for source, target, rows in zip(channels, result, limits, strict=True):
+        parts = [(source, target)] if len(rows) == 1 else zip(source, target, strict=True)
+        for (part, out), (lower, upper) in zip(parts, rows, strict=True):
+            apply_table(stretch_table(channels.dtype, lower, upper, minval, maxval), part, out)
+    return result

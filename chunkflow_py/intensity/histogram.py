@@ -1,0 +1,299 @@
+"""Histograms of grey values: exact for integers, in bins for floating point.
+
+Those of parts of a volume add up to that of the whole: integers give the same counts, mean,
+deviation and percentiles however the volume is cut; in bins the counts do, and mean and deviation
+agree to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from chunkflow_py.errors import ChunkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+# More values than any image of 16 bits has; a table of them per section still fits into memory.
+_MOST_VALUES = 2**16
+PERCENTILES = (0, 0.1, 1, 2, 5, 50, 95, 98, 99, 99.8, 99.9, 100)
+
+
+class Bins(NamedTuple):
+    """Bins of equal width: *number* of them from *low* to *high*; the last one holds *high*."""
+
+    low: float
+    high: float
+    number: int
+
+
+class _Moments(NamedTuple):
+    """Of the voxels that bins count: columns of `Histogram.moments`."""
+
+    number: Any
+    mean: Any
+    squares: Any  # sum of the squared distances from the mean
+    least: Any
+    largest: Any
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How many voxels have which value, for each channel and section.
+
+    Attributes:
+        counts: (c, s, n) int64; s is 1 where sections are taken together. Of integers, the
+            voxels of value ``lowest + i``; with *bins* those below them, in each, and above.
+        lowest: value of the first count.
+        bins: of floating-point voxels.
+        moments: (c, s, 5) float64, with *bins*: number, mean, sum of squared distances from it,
+            least and largest value.
+        not_finite: NaN and infinite voxels, which are not counted.
+    """
+
+    counts: NDArray[np.int64]
+    lowest: int = 0
+    bins: Bins | None = None
+    moments: NDArray[np.float64] | None = None
+    not_finite: int = 0
+
+    @property
+    def channels(self) -> int:
+        """Number of channels."""
+        return len(self.counts)
+
+    def whole(self) -> Histogram:
+        """Return that of all sections together."""
+        counts = self.counts.sum(axis=1, keepdims=True)
+        moments = None if self.moments is None else _joined(self.moments)
+        return replace(self, counts=counts, moments=moments)
+
+    def section(self, index: int) -> Histogram:
+        """Return that of one section."""
+        moments = None if self.moments is None else self.moments[:, index : index + 1]
+        counts = self.counts[:, index : index + 1]
+        return replace(self, counts=counts, moments=moments, not_finite=0)
+
+    def __add__(self, other: Histogram) -> Histogram:
+        """Return the histogram of both, which have the same channels, sections and bins."""
+        lowest = min(self.lowest, other.lowest)
+        ends = [h.lowest + h.counts.shape[2] for h in (self, other)]
+        counts = np.zeros((*self.counts.shape[:2], max(ends) - lowest), np.int64)
+        for each, end in zip((self, other), ends, strict=True):
+            counts[:, :, each.lowest - lowest : end - lowest] += each.counts
+        moments = None
+        if self.moments is not None and other.moments is not None:
+            pairs = np.stack([self.moments, other.moments], axis=2)  # (c, s, 2, 5)
+            moments = _joined(pairs.reshape(-1, 2, 5)).reshape(self.moments.shape)
+        return Histogram(
+            counts, lowest, self.bins, moments, self.not_finite + other.not_finite
+        ).trimmed()
+
+    def trimmed(self) -> Histogram:
+        """Return the same without the values at both ends that no voxel has."""
+        if self.bins is not None:
+            return self
+        present = np.flatnonzero(self.counts.any(axis=(0, 1)))
+        first, last = (int(present[0]), int(present[-1])) if present.size else (0, -1)
+        return replace(self, counts=self.counts[:, :, first : last + 1], lowest=self.lowest + first)
+
+    def statistics(self, percentiles: Iterable[float] = PERCENTILES) -> list[dict[str, Any]]:
+        """Return count, mean, std, min, max and percentiles of all sections, by channel.
+
+        Percentiles are interpolated linearly, as `numpy.percentile` does: exact for integers, to
+        the width of a bin for floats. A channel without a voxel has a count of 0 and no more.
+        """
+        whole, wanted = self.whole(), tuple(percentiles)
+        if whole.bins is None or whole.moments is None:
+            return [_of_values(counts[0], whole.lowest, wanted) for counts in whole.counts]
+        return [
+            _of_bins(counts[0], whole.bins, _Moments(*moments[0].tolist()), wanted)
+            for counts, moments in zip(whole.counts, whole.moments, strict=True)
+        ]
+
+
+def histogram_of(
+    array: NDArray[Any],
+    *,
+    bins: Bins | None = None,
+    mask: NDArray[np.bool_] | None = None,
+    per_section: bool = True,
+) -> Histogram:
+    """Count the voxels of an array by value.
+
+    Args:
+        array: (z, y, x) or (c, z, y, x), any real dtype.
+        bins: for floating point, and for integers that are too far apart (default: by value).
+        mask: (z, y, x); voxels where it is false are not counted (default: all are).
+        per_section: a histogram for each section (z), or one for all.
+
+    Raises:
+        ChunkError: floating point without *bins*, or integers more than 65 536 apart.
+    """
+    array = array.view(np.uint8) if array.dtype == bool else array
+    channels = array[None] if array.ndim == 3 else array
+    if bins is not None:
+        return _in_bins(channels, bins, mask, per_section)
+    if array.dtype.kind not in "iu":
+        msg = (
+            f"voxels of {array.dtype} have no list of values to count; say with --range LOW HIGH "
+            "where their bins lie"
+        )
+        raise ChunkError(msg)
+    info = np.iinfo(array.dtype)
+    lowest, number = int(info.min), int(info.max) - int(info.min) + 1
+    if number > _MOST_VALUES:
+        lowest, highest = (int(array.min()), int(array.max())) if array.size else (0, 0)
+        number = highest - lowest + 1
+        if number > _MOST_VALUES:
+            msg = (
+                f"voxels of {array.dtype} from {lowest} to {highest} are more than {_MOST_VALUES} "
+                "values, too many to count each; say with --range LOW HIGH where bins lie"
+            )
+            raise ChunkError(msg)
+    counts = value_counts(channels, lowest, number, mask, per_section=per_section)
+    return Histogram(counts, lowest).trimmed()
+
+
+def value_counts(
+    channels: NDArray[Any],
+    lowest: int = 0,
+    number: int | None = None,
+    mask: NDArray[np.bool_] | None = None,
+    *,
+    per_section: bool = True,
+) -> NDArray[np.int64]:
+    """Return how many voxels are lowest, lowest + 1, …, for each channel and section.
+
+    Args:
+        channels: (c, z, y, x), integers.
+        lowest: the least value.
+        number: how many values to count (default: all from 0 on that the type has).
+        mask: (z, y, x); voxels where it is false are not counted.
+        per_section: for each section (z), or for all together.
+
+    Returns:
+        (c, z, number), or (c, 1, number).
+    """
+    number = int(np.iinfo(channels.dtype).max) + 1 if number is None else number
+    counts = np.zeros((len(channels), channels.shape[1] if per_section else 1, number), np.int64)
+    for channel, rows in zip(channels, counts, strict=True):
+        for z, section in enumerate(channel):
+            values = section.ravel() if mask is None else section[mask[z]]
+            rows[z if per_section else 0] += _count(values, lowest, number)
+    return counts
+
+
+def _count(values: NDArray[Any], lowest: int, number: int) -> NDArray[np.int64]:
+    """Return how many of *values* are lowest, lowest + 1 and so on."""
+    if values.dtype.kind == "u" and lowest:
+        values = values - values.dtype.type(lowest)  # uint64 may reach beyond int64
+    elif lowest:
+        values = values.astype(np.int64) - lowest
+    elif values.dtype == np.uint8 and values.size >= 2**18 and values.size % 2 == 0:
+        # Two voxels at a time: half as many steps, and a table that still fits into the cache.
+        pairs = np.bincount(values.view(np.uint16), minlength=2**16).reshape(256, 256)
+        counts: NDArray[np.int64] = pairs.sum(axis=0) + pairs.sum(axis=1)
+        return counts
+    return np.bincount(values.astype(np.intp, copy=False), minlength=number)
+
+
+def _in_bins(
+    channels: NDArray[Any], bins: Bins, mask: NDArray[np.bool_] | None, per_section: bool
+) -> Histogram:
+    low, high, number = bins
+    sections = channels.shape[1]
+    counts = np.zeros((len(channels), sections, number + 2), np.int64)
+    moments = np.zeros((len(channels), sections, 5))
+    not_finite = 0
+    for channel, rows, lines in zip(channels, counts, moments, strict=True):
+        for z, section in enumerate(channel):
+            values = section.ravel() if mask is None else section[mask[z]]
+            values = values.astype(np.float64)
+            finite = np.isfinite(values)
+            if not finite.all():
+                not_finite += int(values.size - np.count_nonzero(finite))
+                values = values[finite]
+            # 0 is below the bins, and number + 1 above.
+            place = np.floor((values - low) * (number / (high - low)))
+            place[values == high] = number - 1
+            place = np.clip(place, -1, number).astype(np.intp) + 1
+            rows[z] = np.bincount(place, minlength=number + 2)
+            if values.size:
+                mean = values.mean()
+                square = np.square(values - mean).sum()
+                lines[z] = _Moments(values.size, mean, square, values.min(), values.max())
+    result = Histogram(counts, 0, bins, moments, not_finite)
+    return result if per_section else result.whole()
+
+
+def _joined(moments: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the moments (c, 1, 5) of all parts of (c, s, 5); by Chan, Golub and LeVeque 1983."""
+    number, mean, squares, least, largest = np.moveaxis(moments, 2, 0)
+    total = number.sum(axis=1)
+    some = np.maximum(total, 1)
+    joint = (number * mean).sum(axis=1) / some
+    spread = squares.sum(axis=1) + (number * np.square(mean - joint[:, None])).sum(axis=1)
+    empty = number == 0
+    low = np.where(empty, np.inf, least).min(axis=1, initial=np.inf)
+    high = np.where(empty, -np.inf, largest).max(axis=1, initial=-np.inf)
+    rows = np.stack([total, joint, spread, low, high], axis=1)
+    rows[total == 0] = 0
+    return rows[:, None]
+
+
+def _of_values(
+    counts: NDArray[np.int64], lowest: int, percentiles: tuple[float, ...]
+) -> dict[str, Any]:
+    # Integers of Python do not overflow, so that the sums are exact.
+    present = [(lowest + int(i), int(counts[i])) for i in np.flatnonzero(counts)]
+    number = sum(count for _, count in present)
+    if not number:
+        return {"count": 0}
+    total = sum(value * count for value, count in present)
+    squares = sum(value * value * count for value, count in present)
+    below = np.cumsum(counts)
+
+    def percentile(wanted: float) -> float:
+        rank = wanted / 100 * (number - 1)
+        low = int(rank)
+        ranks = (low, min(low + 1, number - 1))
+        a, b = (lowest + int(i) for i in np.searchsorted(below, ranks, side="right"))
+        return a + (b - a) * (rank - low)
+
+    return {
+        "count": number,
+        "mean": total / number,
+        "std": math.sqrt((number * squares - total * total) / (number * number)),
+        "min": present[0][0],
+        "max": present[-1][0],
+        "percentiles": {f"{wanted:g}": percentile(wanted) for wanted in percentiles},
+    }
+
+
+def _of_bins(
+    counts: NDArray[np.int64], bins: Bins, moments: _Moments, percentiles: tuple[float, ...]
+) -> dict[str, Any]:
+    number = int(moments.number)
+    if not number:
+        return {"count": 0}
+    edges = np.linspace(bins.low, bins.high, bins.number + 1)
+    # What lies outside of the bins lies between them and the extremes.
+    edges = np.concatenate([[moments.least], edges, [moments.largest]])
+    edges = np.clip(edges, moments.least, moments.largest)
+    reached = np.concatenate([[0], np.cumsum(counts)]) / number * 100
+    values = np.interp(percentiles, reached, edges)
+    return {
+        "count": number,
+        "mean": moments.mean,
+        "std": math.sqrt(moments.squares / number),
+        "min": moments.least,
+        "max": moments.largest,
+        "percentiles": {f"{p:g}": float(v) for p, v in zip(percentiles, values, strict=True)},
+    }

@@ -1,0 +1,99 @@
+"""Print and keep the statistics of a chunk: grey values, or objects.
+
+Example: chunkflow load-h5 -f raw.h5 statistics
+
+An image: voxels, mean, deviation, extremes and percentiles of each channel. A segmentation: number
+of objects (without 0), smallest and largest label, background voxels. All of it is about the chunk;
+for a whole volume see compute-statistics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.params import input_option, output_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.task import Task
+
+SECTION = "segment"
+
+
+def statistics(chunk: Chunk) -> dict[str, Any]:
+    """Return what there is to say of the voxels of *chunk*.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), any real dtype; its kind decides, and integers of more
+            than 16 bits of unknown kind are labels.
+
+    Returns:
+        Of labels ``objects``, ``min_id``, ``max_id`` (``None`` without an object) and
+        ``background``, the voxels that are 0. Of grey values ``channels``: for each ``count``,
+        ``mean``, ``std``, ``min``, ``max``, ``percentiles``, of the finite voxels; percentiles of
+        integers are exact, of floats to a thousandth of their span.
+
+    Raises:
+        ChunkError: there are more than 65 536 grey values from the least to the largest integer.
+    """
+    import numpy as np
+
+    from chunkflow_py.intensity.histogram import Bins, histogram_of
+
+    array = chunk.array
+    labels = chunk.kind == "segmentation" or (
+        chunk.kind is None and array.dtype.kind in "iu" and array.dtype.itemsize > 2
+    )
+    if labels:
+        flat = array.ravel()
+        # One voxel of each run: sorting is what takes the time.
+        ids = np.unique(flat[np.flatnonzero(np.append(True, flat[1:] != flat[:-1])[: flat.size])])
+        ids = ids[ids != 0]
+        return {
+            "objects": len(ids),
+            "min_id": int(ids[0]) if len(ids) else None,
+            "max_id": int(ids[-1]) if len(ids) else None,
+            "background": int(array.size - np.count_nonzero(array)),
+        }
+    bins = None
+    if array.dtype.kind == "f":
+        finite = array[np.isfinite(array)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+        bins = Bins(low, high if high > low else low + 1, 1000)
+    return {"channels": histogram_of(array, bins=bins, per_section=False).statistics()}
+
+
+@dataclass
+class StatisticsPrinter:
+    """Prints and keeps the statistics of every task's chunk."""
+
+    input_name: str = "chunk"
+    output_name: str = "statistics"
+
+    def __call__(self, task: Task) -> Task:
+        """Print them to the standard output."""
+        from chunkflow_py.intensity.statistics import table
+
+        chunk = task.chunk(self.input_name)
+        found = task[self.output_name] = statistics(chunk)
+        click.echo(f"{self.input_name} in {chunk.bbox}")
+        if "channels" in found:
+            click.echo(table(found["channels"]))
+        else:
+            span = (
+                f" with labels {found['min_id']} to {found['max_id']}" if found["objects"] else ""
+            )
+            click.echo(f"{found['objects']} objects{span}, {found['background']} voxels are 0")
+        return task
+
+
+@operator("compute")
+@input_option()
+@output_option(default="statistics", help="Name of the statistics in the task.")
+def command(**options: Any) -> StatisticsPrinter:
+    """Take the names."""
+    return StatisticsPrinter(**options)

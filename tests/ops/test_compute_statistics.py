@@ -1,0 +1,150 @@
+"""compute-statistics, sum-statistics, and what reads them."""
+
+import json
+import random
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from chunkflow_py.chunk import Chunk
+from chunkflow_py.cli.main import cli
+from chunkflow_py.geometry import BoundingBox, Region
+from chunkflow_py.ops.compute_statistics import command
+from chunkflow_py.task import Task
+
+
+def run(*words, code=0):
+    """Run a line and return what it prints to the standard output."""
+    result = CliRunner().invoke(cli, [str(word) for word in words])
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.output
+
+
+@pytest.fixture
+def raw(tmp_path):
+    """Return the path of an image of two channels, 10 x 12 x 14 voxels at an offset."""
+    path = tmp_path / "raw.h5"
+    array = np.random.default_rng(0).normal(120, 30, (2, 10, 12, 14)).clip(0, 255).astype("u1")
+    with h5py.File(path, "w") as file:
+        file["main"] = array
+        file["voxel_offset"] = (5, 0, 0)
+    return path, array
+
+
+def count(raw, target, size, *more):
+    """Count a volume in tasks of extent *size*."""
+    grid = ["-s", 5, 0, 0, "-z", 10, 12, 14, "-c", *size, "--respect-stop"]
+    run("generate-tasks", *grid, "load-h5", "-f", raw, *more, "-s", target)
+
+
+def test_tasks_add_up_to_the_volume(raw, tmp_path):
+    """Any tasks give the statistics that NumPy gives of all voxels; the file feeds inference."""
+    path, array = raw
+    said = set()
+    for number, size in enumerate([(10, 12, 14), (3, 5, 4), (1, 12, 7)]):
+        count(path, tmp_path / f"s{number}", size, "compute-statistics")
+        said.add(run("sum-statistics", tmp_path / f"s{number}", "--json", "-p", "1,50")
+                 .partition('"counted"')[0])  # fmt: skip
+    assert len(said) == 1
+    (text,) = said
+    channels = json.loads(text.rstrip(", ") + "}")["channels"]
+    for channel, found in zip(array.astype(float), channels, strict=True):
+        assert found["count"] == channel.size
+        np.testing.assert_allclose([found["mean"], found["std"]], [channel.mean(), channel.std()])
+        assert found["percentiles"] == dict(
+            zip(("1", "50"), np.percentile(channel, (1, 50)), strict=True)
+        )
+    file = tmp_path / "statistics.json"
+    table = run("sum-statistics", tmp_path / "s1", "-o", file).splitlines()
+    assert table[0] == "48 tasks, 1 of the volume; uint8 voxels"
+    assert table[2].split()[:2] == ["0", "1680"]
+    run("load-h5", "-f", path, "inference", "--framework", "identity", "-c", 2, "-s", 4, 8, 8,
+        "-v", 1, 2, 2, "--num-input-channels", 2, "--normalize", "zscore",
+        "--normalize-statistics", file, "save-h5", "-f", tmp_path / "n.h5")  # fmt: skip
+    with h5py.File(tmp_path / "n.h5") as result:
+        np.testing.assert_allclose(
+            np.std(result["main"], axis=(1, 2, 3), dtype=float), 1, atol=1e-3
+        )
+
+
+def test_contrast_by_levels_does_not_depend_on_the_chunks(raw, tmp_path):
+    """normalize-contrast --levels gives the same bytes for any tasks, as without on the whole."""
+    path, _ = raw
+    levels = tmp_path / "levels"
+    count(path, levels, (3, 5, 4), "compute-statistics")
+    for mode in ("--per-section", "--whole"):
+        contrast = ["normalize-contrast", "-l", 0.02, "-u", 0.05, mode]
+        whole = tmp_path / f"whole{mode}.h5"
+        run("load-h5", "-f", path, *contrast, "save-h5", "-f", whole)
+        parts = tmp_path / f"parts{mode}" / "p_"
+        grid = ["-s", 5, 0, 0, "-z", 10, 12, 14, "-c", 4, 6, 7, "--respect-stop"]
+        run("generate-tasks", *grid, "load-h5", "-f", path, *contrast, "--levels", levels,
+            "save-h5", "-f", parts)  # fmt: skip
+        with h5py.File(whole) as file:
+            expected = file["main"][:]
+        files = list(parts.parent.iterdir())
+        assert len(files) == 12
+        for name in files:
+            box = BoundingBox.parse(name.stem.removeprefix("p_"))
+            with h5py.File(name) as file:
+                assert np.array_equal(file["main"], expected[:, *box.slices((5, 0, 0))])
+
+
+def test_margins_and_duplicates_are_counted_once(tmp_path):
+    """A task counts its own box, however often, and says what it has stored."""
+    stage = command.main(["-s", str(tmp_path)], standalone_mode=False)
+    array = np.arange(64, dtype=np.uint8).reshape(4, 4, 4)
+    domain = BoundingBox.parse("0-4_0-4_0-4")
+    boxes = [BoundingBox.parse(f"0-4_0-4_{x}-{x + 2}") for x in (0, 2)]
+    tasks = [Task(Region(b), {"chunk": Chunk(array, domain=domain)}) for b in boxes]
+    order = [*tasks, *tasks]
+    random.Random(0).shuffle(order)
+    for task in order:
+        stage.call(task)
+    assert tasks[0].written[0].url.endswith("/0-4_0-4_0-2.npz")
+    found = json.loads(run("sum-statistics", tmp_path, "--json"))
+    assert found["channels"][0]["count"] == 64
+    assert found["counted"] == {
+        "not_finite": 0, "dtype": "uint8", "channels": 1, "bins": None, "per_section": True,
+        "tasks": 2, "coverage": 1.0,
+    }  # fmt: skip
+
+
+def test_masks_and_maps(tmp_path):
+    """Voxels where a mask is 0 do not count; maps are counted in bins from 0 to 1."""
+    p = np.linspace(0, 1, 1001, dtype=np.float32)[:1000].reshape(10, 10, 10)
+    items = {"chunk": Chunk(p, kind="probability"), "mask": Chunk((p >= 0.5)[None].astype("u1"))}
+    command.main(["-s", str(tmp_path), "-m", "mask"], standalone_mode=False).call(Task(None, items))
+    found = json.loads(run("sum-statistics", tmp_path, "--json", "-p", "50"))
+    (channel,) = found["channels"]
+    assert (channel["count"], channel["min"]) == (500, 0.5)
+    assert channel["percentiles"]["50"] == pytest.approx(0.75, abs=0.002)
+    assert found["counted"]["bins"] == [0, 1, 1000]
+
+
+def test_mistakes_are_told_before_the_first_task(tmp_path):
+    """Overlapping tasks, floats without a range, and ranges that are none, end the line."""
+    target = tmp_path / "s"
+    make = ["create-chunk", "-s", 8, 8, 8]
+    grid = ["generate-tasks", "-s", 0, 0, 0, "-z", 8, 8, 8, "-c", 8, 8, 4]
+    count_it = ["compute-statistics", "-s", target]
+    said = run(*grid, *make, "adjust-bbox", "-c", 0, 0, 0, 1, 1, 1, *count_it, code=1)
+    assert "boxes 0-9_0-9_0-5 and 0-9_0-9_4-9 of the tasks overlap" in said
+    said = run(*make, "-d", "float32", *count_it, code=2)
+    assert "--range LOW HIGH" in said
+    assert "--range 2 1" in run(*make, *count_it, "--range", 2, 1, code=2)
+    assert "no list of numbers" in run("sum-statistics", target, "-p", "200", code=2)
+    assert "no counts below" in run("sum-statistics", tmp_path / "none", code=1)
+    said = run(*make, *count_it, "normalize-contrast", "--levels", target, code=2)
+    assert "writes to" in said
+    folder = run(*make, "inference", "--framework", "identity", "-c", 1, "-s", 8, 8, 8, "-v", 2, 2,
+                 2, "--normalize", "zscore", "--normalize-statistics", tmp_path, code=2)  # fmt: skip
+    assert "chunkflow sum-statistics" in folder
+
+
+def test_a_dry_run_stores_nothing(tmp_path):
+    """--dry-run counts nothing."""
+    run("--dry-run", "create-chunk", "compute-statistics", "-s", tmp_path / "s")
+    assert not (tmp_path / "s").exists()
