@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from chunkflow_py.errors import MissingChunkError, OperatorError
 
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
     from chunkflow_py.geometry import BoundingBox, Region
     from chunkflow_py.store.protocol import Stored
+
+
+Kind = TypeVar("Kind")
 
 
 class Skip(Exception):  # noqa: N818  (a normal way to end a task, not an error)
@@ -89,12 +92,36 @@ class Task:
         """
         from chunkflow_py.chunk import Chunk
 
+        return self.item(name, Chunk)
+
+    def item(self, name: str, kind: type[Kind]) -> Kind:
+        """Return the item called *name*, which must be of one type.
+
+        Args:
+            name: of the item.
+            kind: such as `Points` or `Synapses`.
+
+        Raises:
+            MissingChunkError: no earlier operator made it, or it is something else.
+        """
         value = self[name]
-        if not isinstance(value, Chunk):
-            msg = f"item {name!r} is a {type(value).__name__}, not a chunk; change --input-name"
-            raise MissingChunkError(msg)
-        return value
+        if isinstance(value, kind):
+            return value
+        if value is None:
+            found = "None, a task without a result"
+            remedy = f"put skip-none -i {name} before, or change --input-name"
+        else:
+            found, remedy = _with_article(type(value).__name__), "change --input-name"
+        msg = f"item {name!r} is {found}, not {_with_article(kind.__name__)}; {remedy}"
+        raise MissingChunkError(msg)
 
     def __str__(self) -> str:
         """Return the box string, or ``task`` for a task without a box."""
         return "task" if self.region is None else str(self.region)
+
+
+def _with_article(kind: str) -> str:
+    """Return the name of a type as it stands in a sentence."""
+    if kind in ("Chunk", "Skeleton"):
+        return f"a {kind.lower()}"
+    return kind if kind in ("Points", "Synapses") else f"a {kind}"

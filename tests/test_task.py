@@ -7,6 +7,8 @@ import pytest
 
 from chunkflow_py import Chunk, Region, Task
 from chunkflow_py.errors import MissingChunkError, OperatorError
+from chunkflow_py.points import Points
+from chunkflow_py.synapses import Synapses
 from chunkflow_py.task import Skip
 
 
@@ -43,6 +45,19 @@ def test_item_of_another_type_is_no_chunk() -> None:
     """Asking for a chunk and finding something else says what it is."""
     with pytest.raises(MissingChunkError, match="item 'a' is a list, not a chunk"):
         Task(items={"a": []}).chunk("a")
+
+
+def test_items_have_types() -> None:
+    """An item of the type asked for is returned; of another, both types are told; None is told."""
+    points = Points(np.zeros((1, 3), int))
+    task = Task(items={"p": points, "none": None, "c": Chunk(np.zeros((1, 1, 1)))})
+    assert task.item("p", Points) is points
+    with pytest.raises(MissingChunkError, match=r"item 'p' is Points, not Synapses; change --in"):
+        task.item("p", Synapses)
+    with pytest.raises(MissingChunkError, match="item 'c' is a chunk, not Points"):
+        task.item("c", Points)
+    with pytest.raises(MissingChunkError, match="'none' is None, .* put skip-none -i none before"):
+        task.item("none", Synapses)
 
 
 def test_only_an_error_is_a_failure() -> None:

@@ -1,25 +1,28 @@
 """Skip a task whose chunk holds nothing but zeros.
 
 Example: chunkflow load-h5 -f raw.h5 skip-all-zero --prefix flags/ save-h5 -f copy.h5
+
+With --prefix, an empty file is left that says so, called by prefix, box and suffix; the prefix may
+be a URL, such as s3://bucket/flags/.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from chunkflow_py.errors import GeometryError
+from chunkflow_py.geometry import Region
 from chunkflow_py.params import input_option, is_dry_run
 from chunkflow_py.stages import operator
 from chunkflow_py.task import Skip
 
 if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import BoundingBox
     from chunkflow_py.task import Task
+    from chunkflow_py.task_files import TaskFiles
 
 SECTION = "steer"
 
@@ -35,15 +38,13 @@ class ZeroSkipper:
 
     Attributes:
         input_name: of the chunk.
-        prefix: of the file's path, or ``None`` for no file.
-        suffix: of the file's path.
+        flags: the files to leave, or ``None`` for none.
         adjust_size: voxels by which the box in the file's name is larger on every side.
         chunk_bbox: name the file after the chunk's box; if not, the task's.
     """
 
     input_name: str = "chunk"
-    prefix: str | None = None
-    suffix: str = ""
+    flags: TaskFiles | None = None
     adjust_size: int = 0
     chunk_bbox: bool = True
 
@@ -52,20 +53,18 @@ class ZeroSkipper:
         chunk = task.chunk(self.input_name)
         if not is_all_zero(chunk):
             return task
-        if self.prefix is not None:
-            self._touch(chunk.bbox if self.chunk_bbox else task.bbox)
+        if self.flags is not None:
+            from chunkflow_py.task_files import grown
+
+            region = task.region
+            if self.chunk_bbox:
+                region = Region(chunk.bbox, None if region is None else region.time)
+            elif region is None:
+                msg = "the task has no box to name the flag file after; use --chunk-bbox"
+                raise GeometryError(msg)
+            task.written.append(self.flags.touch(grown(region, self.adjust_size)))
         msg = f"{self.input_name!r} is all zero"
         raise Skip(msg)
-
-    def _touch(self, bbox: BoundingBox | None) -> None:
-        if bbox is None:
-            msg = "the task has no box to name the flag file after; use --chunk-bbox"
-            raise GeometryError(msg)
-        from chunkflow_py.store.local import write_whole
-
-        path = Path(f"{self.prefix}{bbox.grow((self.adjust_size,) * 3)}{self.suffix}")
-        if not path.exists():
-            write_whole(path, b"")
 
 
 @operator("compute")
@@ -88,11 +87,8 @@ def command(
     adjust_size: int | None,
     chunk_bbox: bool,
 ) -> ZeroSkipper:
-    """Check that the prefix is a path; a dry run leaves no files."""
-    from chunkflow_py.volume.file_name import local_path
+    """Take the name of the file; a dry run leaves none."""
+    from chunkflow_py.task_files import TaskFiles
 
-    if prefix is not None:
-        prefix = local_path(prefix, "--prefix")
-    if is_dry_run():
-        prefix = None
-    return ZeroSkipper(input_name, prefix, suffix, adjust_size or 0, chunk_bbox)
+    flags = None if prefix is None or is_dry_run() else TaskFiles(prefix, suffix)
+    return ZeroSkipper(input_name, flags, adjust_size or 0, chunk_bbox)

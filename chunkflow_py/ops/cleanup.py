@@ -1,0 +1,124 @@
+"""Remove files of a folder: all, the empty ones, or those that hold something.
+
+Example: chunkflow cleanup --dir flags/ --mode empty --suffix .h5
+
+It is a line of its own. Only files that lie in the folder itself are removed: no folders, and no
+links. With --dry-run before the command they are only listed. The folder may be a URL, such as
+s3://bucket/flags.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.params import is_dry_run
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from chunkflow_py.stages import Outline
+    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.task import Task
+
+SECTION = "steer"
+
+Mode = Literal["exist", "empty", "not-empty"]
+
+
+def cleanup(
+    folder: str, mode: Mode = "exist", suffix: str = "", *, dry_run: bool = False
+) -> tuple[list[str], int]:
+    """Remove files that lie in a folder, and return their names and how many files are left.
+
+    Links, folders, and temporary files of those who write at the moment are left alone.
+
+    Args:
+        folder: path or URL.
+        mode: remove whatever ``exist``s, what is ``empty``, or what is ``not-empty``.
+        suffix: only of files whose name ends like this.
+        dry_run: remove nothing; return what would be removed.
+
+    Raises:
+        VolumeError: the folder cannot be listed, or a file cannot be removed.
+    """
+    from chunkflow_py.store import open_store
+
+    store = open_store(folder)
+    listing = sorted(_local_files(store.url) if store.is_local else _objects(store))
+    matching = [(name, size) for name, size in listing if name.endswith(suffix)]
+    wanted = {"exist": (True, True), "empty": (True, False), "not-empty": (False, True)}[mode]
+    chosen = [name for name, size in matching if wanted[size > 0]]
+    if not dry_run:
+        for name in chosen:
+            store.delete(name)
+    return chosen, len(listing) - len(chosen)
+
+
+def _local_files(url: str) -> Iterator[tuple[str, int]]:
+    from chunkflow_py.store.local import TEMPORARY_PREFIX, os_errors
+
+    path = Path(url.removeprefix("file://"))
+    with os_errors("read", path), os.scandir(path) as entries:
+        for entry in entries:
+            # A link may lead out of the folder, or be all there is of something elsewhere.
+            if entry.is_file(follow_symlinks=False) and not entry.name.startswith(TEMPORARY_PREFIX):
+                yield entry.name, entry.stat(follow_symlinks=False).st_size
+
+
+def _objects(store: Store) -> Iterator[tuple[str, int]]:
+    for key in store.list():
+        size = None if "/" in key else store.size(key)
+        if size is not None:  # it may be gone by now
+            yield key, size
+
+
+@dataclass
+class Cleaner:
+    """Removes files when the line runs."""
+
+    folder: str = "./"
+    mode: Mode = "exist"
+    suffix: str = ""
+    dry_run: bool = False
+
+    def prepare(self, outline: Outline) -> None:
+        """Refuse a line with tasks, for each of which the same would be done again.
+
+        Raises:
+            OptionError: says so.
+        """
+        if outline.has_tasks:
+            msg = "cleanup would remove the same files for every task; make it a line of its own"
+            raise OptionError(msg)
+
+    def __call__(self, task: Task) -> Task:
+        """Remove the files and say how many there were."""
+        removed, left = cleanup(self.folder, self.mode, self.suffix, dry_run=self.dry_run)
+        for name in removed if self.dry_run else ():
+            click.echo(name)
+        would = "would remove" if self.dry_run else "removed"
+        click.echo(f"{would} {len(removed)} files of {self.folder}; {left} are left")
+        return task
+
+
+@operator("compute")
+@click.option("--dir", "-d", "folder", default="./", show_default=True, help="Folder or URL.")
+@click.option(
+    "--mode",
+    "-m",
+    type=click.Choice(["exist", "empty", "not-empty"]),
+    default="exist",
+    show_default=True,
+    help="Remove all files, those of no bytes, or those with any.",
+)
+@click.option("--suffix", "-s", help="Only files whose name ends like this.")
+def command(folder: str, mode: Mode, suffix: str | None) -> Cleaner:
+    """Take the folder."""
+    return Cleaner(folder, mode, suffix or "", is_dry_run())

@@ -1,0 +1,53 @@
+"""Stop in the debugger with the task at hand.
+
+Example: chunkflow --ahead 0 create-chunk debug threshold --threshold 128
+
+The task is called `task`: `task.items` are its chunks, `task.bbox` is its box. Type `c` to go on,
+`q` to end. Without --ahead 0 other tasks are worked on meanwhile. PYTHONBREAKPOINT chooses another
+debugger.
+"""
+
+from __future__ import annotations
+
+from bdb import BdbQuit
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.task import Task
+
+SECTION = "steer"
+
+
+def describe(task: Task) -> str:
+    """Return what a task carries, an item a line."""
+    items = [f"  {name}: {item!r}" for name, item in task.items.items()]
+    return "\n".join([f"task {task}:", *(items or ["  no items"])])
+
+
+@dataclass
+class Debugger:
+    """Hands every task to a person."""
+
+    def __call__(self, task: Task) -> Task:
+        """Say what the task carries, and stop.
+
+        Raises:
+            KeyboardInterrupt: the person has left the debugger, so the line ends.
+        """
+        click.echo(describe(task), err=True)
+        try:
+            breakpoint()
+        except BdbQuit:
+            raise KeyboardInterrupt from None
+        return task
+
+
+@operator("compute")
+def command() -> Debugger:
+    """There is nothing to take."""
+    return Debugger()

@@ -1,0 +1,65 @@
+"""Load a JSON file as an item of the task.
+
+Example: chunkflow load-json -f settings.json --output-name settings
+
+A name without .json is a prefix or a folder: with the task 0-64_0-512_0-512, `-f info_` reads
+info_0-64_0-512_0-512.json.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.params import output_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.task import Task
+    from chunkflow_py.task_files import TaskFiles
+
+
+def parse_json(data: bytes, what: str) -> Any:
+    """Return what a JSON file holds: dictionaries, lists, numbers and texts.
+
+    Args:
+        data: the whole file.
+        what: its name, for messages.
+
+    Raises:
+        VolumeError: it is not JSON; says where it goes wrong.
+    """
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        msg = f"{what} is not a JSON file: {error}"
+        raise VolumeError(msg) from error
+
+
+@dataclass
+class JsonLoader:
+    """Puts the content of a JSON file into every task."""
+
+    files: TaskFiles
+    output_name: str = "dict"
+    thread_safe: bool = field(default=True, init=False)
+
+    def __call__(self, task: Task) -> Task:
+        """Read the file."""
+        content = parse_json(self.files.read(task.region), self.files.url(task.region))
+        task[self.output_name] = content
+        return task
+
+
+@operator("read")
+@click.option("--file-path", "-f", required=True, help="File or URL, or prefix of one a task.")
+@output_option("--output-name", "-o", default="dict", help="Name of the content.")
+def command(file_path: str, output_name: str) -> JsonLoader:
+    """Take the file."""
+    from chunkflow_py.task_files import TaskFiles
+
+    return JsonLoader(TaskFiles(file_path, ".json", (".json",), "--file-path"), output_name)

@@ -1,0 +1,138 @@
+"""Load synapses from an HDF5 or JSON file.
+
+Example: chunkflow create-bbox -s 0 0 0 -z 64 512 512 load-synapses -f synapses.h5 --remove-outside
+
+A name without .h5, .hdf5 or .json is a prefix or a folder: with the task 0-64_0-512_0-512,
+`-f syns_` reads syns_0-64_0-512_0-512.h5, or what --suffix says instead of .h5. Read are the files
+of save-synapses, those of chunkflow 1.x, and lists of elements as DVID gives them. A file of no
+bytes or without synapses gives None, which skip-none skips.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.errors import GeometryError, OptionError
+from chunkflow_py.geometry import Region
+from chunkflow_py.params import floats_option, output_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.stages import Outline
+    from chunkflow_py.task import Task
+    from chunkflow_py.task_files import TaskFiles
+
+SECTION = "objects"
+
+# A hyphen behind a digit is no sign: v1-0-64_0-64_0-64 begins at 0.
+_BOX_IN_NAME = re.compile(r"(?:t\d+_)?(?:(?<!\d)-)?\d+--?\d+(?:_-?\d+--?\d+){2}")
+
+
+@dataclass
+class SynapseLoader:
+    """Puts the synapses of a file into every task.
+
+    Attributes:
+        files: where they are.
+        is_xyz: positions in the file are xyz, where it does not say itself.
+        voxel_size_nm: nanometres, zyx, instead of the file's.
+        remove_outside: keep only those whose T-bar lies in the task's box.
+        set_bbox: give the task the box in the file's name.
+        output_name: of the item.
+    """
+
+    files: TaskFiles
+    is_xyz: bool = False
+    voxel_size_nm: tuple[float, float, float] | None = None
+    remove_outside: bool = False
+    set_bbox: bool = False
+    output_name: str = "syns"
+    thread_safe: bool = field(default=True, init=False)
+
+    def prepare(self, outline: Outline) -> None:
+        """Refuse a line without the boxes that are needed."""
+        if self.remove_outside and not (outline.has_tasks or self.set_bbox):
+            msg = (
+                "--remove-outside keeps the synapses in the task's box, but no task has one; begin "
+                "the line with create-bbox or generate-tasks, or give --set-bbox"
+            )
+            raise OptionError(msg)
+
+    def __call__(self, task: Task) -> Task:
+        """Read the file.
+
+        Raises:
+            VolumeError: it is missing, or holds no synapses.
+            GeometryError: there is no box where one is needed.
+        """
+        from chunkflow_py.synapses import Synapses
+
+        url = self.files.url(task.region)
+        data = self.files.read(task.region)
+        if self.set_bbox:
+            task.region = region_in(url)
+        synapses = None
+        if data:
+            synapses = Synapses.from_bytes(data, url, self.voxel_size_nm, is_xyz=self.is_xyz)
+        if synapses is not None and self.remove_outside and task.bbox is not None:
+            synapses = synapses.inside(task.bbox)
+        task[self.output_name] = synapses or None
+        return task
+
+
+def region_in(name: str) -> Region:
+    """Return the region that the name of a file holds, such as ``syns_0-64_0-512_0-512.h5``.
+
+    Raises:
+        GeometryError: there is none.
+    """
+    found = _BOX_IN_NAME.findall(name.rpartition("/")[2])
+    if not found:
+        msg = f"--set-bbox finds no box in the name of {name}; call it syns_0-64_0-512_0-512.h5"
+        raise GeometryError(msg)
+    return Region.parse(found[-1])
+
+
+@operator("read")
+@click.option("--file-path", "-f", required=True, help="File or URL, or prefix of one a task.")
+@click.option("--suffix", "-s", help="How the names behind a prefix end.  [default: .h5]")
+@click.option(
+    "--c-order/--f-order",
+    default=True,
+    show_default=True,
+    help="Positions are zyx in the file, or xyz, where it does not say itself.",
+)
+@floats_option(
+    "--resolution", "-r", help="Edge lengths of a voxel, nm, zyx, instead of the file's."
+)
+@click.option(
+    "--remove-outside/--keep-all",
+    default=False,
+    show_default=True,
+    help="Keep the synapses whose T-bar lies in the task's box, or all.",
+)
+@click.option(
+    "--set-bbox/--not-set-bbox",
+    default=False,
+    show_default=True,
+    help="Give the task the box in the file's name.",
+)
+@output_option("--output-name", "-o", default="syns", help="Name of the synapses.")
+def command(
+    file_path: str,
+    suffix: str | None,
+    c_order: bool,
+    resolution: tuple[float, float, float] | None,
+    remove_outside: bool,
+    set_bbox: bool,
+    output_name: str,
+) -> SynapseLoader:
+    """Take the file."""
+    from chunkflow_py.task_files import TaskFiles
+
+    files = TaskFiles(file_path, suffix or ".h5", (".h5", ".hdf5", ".json"), "--file-path")
+    return SynapseLoader(files, not c_order, resolution, remove_outside, set_bbox, output_name)

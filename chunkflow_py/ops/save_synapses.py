@@ -1,0 +1,35 @@
+"""Save synapses to an HDF5 or JSON file.
+
+Example: chunkflow load-synapses -f synapses.json save-synapses -f synapses.h5
+
+A name without .h5, .hdf5 or .json is a prefix or a folder: the task 0-64_0-512_0-512 writes
+`-f syns_` to syns_0-64_0-512_0-512.h5. For a task without synapses (None) the file is empty.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.params import input_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.task_files import ItemSaver
+
+SECTION = "objects"
+
+
+@operator("write")
+@input_option("--input-name", "-i", default="syns", help="Name of the synapses.")
+@click.option("--file-path", "-f", required=True, help="File or URL, or prefix of one a task.")
+def command(input_name: str, file_path: str) -> ItemSaver:
+    """Take the file; its extension says the format."""
+    from chunkflow_py.synapses import Synapses
+    from chunkflow_py.task_files import ItemSaver, TaskFiles
+
+    files = TaskFiles(file_path, ".h5", (".h5", ".hdf5", ".json"), "--file-path")
+    is_json = file_path.lower().endswith(".json")
+    encode = Synapses.to_json if is_json else Synapses.to_hdf5
+    return ItemSaver(files, input_name, encode, Synapses)

@@ -1,0 +1,100 @@
+"""Skip a task whose file exists, is missing, or is empty.
+
+Example: chunkflow generate-tasks -v file://em -c 64 512 512 skip-task-by-file -p out_ -s .h5
+load-volume -v file://em save-h5 -f out_
+
+The file is called by the prefix, the task's box and the suffix, such as out_0-64_0-512_0-512.h5;
+the prefix may be a URL, such as s3://bucket/flags/. A suffix that ends with a slash means a folder
+that holds something. A run (submit, work) needs none of this: its ledger says what is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.stages import operator
+from chunkflow_py.task import Skip
+
+if TYPE_CHECKING:
+    from chunkflow_py.stages import Outline
+    from chunkflow_py.task import Task
+    from chunkflow_py.task_files import TaskFiles
+
+SECTION = "steer"
+
+Mode = Literal["missing", "empty", "exist"]
+
+
+@dataclass
+class FileSkipper:
+    """Ends a task early for the sake of a file.
+
+    Attributes:
+        files: which belong to the tasks.
+        mode: skip if the file is ``missing``, is missing or holds nothing (``empty``), or
+            ``exist``s.
+        adjust_size: voxels by which the box in the file's name is larger on every side.
+    """
+
+    files: TaskFiles
+    mode: Mode = "exist"
+    adjust_size: int = 0
+    thread_safe: bool = field(default=True, init=False)
+
+    def prepare(self, outline: Outline) -> None:
+        """Refuse a line whose tasks have no box.
+
+        Raises:
+            OptionError: says what to put in front.
+        """
+        if not outline.has_tasks:
+            msg = (
+                "skip-task-by-file looks for a file that is named after the task's box, but no "
+                "task has one; put generate-tasks or create-bbox in front of it"
+            )
+            raise OptionError(msg)
+
+    def __call__(self, task: Task) -> Task:
+        """Raise `Skip` if the file is as the mode says.
+
+        Raises:
+            GeometryError: the task has no box, or nothing of it is left.
+            VolumeError: the store cannot be asked.
+        """
+        from chunkflow_py.task_files import grown
+
+        region = grown(task.region, self.adjust_size)
+        size = self.files.size(region)
+        if self.mode == "exist":
+            reason = "" if size is None else "exists"
+        elif size is None:
+            reason = "is missing"
+        else:
+            reason = "is empty" if self.mode == "empty" and not size else ""
+        if reason:
+            msg = f"{self.files.url(region)} {reason}"
+            raise Skip(msg)
+        return task
+
+
+@operator("read")
+@click.option("--prefix", "-p", required=True, help="How the name begins; a path or URL.")
+@click.option("--suffix", "-s", default="", show_default="empty", help="How the name ends.")
+@click.option(
+    "--mode",
+    "-m",
+    type=click.Choice(["missing", "empty", "exist"]),
+    default="exist",
+    show_default=True,
+    help="Skip if the file is missing, is missing or empty, or exists.",
+)
+@click.option("--adjust-size", "-a", type=int, help="Voxels by which to grow the box in the name.")
+def command(prefix: str, suffix: str, mode: Mode, adjust_size: int | None) -> FileSkipper:
+    """Take the name of the file."""
+    from chunkflow_py.task_files import TaskFiles
+
+    return FileSkipper(TaskFiles(prefix, suffix), mode, adjust_size or 0)
