@@ -18,6 +18,7 @@ import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from chunkflow_py.errors import VolumeError
@@ -226,3 +227,17 @@ def _unpacked(data: bytes) -> bytes:
         return gzip.decompress(data)
     except (OSError, EOFError, zlib.error):  # three bytes of something else
         return data
+
+
+def named_after(prefix: str) -> tuple[ObjectFolder, str]:
+    """Return the folder of the files whose names begin with *prefix*, and how they begin there.
+
+    Args:
+        prefix: path or URL; that of a folder that exists needs no slash at its end.
+    """
+    is_local = "://" not in prefix or prefix.startswith("file://")
+    path = prefix.removeprefix("file://")
+    if is_local and Path(path).expanduser().is_dir():
+        return ObjectFolder(path), ""
+    folder, slash, start = path.rpartition("/")
+    return ObjectFolder(folder or slash or "."), start

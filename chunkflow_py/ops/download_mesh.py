@@ -1,0 +1,99 @@
+"""Save the meshes of some objects as PLY or OBJ files.
+
+Example: chunkflow download-mesh -v precomputed://file:///data/seg -i 34,25,38 -o meshes/
+
+--input is ids with commas between them, a text file of such ids, or the name of a chunk of labels
+that the line has loaded, whose objects then are ranked by their size, the largest first.
+--start-rank and --stop-rank choose a part of this list. The fragments of an object, as its list
+from mesh-manifest names them, become one surface in one file: --out-pre, the id, the extension.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.segmentation.mesh_download import MeshDownload
+    from chunkflow_py.segmentation.mesh_format import Mesh
+
+SECTION = "objects"
+
+
+def download_mesh(url: str, label: int) -> Mesh:
+    """Return the mesh of an object: its fragments, with vertices where they meet made one.
+
+    Args:
+        url: of a store: of a precomputed volume whose info names a folder of meshes, or of that
+            folder.
+        label: id of the object.
+
+    Raises:
+        VolumeNotFoundError: it has no mesh.
+        VolumeError: a file is missing or damaged.
+    """
+    from chunkflow_py.segmentation.mesh_download import MeshReader
+
+    return MeshReader(url).read(label)
+
+
+@operator("write")
+@click.option(
+    "--volume-path",
+    "-v",
+    required=True,
+    help="URL of the precomputed volume, or of the folder of its meshes.",
+)
+@click.option(
+    "--input",
+    "-i",
+    "wanted",
+    required=True,
+    help="Ids such as 34,25,38, a text file of ids, or the name of a chunk of labels.",
+)
+@click.option(
+    "--start-rank",
+    "-s",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="First object of the list to save, counted from 0.",
+)
+@click.option(
+    "--stop-rank",
+    "-p",
+    type=click.IntRange(min=0),
+    help="Object of the list to end before.  [default: to the last]",
+)
+@click.option(
+    "--out-pre",
+    "-o",
+    default="./",
+    show_default=True,
+    help="How the files' names begin: a folder, or more; may be a URL.",
+)
+@click.option(
+    "--out-format",
+    "-f",
+    type=click.Choice(["ply", "obj"]),
+    default="ply",
+    show_default=True,
+    help="Format of the files.",
+)
+def command(
+    volume_path: str,
+    wanted: str,
+    start_rank: int,
+    stop_rank: int | None,
+    out_pre: str,
+    out_format: Literal["ply", "obj"],
+) -> MeshDownload:
+    """Take the options; the volume is opened later."""
+    from chunkflow_py.segmentation.mesh_download import MeshDownload
+    from chunkflow_py.volume.location import Location
+
+    place = Location.parse(volume_path).store_url
+    return MeshDownload(place, wanted, slice(start_rank, stop_rank), out_pre, out_format)
