@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import QueueError
@@ -17,8 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from chunkflow_py.run.home import RunHome
+    from chunkflow_py.run.ledger import Ledger
+    from chunkflow_py.run.record import Failure
 
 logger = logging.getLogger(__name__)
+
+_AT_ONCE = 256  # tasks of which it is asked whether they have ended
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,37 @@ class StageStatus:
 
 
 @dataclass(frozen=True)
+class FailedTask:
+    """A task of which attempts have failed.
+
+    Attributes:
+        stage: of the task.
+        number: of the task.
+        box: of the task.
+        reason: why it was given up; ``None``: it will be tried again.
+        attempts: that failed, the first one first, as far as they were asked for.
+    """
+
+    stage: str
+    number: int
+    box: str
+    reason: str | None
+    attempts: tuple[Failure, ...] = ()
+
+    def words(self) -> Iterator[str]:
+        """Yield lines for a person: the task, and its attempts with their tracebacks."""
+        if self.reason is None:
+            yield f"  to be tried again {self.stage} {self.box}"
+        else:
+            yield f"  failed {self.stage} {self.box}: {self.reason}"
+        for number, each in enumerate(self.attempts, 1):
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.when))
+            who = f"attempt {number} of {len(self.attempts)}, {each.kind}, {each.worker}, {when}"
+            yield f"    {who}: {each.reason}"
+            yield from (f"      {line}" for line in each.traceback.splitlines())
+
+
+@dataclass(frozen=True)
 class RunStatus:
     """How far a run is.
 
@@ -66,14 +102,17 @@ class RunStatus:
         stages: of it.
         queue: what waits there and what is leased; ``None`` if it cannot be asked.
         queue_url: of the queue.
-        failures: stage, box and reason of tasks that failed, the first ones.
+        failures: tasks that were given up, the first ones.
+        failing: tasks of which attempts have failed and that will be tried again, the first ones,
+            as far as they were asked for.
     """
 
     address: str
     stages: tuple[StageStatus, ...]
     queue: Counts | None
     queue_url: str
-    failures: tuple[tuple[str, str, str], ...]
+    failures: tuple[FailedTask, ...]
+    failing: tuple[FailedTask, ...] = ()
 
     @property
     def state(self) -> str:
@@ -124,18 +163,22 @@ class RunStatus:
             )
         elif self.queue_url:
             yield f"  queue {self.queue_url}: cannot be asked"
-        yield from (f"  failed {stage} {box}: {reason}" for stage, box, reason in self.failures)
+        for task in (*self.failures, *self.failing):
+            yield from task.words()
 
 
-def status_of(home: RunHome, most: int = 20) -> RunStatus:
+def status_of(home: RunHome, most: int = 20, *, attempts: bool = False) -> RunStatus:
     """Return how far a run is.
 
     Args:
         home: of the run.
         most: how many failed tasks to list.
+        attempts: also read what each of their attempts has said, and list those that will be
+            tried again.
     """
     stages: list[StageStatus] = []
-    failures: list[tuple[str, str, str]] = []
+    failures: list[FailedTask] = []
+    failing: list[FailedTask] = []
     for stage in home.spec.stages:
         ledger = home.ledger(stage.name)
         counts = ledger.counts()
@@ -157,10 +200,31 @@ def status_of(home: RunHome, most: int = 20) -> RunStatus:
         )
         if counts.dead and len(failures) < most:
             dead = islice(ledger.records(states={"dead"}), most - len(failures))
-            failures += [(stage.name, each.box, each.reason or "") for each in dead]
+            failures += [FailedTask(stage.name, r.number, r.box, r.reason or "") for r in dead]
+        if attempts and counts.failures and len(failing) < most:
+            failing += _failing(stage.name, ledger, most - len(failing))
+    if attempts:
+        failures = [_with_attempts(task, home.ledger(task.stage)) for task in failures]
+        failing = [_with_attempts(task, home.ledger(task.stage)) for task in failing]
     url = home.spec.queue
     waiting = _queue_counts(url) if url else None
-    return RunStatus(home.address, tuple(stages), waiting, url, tuple(failures))
+    return RunStatus(home.address, tuple(stages), waiting, url, tuple(failures), tuple(failing))
+
+
+def _failing(stage: str, ledger: Ledger, most: int) -> list[FailedTask]:
+    """Return tasks of which attempts have failed and that have not ended, the first ones."""
+    tried = {failure.number: failure.box for failure in ledger.failures()}
+    waiting = iter(tried)
+    found: list[int] = []
+    while len(found) < most and (some := list(islice(waiting, _AT_ONCE))):
+        ended = ledger.find(some)
+        found += [number for number in some if number not in ended]
+    return [FailedTask(stage, number, tried[number], None) for number in found[:most]]
+
+
+def _with_attempts(task: FailedTask, ledger: Ledger) -> FailedTask:
+    found = sorted(ledger.failures(task.number), key=attrgetter("when"))
+    return replace(task, attempts=tuple(found))
 
 
 def _queue_counts(url: str) -> Counts | None:

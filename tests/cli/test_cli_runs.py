@@ -99,11 +99,26 @@ def test_a_task_that_fails_is_given_up_and_can_be_retried(folder):
     told = say(f"submit --run r {line} {SAVE} out.zarr")
     address = told.split("chunkflow work '")[1].split("'")[0]
     assert "--no-code refuses" in work(f"work {address} --no-code", code=2)
+    work(f"work {address} --max-failures 9 --max-tasks 8", code=75)
+    status = json.loads(say("status r --json"))
+    assert not status["failures"]
+    (task,) = status["failing"]
+    assert task["reason"] is None
+    assert "this one" in task["attempts"][0]["traceback"]
+    assert f"to be tried again plugin {task['box']}" in say("status r --failures")
     assert "1 as failed" in work(f"work {address} --max-failures 2", code=1)
     told = say("status r")
     assert "complete but for failures" in told
     assert "failed plugin 8-16_16-32_16-32: " in told
     assert "ValueError: this one" in told
+    assert "Traceback" not in told
+    told = say("status r --failures")
+    assert "attempt 2 of " in told
+    assert told.count("Traceback (most recent call last)") >= 2
+    assert "in execute" in told
+    (task,) = json.loads(say("status r --json"))["failures"]
+    assert {each["kind"] for each in task["attempts"]} == {"permanent"}
+    assert all("this one" in each["traceback"] for each in task["attempts"])
     assert "failed" in say("verify r", code=1)
     queue = open_queue(RunHome("r").spec.queue)
     assert [letter.body for letter in queue.dead_letters()]

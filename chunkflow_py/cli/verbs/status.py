@@ -22,16 +22,25 @@ if TYPE_CHECKING:
 @verb
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="Print one object of JSON.")
-@click.option("--failed", "most", type=click.IntRange(min=0), default=20, show_default=True,
-              help="How many failed tasks to list with their reasons.")  # fmt: skip
-def command(run: str, as_json: bool, most: int) -> Callable[[], None]:
+@click.option(
+    "--failed",
+    "most",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="How many failed tasks to list with their reasons.",
+)
+@click.option("--failures", is_flag=True,
+              help="List also the attempts on these tasks, and on those that will be tried again: "
+                   "class, worker, reason and traceback; --json has them always.")  # fmt: skip
+def command(run: str, as_json: bool, most: int, failures: bool) -> Callable[[], None]:
     """Take the options; the run is opened when the verb acts."""
 
     def act() -> None:
         from chunkflow_py.run.home import RunHome
         from chunkflow_py.run.status import status_of
 
-        status = status_of(RunHome.parse(run), most)
+        status = status_of(RunHome.parse(run), most, attempts=failures or as_json)
         if as_json:
             click.echo(json.dumps(status.to_json()))
         else:
