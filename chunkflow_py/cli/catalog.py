@@ -2,7 +2,8 @@
 
 A file of `chunkflow_py/ops` is an operator and a file of `chunkflow_py/cli/verbs` is a verb: its
 name is the command's name, the first line of its docstring is the help text, and the decorator of
-its function ``command`` says what kind it is.
+its function ``command`` says what kind it is. Other packages may add operators
+(`chunkflow_py.cli.installed`).
 """
 
 from __future__ import annotations
@@ -14,24 +15,26 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from chunkflow_py.cli import installed
+
 if TYPE_CHECKING:
     import click
 
 OPS = Path(__file__).parent.parent / "ops"
 VERBS = Path(__file__).parent / "verbs"
 
-# Of `chunkflow --help`, in its order; an operator belongs where its decorator says, unless its
-# file has a constant SECTION.
+# Of `chunkflow --help`, in its order: what a first line needs, then what many tasks need. An
+# operator belongs where its decorator says, unless its file has a constant SECTION.
 SECTIONS = {
-    "source": "Make tasks (first in a line)",
-    "steer": "Skip, mark and move tasks",
     "read": "Load",
     "compute": "Process images and maps",
     "segment": "Segment and measure",
     "objects": "Points, synapses, meshes and skeletons",
-    "items": "Handle items, and extend",
     "write": "Save",
     "view": "View",
+    "source": "Make tasks (first in a line)",
+    "steer": "Skip, mark and move tasks",
+    "items": "Handle items, and extend",
     "verb": "Run and watch",
 }
 
@@ -61,8 +64,18 @@ def verbs() -> tuple[str, ...]:
 
 
 def commands() -> tuple[str, ...]:
-    """Return the names of operators and verbs: all that may be typed."""
+    """Return the names of operators and verbs of this package."""
     return (*names(), *verbs())
+
+
+def more() -> tuple[str, ...]:
+    """Return the names of the operators of other packages; ours go before theirs."""
+    return tuple(sorted(installed.installed().keys() - set(commands())))
+
+
+def is_known(name: str) -> bool:
+    """Tell whether there is such a command; looks for other packages only if it must."""
+    return name in commands() or name in more()
 
 
 def _names(folder: Path) -> tuple[str, ...]:
@@ -81,7 +94,19 @@ def describe(name: str) -> Entry:
     Raises:
         ValueError: the file has no function ``command`` under one of the decorators.
     """
-    tree = ast.parse(path_of(name).read_text(encoding="utf-8"))
+    if name in commands():
+        return _describe(name, path_of(name))
+    path = installed.path_of(name)
+    try:
+        if path is not None:
+            return _describe(name, path)
+    except (ValueError, SyntaxError):  # what is wrong with it is said to who calls it
+        pass
+    return Entry(name, "items", f"Of the package {installed.installed()[name].split('.')[0]}.")
+
+
+def _describe(name: str, path: Path) -> Entry:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     summary = (ast.get_docstring(tree) or "").partition("\n")[0]
     section = _constant(tree, "SECTION")
     for node in tree.body:
@@ -92,7 +117,7 @@ def describe(name: str) -> Entry:
             return Entry(name, section or str(ast.literal_eval(first.args[0])), summary)
         if isinstance(first, ast.Name) and first.id in _KINDS:
             return Entry(name, section or _KINDS[first.id], summary)
-    msg = f"{path_of(name)} has no function command under @transform, @operator, @source or @verb"
+    msg = f"{path} has no function command under @transform, @operator, @source or @verb"
     raise ValueError(msg)
 
 
@@ -105,6 +130,8 @@ def _constant(tree: ast.Module, name: str) -> str:
 
 def load(name: str) -> click.Command:
     """Import the operator or verb and return its click command."""
+    if name not in commands():
+        return installed.load(name)
     package = "cli.verbs" if name in verbs() else "ops"
     module = import_module(f"chunkflow_py.{package}.{name.replace('-', '_')}")
     return cast("click.Command", module.command)

@@ -64,12 +64,12 @@ class OperatorGroup(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the names of all operators and verbs."""
-        return list(catalog.commands())
+        """Return the names of all operators and verbs, those of other packages included."""
+        return [*catalog.commands(), *catalog.more()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import one operator or verb."""
-        return catalog.load(cmd_name) if cmd_name in catalog.commands() else None
+        return catalog.load(cmd_name) if catalog.is_known(cmd_name) else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -85,25 +85,24 @@ class OperatorGroup(click.Group):
         note_tail(ctx, [word, *rest])
         return word, command, rest
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one section a kind, from the files' first lines."""
-        entries = [catalog.describe(name) for name in catalog.commands()]
-        width = formatter.width - 6 - max(len(entry.name) for entry in entries)
+        entries = [catalog.describe(name) for name in self.list_commands(ctx)]
         for kind, title in catalog.SECTIONS.items():
-            rows = [
-                (entry.name, _shorten(entry.summary, width))
-                for entry in entries
-                if entry.kind == kind
-            ]
-            if rows:
+            found = [entry for entry in entries if entry.kind == kind]
+            if found:
+                # of a line: two spaces before and after the names
+                width = formatter.width - 4 - max(len(entry.name) for entry in found)
                 with formatter.section(title):
-                    formatter.write_dl(rows)
+                    formatter.write_dl(
+                        [(entry.name, _shorten(entry.summary, width)) for entry in found]
+                    )
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete command names without importing the commands."""
         matches = [
             CompletionItem(name, help=catalog.describe(name).summary)
-            for name in catalog.commands()
+            for name in self.list_commands(ctx)
             if name.startswith(incomplete)
         ]
         return matches + click.Command.shell_complete(self, ctx, incomplete)
@@ -124,14 +123,21 @@ class OperatorGroup(click.Group):
 
 
 def _shorten(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(0, width - 1)].rstrip() + "…"
+    """Return *text* in one line: its first clause if that says enough, else its first words."""
+    if len(text) <= width:
+        return text
+    clause, _, rest = text.partition(", ")
+    if 0.6 * width < len(clause) < width and ", " not in rest and ": " not in clause:
+        return f"{clause}."
+    words = text[: width - 1].rpartition(" ")[0]
+    return f"{words.rstrip(',:;')}…"
 
 
 @click.group(
     cls=OperatorGroup,
     chain=True,
     help=HELP,
-    context_settings={"help_option_names": ["--help", "-h"]},
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 110},
 )
 @click.option(
     "--mip",

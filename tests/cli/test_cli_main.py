@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def test_help_has_a_section_for_each_kind(chunkflow: Run) -> None:
-    """Commands are listed by what they do, in the order of a line, with their first lines."""
+    """Commands are listed by what they do, what a first line needs first, by their first lines."""
     result = chunkflow("--help")
     assert (result.code, result.err) == (0, "")
     text = result.out
@@ -39,14 +39,14 @@ def test_help_has_a_section_for_each_kind(chunkflow: Run) -> None:
         text.index(part)
         for part in (
             "Run a line of chunk operations",
-            "Make tasks (first in a line):",
-            "four-boxes",
             "Load:",
             "create-chunk",
             "Process images and maps:",
             "threshold",
             "Save:",
             "refuse",
+            "Make tasks (first in a line):",
+            "four-boxes",
             "Run and watch:",
             "  tune ",
         )
@@ -72,7 +72,10 @@ def test_long_summaries_are_cut_to_the_terminal(operators: Path, chunkflow: Run)
     command.format_commands(context, formatter)
     lines = formatter.getvalue().splitlines()
     assert max(map(len, lines)) <= 40
-    assert any(line.endswith("…") for line in lines)
+    cut = [line.rstrip("…").split(maxsplit=1) for line in lines if line.endswith("…")]
+    whole = {name: catalog.describe(name).summary for name, _ in cut}
+    assert cut
+    assert all(whole[name].startswith((f"{text} ", f"{text},")) for name, text in cut), "mid-word"
     assert len([line for line in lines if "create-chunk" in line]) == 1
 
 

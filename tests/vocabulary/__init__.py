@@ -10,12 +10,11 @@ from pathlib import Path
 # Commands that are being written. One that exists must leave this list, which shrinks to nothing.
 AWAITED = set(
     """
-    aggregate-skeleton-fragments channel-voting cleanup debug download-mesh gaussian-filter
-    load-skeleton log-summary mark-complete mask-out-objects napari normalize-section-shang
-    save-swc setup-env skip-none skip-task-by-file view adjust-pre clahe cloud-watch
-    detect-duplicate-post detect-points detect-post-synapses detect-pre-synapses
-    fill-segmentation-holes find-tbar-object inverse load-n5 load-tensorstore mapto01
-    median-filter print-max-id rescale-intensity skeletonize stretch-intensity transpose
+    aggregate-skeleton-fragments channel-voting gaussian-filter load-skeleton mask-out-objects
+    normalize-section-shang save-swc setup-env adjust-pre clahe detect-duplicate-post
+    detect-points detect-post-synapses detect-pre-synapses fill-segmentation-holes
+    find-tbar-object inverse mapto01 median-filter print-max-id rescale-intensity skeletonize
+    stretch-intensity transpose
     """.split()  # noqa: SIM905
 )
 

@@ -1,0 +1,122 @@
+"""Write the file of a new operator, and a test that passes.
+
+The file is called by its path, `plugin -f NAME.py`, or becomes a command as part of a package.
+
+Example: chunkflow new-operator double-it --folder operators
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.cli import catalog
+from chunkflow_py.cli.verbs import verb
+from chunkflow_py.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OPERATOR = '''"""Multiply the voxels of a chunk.
+
+Example: chunkflow create-chunk plugin -f {module}.py --factor 2 save-h5 -f out.h5
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.stages import transform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chunkflow_py import Chunk
+
+
+def {module}(chunk: Chunk, factor: int = 2) -> Chunk:
+    """Return *chunk* with its voxels multiplied.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), any dtype; it is not changed.
+        factor: what they are multiplied with.
+
+    Returns:
+        A chunk of the same place and shape.
+    """
+    return chunk.with_array(chunk.array * factor)
+
+
+@transform
+@click.option("--factor", type=int, default=2, show_default=True, help="What to multiply with.")
+def command(factor: int) -> Callable[[Chunk], Chunk]:
+    """Take the options once; what is returned is called for every task."""
+    return partial({module}, factor=factor)
+'''
+
+TEST = '''"""Tests of {name}."""
+
+from pathlib import Path
+
+import numpy as np
+from {module} import {module}
+
+from chunkflow_py import Chunk, Task
+from chunkflow_py.cli.line import read_line
+
+FILE = Path(__file__).with_name("{module}.py")
+CHUNK = Chunk(np.arange(24).reshape(2, 3, 4), (10, 20, 30), (40, 4, 4))
+
+
+def test_voxels_are_multiplied():
+    """Place and voxel size stay, and so does the input."""
+    result = {module}(CHUNK, factor=3)
+    np.testing.assert_array_equal(result.array, np.arange(24).reshape(2, 3, 4) * 3)
+    assert (result.bbox, result.voxel_size_nm) == (CHUNK.bbox, CHUNK.voxel_size_nm)
+    assert CHUNK.array.max() == 23
+
+
+def test_it_works_in_a_line():
+    """The options of the command reach the function."""
+    (operator,) = read_line(["plugin", "-f", str(FILE), "--factor", "3", "-o", "result"])
+    task = operator.call(Task(items={{"chunk": CHUNK}}))
+    assert task["result"].array.max() == 69
+'''
+
+
+@verb
+@click.argument("name")
+@click.option("--folder", default=".", show_default=True, help="Where to write the two files.")
+def command(name: str, folder: str) -> Callable[[], None]:
+    """Check the name; the files are written when the verb acts."""
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        near = "-".join(re.findall(r"[a-z0-9]+", name.lower().lstrip("0123456789")))
+        hint = f"; {near} is one" if near else ""
+        msg = f"{name!r} is no name of a command: small letters and digits, joined by -{hint}"
+        raise OptionError(msg)
+    if catalog.is_known(name):
+        msg = f"there is a command {name} already; choose another name"
+        raise OptionError(msg)
+    module = name.replace("-", "_")
+    texts = {
+        Path(folder) / f"{module}.py": OPERATOR,
+        Path(folder) / f"test_{module}.py": TEST,
+    }
+    for path in texts:
+        if path.exists():
+            msg = f"{path} is there already and is not overwritten; choose another name or folder"
+            raise OptionError(msg)
+
+    def act() -> None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for path, text in texts.items():
+            path.write_text(text.format(name=name, module=module), encoding="utf-8")
+            click.echo(path)
+
+    return act

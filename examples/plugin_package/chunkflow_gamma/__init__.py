@@ -1,0 +1,1 @@
+"""An operator of chunkflow in a package of its own."""
