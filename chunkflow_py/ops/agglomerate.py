@@ -5,7 +5,10 @@ Example: chunkflow load-h5 -f affinity.h5 agglomerate --threshold 0.7 save-h5 -f
 Two segments are merged while 1 - the mean affinity of their shared face is below --threshold:
 0.7 merges above a mean affinity of 0.3, and a higher threshold merges more. The affinities are
 (3, z, y, x) in [0, 1] with channels x, y, z, each to the lower neighbour; integer types are
-divided by their maximum. Labels are unique within a chunk only.
+divided by their maximum.
+
+Labels are unique within a chunk. A segment that tasks have cut gets one label in stages: let each
+task load a margin, agglomerate --global-ids, save-overlap; then link-labels, solve-labels, relabel.
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import OptionError, needs_extra
+from chunkflow_py.label_options import numbering_from, numbering_options
 from chunkflow_py.params import Decorator, ItemName, input_option, output_option
 from chunkflow_py.segmentation import MEAN_AFFINITY, score_code
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.chunk import Chunk, Voxels
+    from chunkflow_py.segmentation.numbering import Numbering
     from chunkflow_py.task import Task
 
 SECTION = "segment"
@@ -37,8 +42,7 @@ def agglomerate(
         fragments: what is merged: a chunk or array (z, y, x) of labels, or how to make them,
             ``waterz`` or ``seeded``; ``None`` is ``waterz``.
         threshold: segments are merged while 1 - mean affinity is below it.
-        settings: aff_threshold_low (0.001), aff_threshold_high (0.9999), interior_threshold (0.7),
-            scoring_function, flip_channel (True: the channels are x, y, z).
+        settings: further ones of `segmentation.agglomerate.agglomerate`.
 
     Returns:
         A chunk (z, y, x) of kind segmentation: labels 1 to N, 0 for background; uint32 or uint64.
@@ -47,16 +51,10 @@ def agglomerate(
         ChunkError: the chunk does not hold affinities, or the fragments cover another box.
     """
     from chunkflow_py.chunk import Chunk
-    from chunkflow_py.errors import ChunkError
     from chunkflow_py.segmentation import agglomerate as engine
 
     if isinstance(fragments, Chunk):
-        if fragments.bbox != chunk.bbox:
-            msg = (
-                f"fragments cover {fragments.bbox}, the affinities {chunk.bbox}; "
-                f"cut both to {fragments.bbox.intersection(chunk.bbox)}"
-            )
-            raise ChunkError(msg)
+        engine.check_same_box(fragments, chunk)
         fragments = fragments.array
     result = engine.agglomerate(
         chunk.array,
@@ -76,6 +74,17 @@ class Agglomerator:
     output_name: str
     fragments_name: str | None
     settings: dict[str, Any] = field(default_factory=dict)
+    numbering: Numbering | None = None
+
+    def prepare(self, outline: Any) -> None:
+        """See whether ids can be unique in the volume, if they have to."""
+        if self.numbering:
+            self.numbering.prepare(outline)
+
+    def voxels_from(self, read: Voxels) -> Voxels:
+        """Return what labels hold."""
+        dtype = "uint64" if self.numbering and self.numbering.is_global else "uint32"
+        return type(read)(dtype, 1, "segmentation")
 
     @property
     def code(self) -> tuple[str, ...]:
@@ -96,7 +105,10 @@ class Agglomerator:
         settings = dict(self.settings)
         if self.fragments_name is not None:
             settings["fragments"] = task.chunk(self.fragments_name)
-        task[self.output_name] = agglomerate(task.chunk(self.input_name), **settings)
+        segments = agglomerate(task.chunk(self.input_name), **settings)
+        if self.numbering:
+            segments = segments.with_array(self.numbering(segments.array, segments, task.bbox))
+        task[self.output_name] = segments
         return task
 
 
@@ -109,41 +121,28 @@ def _number(name: str, default: float, text: str) -> Decorator:
 @_number("--aff-threshold-low", 0.001, "A voxel with no affinity above this is background.")
 @_number("--aff-threshold-high", 0.9999, "Voxels joined by this or more share a fragment.")
 @_number("--interior-threshold", 0.7, "Mean affinity of a seed (--fragments seeded).")
-@click.option(
-    "--flip-channel/--no-flip-channel",
-    default=True,
-    show_default=True,
-    help="The channels are x, y, z (flip), or z, y, x already.",
-)
+@click.option("--flip-channel/--no-flip-channel", default=True, show_default=True,
+              help="The channels are x, y, z (flip), or z, y, x already.")  # fmt: skip
 @click.option(
     "--scoring-function", default=MEAN_AFFINITY, show_default=True, help="C++ type of the score."
 )
-@click.option(
-    "--fragments",
-    type=click.Choice(["waterz", "seeded"]),
-    default="waterz",
-    show_default=True,
-    help="Watershed on the affinities, or from seeds in the middle of the cells.",
-)
+@click.option("--fragments", type=click.Choice(["waterz", "seeded"]), default="waterz",
+              show_default=True,
+              help="Watershed on the affinities, or from seeds amid the cells.")  # fmt: skip
 @click.option("--fragments-name", type=ItemName("in"), help="Merge the labels of this chunk.")
+@numbering_options()
 @input_option()
 @output_option()
 def command(
     input_name: str, output_name: str, fragments: str, fragments_name: str | None, **settings: Any
 ) -> Agglomerator:
     """Check the thresholds."""
-    from chunkflow_py.segmentation.agglomerate import check_affinity_thresholds
+    from chunkflow_py.segmentation.agglomerate import check_affinity_thresholds, check_threshold
 
     check_affinity_thresholds(settings["aff_threshold_low"], settings["aff_threshold_high"])
-    threshold = settings["threshold"]
-    if settings["scoring_function"] == MEAN_AFFINITY and not 0 <= threshold <= 1:
-        msg = (
-            f"--threshold {threshold} is compared with 1 - mean affinity, which lies in [0, 1]; "
-            f"the nearest value that works is {min(max(threshold, 0.0), 1.0):g}"
-        )
-        raise OptionError(msg)
+    check_threshold(settings["threshold"], settings["scoring_function"])
     if fragments_name and fragments == "seeded":
         msg = f"--fragments-name {fragments_name} leaves nothing for --fragments seeded; drop one"
         raise OptionError(msg)
     settings["fragments"] = fragments
-    return Agglomerator(input_name, output_name, fragments_name, settings)
+    return Agglomerator(input_name, output_name, fragments_name, settings, numbering_from(settings))

@@ -4,33 +4,37 @@ Example: chunkflow load-h5 -f map.h5 connected-components -t 0.5 save-h5 -f piec
 
 An affinity map of three channels is averaged over its channels before the threshold. Without
 --threshold, neighbours of equal value hang together, and 0 is background.
+
+Labels are unique in a chunk. With --global-ids they are unique in the volume, for stitch-labels or
+link-labels, solve-labels and relabel, which join what tasks have cut.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from chunkflow_py.stages import makes, transform
+from chunkflow_py.errors import needs_extra
+from chunkflow_py.label_options import connectivity_option, numbering_from, numbering_options
+from chunkflow_py.stages import transform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.chunk import Chunk, Voxels
+    from chunkflow_py.geometry import BoundingBox
     from chunkflow_py.segmentation.components import Connectivity
+    from chunkflow_py.segmentation.numbering import Numbering
 
 SECTION = "segment"
 
 
-@makes(
-    lambda read: read._replace(
-        dtype="uint32", channels=1, kind="segmentation", has_channel_axis=False
-    )
-)
 def connected_components(
-    chunk: Chunk, threshold: float | None = None, connectivity: int | str = 6
+    chunk: Chunk,
+    threshold: float | None = None,
+    connectivity: int | str = 6,
+    numbering: Numbering | None = None,
+    bbox: BoundingBox | None = None,
 ) -> Chunk:
     """Return one label for each connected piece of *chunk*.
 
@@ -40,24 +44,48 @@ def connected_components(
         threshold: in the unit of the voxels; voxels above it are foreground. Without one, the
             chunk is a mask or a segmentation: voxels of equal value hang together.
         connectivity: 6 (neighbours share a face), 18 (or an edge) or 26 (or a corner).
+        numbering: for ids that are unique in the volume (default: in the chunk).
+        bbox: box of the task, for such ids (default: that of the chunk).
 
     Returns:
         A chunk (z, y, x) of kind segmentation: labels 1 to N without gaps, 0 for background;
-        uint32, or uint64 where there are more. Labels are unique within the chunk only.
+        uint32, or uint64 where there are more, or where they are unique in the volume.
 
     Raises:
         OptionError: the connectivity is none of the three.
         ChunkError: the channels are not 1 or 3, or a map comes without a threshold.
         MissingExtraError: the library cc3d is not installed.
     """
-    from chunkflow_py.errors import needs_extra
     from chunkflow_py.segmentation import components
 
     with needs_extra("segmentation", "connected-components"):
         labels = components.connected_components(
             chunk.array, threshold, cast("Connectivity", int(connectivity))
         )
+    if numbering is not None:
+        labels = numbering(labels, chunk, bbox)
     return chunk.with_array(labels, kind="segmentation")
+
+
+@dataclass
+class Labeller:
+    """Labels the chunk of every task."""
+
+    threshold: float | None
+    connectivity: str
+    numbering: Numbering
+
+    def prepare(self, outline: Any) -> None:
+        """See whether ids can be unique in the volume, if they have to."""
+        self.numbering.prepare(outline)
+
+    def voxels_from(self, read: Voxels) -> Voxels:
+        """Return what labels hold."""
+        return type(read)("uint64" if self.numbering.is_global else "uint32", 1, "segmentation")
+
+    def __call__(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Chunk:
+        """Return the labels."""
+        return connected_components(chunk, self.threshold, self.connectivity, self.numbering, bbox)
 
 
 @transform
@@ -68,14 +96,8 @@ def connected_components(
     default=None,
     help="Voxels above this value are foreground.  [default: label a mask or segmentation]",
 )
-@click.option(
-    "--connectivity",
-    "-c",
-    type=click.Choice(["6", "18", "26"]),
-    default="6",
-    show_default=True,
-    help="Neighbours share a face (6), also an edge (18), also a corner (26).",
-)
-def command(**options: Any) -> Callable[[Chunk], Chunk]:
+@connectivity_option()
+@numbering_options()
+def command(threshold: float | None, connectivity: str, **options: Any) -> Labeller:
     """Take threshold and connectivity."""
-    return partial(connected_components, **options)
+    return Labeller(threshold, connectivity, numbering_from(options))

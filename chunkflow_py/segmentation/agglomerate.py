@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from chunkflow_py.chunk import Chunk
+
 logger = logging.getLogger(__name__)
 
 FragmentMethod = Literal["waterz", "seeded"]
@@ -130,6 +132,34 @@ def check_affinity_thresholds(low: float, high: float) -> None:
             "the usual pair is 0.001 and 0.9999"
         )
         raise OptionError(msg)
+
+
+def check_threshold(threshold: float, scoring_function: str) -> None:
+    """Refuse a threshold of merging that no score can be compared with.
+
+    Raises:
+        OptionError: the score is 1 - mean affinity, and the threshold not in [0, 1].
+    """
+    if scoring_function == MEAN_AFFINITY and not 0 <= threshold <= 1:
+        msg = (
+            f"--threshold {threshold} is compared with 1 - mean affinity, which lies in [0, 1]; "
+            f"the nearest value that works is {min(max(threshold, 0.0), 1.0):g}"
+        )
+        raise OptionError(msg)
+
+
+def check_same_box(fragments: Chunk, affinity: Chunk) -> None:
+    """Refuse fragments that lie elsewhere than the affinities.
+
+    Raises:
+        ChunkError: they do.
+    """
+    if fragments.bbox != affinity.bbox:
+        msg = (
+            f"fragments cover {fragments.bbox}, the affinities {affinity.bbox}; "
+            f"cut both to {fragments.bbox.intersection(affinity.bbox)}"
+        )
+        raise ChunkError(msg)
 
 
 def _by_axis(affinity: NDArray[Any], *, flip_channel: bool) -> NDArray[np.float32]:

@@ -1,0 +1,134 @@
+"""Join labels that tasks have cut: one id for each object of a whole volume.
+
+LABELS were made task by task, with ids that are unique in the volume (connected-components or
+agglomerate with --global-ids). Labels that touch across faces of these tasks are linked; with
+--overlap-path it is segments that share voxels (see save-overlap). All linked ids become the
+smallest of them, in OUTPUT. For connected components this is what labelling the volume at once
+would give, whatever --chunk-size was.
+
+Links and their table are kept beside OUTPUT. A line that was interrupted goes on where it stopped.
+As stages of a run, on many machines: link-labels, solve-labels, relabel.
+
+Example: chunkflow stitch-labels -v parts.zarr -o zarr://labels.zarr --chunk-size 64 256 256
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from chunkflow_py.cli.verbs import verb
+from chunkflow_py.errors import OptionError
+from chunkflow_py.label_options import connectivity_option, overlap_options
+from chunkflow_py.params import mip_option, zyx_option
+from chunkflow_py.saving_options import ENCODINGS
+from chunkflow_py.volume_options import access_from, access_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chunkflow_py.segmentation.components import Connectivity
+    from chunkflow_py.stitching import Stitching
+
+logger = logging.getLogger(__name__)
+
+
+# fmt: off
+@verb
+@click.option("--volume-path", "-v", required=True, metavar="LABELS",
+              help="Volume of the labels.")
+@click.option("--output-path", "-o", required=True, metavar="OUTPUT",
+              help="Volume to make; uint64.")
+@zyx_option("--chunk-size", "-s", required=True, minimum=1,
+            help="Box size of the tasks that made the labels, from the volume's first voxel on, "
+                 "zyx.")
+@mip_option(help="Level of LABELS, which becomes level 0 of OUTPUT.  [default: --mip before the "
+                 "verb]")
+@connectivity_option()
+@click.option("--values-path", metavar="URL",
+              help="Volume that was labelled, where it was a segmentation and no mask: labels are "
+                   "linked where its values are the same.")
+@click.option("--overlap-path", "-p", metavar="URL",
+              help="What save-overlap stored: link segments by the voxels they share.")
+@overlap_options()
+@click.option("--work-path", "-w", metavar="URL",
+              help="Folder or prefix for links and their table.  [default: OUTPUT.stitch]")
+@zyx_option("--block-size", "-b", minimum=1,
+            help="Block of OUTPUT, voxels, zyx.  [default: as LABELS have]")
+@click.option("--encoding", type=click.Choice(ENCODINGS),
+              help="Compression of OUTPUT.  [default: the format's]")
+@zyx_option("--task-size", minimum=1,
+            help="Extent of a task that relabels, voxels, zyx.  [default: about 64 MiB of whole "
+                 "blocks]")
+@click.option("--parallel", type=click.IntRange(min=1),
+              help="Blocks to encode or decode at the same time.  [default: one a core]")
+@click.option("--overwrite/--resume", default=False, show_default=True,
+              help="Do all of it again; or leave out what is there.")
+@access_options()
+def command(**options: Any) -> Callable[[], None]:
+    """Check the options; volumes are opened when the verb acts."""
+    # fmt: on
+    if options["overlap_path"] and options["values_path"]:
+        msg = (
+            f"--values-path {options['values_path']} is for labels that touch; leave it out with "
+            "--overlap-path"
+        )
+        raise OptionError(msg)
+
+    def act() -> None:
+        stitch_labels(_stitching(options))
+
+    return act
+
+
+def stitch_labels(stitching: Stitching) -> None:
+    """Link, solve and relabel.
+
+    Raises:
+        ChunkflowError: tasks failed; no later phase is begun.
+    """
+    from chunkflow_py.cli.phase import run_phase
+
+    if click.get_current_context().find_root().params["dry_run"]:
+        stitching.linking().check()
+        logger.info("dry run: nothing is linked")
+        return
+    stitching.begin()
+    run_phase(stitching.linking, f"linking {stitching.labels}")
+    table = stitching.solve()
+
+    def relabelling(**running: Any) -> Any:
+        return stitching.relabelling(table, **running)
+
+    run_phase(relabelling, f"relabelling {stitching.labels}")
+
+
+def _stitching(options: dict[str, Any]) -> Stitching:
+    from chunkflow_py.linking import OverlapLinker, TouchLinker
+    from chunkflow_py.stitching import Stitching
+    from chunkflow_py.volume.protocol import Opening
+
+    opening = Opening(parallel=options["parallel"], access=access_from(options))
+    url, mip = options["volume_path"], options["mip"]
+    linker: TouchLinker | OverlapLinker
+    if options["overlap_path"]:
+        linker = OverlapLinker(
+            options["overlap_path"],
+            options["minimum_overlap"],
+            options["minimum_overlap_voxels"],
+            opening.access,
+        )
+    else:
+        connectivity = cast("Connectivity", int(options["connectivity"]))
+        linker = TouchLinker(url, mip, connectivity, options["values_path"], opening)
+    kept = ("chunk_size", "mip", "overwrite", "block_size", "encoding", "task_size")
+    return Stitching(
+        url,
+        options["output_path"],
+        linker=linker,
+        work=options["work_path"],
+        opening=opening,
+        **{name: options[name] for name in kept},
+    )

@@ -1,0 +1,102 @@
+"""Give labels the ids that solve-labels has found for whole objects.
+
+Example: chunkflow generate-tasks -v parts.zarr -c 64 256 256 load-volume -v parts.zarr
+relabel -t table save-volume -v zarr://labels.zarr
+
+The last phase of labels over a whole volume. Of the table a task reads the pieces that may list
+labels of its own; labels that are not listed stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.errors import needs_extra
+from chunkflow_py.label_options import place_of
+from chunkflow_py.params import input_option, output_option
+from chunkflow_py.stages import operator
+from chunkflow_py.volume_options import access_from, access_options
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk, Voxels
+    from chunkflow_py.segmentation.label_table import LabelTable
+    from chunkflow_py.store.protocol import Access
+    from chunkflow_py.task import Task
+
+SECTION = "segment"
+
+
+def relabel(chunk: Chunk, table: LabelTable) -> Chunk:
+    """Return *chunk* with the ids of whole objects.
+
+    Args:
+        chunk: (z, y, x) or (1, z, y, x) labels, integers.
+        table: of the volume, see `segmentation.label_table.LabelTable`.
+
+    Returns:
+        A chunk of the same shape, uint64, of kind segmentation.
+
+    Raises:
+        ChunkError: the voxels are no labels.
+        VolumeError: the table is missing or damaged.
+    """
+    from chunkflow_py.segmentation.label_table import relabelled
+
+    return chunk.with_array(relabelled(chunk.array, table), kind="segmentation")
+
+
+@dataclass
+class Relabeller:
+    """Relabels a chunk of every task; the table is read when the first task comes."""
+
+    table_path: str
+    input_name: str = "chunk"
+    output_name: str = "chunk"
+    access: Access | None = None
+    _tables: dict[int | None, LabelTable] = field(default_factory=dict, repr=False)
+
+    @property
+    def origin(self) -> str:
+        """Where the table is."""
+        return place_of(self.table_path)
+
+    def voxels_from(self, read: Voxels) -> Voxels:
+        """Return what labels hold."""
+        return read._replace(dtype="uint64", kind="segmentation")
+
+    def __enter__(self) -> Relabeller:
+        """Find out that the library is there."""
+        with needs_extra("segmentation", "relabel"):
+            import fastremap  # noqa: F401
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Forget the table."""
+        self._tables.clear()
+
+    def __call__(self, task: Task) -> Task:
+        """Relabel the chunk."""
+        from chunkflow_py.segmentation.label_table import LabelTable
+        from chunkflow_py.store import open_store
+        from chunkflow_py.store.protocol import Access
+
+        time = None if task.region is None else task.region.time
+        if time not in self._tables:
+            store = open_store(self.origin, self.access or Access())
+            self._tables[time] = LabelTable(store, time)
+        task[self.output_name] = relabel(task.chunk(self.input_name), self._tables[time])
+        return task
+
+
+@operator("compute")
+@click.option("--table-path", "-t", required=True, metavar="URL",
+              help="What solve-labels stored.")  # fmt: skip
+@input_option(help="Name of the labels.")
+@output_option()
+@access_options()
+def command(table_path: str, input_name: str, output_name: str, **options: Any) -> Relabeller:
+    """Take the place of the table."""
+    return Relabeller(table_path, input_name, output_name, access_from(options))

@@ -1,0 +1,82 @@
+"""Store the labels that a task shares with its neighbours.
+
+Example: chunkflow generate-tasks -v aff.zarr -c 64 256 256
+load-volume -v aff.zarr --expand-margin-size 8 32 32 agglomerate --global-ids
+save-overlap -p overlaps crop-margin --crop-bbox save-volume -v zarr://parts.zarr
+
+link-labels finds the links in it. Each task must have labelled a margin around its box, with ids of the whole volume (--global-ids).
+What is stored is twice as thick as the margin, at each face behind which there is another task.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.errors import GeometryError
+from chunkflow_py.params import input_option
+from chunkflow_py.stages import operator
+from chunkflow_py.volume_options import access_from, access_options
+
+if TYPE_CHECKING:
+    from chunkflow_py.store.protocol import Access
+    from chunkflow_py.task import Task
+
+SECTION = "segment"
+
+
+@dataclass
+class OverlapSaver:
+    """Stores what each task shares with its neighbours.
+
+    Attributes:
+        path: URL of a folder or prefix.
+        input_name: name of the labels.
+        access: how to call on the store.
+    """
+
+    path: str
+    input_name: str = "chunk"
+    access: Access | None = None
+    thread_safe: bool = field(default=True, init=False)
+
+    @property
+    def destination(self) -> str:
+        """Where overlaps are stored."""
+        from chunkflow_py.label_options import place_of
+
+        return place_of(self.path)
+
+    def __call__(self, task: Task) -> Task:
+        """Store the parts of the chunk near inner faces of the task.
+
+        Raises:
+            GeometryError: the task has no box, or the chunk no margin around it.
+            ChunkError: the chunk has several channels.
+        """
+        from chunkflow_py.segmentation.components import single_channel
+        from chunkflow_py.segmentation.overlaps import save_overlaps
+        from chunkflow_py.store import open_store
+        from chunkflow_py.store.protocol import Access
+        from chunkflow_py.store.recording import RecordingStore
+
+        chunk = task.chunk(self.input_name)
+        if task.region is None:
+            msg = "a task without a box has no neighbours; let generate-tasks make it"
+            raise GeometryError(msg)
+        store = RecordingStore(open_store(self.destination, self.access or Access()))
+        save_overlaps(store, chunk.with_array(single_channel(chunk.array)), task.region)
+        task.written += store.written
+        return task
+
+
+@operator("write")
+@input_option(help="Name of the labels.")
+@click.option("--overlap-path", "-p", required=True, metavar="URL",
+              help="Folder or prefix for the overlaps.")  # fmt: skip
+@access_options()
+def command(input_name: str, overlap_path: str, **options: Any) -> OverlapSaver:
+    """Take the place."""
+    return OverlapSaver(overlap_path, input_name, access_from(options))

@@ -1,0 +1,224 @@
+"""Labels of a whole volume, made task by task: the same as labelling it at once."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from scipy import ndimage
+
+from chunkflow_py.chunk import Chunk
+from chunkflow_py.cli.main import cli
+from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.ops.connected_components import connected_components
+from chunkflow_py.segmentation.components import connected_components as at_once
+from chunkflow_py.segmentation.numbering import Numbering
+from chunkflow_py.volume import create_volume, open_volume
+from chunkflow_py.volume.protocol import VolumeSpec
+
+BOX = BoundingBox.from_size((-3, 5, 100), (22, 27, 31))
+
+
+def say(line, code=0):
+    """Run a line in this process; return what it printed."""
+    result = CliRunner().invoke(cli, ["--quiet", *line.split()])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def store(array, url, kind="segmentation", block=(4, 5, 6)):
+    """Store an array as a volume at BOX."""
+    size = array.shape[-3:]
+    channels = array.shape[0] if array.ndim == 4 else None
+    box = BoundingBox.from_size(BOX.start, size)
+    spec = VolumeSpec(box, (40, 4, 4), array.dtype, channels, kind, Zyx.of(block))
+    create_volume(spec, url).write(Chunk(array, box.start, (40, 4, 4), kind))
+
+
+def read(url):
+    """Return all voxels of a volume."""
+    volume = open_volume(url)
+    return volume.read(volume.bounds).array
+
+
+def whole(array, connectivity):
+    """Return the ids that labelling at once gives."""
+    chunk = Chunk(array, BOX.start)
+    return connected_components(chunk, None, connectivity, Numbering(is_global=True)).array
+
+
+def blobs(seed, density=0.45):
+    """Return a mask of winding pieces, and of single voxels."""
+    rng = np.random.default_rng(seed)
+    noise = ndimage.gaussian_filter(rng.random(BOX.size), 0.7)
+    return (noise > np.quantile(noise, 1 - density)).astype(np.uint8)
+
+
+def label(size, source, target, more=""):
+    """Label a volume in tasks of a size, in random order, and in several lines."""
+    z, y, x = size
+    grid = [-(-n // s) for n, s in zip(BOX.size, size)]
+    numbers = list(range(int(np.prod(grid))))
+    random.Random(str(size)).shuffle(numbers)
+    say(f"create-volume -v {target} --like {source} -d uint64 -b {z} {y} {x}")
+    tasks = f"generate-tasks -v {source} -c {z} {y} {x} --respect-stop --order hilbert"
+    cut = sorted(random.Random(1).sample(numbers, 2))
+    parts = [(0, cut[0]), (cut[0], cut[1]), (cut[1], len(numbers))]
+    random.Random(str(size)).shuffle(parts)
+    for first, end in parts:
+        if first < end:
+            say(
+                f"{tasks} -i {first} -p {end} load-volume -v {source} connected-components "
+                f"--global-ids {more} save-volume -v {target}"
+            )
+    return len(numbers)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Everything is made in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("connectivity", "size", "density"),
+    [(6, (4, 7, 8), 0.5), (18, (6, 5, 8), 0.3), (26, (5, 7, 7), 0.15), (26, (22, 3, 2), 0.2)],
+)
+def test_stitched_is_labelled_at_once(connectivity, size, density):
+    """In any chunks and order the ids are those of the whole, bit for bit, and cc3d's pieces."""
+    mask = blobs(connectivity, density)
+    store(mask, "zarr://mask.zarr")
+    count = label(size, "mask.zarr", "zarr://parts.zarr", f"-c {connectivity}")
+    assert count >= 64
+    chunk_size = " ".join(map(str, size))
+    say(
+        f"stitch-labels -v parts.zarr -o precomputed://labels -s {chunk_size} -c {connectivity} "
+        "-b 8 9 10 --task-size 16 18 20"
+    )
+    labels = read("labels").reshape(BOX.size)
+    np.testing.assert_array_equal(labels, whole(mask, connectivity))
+    assert len(np.unique(read("parts.zarr"))) > len(np.unique(labels)), "nothing was cut"
+    pieces = at_once(mask, connectivity=connectivity)
+    pairs = np.unique(np.stack((labels.ravel(), pieces.ravel())), axis=1)
+    assert pairs.shape[1] == len(np.unique(labels)) == pieces.max() + 1
+
+
+def test_values_of_a_segmentation_keep_neighbours_apart():
+    """What was labelled without a threshold is linked only where its values are the same."""
+    values = blobs(1, 0.6) * np.random.default_rng(1).integers(1, 4, BOX.size, np.uint8)
+    store(values, "zarr://values.zarr")
+    label((6, 6, 8), "values.zarr", "zarr://parts.zarr")
+    line = "stitch-labels -v parts.zarr -s 6 6 8 -o zarr://labels.zarr"
+    assert "--values-path" in say(line, code=1), "neighbours of different values touch"
+    say(f"{line} --values-path values.zarr --overwrite")
+    np.testing.assert_array_equal(read("labels.zarr"), whole(values, 6))
+
+
+def test_tasks_of_another_size_are_refused():
+    """Links of tasks that did not make the labels would miss faces: the volume tells."""
+    store(blobs(2), "zarr://mask.zarr")
+    label((6, 6, 8), "mask.zarr", "zarr://parts.zarr")
+    told = say("stitch-labels -v parts.zarr -o zarr://labels.zarr -s 12 12 8", code=1)
+    assert "touch inside of task" in told
+    assert not Path("labels.zarr").exists()
+
+
+def test_it_goes_on_where_it_stopped_and_with_nothing_else():
+    """Stored links are kept, a lost one is made again; another chunking needs --overwrite."""
+    mask = blobs(3)
+    store(mask, "zarr://mask.zarr")
+    label((6, 6, 8), "mask.zarr", "zarr://parts.zarr")
+    line = "stitch-labels -v parts.zarr -o zarr://labels.zarr -s 6 6 8"
+    say(line)
+    links = sorted(Path("labels.zarr.stitch/links").iterdir())
+    assert len(links) == 4 * 5 * 4
+    kept, lost = links[0].stat().st_mtime_ns, links[1].read_bytes()
+    links[1].unlink()
+    index = json.loads(Path("labels.zarr.stitch/table/table.json").read_text())
+    assert index["entries"] > 0
+    block = next(p for p in Path("labels.zarr").rglob("c/*/*/*") if p.is_file())
+    block.unlink()
+    say(line)
+    assert links[0].stat().st_mtime_ns == kept
+    assert links[1].read_bytes() == lost
+    np.testing.assert_array_equal(read("labels.zarr"), whole(mask, 6))
+    assert "chunk size" in say(line.replace("6 6 8", "6 6 4"), code=2)
+    say(line.replace("6 6 8", "6 6 4 --overwrite"))  # finer tasks see the same faces, and more
+    np.testing.assert_array_equal(read("labels.zarr"), whole(mask, 6))
+
+
+def test_time_points_are_volumes_of_their_own():
+    """Each time point has its own ids, links and table."""
+    masks = [blobs(4), blobs(5)]
+    say(
+        "create-volume -v zarr://parts.zarr -z 22 27 31 -o -3 5 100 -s 40 4 4 -d uint64 -b 6 6 8 "
+        "-t segmentation --times 2"
+    )
+    for time, mask in enumerate(masks):
+        store(mask, f"zarr://mask{time}.zarr")
+        say(
+            f"generate-tasks -v mask{time}.zarr -c 6 6 8 --respect-stop load-volume -v "
+            f"mask{time}.zarr connected-components --global-ids save-volume -v parts.zarr "
+            f"--time {time}"
+        )
+    say("stitch-labels -v parts.zarr -o zarr://labels.zarr -s 6 6 8")
+    volume = open_volume("labels.zarr")
+    for time, mask in enumerate(masks):
+        found = volume.read(volume.bounds, time=time).array
+        np.testing.assert_array_equal(found.reshape(BOX.size), whole(mask, 6))
+
+
+def cells():
+    """Return labels of cells that fill the volume, and their affinities (x, y, z), 0 between."""
+    rng = np.random.default_rng(6)
+    seeds = np.zeros(BOX.size, np.int32)
+    places = rng.choice(seeds.size, 25, replace=False)
+    seeds.ravel()[places] = np.arange(1, 26)
+    _, nearest = ndimage.distance_transform_edt(seeds == 0, return_indices=True)
+    labels = seeds[tuple(nearest)]
+    affinity = np.zeros((3, *BOX.size), np.float32)
+    for axis in range(3):
+        inside = tuple(slice(1, None) if a == axis else slice(None) for a in range(3))
+        affinity[2 - axis][inside] = 0.99 * (np.diff(labels, axis=axis) == 0)
+    return labels, affinity
+
+
+def test_segments_are_linked_where_tasks_overlap():
+    """Cells that up to eight tasks have cut are whole again, each of them."""
+    labels, affinity = cells()
+    store(affinity, "zarr://aff.zarr", "affinity")
+    say(
+        "generate-tasks -v aff.zarr -c 11 14 16 --respect-stop load-volume -v aff.zarr "
+        "--expand-margin-size 2 3 3 agglomerate --global-ids save-overlap -p over "
+        "crop-margin --crop-bbox save-volume -v zarr://parts.zarr"
+    )
+    say("stitch-labels -v parts.zarr -o zarr://labels.zarr -s 11 14 16 -p over")
+    found = read("labels.zarr")
+    pairs = np.unique(np.stack((labels.ravel(), found.ravel())), axis=1)
+    pairs = pairs[:, pairs[1] > 0]
+    assert pairs.shape[1] == 25 == len(np.unique(pairs[1]))
+    assert len(np.unique(read("parts.zarr"))) > 40, "cells were cut"
+
+
+def test_overlaps_need_a_margin():
+    """A task that labels its box only shares nothing with others, and is told so."""
+    store(blobs(7), "zarr://mask.zarr")
+    told = say(
+        "generate-tasks -v mask.zarr -c 11 9 12 load-volume -v mask.zarr connected-components "
+        "--global-ids save-overlap -p over",
+        code=1,
+    )
+    assert "--expand-margin-size" in told
+
+
+def test_ids_of_the_volume_need_the_volume():
+    """A line that loads one file a task does not know the volume, and is refused before it runs."""
+    say("create-chunk -s 4 8 8 save-h5 -f in_0-4_0-8_0-8.h5")
+    tasks = "generate-tasks --roi-size 4 8 16 -c 4 8 8 load-h5 -f in_"
+    told = say(f"{tasks} connected-components --global-ids", code=2)
+    assert "--domain" in told
+    told = say(f"{tasks} connected-components --global-ids --domain 0-4_0-8_0-8", code=2)
+    assert "0-4_0-8_0-16 does" in told
