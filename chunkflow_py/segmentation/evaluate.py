@@ -23,13 +23,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.errors import ChunkError
+from chunkflow_py.errors import ChunkError, GeometryError
 from chunkflow_py.segmentation.components import connected_components, renumber
+from chunkflow_py.segmentation.contingency import Contingency, contingency
+from chunkflow_py.segmentation.evaluate_objects import (
+    ClassScore,
+    InstanceScore,
+    class_scores,
+    instance_score,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from numpy.typing import NDArray
+
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.geometry import BoundingBox
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,8 @@ class SegmentationScore:
         voxels: number of voxels that were compared.
         segments: number of labels of the segmentation among them (0 counts as one).
         bodies: number of labels of the truth among them.
+        instances: how many objects were found; ``None`` if nobody asked.
+        classes: Dice and IoU by label, where labels are classes; ``None`` if they are not.
     """
 
     voi_split: float
@@ -57,49 +69,88 @@ class SegmentationScore:
     voxels: int
     segments: int
     bodies: int
+    instances: InstanceScore | None = None
+    classes: dict[str, ClassScore] | None = None
 
-    def as_dict(self) -> dict[str, float | int]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the scores by name, ready for JSON."""
         return asdict(self)
 
 
 def evaluate(
-    segmentation: NDArray[Any], groundtruth: NDArray[Any], *, ignore_zero: bool = True
+    segmentation: NDArray[Any],
+    groundtruth: NDArray[Any],
+    *,
+    ignore_zero: bool = True,
+    ignore_segments: Collection[int] = (),
+    ignore_bodies: Collection[int] = (),
+    iou_threshold: float = 0.5,
+    per_class: bool = False,
 ) -> SegmentationScore:
-    """Return the scores of *segmentation* against *groundtruth*.
-
-    0 in the segmentation is a label like any other: background that should not be there counts as
-    one large segment. See `relabel` for the other way.
+    """Return the scores of *segmentation* against *groundtruth*; see `score`.
 
     Args:
         segmentation: integer or boolean labels, any shape.
         groundtruth: the same shape.
-        ignore_zero: leave voxels out where the truth is 0, because nobody has labelled them.
+        ignore_zero: see `score`, as the others.
+        ignore_segments: labels.
+        ignore_bodies: labels.
+        iou_threshold: of instances.
+        per_class: labels are classes.
 
     Raises:
         ChunkError: the shapes differ, the voxels are no labels, or none is left to compare.
     """
-    if segmentation.shape != groundtruth.shape:
+    return score(
+        contingency(segmentation, groundtruth),
+        ignore_zero=ignore_zero,
+        ignore_segments=ignore_segments,
+        ignore_bodies=ignore_bodies,
+        iou_threshold=iou_threshold,
+        per_class=per_class,
+    )
+
+
+def score(
+    table: Contingency,
+    *,
+    ignore_zero: bool = True,
+    ignore_segments: Collection[int] = (),
+    ignore_bodies: Collection[int] = (),
+    iou_threshold: float = 0.5,
+    per_class: bool = False,
+) -> SegmentationScore:
+    """Return the scores of a table of overlaps.
+
+    0 in the segmentation is a label like any other for Rand and variation of information:
+    background that should not be there counts as one large segment. See `relabel` for the other
+    way. For instances, 0 is background in both.
+
+    Args:
+        table: of a part or of a whole volume.
+        ignore_zero: for Rand and variation of information, leave voxels out where the truth is 0,
+            because nobody has labelled them.
+        ignore_segments: labels of the segmentation whose voxels are left out of everything.
+        ignore_bodies: labels of the truth whose voxels are left out of everything.
+        iou_threshold: from which IoU on a segment is a body that was found, in (0, 1].
+        per_class: labels are classes: tell Dice and IoU of each.
+
+    Raises:
+        ChunkError: no voxel is left to compare.
+    """
+    table = table.without(ignore_segments, ignore_bodies)
+    known = table.without(bodies=[0]) if ignore_zero else table
+    if not len(known):
         msg = (
-            f"segmentation has shape {segmentation.shape}, ground truth {groundtruth.shape} "
-            "(voxels); cut both to the same box"
+            "no voxel is left to compare: the ground truth is 0 everywhere in the region, or a "
+            "label that is ignored; choose another region or --count-zero"
         )
         raise ChunkError(msg)
-    for name, array in (("segmentation", segmentation), ("ground truth", groundtruth)):
-        if array.dtype.kind not in "biu":
-            msg = f"{name} has voxels of type {array.dtype}, which are no labels; use integers"
-            raise ChunkError(msg)
-    ours, truth = segmentation.ravel(), groundtruth.ravel()
-    if ignore_zero:
-        labelled = truth != 0
-        ours, truth = ours[labelled], truth[labelled]
-    if not truth.size:
-        msg = (
-            "no voxel is left to compare: the ground truth is 0 everywhere in the region; "
-            "choose another region or --count-zero"
-        )
-        raise ChunkError(msg)
-    pairs, of_ours, of_truth = _contingency(ours, truth)
+    pairs, of_ours, of_truth = (
+        known.voxels,
+        _sizes(known.segments, known),
+        _sizes(known.bodies, known),
+    )
     joint, split_off, merged = _pair_count(pairs), _pair_count(of_truth), _pair_count(of_ours)
     # Where no two voxels belong together, nothing can have been split (or merged).
     recall = joint / split_off if split_off else 1.0
@@ -116,25 +167,33 @@ def evaluate(
         rand_split=recall,
         rand_merge=precision,
         adapted_rand_error=1 - 2 * joint / both if both else 0.0,
-        voxels=int(truth.size),
+        voxels=int(pairs.sum()),
         segments=len(of_ours),
         bodies=len(of_truth),
+        instances=instance_score(table, iou_threshold),
+        classes=class_scores(table) if per_class else None,
     )
 
 
-def table(scores: dict[str, Any], title: str) -> str:
-    """Return *scores* as lines for people to read, with *title* above."""
-    rows = [
-        ("variation of information", "voi_split", "voi_merge", "voi", "bits, 0 is perfect"),
-        ("Rand", "rand_split", "rand_merge", None, "share of pairs, 1 is perfect"),
-        ("adapted Rand error", None, None, "adapted_rand_error", "0 is perfect"),
-    ]
-    lines = [title, f"{'':<25}{'split':>9}{'merge':>9}{'both':>9}"]
-    for name, *keys, unit in rows:
-        cells = "".join(f"{scores[key]:9.4f}" if key else " " * 9 for key in keys)
-        lines.append(f"{name:<25}{cells}  {unit}")
-    counts = f"{scores['segments']} segments, {scores['bodies']} bodies, {scores['voxels']} voxels"
-    return "\n".join([*lines, counts])
+def common_region(
+    segmentation: Chunk, groundtruth: Chunk, bbox: BoundingBox | None = None
+) -> BoundingBox:
+    """Return where both chunks lie, inside of *bbox*.
+
+    Raises:
+        GeometryError: nowhere.
+    """
+    region = segmentation.bbox.intersection(groundtruth.bbox)
+    where = f"segmentation {segmentation.bbox} and ground truth {groundtruth.bbox}"
+    if region.is_empty:
+        msg = f"{where} have no voxel in common; check their voxel offsets"
+        raise GeometryError(msg)
+    if bbox is not None:
+        if bbox.intersection(region).is_empty:
+            msg = f"--bbox {bbox} has no voxel in common with {where}; the part in both is {region}"
+            raise GeometryError(msg)
+        region = bbox.intersection(region)
+    return region
 
 
 def relabel(
@@ -179,20 +238,13 @@ def _unsigned(array: NDArray[Any]) -> NDArray[Any]:
     return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "i" else array
 
 
-def _contingency(
-    ours: NDArray[Any], truth: NDArray[Any]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the sizes of the overlaps, of our segments and of the true bodies; none is 0."""
-    first, of_ours = _dense(ours)
-    second, of_truth = _dense(truth)
-    codes = first * np.int64(len(of_truth)) + second
-    _, pairs = np.unique(codes, return_counts=True)
-    return pairs, of_ours, of_truth
-
-
-def _dense(labels: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    _, dense, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    return dense, counts
+def _sizes(labels: NDArray[np.uint64], table: Contingency) -> NDArray[np.int64]:
+    """Return the voxels of each label in a column of *table*."""
+    order = np.argsort(labels, kind="stable")
+    ordered = labels[order]
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    sizes: NDArray[np.int64] = np.add.reduceat(table.voxels[order], starts)
+    return sizes
 
 
 def _entropy(counts: NDArray[np.int64]) -> float:

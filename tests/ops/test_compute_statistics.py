@@ -139,8 +139,9 @@ def test_mistakes_are_told_before_the_first_task(tmp_path):
     assert "no counts below" in run("sum-statistics", tmp_path / "none", code=1)
     said = run(*make, *count_it, "normalize-contrast", "--levels", target, code=2)
     assert "writes to" in said
-    folder = run(*make, "inference", "--framework", "identity", "-c", 1, "-s", 8, 8, 8, "-v", 2, 2,
-                 2, "--normalize", "zscore", "--normalize-statistics", tmp_path, code=2)  # fmt: skip
+    network = ["inference", "--framework", "identity", "-c", 1, "-s", 8, 8, 8, "-v", 2, 2, 2]
+    zscore = ["--normalize", "zscore", "--normalize-statistics", tmp_path]
+    folder = run(*make, *network, *zscore, code=2)
     assert "chunkflow sum-statistics" in folder
 
 

@@ -1,6 +1,7 @@
 """evaluate-segmentation as an operator: regions, the table, the JSON file."""
 
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
 from chunkflow_py.errors import ChunkError, GeometryError
-from chunkflow_py.geometry import BoundingBox, Region
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.ops.evaluate_segmentation import command, evaluate_segmentation
 from chunkflow_py.task import Task
 
@@ -132,3 +133,58 @@ def test_a_dry_run_writes_no_scores(tmp_path: Path) -> None:
     for words, there in ((f"--dry-run {line}", False), (line, True)):
         assert CliRunner().invoke(cli, words.split()).exit_code == 0
         assert (tmp_path / "scores.json").exists() == there
+
+
+# --- a volume in tasks ----------------------------------------------------------------------------
+
+
+def test_tables_of_tasks_add_up_to_the_volume(tmp_path: Path) -> None:
+    """sum-scores of any tasks, doubled and in any order, is the score of the volume at once."""
+    rng = np.random.default_rng(0)
+    domain = BoundingBox((0, 0, 0), (8, 12, 10))
+    ours, truth = (chunk(rng.integers(0, 4, (8, 6, 5)).repeat(2, 1).repeat(2, 2)) for _ in "ab")
+    expected = evaluate_segmentation(ours, truth, per_class=True, ignore_bodies=[3])
+    for number, size in enumerate([(8, 12, 10), (3, 5, 4), (1, 12, 7)]):
+        boxes = list(BoxGrid.covering(domain, Zyx(*size), respect_stop=True)) * 2
+        random.Random(number).shuffle(boxes)
+        url = str(tmp_path / str(number))
+        stage = command.main(["--table-path", url], standalone_mode=False)
+        for box in boxes:
+            # With a margin, which must not be counted.
+            loaded = box.grow((1, 1, 1)).intersection(domain)
+            items = {"chunk": ours.cut(loaded), "groundtruth": truth.cut(loaded)}
+            done = stage.call(Task(Region(box), items))
+            assert done.written[0].url.endswith(f"{box}.npz")
+        words = ["sum-scores", url, "--json", "--per-class", "--ignore-truth-labels", "3"]
+        result = CliRunner().invoke(cli, words)
+        found = json.loads(result.stdout)
+        assert found.pop("tasks") == len(set(boxes))
+        assert found.pop("coverage") == 1
+        assert found == {key: value for key, value in expected.items() if key != "bbox"}
+    table = CliRunner().invoke(cli, words[:2]).stdout.splitlines()
+    assert table[0] == "16 tasks, 1 of the volume"
+    assert table[-1] == f"4 segments, 3 bodies, {np.count_nonzero(truth.array)} voxels"
+
+
+def test_tasks_without_truth_are_part_of_the_volume(tmp_path: Path) -> None:
+    """A task in which nothing is labelled stores its table and has no scores."""
+    zeros = chunk(np.zeros((2, 2, 2), int))
+    done = run(Task(None, {"chunk": zeros, "groundtruth": zeros}), "--table-path", str(tmp_path))
+    assert done["seg_score"] is None
+    assert len(done.written) == 1
+
+
+def test_what_is_no_part_of_a_volume_is_refused(tmp_path: Path) -> None:
+    """Regions of their own, and tasks that overlap, have no table that adds up."""
+    tables = ["--table-path", str(tmp_path / "t")]
+    for option in ("--relabel", "--bbox=0-2_0-2_0-2"):
+        result = CliRunner().invoke(cli, [*LINE, "evaluate-segmentation", *tables, option])
+        assert result.exit_code == 2
+        assert "leave out" in result.output
+    grid = ["generate-tasks", "-s", "0", "0", "0", "-z", "8", "4", "4", "-c", "4", "4", "4"]
+    line = [*grid, "adjust-bbox", "-c", *"000111", *LINE, "evaluate-segmentation"]
+    result = CliRunner().invoke(cli, [*line, *tables])
+    assert "overlap" in result.output
+    result = CliRunner().invoke(cli, ["--dry-run", *LINE, "evaluate-segmentation", *tables])
+    assert result.exit_code == 0
+    assert not (tmp_path / "t").exists()

@@ -1,0 +1,43 @@
+"""Add up what evaluate-segmentation has compared, and print the scores.
+
+They are those of the whole volume, as if it had been compared at once.
+
+Example: chunkflow sum-scores s3://bucket/tables --json
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.cli.verbs import verb
+from chunkflow_py.scoring_options import scoring_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@verb
+@click.argument("url")
+@scoring_options
+@click.option("--json", "as_json", is_flag=True, help="Print one object of JSON.")
+def command(url: str, as_json: bool, **options: Any) -> Callable[[], None]:
+    """Take the options; the tables are read when the verb acts."""
+
+    def act() -> None:
+        from chunkflow_py.segmentation.contingency import read_tables
+        from chunkflow_py.segmentation.evaluate import score
+        from chunkflow_py.segmentation.evaluate_objects import score_table
+
+        table, about = read_tables(url)
+        scores = score(table, **options).as_dict()
+        if as_json:
+            click.echo(json.dumps(about | scores))
+            return
+        covered = about["coverage"]
+        share = "" if covered is None else f", {covered:.4g} of the volume"
+        click.echo(score_table(scores, f"{about['tasks']} tasks{share}"))
+
+    return act
