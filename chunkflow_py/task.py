@@ -45,6 +45,7 @@ class Task:
         outcome: why the task ended early (a `Skip` or an `OperatorError`), else ``None``.
         lease: set when the task came from a queue.
         written: what operators have stored for good, for the record of the task.
+        missing_blocks: of volumes, that are not stored and were read as the fill value.
     """
 
     region: Region | None = None
@@ -53,6 +54,7 @@ class Task:
     outcome: Skip | OperatorError | None = None
     lease: Lease | None = None
     written: list[Stored] = field(default_factory=list)
+    missing_blocks: int = 0
 
     @property
     def bbox(self) -> BoundingBox | None:

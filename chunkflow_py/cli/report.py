@@ -174,6 +174,12 @@ class Report(Listener):
                     f"times the {_amount(cost.needed_bytes)} that were needed; {cost.cache_hits} "
                     f"block{'' if cost.cache_hits == 1 else 's'} were kept from earlier tasks"
                 )
+            if cost is not None and cost.missing_blocks:
+                many = cost.missing_blocks
+                lines.append(
+                    f"{stage.name} found no data for {many} block{'' if many == 1 else 's'}, which "
+                    f"w{'as' if many == 1 else 'ere'} read as the fill value (--fill-missing)"
+                )
         return lines
 
     def print_failure(self, task: Task, *, debug: bool) -> None:

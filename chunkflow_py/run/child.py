@@ -94,6 +94,7 @@ class Ended(NamedTuple):
         fault: why it failed.
         seconds: by operator.
         written: what was stored: URL, size, checksum.
+        missing_blocks: see `Task`.
     """
 
     slot: int
@@ -103,6 +104,7 @@ class Ended(NamedTuple):
     fault: Fault | None = None
     seconds: dict[str, float] = {}  # noqa: RUF012 never changed
     written: tuple[tuple[str, int | None, str | None], ...] = ()
+    missing_blocks: int = 0
 
 
 class Broken(NamedTuple):
@@ -319,12 +321,13 @@ def _work(line: bytes, feed: Feed, sender: Sender, board: Board) -> None:
 def ended_of(task: Task, lease: ChildLease) -> Ended:
     """Return how a task came to the end of its line."""
     written = tuple((each.url, each.size, each.checksum) for each in task.written)
-    common = lease.slot, lease.number
+    common, missing = (lease.slot, lease.number), task.missing_blocks
     match task.outcome:
         case None:
-            return Ended(*common, "done", None, None, task.seconds, written)
+            return Ended(*common, "done", None, None, task.seconds, written, missing)
         case Skip() as skip:
-            return Ended(*common, "skipped", reason_of(skip), None, task.seconds, written)
+            reason = reason_of(skip)
+            return Ended(*common, "skipped", reason, None, task.seconds, written, missing)
         case error:
             if lease.lost or isinstance(error.cause, LeaseLostError):
                 return Ended(*common, "lost")

@@ -143,6 +143,7 @@ def perform(order: Order, number: int) -> None:
         ended.seconds,
         tuple(Stored(*each) for each in ended.written),
         ended.reason,
+        missing_blocks=ended.missing_blocks,
     )
     reached("written-not-recorded")
     is_first = line.ledger.record([record])[0]

@@ -163,6 +163,7 @@ class Holding:
             ended.seconds,
             tuple(Stored(*each) for each in ended.written),
             ended.reason,
+            missing_blocks=ended.missing_blocks,
         )
 
     def _settle(self, ended: Sequence[tuple[Job, Record | Failure]]) -> None:

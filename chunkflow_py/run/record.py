@@ -32,6 +32,7 @@ class Record:
         written: what was stored.
         reason: why the task was skipped or given up.
         finished: when, seconds since 1970 by the worker's clock; for people only.
+        missing_blocks: of volumes, that are not stored and were read as the fill value.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Record:
     written: tuple[Stored, ...] = ()
     reason: str | None = None
     finished: float = field(default_factory=time.time)
+    missing_blocks: int = 0
 
     @property
     def stored_bytes(self) -> int:
@@ -56,6 +58,8 @@ class Record:
         said = {each.name: getattr(self, each.name) for each in fields(self)}
         said["written"] = [[each.url, each.size, each.checksum] for each in self.written]
         said["seconds"] = {name: round(value, 6) for name, value in self.seconds.items()}
+        if not self.missing_blocks:
+            del said["missing_blocks"]  # as there are for few
         return json.dumps(said, separators=(",", ":"))
 
     @classmethod

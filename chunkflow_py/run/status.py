@@ -37,6 +37,7 @@ class StageStatus:
         done, skipped, failed: how many have ended so.
         attempts_failed: how many attempts have failed, of these and others.
         stored_bytes: by those that are done.
+        missing_blocks: that they have read as the fill value, as nothing is stored there.
         tasks_per_s: of late, or ``None`` if nothing has ended of late.
         seconds: by operator, of all that are done.
         closed: whether all have ended well, so that the next stage is open.
@@ -51,6 +52,7 @@ class StageStatus:
     failed: int
     attempts_failed: int
     stored_bytes: int
+    missing_blocks: int
     tasks_per_s: float | None
     seconds: dict[str, float]
     closed: bool
@@ -143,6 +145,7 @@ class RunStatus:
                     (stage.failed, "failed"),
                     (stage.left, "left"),
                     (stage.attempts_failed, "failed attempts"),
+                    (stage.missing_blocks, "missing blocks read as the fill value"),
                 )
                 if count
             ]
@@ -192,6 +195,7 @@ def status_of(home: RunHome, most: int = 20, *, attempts: bool = False) -> RunSt
                 counts.dead,
                 counts.failures,
                 counts.stored_bytes,
+                counts.missing_blocks,
                 counts.recent,
                 counts.seconds,
                 home.is_closed(stage.name),

@@ -15,16 +15,17 @@ _MINUTES = 16  # of which the number of tasks that ended is kept
 
 
 @dataclass
-class Sums:
-    """What can be added up over tasks.
+class Totals:
+    """What there is to say of several tasks together.
 
     Attributes:
         done, skipped, dead: number of tasks that ended so.
         failures: number of attempts that failed.
         stored_bytes: by tasks that are done.
+        missing_blocks: that tasks have read as the fill value.
         seconds: by operator.
-        first, last: when the first and the last task ended, seconds since 1970.
-        minutes: number of tasks that ended in a minute since 1970; only the latest ones.
+        first, last: when the first and the last task ended, seconds since 1970 by the clocks of
+            workers; ``None`` before the first.
     """
 
     done: int = 0
@@ -32,9 +33,25 @@ class Sums:
     dead: int = 0
     failures: int = 0
     stored_bytes: int = 0
+    missing_blocks: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     first: float | None = None
     last: float | None = None
+
+    @property
+    def finished(self) -> int:
+        """Number of tasks that ended, in whatever way."""
+        return self.done + self.skipped + self.dead
+
+
+@dataclass
+class Sums(Totals):
+    """Totals to which more can be added.
+
+    Attributes:
+        minutes: number of tasks that ended in a minute since 1970; only the latest ones.
+    """
+
     minutes: dict[int, int] = field(default_factory=dict)
 
     @classmethod
@@ -43,6 +60,7 @@ class Sums:
         when = record.finished
         sums = cls(
             stored_bytes=record.stored_bytes,
+            missing_blocks=record.missing_blocks,
             seconds=record.seconds,
             first=when,
             last=when,
@@ -58,6 +76,7 @@ class Sums:
         self.dead += other.dead
         self.failures += other.failures
         self.stored_bytes += other.stored_bytes
+        self.missing_blocks += other.missing_blocks
         for name, value in other.seconds.items():
             self.seconds[name] = round(self.seconds.get(name, 0) + value, 6)
         ends = [
@@ -77,28 +96,14 @@ class Sums:
         return replace(self, seconds=dict(self.seconds), minutes=dict(self.minutes))
 
 
-@dataclass(frozen=True)
-class LedgerCounts:
+@dataclass
+class LedgerCounts(Totals):
     """What there is to say of all tasks of a stage together.
 
     Attributes:
-        done, skipped, dead: number of tasks that ended so.
-        failures: number of attempts that failed.
-        stored_bytes: by tasks that are done.
-        seconds: by operator.
-        first, last: when the first and the last task ended, seconds since 1970 by the clocks of
-            workers; ``None`` before the first.
         recent: tasks that ended per second in the last minutes.
     """
 
-    done: int = 0
-    skipped: int = 0
-    dead: int = 0
-    failures: int = 0
-    stored_bytes: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-    first: float | None = None
-    last: float | None = None
     recent: float = 0.0
 
     @classmethod
@@ -112,8 +117,3 @@ class LedgerCounts:
         seconds = now - max(60.0 * since, total.first or 0.0)
         said = {name: value for name, value in vars(total).items() if name != "minutes"}
         return cls(**said, recent=recent / max(1.0, seconds))
-
-    @property
-    def finished(self) -> int:
-        """Number of tasks that ended, in whatever way."""
-        return self.done + self.skipped + self.dead

@@ -34,7 +34,7 @@ from chunkflow_py.volume.block_cache import BlockCache
 from chunkflow_py.volume.block_jobs import Foreign, cores, results, run_all, stop
 from chunkflow_py.volume.pieces import pieces
 from chunkflow_py.volume.protocol import Opening, check_channels, check_chunk, check_inside
-from chunkflow_py.volume.traffic import Traffic
+from chunkflow_py.volume.traffic import Traffic, note_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -140,15 +140,17 @@ class BlockVolume:
             wanted["c"] = list(channels)
             count = len(channels)
         voxels: NDArray[Any] = np.empty((1, count, *bbox.size), self.dtype)
-        if voxels.size:
-            self._read_into(self._as_stored(voxels), wanted)
+        missing = self._read_into(self._as_stored(voxels), wanted) if voxels.size else 0
+        note_missing(missing)
         with self._lock:
+            self.traffic.missing_blocks += missing
             self.traffic.needed_bytes += voxels.nbytes
             self.traffic.cache_hits = self._cache.hits
         result = voxels[0, 0] if self.channels is None else voxels[0]
         return Chunk(result, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
 
-    def _read_into(self, array: NDArray[Any], wanted: Mapping[str, Positions]) -> None:
+    def _read_into(self, array: NDArray[Any], wanted: Mapping[str, Positions]) -> int:
+        """Fill *array*; return how many blocks are not stored."""
         mine: dict[Index, list[Piece]] = {}
         coming: list[tuple[Piece, Future[NDArray[Any] | None]]] = []
         for unit, parts in self._units(wanted).items():
@@ -159,23 +161,28 @@ class BlockVolume:
                 else:
                     coming.append((piece, found))
         try:
-            self._read_units(mine, array)
+            missing = self._read_units(mine, array)
         finally:
             self._cache.give_up(piece.block for parts in mine.values() for piece in parts)
         for piece, found in coming:
             try:
                 block = found.result()
             except CancelledError:  # the other reader failed before it came to this block
-                self._read_units({self._unit_of(piece.block): [piece]}, array)
+                missing += self._read_units({self._unit_of(piece.block): [piece]}, array)
             else:
+                missing += block is None
                 array[piece.outside] = self._layout.fill if block is None else block[piece.inside]
+        return missing
 
-    def _read_units(self, units: Mapping[Index, Sequence[Piece]], array: NDArray[Any]) -> None:
+    def _read_units(self, units: Mapping[Index, Sequence[Piece]], array: NDArray[Any]) -> int:
+        missing: list[int] = []  # of each unit, by several threads
+
         def fetch(unit: Index, parts: Sequence[Piece]) -> list[Callable[[], None]]:
             blocks = [piece.block for piece in parts]
             with self._damage(unit):
                 found = self._layout.fetch(self._store, unit, blocks)
             reached("mid-read")
+            missing.append(sum(data is None for data in found.values()))
             with self._lock:
                 self.traffic.stored_bytes += sum(len(data or b"") for data in found.values())
             rest: list[Callable[[], None]] = [
@@ -188,9 +195,10 @@ class BlockVolume:
         jobs = [partial(fetch, unit, parts) for unit, parts in units.items()]
         if len(jobs) == 1:
             run_all(self._pool, jobs[0]())
-            return
-        # the blocks of a shard are decoded in parallel, as soon as they are there
-        run_all(self._pool, (job for rest in results(self._pool, jobs) for job in rest))
+        else:
+            # the blocks of a shard are decoded in parallel, as soon as they are there
+            run_all(self._pool, (job for rest in results(self._pool, jobs) for job in rest))
+        return sum(missing)
 
     def _place(self, unit: Index, piece: Piece, data: bytes | None, array: NDArray[Any]) -> None:
         if data is None:

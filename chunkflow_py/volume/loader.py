@@ -15,6 +15,7 @@ from chunkflow_py.volume.cutout import Cutout
 from chunkflow_py.volume.levels import level_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import Opening, check_channels
+from chunkflow_py.volume.traffic import counting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -232,7 +233,9 @@ class VolumeLoader:
         time = self.time
         if time is None and task.region is not None:
             time = task.region.time
-        chunk = self.volume.read(box, self.channels, time=time)
+        with counting() as found:
+            chunk = self.volume.read(box, self.channels, time=time)
+        task.missing_blocks += found.missing_blocks
         for check in self.checks:
             chunk = check(chunk, self.volume, time)
         size_nm = self.voxel_size_nm or chunk.voxel_size_nm

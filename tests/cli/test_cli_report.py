@@ -265,3 +265,7 @@ def test_what_reading_has_cost_is_told(tmp_path: Path) -> None:
     assert float(said.split(" times ")[0].split()[-1]) < 1, "each block is decoded once"
     assert "; 0 blocks" not in said
     assert "were kept from earlier tasks" in said
+    assert "missing" not in wide.stderr
+    next((tmp_path / "em").rglob("*0-8*")).unlink()
+    said = CliRunner().invoke(cli, [*line.split(), "0", "0", "0"]).stderr.splitlines()[-1]
+    assert said.startswith("load-precomputed found no data for 1 block, which was read as ")

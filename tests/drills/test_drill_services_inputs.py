@@ -83,6 +83,31 @@ def test_damaged_input(make_drill, expected, tmp_path, what):
     check(drill, voxels, dead=dead)
 
 
+@pytest.mark.parametrize("fills", [True, False])
+def test_a_missing_input_block(make_drill, expected, tmp_path, fills):
+    """Filled as asked, it is counted in the record of its task and in the status; else it fails."""
+    array = zarr.create_array(str(tmp_path / "in.zarr"), shape=EXTENT, chunks=TASK, dtype="u1")
+    array[:] = np.random.default_rng(1).integers(1, 255, EXTENT, np.uint8)
+    (tmp_path / "in.zarr" / "c/1/0/1").unlink()
+    loading = ("--fill-missing",) if fills else ("--no-fill-missing",)
+    drill = make_drill(GRID, source=tmp_path / "in.zarr", loading=loading)
+    drill.submit()
+    drill.work("--max-failures", 1)
+    assert drill.wait() == [0 if fills else 1]
+    records = drill.records()
+    (stage,) = drill.status()["stages"]
+    if fills:
+        found = {number: record.missing_blocks for number, record in records.items()}
+        assert found == {number: int(number == 5) for number in range(drill.tasks)}
+        assert stage["missing_blocks"] == 1
+        assert "1 missing blocks read as the fill value" in drill.must("status", drill.url)
+        check(drill, expected(drill))
+    else:
+        assert [number for number, record in records.items() if record.state == "dead"] == [5]
+        assert "c/1/0/1" in records[5].reason
+        assert stage["missing_blocks"] == 0
+
+
 # --- tasks that cut what is stored ---------------------------------------------------------------
 
 

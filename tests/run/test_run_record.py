@@ -24,6 +24,7 @@ records = st.builds(
     st.lists(stored, max_size=3).map(tuple),
     st.none() | texts,
     st.floats(0, 1e10),
+    st.integers(0, 99),
 )
 failures = st.builds(
     Failure,

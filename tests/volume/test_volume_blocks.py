@@ -16,6 +16,7 @@ from chunkflow_py.store import open_store
 from chunkflow_py.volume.blocks import BlockVolume
 from chunkflow_py.volume.layout import Layout
 from chunkflow_py.volume.protocol import Opening, check_alignment, check_disjoint
+from chunkflow_py.volume.traffic import counting
 
 OFFSET = Zyx(-3, 5, 1000)
 
@@ -155,6 +156,21 @@ def test_fetched_once():
     assert volume.traffic.decoded_bytes == 1024
     assert volume.traffic.needed_bytes == 2048
     assert volume.traffic.cache_hits == 1
+
+
+def test_missing_blocks_are_counted():
+    """Each read counts those that it filled, also those that were known to be missing."""
+    layout = PlainLayout(("z", "y", "x"), (8, 8, 8), (8, 8, 4), (1, 1, 1))
+    volume = volume_of(layout, cache_bytes=1 << 20)
+    half = BoundingBox(volume.bounds.start, volume.bounds.start + (8, 8, 4))
+    volume.write(random_chunk(volume, half))
+    for number in (1, 2):
+        with counting() as here:
+            volume.read(volume.bounds)
+        assert here.missing_blocks == 1
+        assert volume.traffic.missing_blocks == number
+    volume.read(volume.bounds)
+    assert here.missing_blocks == 1, "what others read is no matter"
 
 
 def test_reader_that_fails():
