@@ -2,13 +2,16 @@
 
 Example: chunkflow create-chunk save-pngs -o pngs/
 
-The file of section z = 42 is 00042.png. Of an affinity map, the mean of the channels x and y is
-saved.
+The file of section z = 42 is 00042.png; the folder may be in any store, such as s3://bucket/pngs.
+Of an affinity map, the mean of the channels x and y is saved.
+
+A float becomes an integer by a fixed rule: a map (a probability, an affinity, or values of unknown
+meaning that lie in [0, 1]) is clamped to [0, 1] and becomes 255·p, rounded half to even (65535·p
+with -t uint16); voxels of an image are rounded half to even. What does not fit is an error.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -17,6 +20,8 @@ from chunkflow_py.params import input_option
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from chunkflow_py.chunk import Chunk
     from chunkflow_py.volume.png import PngSaver
 
@@ -26,7 +31,7 @@ def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
 
     Args:
         chunk: (z, y, x), (1, z, y, x), or an affinity map.
-        folder: where to; made if missing.
+        folder: path or URL of any store; made if missing.
         dtype: ``uint8`` or ``uint16``; maps become integers by 255·p (65535·p).
 
     Raises:
@@ -35,7 +40,7 @@ def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
     """
     from chunkflow_py.volume.png import write_pngs
 
-    write_pngs(Path(folder), chunk, dtype)
+    write_pngs(folder, chunk, dtype)
 
 
 @operator("write")
@@ -53,11 +58,10 @@ def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
     "-o",
     default="./pngs/",
     show_default=True,
-    help="Folder of the images; made if missing.",
+    help="Folder of the images, in any store; made if missing.",
 )
 def command(input_name: str, dtype: str, output_path: str) -> PngSaver:
     """Take the folder and the type of the images."""
-    from chunkflow_py.volume.file_name import local_path
     from chunkflow_py.volume.png import PngSaver
 
-    return PngSaver(Path(local_path(output_path, "--output-path")).expanduser(), dtype, input_name)
+    return PngSaver(output_path, dtype, input_name)

@@ -10,7 +10,11 @@
 from __future__ import annotations
 
 import io
+import itertools
+import os
 import re
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -25,7 +29,10 @@ from chunkflow_py.errors import (
     needs_extra,
 )
 from chunkflow_py.geometry import BoxGrid, Zyx
-from chunkflow_py.store.local import os_errors, stored_file, write_whole
+from chunkflow_py.store import open_store
+from chunkflow_py.store.local import os_errors
+from chunkflow_py.store.protocol import together
+from chunkflow_py.store.recording import RecordingStore
 from chunkflow_py.volume.conversion import converted
 from chunkflow_py.volume.file_name import FileName
 from chunkflow_py.volume.sections import SectionStack, natural_order
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.chunk import Chunk
     from chunkflow_py.geometry import BoundingBox, Region
+    from chunkflow_py.store.protocol import Stored
     from chunkflow_py.task import Task
 
 EXTENSIONS = (".png",)
@@ -132,12 +140,12 @@ class PngSaver:
     """Writes every section of a chunk to a file named by its z.
 
     Attributes:
-        folder: where to; made if missing.
+        folder: path or URL of any store; made if missing.
         dtype: ``uint8`` or ``uint16``.
         input_name: name of the chunk in the task.
     """
 
-    folder: Path
+    folder: str | Path
     dtype: str = "uint8"
     input_name: str = "chunk"
     _written: dict[int, Region | None] = field(default_factory=dict, repr=False)
@@ -145,7 +153,7 @@ class PngSaver:
     @property
     def destination(self) -> str:
         """The folder."""
-        return str(self.folder.expanduser().absolute())
+        return open_store(str(self.folder)).url.removeprefix("file://")
 
     def prepare(self, outline: Any) -> None:
         """Refuse tasks (of an `Outline`) that share a section.
@@ -154,7 +162,8 @@ class PngSaver:
             OptionError: two tasks would write the same section.
             VolumeError: no folder can be made there.
         """
-        FileName(f"{self.folder}/", EXTENSIONS, option="--output-path").check_writable()
+        if open_store(str(self.folder)).is_local:
+            FileName(f"{self.destination}/", EXTENSIONS, option="--output-path").check_writable()
         boxes = outline.boxes
         if boxes is None or len(boxes) < 2:
             return
@@ -191,25 +200,26 @@ class PngSaver:
                     f"{self._written[z]} has written; let each task cover whole sections"
                 )
                 raise VolumeError(msg)
-        paths = write_pngs(self.folder, chunk, self.dtype, prefix=time)
-        task.written += map(stored_file, paths)
+        task.written += write_pngs(self.folder, chunk, self.dtype, prefix=time)
         return task
 
 
-def write_pngs(folder: Path, chunk: Chunk, dtype: str = "uint8", prefix: str = "") -> list[Path]:
+def write_pngs(
+    folder: str | Path, chunk: Chunk, dtype: str = "uint8", prefix: str = ""
+) -> list[Stored]:
     """Write every section of *chunk* to a file named by its z, such as ``00042.png``.
 
     Each file has its name only when it is complete.
 
     Args:
-        folder: where to; made if missing.
+        folder: path or URL of any store; made if missing.
         chunk: (z, y, x), or (c, z, y, x) with one channel; of an affinity map, the mean of the
             channels x and y is shown.
         dtype: ``uint8`` or ``uint16``; maps become integers by 255·p (65535·p).
         prefix: of the names.
 
     Returns:
-        The files.
+        What was stored, by address.
 
     Raises:
         ChunkError: the chunk has several channels, or no voxels, or a voxel does not fit.
@@ -218,6 +228,8 @@ def write_pngs(folder: Path, chunk: Chunk, dtype: str = "uint8", prefix: str = "
     array = chunk.array
     if chunk.ndim == 4 and chunk.kind == "affinity" and chunk.channels == 3:
         array = array[:2].mean(axis=0, dtype=np.float32)
+        if chunk.dtype.kind in "iu":  # the mean of whole numbers is rounded to one
+            array = np.rint(array).astype(chunk.dtype)
     elif chunk.ndim == 4:
         if chunk.channels != 1:
             msg = (
@@ -230,10 +242,17 @@ def write_pngs(folder: Path, chunk: Chunk, dtype: str = "uint8", prefix: str = "
         msg = f"chunk {chunk.bbox} holds no voxel, and PNG has no empty images"
         raise ChunkError(msg)
     grey = converted(chunk.with_array(array), dtype).array
-    paths = []
-    for z, section in enumerate(grey, chunk.voxel_offset.z):
-        buffer = io.BytesIO()
-        Image.fromarray(np.ascontiguousarray(section)).save(buffer, "PNG")
-        paths.append(folder / f"{prefix}{_number(z, 5)}.png")
-        write_whole(paths[-1], buffer.getvalue())
-    return paths
+    with (
+        together(open_store(str(folder))) as gathering,
+        ThreadPoolExecutor(min(len(grey), os.cpu_count() or 1), "png") as pool,
+    ):
+        store = RecordingStore(gathering)
+
+        def write(z: int, section: NDArray[Any]) -> None:
+            buffer = io.BytesIO()
+            Image.fromarray(np.ascontiguousarray(section)).save(buffer, "PNG")
+            key = f"{prefix}{_number(z, 5)}.png"
+            store.put(key, buffer.getvalue(), content_type="image/png")
+
+        deque(pool.map(write, itertools.count(chunk.voxel_offset.z), grey), maxlen=0)
+    return sorted(store.written, key=lambda stored: stored.url)

@@ -9,9 +9,11 @@ from PIL import Image
 
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
-from chunkflow_py.errors import VolumeError
+from chunkflow_py.errors import ChunkError, VolumeError
 from chunkflow_py.geometry import BoundingBox, Region
-from chunkflow_py.ops.save_pngs import command
+from chunkflow_py.ops.save_pngs import command, save_pngs
+from chunkflow_py.store import open_store
+from chunkflow_py.store.protocol import checksum_of
 from chunkflow_py.task import Task
 
 
@@ -43,6 +45,40 @@ def test_sixteen_bits_are_kept():
     assert result.exit_code == 1
     assert "do not fit into uint8" in result.stderr
     assert not Path("pngs").exists()
+
+
+def test_floats_become_integers_by_fixed_rules():
+    """Maps by 255·p, clamped, halves to even; images by rounding, halves to even; else an error."""
+    probability = np.array([[[-0.2, 0.5, 0.5 / 255, 1.5 / 255, 1, 7]]], np.float32)
+    save_pngs(Chunk(probability, kind="probability"), "map")
+    with Image.open("map/00000.png") as image:
+        assert np.array(image).tolist() == [[0, 128, 0, 2, 255, 255]]
+    save_pngs(Chunk(probability[..., :2], kind="probability"), "map16", "uint16")
+    with Image.open("map16/00000.png") as image:
+        assert np.array(image).tolist() == [[0, 32768]]
+    save_pngs(Chunk(np.array([[[0.5, 1.5, 254.4]]]), kind="image"), "image")
+    with Image.open("image/00000.png") as image:
+        assert np.array(image).tolist() == [[0, 2, 254]]
+    for array in ([[[256.0]]], [[[np.nan]]], [[[-1.0]]]):
+        with pytest.raises(ChunkError):
+            save_pngs(Chunk(np.array(array), kind="image"), "image")
+    affinity = np.array([10, 21, 99], np.uint8).reshape(3, 1, 1, 1)
+    save_pngs(Chunk(affinity, kind="affinity"), "affinity")
+    with Image.open("affinity/00000.png") as image:
+        assert np.array(image).tolist() == [[16]]
+
+
+def test_sections_go_to_any_store():
+    """A URL is a place like a folder; what was stored is told with its checksum."""
+    body = command.main(["-o", "mem://save-pngs/a"], standalone_mode=False).body
+    task = body(Task(items={"chunk": Chunk(np.zeros((2, 3, 4), "uint8"), (7, 0, 0))}))
+    store = open_store("mem://save-pngs/a")
+    assert sorted(store.list()) == ["00007.png", "00008.png"]
+    assert [each.url.rpartition("/")[2] for each in task.written] == ["00007.png", "00008.png"]
+    assert task.written[0].checksum == checksum_of(store.get("00007.png"))
+    result = run("create-chunk save-pngs -o nowhere://a")
+    assert (result.exit_code, "Traceback" in result.stderr) == (1, False)
+    assert "unknown scheme nowhere://" in result.stderr
 
 
 def test_tasks_that_share_a_section_are_refused():
