@@ -203,6 +203,20 @@ class ItemSaver:
             data = b""
         else:
             data = self.encode(task.item(self.input_name, self.kind))
+        self.save(task, data)
+        return task
+
+    def save(self, task: Task, data: bytes, region: Region | None = None) -> None:
+        """Write the content of a task's file.
+
+        Args:
+            task: that tells the name of the file.
+            data: the content.
+            region: to name it after, where the task has none.
+
+        Raises:
+            VolumeError: it cannot be written, or another task has written that file.
+        """
         with self._lock:  # the tasks of a queue are not known before
             if self.files.is_fixed and self._is_written and self._writer != task.region:
                 msg = (
@@ -211,5 +225,4 @@ class ItemSaver:
                 )
                 raise VolumeError(msg)
             self._is_written, self._writer = True, task.region
-        task.written.append(self.files.write(task.region, data))
-        return task
+        task.written.append(self.files.write(task.region or region, data))
