@@ -180,8 +180,8 @@ class Pipeline:
 
         Args:
             index: position of the operator among all.
-            box: the task's box.
-            domain: bounds of the volume that is read.
+            box: the task's box, in voxels of the line's input.
+            domain: bounds of the volume that is read, in voxels of what the operator makes.
         """
         need: dict[str, BoundingBox] = {}
         later = self.operators[index + 1 :]
@@ -189,7 +189,9 @@ class Pipeline:
         for stage in later:
             body = stage.body
             boxes += moved_boxes(boxes[-1:], body) if isinstance(body, MovesFaces) else boxes[-1:]
-        scales = self._scales[index + 1 :] or [(Zyx(1, 1, 1),) * 2] * len(later)
+        unit = Zyx(1, 1, 1)
+        scales = self._scales[index + 1 :] or [(unit,) * 2] * len(later)
+        made = self._scales[index][1] if self._scales else unit
         for stage, own, (fine, scale) in zip(
             reversed(later), reversed(boxes), reversed(scales), strict=False
         ):
@@ -200,12 +202,14 @@ class Pipeline:
                 by = stage.body.shrinks_by
                 wanted = BoundingBox(wanted.start * by, wanted.stop * by)
             if isinstance(stage.body, HasHalo):
-                wanted = stage.body.required_input(wanted, domain.coarser(fine))
+                wanted = stage.body.required_input(
+                    wanted, domain.coarser((fine // made).high(unit))
+                )
             for name in stage.inputs:
                 need[name] = need.get(name, wanted).hull(wanted)
-        result = box  # loaders read voxels of scale 1
+        result = box.coarser(made)
         for name in self.operators[index].outputs:
-            result = result.hull(need.get(name, box))
+            result = result.hull(need.get(name, result))
         return result.intersection(domain) if not result.intersection(domain).is_empty else result
 
     # --- what a run will take --------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Remove files of a folder: all, the empty ones, or those that hold something.
+"""Remove files of a folder: all, the empty ones, or those with content.
 
 Example: chunkflow cleanup --dir flags/ --mode empty --suffix .h5
 

@@ -1,0 +1,60 @@
+"""Label each voxel by its strongest channel.
+
+Example: chunkflow load-h5 -f classes.h5 channel-voting save-h5 -f labels.h5
+
+The first channel is 1, so that 0 stays free for the background. Of equals the first one wins.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chunkflow_py.errors import ChunkError
+from chunkflow_py.stages import makes, transform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chunkflow_py.chunk import Chunk, Voxels
+
+
+def _labels(read: Voxels) -> Voxels:
+    dtype = "uint8" if read.channels < 256 else "uint16"
+    return read._replace(dtype=dtype, channels=1, kind="segmentation", has_channel_axis=False)
+
+
+@makes(_labels)
+def channel_voting(chunk: Chunk) -> Chunk:
+    """Return the number of the strongest channel of each voxel, counted from 1.
+
+    Args:
+        chunk: (c, z, y, x), any real dtype.
+
+    Returns:
+        A chunk (z, y, x) of kind segmentation; uint8, or uint16 for more than 255 channels.
+
+    Raises:
+        ChunkError: there is no channel axis.
+    """
+    import numpy as np
+
+    if chunk.ndim != 4:
+        msg = (
+            f"channel-voting compares channels, but chunk {chunk.bbox} has no channel axis, shape "
+            f"{chunk.shape}; give it (c, z, y, x), as inference makes it"
+        )
+        raise ChunkError(msg)
+    winners = np.ones(chunk.size, "uint8" if chunk.channels < 256 else "uint16")
+    for section, numbers in zip(np.moveaxis(chunk.array, 1, 0), winners, strict=True):
+        # One channel after the other: argmax over the first axis is several times slower.
+        strongest = section[0].copy()
+        for number, channel in enumerate(section[1:], 2):
+            np.copyto(numbers, number, where=channel > strongest, casting="unsafe")
+            np.maximum(strongest, channel, out=strongest)
+    return chunk.with_array(winners, kind="segmentation")
+
+
+@transform
+def command() -> Callable[[Chunk], Chunk]:
+    """There is nothing to take."""
+    return channel_voting

@@ -1,0 +1,82 @@
+"""Blur an image or a map by a Gaussian, section by section or in 3D.
+
+Example: chunkflow load-h5 -f em.h5 gaussian-filter --sigma 1.5 save-h5 -f smooth.h5
+
+--sigma is in voxels of a section; --sigma-z blurs over sections, too. Tasks of a larger volume need
+a margin of four standard deviations: give the loader --expand-margin-size auto.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.errors import ChunkError, OptionError
+from chunkflow_py.geometry import Zyx
+from chunkflow_py.stages import transform
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.halo_filter import HaloFilter
+
+
+def gaussian_filter(chunk: Chunk, sigma: float = 1.0, sigma_z: float = 0.0) -> Chunk:
+    """Return *chunk* blurred; beyond its faces it goes on as its mirror image.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), floats, or integers of at most 32 bits.
+        sigma: standard deviation in y and x, voxels; the bell curve is cut off at four of them.
+        sigma_z: standard deviation in z, voxels; 0 leaves each section to itself.
+
+    Returns:
+        A chunk of the same dtype; integers are rounded half to even.
+
+    Raises:
+        OptionError: a standard deviation is negative.
+        ChunkError: it holds labels, which cannot be averaged.
+    """
+    import numpy as np
+
+    from chunkflow_py.smoothing import blurred
+
+    if min(sigma, sigma_z) < 0:
+        msg = f"standard deviations must not be negative, got sigma {sigma} and sigma_z {sigma_z}"
+        raise OptionError(msg)
+    if chunk.kind == "segmentation" or (chunk.dtype.kind in "iu" and chunk.dtype.itemsize > 4):
+        msg = (
+            f"gaussian-filter averages values, but chunk {chunk.bbox} holds {chunk.dtype} labels; "
+            "blur the map before its threshold, or use median-filter on a mask"
+        )
+        raise ChunkError(msg)
+    volumes = chunk.array.reshape(-1, *chunk.size)
+    result = np.stack([blurred(volume, (sigma_z, sigma, sigma)) for volume in volumes])
+    return chunk.with_array(result.reshape(chunk.shape))
+
+
+@transform
+@click.option(
+    "--sigma",
+    "-s",
+    type=click.FloatRange(min=0, max=1000),
+    default=1,
+    show_default=True,
+    help="Standard deviation in y and x, voxels.",
+)
+@click.option(
+    "--sigma-z",
+    type=click.FloatRange(min=0, max=1000),
+    default=0,
+    show_default=True,
+    help="Standard deviation in z, voxels; 0 leaves each section to itself.",
+)
+def command(sigma: float, sigma_z: float) -> HaloFilter:
+    """Take the standard deviations."""
+    from chunkflow_py.halo_filter import HaloFilter
+    from chunkflow_py.smoothing import gaussian_radius
+
+    radius = gaussian_radius(sigma)
+    reach = Zyx(gaussian_radius(sigma_z), radius, radius)
+    filter_chunk = partial(gaussian_filter, sigma=sigma, sigma_z=sigma_z)
+    return HaloFilter(filter_chunk, reach, "gaussian-filter")

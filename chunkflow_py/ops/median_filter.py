@@ -1,0 +1,92 @@
+"""Replace each voxel by the median of its neighbourhood.
+
+Example: chunkflow load-h5 -f em.h5 median-filter --size 3 1 1 save-h5 -f clean.h5
+
+The default, 3 1 1, takes out what is in a single section. On a mask it is the majority. Tasks of a
+larger volume need a margin of half the size: give the loader --expand-margin-size auto.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from chunkflow_py.errors import ChunkError, OptionError
+from chunkflow_py.geometry import Zyx
+from chunkflow_py.params import zyx_option
+from chunkflow_py.stages import transform
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.halo_filter import HaloFilter
+
+Mode = Literal["reflect", "nearest", "mirror", "constant", "wrap"]
+MODES = ("reflect", "nearest", "mirror", "constant", "wrap")
+
+
+def median_filter(chunk: Chunk, size: Sequence[int] = (3, 1, 1), mode: Mode = "reflect") -> Chunk:
+    """Return the medians of boxes around each voxel of *chunk*.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), any real dtype.
+        size: extent of the box, voxels, zyx; of an even number of voxels the upper median counts.
+        mode: what lies beyond the faces of the chunk: its mirror image (``reflect``, or
+            ``mirror`` without the outermost voxels twice), the ``nearest`` voxel, zeros
+            (``constant``), or the opposite side (``wrap``, for whole volumes only).
+
+    Returns:
+        A chunk of the same dtype.
+
+    Raises:
+        OptionError: the mode is none of these, or the size is not three positive numbers.
+        ChunkError: ``wrap`` is asked of a part of a volume.
+        MissingExtraError: SciPy is not installed.
+    """
+    import numpy as np
+
+    from chunkflow_py.smoothing import median
+
+    if mode not in MODES:
+        msg = f"mode {mode!r} of median-filter is not one of {', '.join(MODES)}"
+        raise OptionError(msg)
+    extent = Zyx.of(size)
+    if min(extent) < 1:
+        msg = f"size {extent} of median-filter must be at least 1 in every axis (zyx, voxels)"
+        raise OptionError(msg)
+    if mode == "wrap" and chunk.bbox != chunk.domain:
+        msg = (
+            f"mode wrap needs the opposite side of the volume {chunk.domain}, but the chunk is "
+            f"{chunk.bbox}; choose another mode, or load all of it"
+        )
+        raise ChunkError(msg)
+    volumes = chunk.array.reshape(-1, *chunk.size)
+    result = np.stack([median(volume, extent, mode) for volume in volumes])
+    return chunk.with_array(result.reshape(chunk.shape))
+
+
+@transform
+@zyx_option(
+    "--size",
+    "-s",
+    minimum=1,
+    default=(3, 1, 1),
+    show_default=True,
+    help="Extent of the neighbourhood, voxels, zyx.",
+)
+@click.option(
+    "--mode",
+    "-m",
+    type=click.Choice(MODES),
+    default="reflect",
+    show_default=True,
+    help="What lies beyond the faces of the volume.",
+)
+def command(size: Zyx, mode: Mode) -> HaloFilter:
+    """Take the neighbourhood."""
+    from chunkflow_py.halo_filter import HaloFilter
+
+    return HaloFilter(partial(median_filter, size=size, mode=mode), size // 2, "median-filter")
