@@ -205,6 +205,8 @@ class TaskGenerator:
         queue_name: of a queue for their box strings.
         create_queue: make the queue if there is none; ``None``: unless it is one of a cloud.
         dry_run: hand nothing over.
+        lease_s: of a queue of SQS that is made, how long tasks of workers that do not say it are
+            hidden from others (default: two minutes).
     """
 
     planner: Planner
@@ -212,6 +214,7 @@ class TaskGenerator:
     queue_name: str | None = None
     create_queue: bool | None = None
     dry_run: bool = False
+    lease_s: int | None = None
 
     @cached_property
     def plan(self) -> GridPlan | ListPlan:
@@ -247,7 +250,7 @@ class TaskGenerator:
             create = self.create_queue
             if create is None:  # a queue of a cloud costs money, and a mistyped one is a new one
                 create = self.queue_name.startswith(("sqlite://", "file://", "memory://"))
-            with closing(open_queue(self.queue_name, create=create)) as queue:
+            with closing(open_queue(self.queue_name, create=create, lease_s=self.lease_s)) as queue:
                 sent = queue.send(map(plan.text, plan))
             logger.info("sent %d tasks to queue %s", sent, self.queue_name)
         if not (self.file_path or self.queue_name):

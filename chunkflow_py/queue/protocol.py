@@ -125,8 +125,12 @@ class Queue(Protocol):
         Where the queue has no place for dead letters they are removed.
         """
 
-    def counts(self) -> Counts:
-        """Return how many messages there are."""
+    def counts(self, *, dead: bool = True) -> Counts:
+        """Return how many messages there are.
+
+        Args:
+            dead: whether those that were put aside are to be counted, where that costs more.
+        """
 
     def dead_letters(self) -> Iterator[DeadLetter]:
         """Yield what was put aside; it stays there."""
@@ -158,13 +162,15 @@ def address_of(url: str) -> tuple[str, str]:
     return scheme, rest
 
 
-def open_queue(url: str, *, create: bool = False) -> Queue:
+def open_queue(url: str, *, create: bool = False, lease_s: int | None = None) -> Queue:
     """Return the queue at *url*; a bare name is a queue of Amazon SQS.
 
     Args:
         url: see the table above.
         create: make the queue (of SQS: and that of its dead letters) if there is none. Producers
             may ask for it, workers must not: a mistyped name would make them wait for ever.
+        lease_s: of a queue of SQS that is made, what its messages are leased for where who receives
+            them does not say it (default: two minutes).
 
     Raises:
         QueueError: the scheme is not known, or the queue does not exist.
@@ -172,4 +178,5 @@ def open_queue(url: str, *, create: bool = False) -> Queue:
     scheme, rest = address_of(url)
     module, name = SCHEMES[scheme]
     make: Any = getattr(import_module(module), name)
-    return cast("Queue", make(rest, create=create))
+    more = {"lease_s": lease_s} if lease_s is not None and scheme == "sqs" else {}
+    return cast("Queue", make(rest, create=create, **more))

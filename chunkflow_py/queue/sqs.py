@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.errors import QueueError, QueueUnreachableError
 from chunkflow_py.queue.daemons import DaemonThreads
 from chunkflow_py.queue.protocol import Counts, DeadLetter, Message
-from chunkflow_py.queue.sqs_address import Place, address_of_dead, attributes_of, find_or_create
+from chunkflow_py.queue.sqs_address import (
+    LEASE_S,
+    Place,
+    address_of_dead,
+    attributes_of,
+    find_or_create,
+)
 from chunkflow_py.queue.sqs_client import LONGEST_POLL_S, MANNERS, SqsClient, SqsRefusedError
 
 if TYPE_CHECKING:
@@ -51,12 +57,13 @@ class SqsQueue:
 
     longest_lease_s = 12 * 3600.0
 
-    def __init__(self, name: str, *, create: bool = False) -> None:
+    def __init__(self, name: str, *, create: bool = False, lease_s: int = LEASE_S) -> None:
         """Find a queue.
 
         Args:
             name: of the queue, or its full URL (``https://sqs.us-east-1.amazonaws.com/123/name``).
             create: make it unless it exists, and a queue ``<name>-dead`` for its dead letters.
+            lease_s: of one that is made, for those who receive without saying it.
 
         Raises:
             QueueError: it does not exist, or the service cannot be reached.
@@ -68,7 +75,7 @@ class SqsQueue:
         self._client = SqsClient(f"queue {self.name!r}", place.endpoint, place.region)
         self._batches = DaemonThreads(SENDERS, "sqs-batches")
         try:
-            self._address = find_or_create(self._client, place, create=create)
+            self._address = find_or_create(self._client, place, create=create, lease_s=lease_s)
         except BaseException:
             self.close()
             raise
@@ -197,11 +204,11 @@ class SqsQueue:
 
     # --- what there is -------------------------------------------------------------------------
 
-    def counts(self) -> Counts:
+    def counts(self, *, dead: bool = True) -> Counts:
         """Return how many messages there are, which SQS knows only about."""
         waiting, leased = self._count(self._address)
-        dead = self._dead_address()
-        return Counts(waiting, leased, None if dead is None else sum(self._count(dead)))
+        address = self._dead_address() if dead else None
+        return Counts(waiting, leased, None if address is None else sum(self._count(address)))
 
     def _dead_address(self) -> str | None:
         if not self._knows_dead:

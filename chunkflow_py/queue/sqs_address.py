@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 # Releases and drains raise SQS's own count, so that it must not end a task early.
 RECEIVES = "1000"
 KEPT_S = str(14 * 24 * 3600)
-LEASE_S = "120"
+LEASE_S = 120
 
 
 @dataclass(frozen=True)
@@ -51,20 +51,21 @@ class Place:
         return cls(name, owner, f"{parts.scheme}://{parts.netloc}", found and found[1])
 
 
-def find_or_create(client: SqsClient, place: Place, *, create: bool) -> str:
+def find_or_create(client: SqsClient, place: Place, *, create: bool, lease_s: int = LEASE_S) -> str:
     """Return the address of a queue.
 
     Args:
         client: of the service.
         place: of the queue.
         create: make it unless it exists, and one for its dead letters; what exists stays as it is.
+        lease_s: of one that is made, for those who receive without saying it.
 
     Raises:
         QueueError: it does not exist; names the nearest that does.
     """
     address = _find(client, place.name, place.owner)
     if address is None and create:
-        address = _create(client, place.name)
+        address = _create(client, place.name, lease_s)
     if address is None:
         raise QueueError(_missing(client, place.name))
     return address
@@ -99,13 +100,13 @@ def _find(client: SqsClient, name: str, owner: str | None = None) -> str | None:
     return address
 
 
-def _create(client: SqsClient, name: str) -> str:
+def _create(client: SqsClient, name: str, lease_s: int) -> str:
     dead = _made(client, f"{name}-dead", {"MessageRetentionPeriod": KEPT_S})
     arn = attributes_of(client, dead, "QueueArn")["QueueArn"]
     redrive = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": RECEIVES})
     attributes = {
         "MessageRetentionPeriod": KEPT_S,
-        "VisibilityTimeout": LEASE_S,
+        "VisibilityTimeout": str(lease_s),
         "RedrivePolicy": redrive,
     }
     address = _made(client, name, attributes)

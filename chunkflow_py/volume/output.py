@@ -11,9 +11,11 @@ from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.errors import OptionError
+from chunkflow_py.errors import OptionError, VolumeNotFoundError
 from chunkflow_py.geometry import Zyx
+from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.blocking import common_unit
+from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import check_alignment, coarser
 from chunkflow_py.volume.saver import VolumeSaver
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from chunkflow_py.geometry import BoundingBox, BoxGrid
     from chunkflow_py.store.protocol import Stored
     from chunkflow_py.task import Task
-    from chunkflow_py.volume.location import Location
     from chunkflow_py.volume.protocol import Volume
 
 logger = logging.getLogger(__name__)
@@ -155,17 +156,21 @@ class VolumeOutput:
         from chunkflow_py.chunk import Voxels
         from chunkflow_py.volume.thumbnail import check_stored, halvings
 
-        times = halvings(unit, bounds, self.saver.mip)
+        url = f"precomputed://{self._beside('thumbnail').store_url}"
+        times = self._thumbnail_level(url)
+        if times is None:
+            times = halvings(unit, bounds, self.saver.mip)
         shrink = Zyx(1, 2**times, 2**times)
         step = Zyx(*(u or e for u, e in zip(unit, bounds.size, strict=True))).low(bounds.size)
         saver = VolumeSaver(
-            f"precomputed://{self._beside('thumbnail').store_url}",
+            url,
             times,
             bounds=coarser(bounds, shrink),
             block_size=-(-step // shrink),
             factor=Zyx(1, 2, 2),
             opening=self.saver.opening,
             exactly=False,
+            announced=self.saver.announced,
         )
         saver.prepare(None, None, Voxels("uint8", 1, "image"))
         if saver.volume is not None:
@@ -174,6 +179,16 @@ class VolumeOutput:
                 stored = saver.volume.write_unit * shrink
                 check_alignment(self._boxes, stored, bounds, saver.url)
         return saver, 2**times
+
+    def _thumbnail_level(self, url: str) -> int | None:
+        """Return the level of a thumbnail that is there, or that this line makes before."""
+        told = self.saver.announced.get(Location.parse(url).store_url)
+        if told is not None and (spec := told()) is not None:
+            return spec.max_mip
+        try:
+            return open_volume(url, opening=self.saver.opening).mips[-1]
+        except VolumeNotFoundError:
+            return None
 
     def _beside(self, name: str) -> Location:
         return self.saver.place / name

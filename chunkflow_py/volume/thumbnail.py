@@ -25,17 +25,18 @@ if TYPE_CHECKING:
 COARSEST = 6  # halvings of y and x from mip 0
 
 
-def halvings(unit: Zyx, bounds: BoundingBox, mip: int) -> int:
+def halvings(unit: Zyx, bounds: BoundingBox, mip: int, coarsest: int = COARSEST) -> int:
     """Return how often y and x can be halved so that every task has thumbnail voxels of its own.
 
     Args:
         unit: grid on which all tasks lie, from the start of *bounds*; 0 where there is only one.
         bounds: of the volume.
-        mip: level of the volume; the thumbnail is at most level `COARSEST`.
+        mip: level of the volume.
+        coarsest: level of the thumbnail at most.
     """
     numbers = [*unit[1:], *bounds.start[1:]]
     best = 0
-    while best < COARSEST - mip and all(n % 2 ** (best + 1) == 0 for n in numbers):
+    while best < coarsest - mip and all(n % 2 ** (best + 1) == 0 for n in numbers):
         best += 1
     return best
 

@@ -1,0 +1,93 @@
+"""Choose sizes for a network, make its output volume, and make its tasks.
+
+The size of tasks is the one that computes the fewest voxels twice and fits into memory: half of
+--max-ram-size is for chunks and the sums of patches. Along y and x they hold whole voxels of the
+levels to --max-mip and of the thumbnail. What was chosen is printed, with the line for workers;
+--dry-run before the command only prints it.
+
+Example: chunkflow setup-env --volume-start 0 0 0 -s 64 512 512 -l file://out -z 16 96 96 -x 6
+
+Positions are in voxels of mip 0; tasks are in those of --mip. The tasks run here, or are sent to
+--queue-name. With --crop-chunk-margin patches are counted from the corner of each chunk, as older
+lines did it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.params import floats_option, is_dry_run, zyx_option
+from chunkflow_py.saving_options import announced
+from chunkflow_py.stages import source
+from chunkflow_py.volume_options import opening_from, requester_pays_option
+
+if TYPE_CHECKING:
+    from chunkflow_py.environment import Environment
+
+_LEVEL = click.IntRange(min=0, max=16)
+
+
+@source
+@zyx_option("--volume-start", required=True, help="First voxel of the output, mip 0, zyx.")
+@zyx_option("--volume-stop", help="End of the output (exclusive), voxels of mip 0, zyx.")
+@zyx_option("--volume-size", "-s", minimum=1, help="Extent of the output, voxels of mip 0, zyx.")
+@click.option("--volume-path", "--layer-path", "--output-layer-path", "-l", required=True,
+              help="Volume to make, such as file://out or gs://bucket/affinity.")  # fmt: skip
+@click.option("--max-ram-size", "-r", type=click.FloatRange(min=0, min_open=True), default=15,
+              show_default=True, help="Memory of a worker, GB.")  # fmt: skip
+@zyx_option("--output-patch-size", "-z", minimum=1, required=True,
+            help="Output patch of the network, voxels, zyx.")  # fmt: skip
+@zyx_option("--input-patch-size", "-i", minimum=1,
+            help="Input patch of the network, voxels, zyx.  [default: output patch]")  # fmt: skip
+@click.option("--channel-num", "-c", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Channels of the output; 3 for an affinity map.")  # fmt: skip
+@click.option("--dtype", "-d", type=click.Choice(["uint8", "float16", "float32"]),
+              default="float32", show_default=True,
+              help="Of the output; of float16, float32 is stored.")  # fmt: skip
+@zyx_option("--output-patch-overlap", "-o", minimum=0,
+            help="Overlap of output patches, voxels, zyx.  [default: half]")  # fmt: skip
+@zyx_option("--crop-chunk-margin", minimum=0,
+            help="Voxels to cut off of a chunk's output, zyx.")  # fmt: skip
+@click.option("--mip", "-m", type=_LEVEL, default=0, show_default=True,
+              help="Level of the output.")  # fmt: skip
+@click.option("--thumbnail-mip", "-b", type=_LEVEL, default=6, show_default=True,
+              help="Level of the thumbnail.")  # fmt: skip
+@click.option("--max-mip", "-x", type=_LEVEL, default=8, show_default=True,
+              help="Coarsest level of masks: tasks hold whole voxels of it.")  # fmt: skip
+@click.option("--queue-name", "-q", help="Send the tasks to this queue, which is made if missing.")
+@click.option("--visibility-timeout", "-t", type=click.IntRange(1, 12 * 3600), default=3600,
+              show_default=True, help="Lease of its tasks, seconds.")  # fmt: skip
+@click.option("--thumbnail/--no-thumbnail", default=True, show_default=True,
+              help="Make a volume for a thumbnail, too.")  # fmt: skip
+@click.option("--encoding", "-e", default="raw", show_default=True,
+              type=click.Choice(["raw", "jpeg", "compressed_segmentation", "fpzip", "kempressed"]),
+              help="Compression of the blocks.")  # fmt: skip
+@floats_option("--voxel-size", "-v", default=(40, 4, 4), show_default=True,
+               help="Edge lengths of a voxel at mip 0, nm, zyx.")  # fmt: skip
+@click.option("--overwrite-info/--no-overwrite-info", default=False, show_default=True,
+              help="Replace the description of another volume that is there.")  # fmt: skip
+@requester_pays_option()
+def command(
+    volume_start: Any,
+    volume_stop: Any,
+    volume_size: Any,
+    thumbnail: bool,
+    thumbnail_mip: int,
+    **options: Any,
+) -> Environment:
+    """Find the sizes; volumes are made when the whole line is accepted."""
+    from chunkflow_py.environment import Environment
+
+    opening = opening_from(options)
+    del options["requester_pays"]
+    return Environment(
+        region=(volume_start, volume_stop, volume_size),
+        thumbnail_mip=thumbnail_mip if thumbnail else None,
+        opening=opening,
+        announced=announced(),
+        dry_run=is_dry_run(),
+        tell=click.echo,
+        **options,
+    )
