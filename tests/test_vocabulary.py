@@ -167,6 +167,8 @@ def test_older_options_are_read(line: str) -> None:
             "identity",
             *(["-s", "3", "3", "3"] if "overlap" in old else ["-v", "0", "0", "0"]),
         ]
+    if name == "setup-env":
+        others = ["--volume-start", "0", "0", "0", "-s", "64", "256", "256", "-z", "8", "32", "32"]
     words = [old, *value_of(by_name[new])]
     (stage,) = read_line([name, *others, *words])
     (same,) = read_line([name, *others, new, *words[1:]])

@@ -10,11 +10,9 @@ from pathlib import Path
 # Commands that are being written. One that exists must leave this list, which shrinks to nothing.
 AWAITED = set(
     """
-    aggregate-skeleton-fragments channel-voting gaussian-filter load-skeleton mask-out-objects
-    normalize-section-shang save-swc setup-env adjust-pre clahe detect-duplicate-post
+    mask-out-objects normalize-section-shang adjust-pre clahe detect-duplicate-post
     detect-points detect-post-synapses detect-pre-synapses fill-segmentation-holes
-    find-tbar-object inverse mapto01 median-filter print-max-id rescale-intensity skeletonize
-    stretch-intensity transpose
+    find-tbar-object inverse mapto01 print-max-id rescale-intensity stretch-intensity transpose
     """.split()  # noqa: SIM905
 )
 
@@ -38,7 +36,7 @@ PLUGINS = {
     "print-max-id": "",
     "rescale-intensity": "low=3;high=200",
     "save-nrrd": "file_name=a.nrrd",
-    "skeletonize": "voxel_size=(40,4,4);output_path=file:///tmp/skeletons",
+    "skeletonize": "output_path=file:///tmp/skeletons",
     "statistics": "",
     "stretch-intensity": "min_threshold=10;max_threshold=200",
     "transpose": "",
