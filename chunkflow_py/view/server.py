@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import secrets
 import socket
@@ -10,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
+from chunkflow_py.segmentation.object_folder import folder_of
 from chunkflow_py.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.segmentation.object_folder import ObjectFolder
+
+logger = logging.getLogger(__name__)
 
 MESHES_AT_MOST = 100  # of a folder of meshes alone, selected at first
 
@@ -59,8 +63,8 @@ class ViewerServer:
             items: by the layers' names: chunks, points, synapses, skeletons; ``None`` is left out.
             voxel_size_nm: of the chunks instead of their own, zyx.
             segments: to select at first in layers of segmentations.
-            mesh_path: URL of a folder of meshes (Neuroglancer precomputed), which join the first
-                segmentation, or are a layer of their own.
+            mesh_path: URL of a folder of meshes as Neuroglancer reads them, or of the volume that
+                has one; they join the first segmentation, or are a layer of their own.
 
         Raises:
             ChunkError: an item cannot be shown.
@@ -69,7 +73,8 @@ class ViewerServer:
         from chunkflow_py.view import layers, objects
         from chunkflow_py.view.colours import kind_of
 
-        meshes = None if mesh_path is None else self._served(mesh_path)
+        folder = None if mesh_path is None else folder_of(mesh_path, "mesh")
+        meshes = None if folder is None else self._served(folder)
         chunk = next((item for item in items.values() if isinstance(item, Chunk)), None)
         middle = objects.middle_of(items)
         if chunk is not None:
@@ -85,8 +90,8 @@ class ViewerServer:
                     meshes = None if theirs else meshes
                 elif item is not None:
                     state.layers[name] = objects.layer_of(name, item, scales)
-            if meshes is not None and mesh_path is not None:
-                shown = segments or _mesh_ids(open_store(mesh_path).list())
+            if meshes is not None and folder is not None:
+                shown = segments or _mesh_ids(folder.names())
                 state.layers["meshes"] = layers.mesh_layer(meshes, shown)
             if not state.layers:
                 msg = f"{', '.join(items)}: nothing to show; name an item that is not None"
@@ -99,12 +104,10 @@ class ViewerServer:
         self._viewers.append(viewer)  # the server itself holds it weakly
         return str(viewer.get_viewer_url())
 
-    def _served(self, url: str) -> str:
-        """Serve what is below *url*, whoever may read it, and return its address."""
+    def _served(self, folder: ObjectFolder) -> str:
+        """Serve a folder of any store to the page, and return its address."""
         token = secrets.token_hex(16)
-        store = open_store(url)
-        handler = _objects_handler()
-        rule = (rf"/objects/{token}/(.*)", handler, {"store": store})
+        rule = (rf"/objects/{token}/(.*)", _objects_handler(), {"folder": folder})
         self._server.app.add_handlers(r".*", [rule])
         return f"precomputed://{self._server.server_url}/objects/{token}"
 
@@ -152,8 +155,8 @@ def _objects_handler() -> type:
     class ObjectsHandler(tornado.web.RequestHandler):  # type: ignore[misc, unused-ignore]
         """Sends objects whole or in part; see RFC 9110 on ranges."""
 
-        def initialize(self, store: Store) -> None:
-            self._store = store
+        def initialize(self, folder: ObjectFolder) -> None:
+            self._folder, self._store = folder, open_store(folder.url)
 
         async def get(self, key: str) -> None:
             wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.request.headers.get("Range", ""))
@@ -161,7 +164,8 @@ def _objects_handler() -> type:
             try:
                 data = await loop.run_in_executor(None, self._read, key, wanted)
             except VolumeError as error:
-                self.send_error(502, reason=type(error).__name__)
+                logger.warning("%s of %s cannot be read: %s", key, self._folder.url, error)
+                self.send_error(502)
                 return
             if data is None:
                 self.send_error(404)
@@ -176,11 +180,9 @@ def _objects_handler() -> type:
         def _read(self, key: str, wanted: re.Match[str] | None) -> bytes | None:
             if wanted:
                 return self._store.get_range(key, int(wanted[1]), int(wanted[2]) + 1)
-            data = self._store.get(key)
-            if data is None and key == "info":  # as igneous leaves it out of a volume's meshes
+            data = self._folder.get(key)
+            if data is None and key == "info":  # older folders have none
                 return json.dumps({"@type": "neuroglancer_legacy_mesh"}).encode()
-            if data is not None and data[:2] == b"\x1f\x8b":  # as clouds keep what was compressed
-                self.set_header("Content-Encoding", "gzip")
             return data
 
     return ObjectsHandler

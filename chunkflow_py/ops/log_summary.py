@@ -1,0 +1,90 @@
+"""Tell where the time of a run went, from its logs.
+
+Example: chunkflow log-summary --log-dir volume/log --plot times.png
+
+The logs are those that --upload-log of a saver writes to log/ in its volume, in any store. For
+each device and operator: the tasks, the time of all of them and its share, mean, least and most
+seconds of a task, and millions of voxels a second (of the task's box, or of --output-size). A file
+that is no log is named and left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.params import is_dry_run, zyx_option
+from chunkflow_py.stages import source
+from chunkflow_py.task import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.view.run_log import RunLog
+
+SECTION = "view"
+
+
+def log_summary(log_dir: str, output_size: Zyx | None = None) -> RunLog:
+    """Return where the time went, by device and operator.
+
+    Args:
+        log_dir: URL of the folder of the logs.
+        output_size: voxels of a task, zyx, for the speed (default: the box of each log).
+
+    Raises:
+        VolumeNotFoundError: there are no logs.
+        VolumeError: none of the files is one, or they cannot be read.
+    """
+    from chunkflow_py.view.run_log import read_logs
+
+    return read_logs(log_dir, output_size)
+
+
+@dataclass
+class LogSummary:
+    """Prints the summary, and gives one empty task to what follows.
+
+    Attributes:
+        log_dir: URL of the folder of the logs.
+        output_size: voxels of a task, zyx.
+        plot: URL of a PNG file to draw, or ``None``.
+    """
+
+    log_dir: str = "./log"
+    output_size: Zyx | None = None
+    plot: str | None = None
+
+    def __iter__(self) -> Iterator[Task]:
+        """Read, print and draw."""
+        from chunkflow_py.task_files import TaskFiles
+        from chunkflow_py.view import run_log
+
+        found = log_summary(self.log_dir, self.output_size)
+        click.echo(run_log.table(found))
+        if self.plot is not None:
+            TaskFiles(self.plot, ".png", ("",), "--plot").write(None, run_log.plot(found))
+        yield Task()
+
+
+@source
+@click.option(
+    "--log-dir",
+    "-l",
+    default="./log",
+    show_default=True,
+    help="Folder of the logs (any store that can be listed).",
+)
+@zyx_option(
+    "--output-size",
+    "-s",
+    minimum=1,
+    help="Voxels that a task makes, for the speed.  [default: its box]",
+)
+@click.option("--plot", help="PNG file (any store) to draw the times to.")
+def command(log_dir: str, output_size: Zyx | None, plot: str | None) -> LogSummary:
+    """Take the folder; a dry run draws nothing."""
+    return LogSummary(log_dir, output_size, None if is_dry_run() else plot)

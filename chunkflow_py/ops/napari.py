@@ -1,0 +1,103 @@
+"""Show chunks, points, synapses and skeletons in a window of napari.
+
+Example: chunkflow load-h5 -f raw.h5 napari --inputs chunk
+
+The line goes on when the window is closed. The world is nanometres, zyx; affinities x, y, z are
+red, green and blue layers. Needs the extra: pip install 'chunkflow_py[napari]'. On a machine
+without a screen, neuroglancer and preview do the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.params import ItemNames, floats_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.task import Task
+
+SECTION = "view"
+
+
+def napari(
+    items: dict[str, Any], voxel_size_nm: tuple[float, float, float] | None = None
+) -> list[tuple[Any, dict[str, Any], str]]:
+    """Return the layers that napari is given, each as (data, settings, kind of layer).
+
+    Args:
+        items: by name: chunks (z, y, x) or (c, z, y, x), points, synapses, skeletons.
+        voxel_size_nm: of the chunks instead of their own, zyx.
+
+    Raises:
+        ChunkError: an item cannot be shown.
+    """
+    from chunkflow_py.view.napari_layers import napari_layers
+
+    return napari_layers(items, voxel_size_nm)
+
+
+@dataclass
+class NapariWindow:
+    """Opens a window with the items of each task.
+
+    Attributes:
+        inputs: names of the items.
+        voxel_size_nm: of the chunks instead of their own, zyx.
+    """
+
+    inputs: tuple[str, ...]
+    voxel_size_nm: tuple[float, float, float] | None = None
+
+    def __enter__(self) -> NapariWindow:
+        """Find out whether napari is there, before the first task.
+
+        Raises:
+            MissingExtraError: it is not installed.
+        """
+        self._library()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held."""
+
+    @staticmethod
+    def _library() -> Any:
+        from chunkflow_py.errors import needs_extra
+
+        with needs_extra("napari", "napari"):
+            import napari
+        return napari
+
+    def __call__(self, task: Task) -> Task:
+        """Show the items until the window is closed.
+
+        Raises:
+            ChunkError: an item cannot be shown.
+        """
+        layers = napari({name: task[name] for name in self.inputs}, self.voxel_size_nm)
+        library = self._library()
+        viewer = library.Viewer(title=f"{task}", ndisplay=2)
+        for data, settings, kind in layers:
+            getattr(viewer, f"add_{kind}")(data, **settings)
+        viewer.scale_bar.visible = True
+        library.run()
+        return task
+
+
+@operator("write")
+@floats_option("--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: chunk's]")
+@click.option(
+    "--inputs",
+    "-i",
+    type=ItemNames("in"),
+    default="chunk",
+    show_default=True,
+    help="Names of the items to show, separated by commas.",
+)
+def command(voxel_size: tuple[float, float, float] | None, inputs: tuple[str, ...]) -> NapariWindow:
+    """Take the names; the window opens with the first task."""
+    return NapariWindow(inputs, voxel_size)

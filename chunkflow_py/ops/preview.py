@@ -1,0 +1,114 @@
+"""Make a PNG contact sheet of chunks in three planes, a chunk a row.
+
+Example: chunkflow load-h5 -f raw.h5 preview --inputs chunk --output-path preview.png
+
+For machines without a screen. Every plane goes through the middle of its chunk, at true
+proportions, with its place and a scale bar; segmentations are in colours, affinities x, y, z red,
+green and blue, all else grey. A path without .png is a prefix: the task 0-64_0-256_0-256 writes
+`-o sheets/a_` to sheets/a_0-64_0-256_0-256.png.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.params import ItemNames
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.hooks import Outline
+    from chunkflow_py.task import Task
+    from chunkflow_py.task_files import ItemSaver
+
+SECTION = "view"
+
+
+def preview(chunks: dict[str, Chunk], width: int = 256) -> bytes:
+    """Return a contact sheet of *chunks* as a PNG image; the same bytes for the same chunks.
+
+    Args:
+        chunks: by name; (z, y, x) or (c, z, y, x), any real dtype.
+        width: of the longest side of each chunk, pixels.
+
+    Raises:
+        ChunkError: a chunk is empty, or a segmentation has channels or negative labels.
+        MissingExtraError: Pillow is not installed.
+    """
+    from chunkflow_py.view.sheet import contact_sheet
+
+    return contact_sheet(chunks, width)
+
+
+@dataclass
+class PreviewSaver:
+    """Writes a contact sheet of every task.
+
+    Attributes:
+        inputs: names of the chunks.
+        saver: where to.
+        width: of the longest side of each chunk, pixels.
+    """
+
+    inputs: tuple[str, ...]
+    saver: ItemSaver
+    width: int = 256
+
+    @property
+    def destination(self) -> str:
+        """The file or files."""
+        return self.saver.destination
+
+    def prepare(self, outline: Outline) -> None:
+        """Refuse one file for several tasks."""
+        self.saver.prepare(outline)
+
+    def __call__(self, task: Task) -> Task:
+        """Write the sheet.
+
+        Raises:
+            ChunkError: a chunk cannot be shown.
+            VolumeError: the file cannot be written, or another task has written it.
+        """
+        from chunkflow_py.geometry import Region
+
+        chunks = {name: task.chunk(name) for name in self.inputs}
+        box = next(iter(chunks.values())).bbox
+        self.saver.save(task, preview(chunks, self.width), Region(box))
+        return task
+
+
+@operator("write")
+@click.option(
+    "--inputs",
+    "--input-names",
+    "-i",
+    type=ItemNames("in"),
+    default="chunk",
+    show_default=True,
+    help="Names of the chunks to show, separated by commas.",
+)
+@click.option(
+    "--output-path",
+    "-o",
+    default="preview.png",
+    show_default=True,
+    help="PNG file (any store), or prefix of one file a task.",
+)
+@click.option(
+    "--width",
+    "-w",
+    type=click.IntRange(16, 4096),
+    default=256,
+    show_default=True,
+    help="Pixels of the longest side of each chunk.",
+)
+def command(inputs: tuple[str, ...], output_path: str, width: int) -> PreviewSaver:
+    """Take names and place."""
+    from chunkflow_py.task_files import ItemSaver, TaskFiles
+
+    files = TaskFiles(output_path, ".png", (".png",), "--output-path")
+    return PreviewSaver(inputs, ItemSaver(files, inputs[0], bytes, bytes), width)

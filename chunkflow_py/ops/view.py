@@ -1,0 +1,107 @@
+"""Show an image or a segmentation, or both, in the microviewer.
+
+Example: chunkflow load-h5 -f raw.h5 view --image-chunk-name chunk --open
+
+The page is that of cloud-volume. Its address is printed; Ctrl-C ends the view, and the line goes
+on. Only this machine can connect, unless --bind-address says otherwise. Maps are shown in grey from
+0 to 1, channels as colours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.params import ItemName, input_option
+from chunkflow_py.stages import operator
+from chunkflow_py.view.showing import Showing
+
+if TYPE_CHECKING:
+    from chunkflow_py.task import Task
+    from chunkflow_py.view.micro import MicroServer
+
+SECTION = "view"
+
+
+@dataclass
+class Viewer:
+    """Serves chunks of one task after the other.
+
+    Attributes:
+        image: name of the chunk; a segmentation is shown as such.
+        segmentation: name of the chunk to lay over it, or ``None``.
+        port: to listen on; 0 takes a free one.
+        bind_address: which machines may connect.
+        open: the page in the browser.
+    """
+
+    image: str = "chunk"
+    segmentation: str | None = None
+    port: int = 0
+    bind_address: str = "127.0.0.1"
+    open: bool = False
+    _server: MicroServer | None = field(default=None, repr=False)
+    _showing: Showing = field(default_factory=Showing, repr=False)
+
+    def __enter__(self) -> Viewer:
+        """Start the server, and turn an interrupt while a view is up into its end."""
+        from chunkflow_py.view.micro import MicroServer
+
+        self._server = MicroServer(self.bind_address, self.port)
+        self._showing.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the server and give the interrupts back."""
+        self._showing.__exit__()
+        if self._server is not None:
+            self._server.stop()
+
+    def close(self) -> None:
+        """End the view that is up."""
+        self._showing.close()
+
+    def __call__(self, task: Task) -> Task:
+        """Show the chunks and wait.
+
+        Raises:
+            ChunkError: the two do not lie in one box, or cannot be shown.
+        """
+        if self._showing.ended or self._server is None:
+            return task
+        labels = None if self.segmentation is None else task.chunk(self.segmentation)
+        url = self._server.show(task.chunk(self.image), labels)
+        self._showing.wait(task, url, open_page=self.open)
+        self._server.clear()
+        return task
+
+
+@operator("write")
+@input_option("--image-chunk-name", "-i", help="Name of the chunk to show.")
+@click.option(
+    "--segmentation-chunk-name",
+    "-s",
+    type=ItemName("in"),
+    help="Name of the segmentation to lay over it.  [default: none]",
+)
+@click.option("--port", "-p", type=click.IntRange(0, 65535), help="[default: a free one]")
+@click.option(
+    "--bind-address",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; 0.0.0.0 lets other machines connect.",
+)
+@click.option(
+    "--open/--no-open", default=False, show_default=True, help="Open the page in the browser."
+)
+def command(
+    image_chunk_name: str,
+    segmentation_chunk_name: str | None,
+    port: int | None,
+    bind_address: str,
+    open: bool,
+) -> Viewer:
+    """Take the names; the server starts with the line."""
+    return Viewer(image_chunk_name, segmentation_chunk_name, port or 0, bind_address, open)

@@ -1,0 +1,88 @@
+"""Times of tasks as metrics of Amazon CloudWatch."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import OptionError, VolumeRefusedError, needs_extra
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+logger = logging.getLogger(__name__)
+
+METRICS_AT_ONCE = 1000  # of one request; a limit of the service
+
+
+class CloudWatch:
+    """Sends seconds of operators as metrics.
+
+    Args:
+        log_name: the namespace of the metrics.
+    """
+
+    def __init__(self, log_name: str) -> None:
+        """Look for region and credentials.
+
+        Raises:
+            OptionError: one of them is not set.
+            MissingExtraError: boto3 is not installed.
+        """
+        with needs_extra("cloud", "cloud-watch"):
+            import boto3
+            import botocore.config
+            from botocore.exceptions import BotoCoreError
+        self.log_name = log_name
+        config = botocore.config.Config(
+            connect_timeout=5,
+            read_timeout=10,
+            retries={"mode": "standard", "total_max_attempts": 4},
+        )
+        try:
+            session = boto3.session.Session()
+            self._client = session.client("cloudwatch", config=config)
+            found = session.get_credentials()
+        except BotoCoreError as error:
+            msg = f"cloud-watch: {error}; set AWS_DEFAULT_REGION, such as us-east-1"
+            raise OptionError(msg) from error
+        if found is None:
+            msg = "cloud-watch: no credentials; set AWS_ACCESS_KEY_ID or run aws configure"
+            raise OptionError(msg)
+
+    def put(self, seconds: Mapping[str, float], compute_device: str) -> None:
+        """Send one value a label; of an outage there is a warning, no error: work goes on.
+
+        Args:
+            seconds: by label of the operator, which is the name of the metric.
+            compute_device: the metrics' dimension of that name.
+
+        Raises:
+            VolumeRefusedError: the credentials do not allow it.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        dimension = {"Name": "compute_device", "Value": compute_device[:1024] or "unknown"}
+        metrics: list[Any] = [
+            {"MetricName": label, "Dimensions": [dimension], "Value": value, "Unit": "Seconds"}
+            for label, value in seconds.items()
+        ]
+        try:
+            for start in range(0, len(metrics), METRICS_AT_ONCE):
+                part = metrics[start : start + METRICS_AT_ONCE]
+                self._client.put_metric_data(Namespace=self.log_name, MetricData=part)
+        except ClientError as error:
+            code = error.response.get("Error", {}).get("Code", "unknown")
+            if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (401, 403):
+                msg = (
+                    f"CloudWatch refuses the metrics of {self.log_name}: {code}; allow "
+                    "cloudwatch:PutMetricData, or leave cloud-watch out"
+                )
+                raise VolumeRefusedError(msg) from error
+            logger.warning("CloudWatch did not take the times: %s", code)
+        except BotoCoreError as error:
+            logger.warning("CloudWatch did not take the times: %s", error)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
