@@ -341,7 +341,7 @@ class DirectoryQueue:
                 write_whole(path, letter.encode())
         self.acknowledge(ours)
 
-    def counts(self) -> Counts:
+    def counts(self, *, dead: bool = True) -> Counts:  # noqa: ARG002 they cost nothing
         """Return how many messages there are; looks into every open pack."""
         with self._calling("read"):
             now = self._now()
@@ -358,9 +358,9 @@ class DirectoryQueue:
                 todo = filter(None, map(parse_name, names_in(f"{self._root}/open/{pack}/todo")))
                 is_leased = [name.token != FREE and name.ends > now for name in todo]
                 packs[pack] = (is_leased.count(False), is_leased.count(True))
-            dead = len(self._letters())
+            letters = len(self._letters())
         waiting, leased = (sum(each) for each in zip((0, 0), *packs.values(), strict=True))
-        return Counts(waiting, leased, dead)
+        return Counts(waiting, leased, letters)
 
     def dead_letters(self) -> Iterator[DeadLetter]:
         """Yield what was put aside."""

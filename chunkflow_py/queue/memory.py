@@ -179,7 +179,7 @@ class MemoryQueue:
                     del self._state.taken[mine[0]]
                     self._state.dead.append(DeadLetter(mine[1].body, reason))
 
-    def counts(self) -> Counts:
+    def counts(self, *, dead: bool = True) -> Counts:  # noqa: ARG002 they cost nothing
         """Return how many messages there are."""
         with self._state.changed:
             now = self._clock()

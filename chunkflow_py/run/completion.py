@@ -73,7 +73,7 @@ class CompletionWatch:
         ended: int | None = None
         dead: int | None = None
         try:
-            queued = self._queue.counts()
+            queued = self._queue.counts(dead=False)
             if queued.waiting == 0 or self._check_s > DISTRUST_S:
                 ended = self._ledger.ended()
                 if ended >= self._total:

@@ -20,13 +20,13 @@ import re
 import secrets
 import shutil
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.failpoints import removed
-from chunkflow_py.run.ledger import Ledger
+from chunkflow_py.run.ledger import Ledger, LedgerCounts
 from chunkflow_py.run.spec import Spec, differences, sha256_of
 from chunkflow_py.store import open_store
 from chunkflow_py.store.local import replacing
@@ -259,8 +259,17 @@ class RunHome:
         return stage in self.spec.reused or self.store.size(f"stages/{stage}/closed") is not None
 
     def close(self, stage: str) -> None:
-        """Say so; the next stage opens."""
-        self.store.put_if_absent(f"stages/{stage}/closed", b"{}")
+        """Say so, and what there is to say of them; the next stage opens."""
+        if not self.is_closed(stage):
+            counts = json.dumps(asdict(self.ledger(stage).counts())).encode()
+            self.store.put_if_absent(f"stages/{stage}/closed", counts)
+
+    def counts(self, stage: str) -> LedgerCounts:
+        """Return what there is to say of all tasks of a stage, at once if it is closed."""
+        taken = self.spec.reused.get(stage)
+        store = self.store if taken is None else open_store(taken)
+        said = json.loads(store.get(f"stages/{stage}/closed") or b"{}")
+        return LedgerCounts(**said) if said else self.ledger(stage).counts()
 
     def reopen(self, stage: str) -> None:
         """Take it back, for tasks that are done again."""

@@ -183,8 +183,7 @@ def status_of(home: RunHome, most: int = 20, *, attempts: bool = False) -> RunSt
     failures: list[FailedTask] = []
     failing: list[FailedTask] = []
     for stage in home.spec.stages:
-        ledger = home.ledger(stage.name)
-        counts = ledger.counts()
+        ledger, counts = home.ledger(stage.name), home.counts(stage.name)
         stages.append(
             StageStatus(
                 stage.name,

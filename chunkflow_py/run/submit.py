@@ -259,7 +259,7 @@ def send_stage(home: RunHome, queue: Queue, stage: str) -> int:
 
 def _held(queue: Queue) -> tuple[int, int]:
     """Return how many tasks wait in a queue, and how many are leased."""
-    counts = queue.counts()
+    counts = queue.counts(dead=False)
     return counts.waiting, counts.leased
 
 

@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 from contracts.queue_contract import LONG_S, QueueContract, received
 
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.protocol import Counts, open_queue
 
 
 class SqsContract(QueueContract):
@@ -104,3 +104,13 @@ def test_a_long_queue_is_drained(sqs_queue):
         done = [body for part in pool.map(drain, range(4)) for body in part]
     assert len(done) == len(set(done)) == count
     assert sqs_queue.counts().waiting == 0
+
+
+@pytest.mark.parametrize("sqs_server", ["fauxqs"], indirect=True)
+def test_who_does_not_ask_for_dead_letters_makes_one_request(sqs_server, sqs_queue):
+    """Workers ask again and again how much waits."""
+    sqs_queue.send(["0-1_0-1_0-1"])
+    with sqs_server.faults() as faults:
+        assert sqs_queue.counts(dead=False) == Counts(1, 0, None)
+        assert len(faults.log()) == 1
+    assert sqs_queue.counts() == Counts(1, 0, 0)

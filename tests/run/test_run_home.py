@@ -9,6 +9,7 @@ import pytest
 from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.run.home import ProfileError, RunHome
+from chunkflow_py.run.record import Record
 from chunkflow_py.run.spec import File, Spec, Stage, sha256_of
 from chunkflow_py.task_plan import GridPlan
 
@@ -146,9 +147,15 @@ def test_a_mixed_fleet_has_no_profile(tmp_path):
 def test_a_stage_closes_and_opens_again(home):
     """The first stage that is not closed is the one to work on."""
     assert home.current_stage() == "infer"
+    home.ledger("infer").record([Record(3, "box", "done", "5bec", "a", "w")])
     home.close("infer")
     assert home.current_stage() is None
+    told = home.counts("infer")
+    assert told.done == 1
+    home.ledger("infer").reopen([3])
+    assert home.counts("infer") == told, "no record of a closed stage is read"
     home.reopen("infer")
+    assert home.counts("infer").done == 0
     assert home.current_stage() == "infer"
     assert not home.is_sent("infer")
     home.set_sent("infer", 8)
