@@ -14,7 +14,7 @@ from chunkflow_py.chunk import Chunk
 from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError, needs_extra
 from chunkflow_py.segmentation.mesh import labels_of
 from chunkflow_py.segmentation.mesh_format import Mesh, welded
-from chunkflow_py.segmentation.mesh_manifest import legacy_folder, read_mesh
+from chunkflow_py.segmentation.mesh_manifest import LEGACY, legacy_folder, read_mesh
 from chunkflow_py.segmentation.object_folder import folder_of, named_after
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class MeshReader:
     def _has_fragments(self) -> bool:
         """Whether lists of fragments may lie where the volume, or the folder, has its meshes."""
         info = folder_of(self.url, "mesh").read_json("info") or {}
-        return info.get("@type", "neuroglancer_legacy_mesh") == "neuroglancer_legacy_mesh"
+        return bool(info.get("@type", LEGACY["@type"]) == LEGACY["@type"])
 
     def read(self, label: int) -> Mesh:
         """Return the mesh of an object.

@@ -9,15 +9,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import ChunkError, VolumeError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.segmentation.mesh import create_meshes, lacks_overlap, task_box
 from chunkflow_py.segmentation.mesh_manifest import LEGACY, add_fragment, legacy_folder
 from chunkflow_py.segmentation.object_folder import ObjectFolder, scales_of
+from chunkflow_py.segmentation.prefix import xyz
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from chunkflow_py.chunk import Chunk
+    from chunkflow_py.geometry import BoundingBox
     from chunkflow_py.segmentation.mesh_format import MeshFormat
     from chunkflow_py.task import Task
 
@@ -164,11 +165,6 @@ class MeshSaver:
 def fragment_name(label: int, box: BoundingBox) -> str:
     """Return the name of the fragment of an object in a task, as igneous gives it: xyz, voxels."""
     return f"{label}:0:{xyz(box)}"
-
-
-def xyz(box: BoundingBox) -> str:
-    """Return a box as programs of the order x, y, z write it."""
-    return str(BoundingBox(Zyx(*box.start[::-1]), Zyx(*box.stop[::-1])))
 
 
 def _same(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

@@ -74,3 +74,8 @@ def by_object(names: Iterable[str], parts: int) -> dict[int, list[str]]:
         if len(words) == parts and words[0].isdecimal() and words[-1]:
             found.setdefault(int(words[0]), []).append(name)
     return dict(sorted(found.items()))
+
+
+def xyz(box: BoundingBox) -> str:
+    """Return a box as programs of the order x, y, z write it."""
+    return str(BoundingBox(Zyx(*box.start[::-1]), Zyx(*box.stop[::-1])))

@@ -1,0 +1,109 @@
+"""Join the skeleton fragments of each object.
+
+Example: chunkflow aggregate-skeleton-fragments -f precomputed://file:///data/seg --prefix 12
+
+After skeletonize is done: fragments of an object meet at the faces of tasks and become one
+skeleton, without the pieces, branches and loops that the cuts have made. --prefix chooses the
+objects whose ids begin so; without it, an item of the task may say it (--input-name).
+
+In a run, --digits 2 takes the prefix from the task's box, 70-71_0-1_0-1 for 70:
+chunkflow submit ... skeletonize ... then generate-tasks --roi-size 100 1 1 --chunk-size 1 1 1
+aggregate-skeleton-fragments -f seg --digits 2
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from chunkflow_py.segmentation.skeletonize import SkeletonAggregator
+    from chunkflow_py.skeleton import Skeleton
+
+SECTION = "objects"
+
+
+def aggregate_skeleton_fragments(
+    fragments: Sequence[Skeleton], dust_threshold: float = 1000, tick_threshold: float = 3500
+) -> Skeleton:
+    """Return the skeleton of one object of which there are fragments.
+
+    Args:
+        fragments: in an order that does not change.
+        dust_threshold: length of pieces that are left out, nanometres.
+        tick_threshold: length of branches that are left out, nanometres.
+
+    Raises:
+        MissingExtraError: kimimaro is not installed.
+    """
+    from chunkflow_py.segmentation.skeletonize import join_skeletons
+
+    return join_skeletons(fragments, dust_threshold, tick_threshold)
+
+
+@operator("write")
+@click.option(
+    "--input-name",
+    "-i",
+    default="prefix",
+    show_default=True,
+    help="Name of an item that holds the prefix, where a task has one.",
+)
+@click.option("--prefix", "-p", help="How the ids of the objects begin.  [default: all objects]")
+@click.option(
+    "--digits",
+    type=click.IntRange(1, 18),
+    help="Take the prefix, of so many digits, from the task's box.",
+)
+@click.option(
+    "--fragments-path",
+    "-f",
+    required=True,
+    help="URL of the volume, or of the folder of its fragments.",
+)
+@click.option(
+    "--output-path",
+    "-o",
+    help="URL of a volume or folder for the skeletons.  [default: that of the fragments]",
+)
+@click.option(
+    "--dust-threshold",
+    type=click.FloatRange(min=0),
+    default=1000,
+    show_default=True,
+    help="Leave out pieces that are shorter, nm.",
+)
+@click.option(
+    "--tick-threshold",
+    type=click.FloatRange(min=0),
+    default=3500,
+    show_default=True,
+    help="Leave out branches that are shorter, nm.",
+)
+def command(
+    input_name: str,
+    prefix: str | None,
+    digits: int | None,
+    fragments_path: str,
+    output_path: str | None,
+    dust_threshold: float,
+    tick_threshold: float,
+) -> SkeletonAggregator:
+    """Check the prefix; the folders are opened later."""
+    from chunkflow_py.segmentation.skeletonize import SkeletonAggregator
+    from chunkflow_py.volume.location import Location
+
+    if prefix is not None and not prefix.rstrip(":").isdecimal():
+        msg = f"--prefix {prefix} is not how an id begins; give digits, such as 12"
+        raise OptionError(msg)
+    output = None if output_path is None else Location.parse(output_path).store_url
+    source = Location.parse(fragments_path).store_url
+    return SkeletonAggregator(
+        source, output, prefix, input_name, digits, dust_threshold, tick_threshold
+    )

@@ -1,0 +1,82 @@
+"""Load skeletons from SWC files or a precomputed folder.
+
+Example: chunkflow load-skeleton -p swc/ save-swc -p copies/
+
+--path is an SWC file, a folder of such files, or a precomputed volume or folder of skeletons, also
+in a cloud. The last number in the name of an SWC file is the id of its object. Coordinates are
+nanometres. A MapBuffer of igneous is not read: write SWC or precomputed files instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.params import floats_option, output_option, zyx_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.segmentation.skeleton_files import SkeletonLoader
+    from chunkflow_py.skeleton import Skeleton
+
+SECTION = "objects"
+
+
+def load_skeleton(
+    path: str, offset_nm: tuple[float, float, float] = (0.0, 0.0, 0.0)
+) -> dict[int, Skeleton]:
+    """Return skeletons by the ids of their objects.
+
+    Args:
+        path: path or URL of an SWC file, of a folder of such, or of a precomputed volume or folder.
+        offset_nm: added to all coordinates, nanometres, zyx.
+
+    Raises:
+        VolumeNotFoundError: there are none.
+        VolumeError: a file cannot be read.
+    """
+    from chunkflow_py.segmentation.skeleton_files import read_skeletons
+
+    return {label: each.moved(offset_nm) for label, each in read_skeletons(path).items()}
+
+
+@operator("read")
+@click.option(
+    "--path", "-p", required=True, help="SWC file, folder of such, or precomputed skeletons; a URL."
+)
+@click.option(
+    "--offset",
+    nargs=3,
+    type=float,
+    metavar="Z Y X",
+    help="Added to all coordinates, nm, zyx.",
+)
+@zyx_option("--voxel-offset", "-t", help="The same in voxels of --voxel-size, zyx.")
+@floats_option("--voxel-size", "-s", help="Edge lengths of a voxel, nm, for --voxel-offset.")
+@output_option(default="skels", help="Name of the skeletons, by the ids of their objects.")
+def command(
+    path: str,
+    offset: tuple[float, float, float] | None,
+    voxel_offset: Zyx | None,
+    voxel_size: tuple[float, float, float] | None,
+    output_name: str,
+) -> SkeletonLoader:
+    """Work out the offset; files are read later."""
+    from chunkflow_py.segmentation.skeleton_files import SkeletonLoader
+    from chunkflow_py.volume.location import FORMATS
+
+    if offset is not None and voxel_offset is not None:
+        msg = f"--offset {offset} nm and --voxel-offset {voxel_offset} both move it; give one"
+        raise OptionError(msg)
+    if voxel_offset is not None:
+        if voxel_size is None:
+            msg = f"--voxel-offset {voxel_offset} is in voxels of unknown size; give --voxel-size"
+            raise OptionError(msg)
+        z, y, x = (count * nm for count, nm in zip(voxel_offset, voxel_size, strict=True))
+        offset = (z, y, x)
+    scheme, separator, rest = path.partition("://")
+    url = rest if separator and scheme in FORMATS else path
+    return SkeletonLoader(url, offset or (0.0, 0.0, 0.0), output_name)

@@ -1,0 +1,54 @@
+"""Save skeletons to SWC files.
+
+Example: chunkflow load-skeleton -p seg save-swc -p swc/
+
+Each skeleton becomes the file PREFIX, id, .swc; a prefix may be a URL. Coordinates and radii are
+nanometres, x y z. SWC has no loops: of one, the edge that closes it is left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.params import input_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.segmentation.skeleton_files import SwcSaver
+    from chunkflow_py.skeleton import Skeleton
+
+SECTION = "objects"
+
+
+def save_swc(skeletons: dict[int, Skeleton], prefix: str = "./") -> None:
+    """Write each skeleton to a file, which has its name only when it is complete.
+
+    Args:
+        skeletons: by the ids of their objects.
+        prefix: of the files' names: of a folder, or more; a path or URL.
+
+    Raises:
+        VolumeError: a file cannot be written.
+    """
+    from chunkflow_py.segmentation.skeleton_files import SwcSaver
+    from chunkflow_py.task import Task
+
+    SwcSaver("skels", prefix)(Task(items={"skels": skeletons}))
+
+
+@operator("write")
+@input_option(default="skels", help="Name of the skeletons to save.")
+@click.option(
+    "--output-prefix",
+    "-p",
+    default="./",
+    show_default=True,
+    help="How the files' names begin: a folder, or more; may be a URL.",
+)
+def command(input_name: str, output_prefix: str) -> SwcSaver:
+    """Take the prefix."""
+    from chunkflow_py.segmentation.skeleton_files import SwcSaver
+
+    return SwcSaver(input_name, output_prefix)

@@ -1,0 +1,267 @@
+"""Centre lines of the objects of a chunk by TEASAR, and what is made of those of many chunks.
+
+```
+task             |a        b|          its voxels
+looked at        |a        b|b         and the first of the next task
+```
+
+An object that reaches a face of what is looked at has an end there at a place that depends on that
+face alone, which two neighbours share: so their lines meet at the same point.
+
+By kimimaro, which is under the GPL and is not installed unless it is asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.errors import needs_extra
+from chunkflow_py.segmentation.mesh import labels_of, task_box
+from chunkflow_py.segmentation.object_folder import ObjectFolder, folder_of, scales_of
+from chunkflow_py.segmentation.prefix import by_object, prefix_of, xyz
+from chunkflow_py.segmentation.skeleton_files import INFO
+from chunkflow_py.skeleton import Skeleton, merged
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.task import Task
+
+logger = logging.getLogger(__name__)
+
+_PARTS = 2  # of the name of a fragment: id, box
+
+
+def create_skeletons(
+    chunk: Chunk,
+    box: BoundingBox | None = None,
+    *,
+    ids: Sequence[int] | None = None,
+    dust_threshold: int = 1000,
+    fill_holes: bool = False,
+    fix_branching: bool = True,
+    **teasar: float | None,
+) -> dict[int, Skeleton]:
+    """Return the centre line of each object.
+
+    Args:
+        chunk: labels, (z, y, x) or (1, z, y, x), 0 is background. It should reach one voxel
+            further than *box*, but for the end of its domain.
+        box: of the task (default: that of the chunk).
+        ids: of the objects wanted (default: all).
+        dust_threshold: pieces of no more voxels than this are left out.
+        fill_holes: fill holes in objects before; labels that lie in them are lost.
+        fix_branching: let branches leave where they should, at the cost of time.
+        teasar: parameters of kimimaro: ``scale``, ``const``, ``pdrf_scale``, ... (nanometres);
+            those that are ``None`` are left to it.
+
+    Raises:
+        ChunkError: the voxels are no labels.
+        MissingExtraError: kimimaro is not installed.
+    """
+    with needs_extra("skeleton", "skeletonize"):
+        import kimimaro
+        from kimimaro.intake import DEFAULT_TEASAR_PARAMS
+    inside = task_box(chunk, box)
+    have = inside.grow((0, 0, 0), (1, 1, 1)).intersection(chunk.bbox)
+    labels = labels_of(chunk)[have.slices(chunk.voxel_offset)]
+    unit = np.array(chunk.voxel_size_nm[::-1], np.float64)
+    found = kimimaro.skeletonize(
+        labels.T,  # x, y, z; copied there
+        teasar_params={
+            **DEFAULT_TEASAR_PARAMS,
+            **{name: value for name, value in teasar.items() if value is not None},
+        },
+        anisotropy=tuple(unit),
+        object_ids=None if ids is None else [*ids],
+        dust_threshold=dust_threshold,
+        progress=False,
+        fix_branching=fix_branching,
+        fix_borders=True,
+        fill_holes=fill_holes,
+        parallel=1,
+    )
+    shift = np.array(have.start[::-1], np.float64) + 0.5  # the middle of a voxel
+    result = {}
+    for label in sorted(found):
+        one = found[label]
+        # Whole numbers of voxels of the volume: the same to the last bit in all tasks.
+        places = np.rint(one.vertices / unit) + shift
+        skeleton = Skeleton.of((places * unit)[:, ::-1], one.edges, one.radii, one.vertex_types)
+        result[int(label)] = skeleton.consolidated()
+    return result
+
+
+def join_skeletons(
+    fragments: Sequence[Skeleton], dust_threshold: float = 1000, tick_threshold: float = 3500
+) -> Skeleton:
+    """Return the skeleton of an object of which there are fragments.
+
+    Their ends are joined, pieces and branches that are too short are removed, and loops opened.
+
+    Args:
+        fragments: in an order that does not change.
+        dust_threshold: length of pieces that are left out, nanometres.
+        tick_threshold: length of branches that are left out, nanometres.
+
+    Raises:
+        MissingExtraError: kimimaro is not installed.
+    """
+    with needs_extra("skeleton", "aggregate-skeleton-fragments"):
+        import kimimaro
+        from kimimaro.post import Skeleton as TheirSkeleton
+    whole = merged(fragments)
+    raw = TheirSkeleton(
+        whole.vertices_nm[:, ::-1].copy(),
+        whole.edges.copy(),
+        radii=whole.radii_nm.copy(),
+        vertex_types=whole.types.copy(),
+        space="physical",
+    )
+    done = kimimaro.postprocess(raw, dust_threshold=dust_threshold, tick_threshold=tick_threshold)
+    if done.empty():
+        return Skeleton.of([], [])
+    return Skeleton.of(
+        done.vertices[:, ::-1], done.edges, done.radii, done.vertex_types
+    ).consolidated()
+
+
+@dataclass
+class Skeletonizer:
+    """Makes the skeletons of the objects of a chunk.
+
+    Attributes:
+        input_name: of the chunk of labels.
+        output_name: of the item: id -> `Skeleton`.
+        settings: further arguments of `create_skeletons`.
+    """
+
+    input_name: str = "chunk"
+    output_name: str = "skels"
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
+        """Return *box* and one voxel after it, where lines of neighbours meet."""
+        return box.grow((0, 0, 0), (1, 1, 1))
+
+    def __call__(self, task: Task) -> Task:
+        """Put them into the task."""
+        chunk = task.chunk(self.input_name)
+        task[self.output_name] = create_skeletons(chunk, task.bbox, **self.settings)
+        return task
+
+
+@dataclass
+class SkeletonFragments(Skeletonizer):
+    """Makes the skeletons of the objects of a chunk, and writes a file for each.
+
+    Attributes:
+        url: of a store: of the folder of the files, or of a precomputed volume that has one.
+    """
+
+    url: str = "."
+    _known_nm: tuple[float, ...] | None = field(default=None, init=False, repr=False)
+    _folder: ObjectFolder | None = field(default=None, init=False, repr=False)
+
+    @property
+    def destination(self) -> str:
+        """The folder, or the skeletons of the volume."""
+        return f"{self.url.rstrip('/')}/skeletons"
+
+    def prepare(self, outline: Any) -> None:
+        """Take the voxel size from the line (an `Outline`)."""
+        self._known_nm = outline.voxel_size_nm
+
+    def create_output(self) -> str | None:
+        """Name the folder in the info file of the volume; return it if it is new."""
+        folder, is_new = self._open(self._known_nm)
+        return folder.url if is_new else None
+
+    def _open(self, size_nm: tuple[float, ...] | None) -> tuple[ObjectFolder, bool]:
+        same = [
+            k
+            for k, scale in enumerate(scales_of(self.url))
+            if size_nm is not None and np.allclose(scale, size_nm)
+        ]
+        folder = folder_of(self.url, "skeletons", f"skeletons_mip_{same[0] if same else 0}")
+        return folder, folder.describe(INFO)
+
+    def __call__(self, task: Task) -> Task:
+        """Make them, write them, and remember what was stored."""
+        task = super().__call__(task)
+        chunk = task.chunk(self.input_name)
+        if self._folder is None:
+            self._folder = self._open(chunk.voxel_size_nm)[0]
+        box = xyz(task_box(chunk, task.bbox))
+        skeletons: dict[int, Skeleton] = task[self.output_name]
+        task.written += self._folder.put(
+            (f"{label}:{box}", each.to_precomputed()) for label, each in skeletons.items()
+        )
+        return task
+
+
+@dataclass
+class SkeletonAggregator:
+    """Joins the fragments of objects, and writes a file for each object.
+
+    Attributes:
+        fragments: URL of a store: of the folder of the fragments, or of its volume.
+        output: of the folder of the files, or of its volume (default: that of the fragments).
+        prefix: of the ids of the objects to work on (default: all).
+        input_name: of an item that holds the prefix, if a task has one.
+        digits: take the prefix from the task's box (see `chunkflow_py.segmentation.prefix`).
+        dust_threshold: length of pieces that are left out, nanometres.
+        tick_threshold: length of branches that are left out, nanometres.
+    """
+
+    fragments: str
+    output: str | None = None
+    prefix: str | None = None
+    input_name: str = "prefix"
+    digits: int | None = None
+    dust_threshold: float = 1000
+    tick_threshold: float = 3500
+
+    @property
+    def destination(self) -> str:
+        """The files."""
+        return f"{(self.output or self.fragments).rstrip('/')}/skeletons-whole"
+
+    def _prefix(self, task: Task) -> str | None:
+        """Return what names of fragments begin with; ``None`` if there can be none."""
+        if self.prefix is not None:
+            return self.prefix
+        if self.input_name in task.items:
+            return str(task[self.input_name])
+        if self.digits is not None and task.bbox is not None:
+            return prefix_of(task.bbox, self.digits)
+        return ""
+
+    def __call__(self, task: Task) -> Task:
+        """Join them, write them, and remember what was stored."""
+        source = folder_of(self.fragments, "skeletons")
+        target = source if self.output is None else folder_of(self.output, "skeletons", "skeletons")
+        target.describe(INFO)
+        prefix = self._prefix(task)
+        objects = by_object([] if prefix is None else source.names(prefix), _PARTS)
+        task.written += target.put(
+            (str(label), whole.to_precomputed())
+            for label, names in objects.items()
+            if len(whole := self._joined(source, names))
+        )
+        logger.info("joined the skeletons of %d objects of prefix %s", len(objects), prefix)
+        return task
+
+    def _joined(self, source: ObjectFolder, names: list[str]) -> Skeleton:
+        contents = zip(names, source.get_all(names), strict=True)
+        return join_skeletons(
+            [Skeleton.from_precomputed(data, f"{source.url}/{name}") for name, data in contents],
+            self.dust_threshold,
+            self.tick_threshold,
+        )
