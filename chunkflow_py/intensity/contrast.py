@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.intensity.histogram import value_counts
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
+    from numpy.typing import DTypeLike, NDArray
 
 
 def clip_limits(
@@ -101,3 +103,68 @@ def stretched(
         for (part, out), (lower, upper) in zip(parts, rows, strict=True):
             apply_table(stretch_table(channels.dtype, lower, upper, minval, maxval), part, out)
     return result
+
+
+def rescaled(
+    array: NDArray[Any],
+    span: tuple[float, float],
+    target: tuple[float, float],
+    dtype: DTypeLike,
+) -> NDArray[Any]:
+    """Return an image mapped linearly from one range to another, and clipped to that.
+
+    Args:
+        array: any shape and real dtype.
+        span: two values of it, the lower one first.
+        target: what they become.
+        dtype: of the result; integers are rounded half to even.
+    """
+    kind = np.dtype(dtype)
+
+    def mapped(values: NDArray[Any]) -> NDArray[Any]:
+        number = np.result_type(values.dtype, np.float32)
+        result: NDArray[Any] = np.clip(values, *span, dtype=number)
+        result -= number.type(span[0])
+        result *= number.type(target[1] - target[0])
+        result /= number.type(span[1] - span[0])  # by itself: halves are rounded as halves
+        result += number.type(target[0])
+        if kind.kind in "iu":
+            np.rint(result, out=result)
+        rounded: NDArray[Any] = result.astype(kind, copy=False)
+        return rounded
+
+    if array.dtype in (np.dtype(np.uint8), np.dtype(np.uint16)):
+        return apply_table(mapped(np.arange(2 ** (8 * array.itemsize), dtype=np.float64)), array)
+    return mapped(array)
+
+
+def stretched_inside(
+    section: NDArray[Any], low: float, high: float, out: NDArray[np.float32]
+) -> None:
+    """Stretch an image between the extremes of what is neither its minimum nor its maximum.
+
+    Args:
+        section: any shape, integers or floating point; not changed.
+        low: what the least of those values becomes.
+        high: what the largest becomes.
+        out: of the same shape; where there are no two such values, the image as it is.
+    """
+    small = section.dtype in (np.dtype(np.uint8), np.dtype(np.uint16))
+    if small:
+        counts = value_counts(section.reshape(1, 1, *section.shape))[0, 0]
+        inner = np.flatnonzero(counts)[1:-1]
+    else:
+        inner = section[(section > section.min()) & (section < section.max())]
+    first, last = (inner.min(), inner.max()) if inner.size else (0, 0)
+    if not first < last:
+        np.copyto(out, section, casting="unsafe")
+        return
+    factor = (high - low) / (float(last) - float(first))
+    if small:
+        grey = np.arange(len(counts), dtype=np.float64)
+        np.take(((grey - first) * factor + low).astype(np.float32), section, out=out, mode="clip")
+        return
+    number = np.result_type(section.dtype, np.float32).type
+    np.subtract(section, number(first), out=out, casting="unsafe")
+    out *= np.float32(factor)
+    out += np.float32(low)

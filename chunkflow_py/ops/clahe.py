@@ -1,0 +1,127 @@
+"""Equalise contrast locally: CLAHE, section by section or in 3D.
+
+Example: chunkflow load-h5 -f raw.h5 clahe --clip-limit 0.02 save-h5 -f equalised.h5
+
+Contrast limited adaptive histogram equalisation, by scikit-image. Its tiles are counted from the
+chunk's corner, and grey values are taken from the darkest to the brightest voxel of the chunk: the
+result depends on how a volume is cut. A margin of one tile (--expand-margin-size auto, cropped by
+crop-margin) softens the seams; without any are normalize-contrast --levels and stretch-intensity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import click
+
+from chunkflow_py.errors import ChunkError, needs_extra
+from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.params import zyx_option
+from chunkflow_py.stages import transform
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from chunkflow_py.chunk import Chunk
+
+KERNEL_SIZE = Zyx(16, 128, 128)
+
+
+def clahe(
+    chunk: Chunk,
+    kernel_size: tuple[int, int, int] = KERNEL_SIZE,
+    clip_limit: float = 0.01,
+    *,
+    per_section: bool = True,
+) -> Chunk:
+    """Return *chunk* with the histogram of each tile equalised, and blended between tiles.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), unsigned integers or floating point; each channel by
+            itself.
+        kernel_size: extent of a tile, voxels, zyx; z counts in 3D only.
+        clip_limit: in (0, 1]; higher for more contrast.
+        per_section: sections (z) by themselves, or in 3D.
+
+    Returns:
+        A chunk of the same shape and dtype, over the whole range of an integer type, or in [0, 1].
+        A section of one grey value stays as it is.
+
+    Raises:
+        ChunkError: signed integers, or voxels that are NaN or infinite.
+        MissingExtraError: scikit-image is not installed.
+    """
+    import numpy as np
+
+    if chunk.dtype.kind not in "uf" or not np.isfinite(chunk.array).all():
+        what = "holds NaN or infinity" if chunk.dtype.kind == "f" else f"is {chunk.dtype}"
+        msg = (
+            f"clahe takes unsigned integers or finite floating point, but chunk {chunk.bbox} {what}"
+            "; rescale-intensity makes uint8 of any image"
+        )
+        raise ChunkError(msg)
+    result = np.empty(chunk.shape, chunk.dtype)
+    size = chunk.size[1:] if per_section else chunk.size
+    sources = chunk.array.reshape(-1, *size)
+    for source, target in zip(sources, result.reshape(sources.shape), strict=True):
+        _equalise(source, target, kernel_size, clip_limit)
+    return chunk.with_array(result)
+
+
+def _equalise(
+    source: NDArray[Any], target: NDArray[Any], kernel: tuple[int, ...], clip_limit: float
+) -> None:
+    import numpy as np
+
+    with needs_extra("segmentation", "clahe"):
+        from skimage.exposure import equalize_adapthist
+    if not source.size or source.min() == source.max():
+        target[...] = source
+        return
+    sizes = [min(k, n) for k, n in zip(kernel[-source.ndim :], source.shape, strict=True)]
+    # Of a floating-point image it would take the range as it is, up to [-1, 1].
+    number: Any = np.float32 if source.dtype.itemsize < 4 else np.float64
+    low, high = number(source.min()), number(source.max())
+    values = (source.astype(number) - low) / (high - low)
+    found = equalize_adapthist(values, kernel_size=sizes, clip_limit=clip_limit)
+    if source.dtype.kind == "u":
+        found = np.rint(found * np.iinfo(source.dtype).max)
+    np.copyto(target, found, casting="unsafe")
+
+
+@dataclass
+class Equaliser:
+    """Equalises every task's chunk.
+
+    Attributes:
+        kernel_size: extent of a tile, voxels, zyx.
+        clip_limit: see `clahe`.
+        per_section: see `clahe`.
+    """
+
+    kernel_size: Zyx = KERNEL_SIZE
+    clip_limit: float = 0.01
+    per_section: bool = True
+    keeps_voxels: ClassVar[bool] = True
+
+    def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
+        """Return *box* with a tile around it, inside of *domain*."""
+        tile = self.kernel_size
+        return box.grow((0 if self.per_section else tile.z, tile.y, tile.x)).intersection(domain)
+
+    def __call__(self, chunk: Chunk) -> Chunk:
+        """Return the equalised chunk."""
+        return clahe(chunk, self.kernel_size, self.clip_limit, per_section=self.per_section)
+
+
+@transform
+@zyx_option("--kernel-size", "-k", minimum=1, default=KERNEL_SIZE, show_default=True,
+            help="Extent of a tile, voxels, zyx; z counts with --whole only.")  # fmt: skip
+@click.option("--clip-limit", "-l", type=click.FloatRange(0, 1, min_open=True), default=0.01,
+              show_default=True, help="Higher for more contrast.")  # fmt: skip
+@click.option("--per-section/--whole", default=True, show_default=True,
+              help="Sections (z) by themselves, or in 3D.")  # fmt: skip
+def command(**options: Any) -> Equaliser:
+    """Take tiles and limit."""
+    return Equaliser(**options)

@@ -1,0 +1,60 @@
+"""Turn bright into dark: the largest value of the type minus each voxel.
+
+Example: chunkflow load-h5 -f raw.h5 inverse save-h5 -f inverted.h5
+
+Of floating point, such as a probability map, 1 minus each voxel; values outside of [0, 1] are an
+error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chunkflow_py.errors import ChunkError
+from chunkflow_py.stages import makes, transform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chunkflow_py.chunk import Chunk
+
+
+@makes(lambda read: read)
+def inverse(chunk: Chunk) -> Chunk:
+    """Return the largest value of the type, or 1 for floating point, minus each voxel.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), unsigned integers (255 - v for uint8), or floating point
+            in [0, 1].
+
+    Returns:
+        A chunk of the same shape and dtype.
+
+    Raises:
+        ChunkError: the chunk is a segmentation, has signed integers, or values outside of [0, 1].
+    """
+    import numpy as np
+
+    if chunk.kind == "segmentation" or chunk.dtype.kind not in "uf":
+        what = "a segmentation" if chunk.kind == "segmentation" else f"of {chunk.dtype}"
+        msg = (
+            f"inverse takes unsigned integers or floating point in [0, 1], but chunk {chunk.bbox} "
+            f"is {what}; rescale-intensity takes any image, and mask --inverse masks"
+        )
+        raise ChunkError(msg)
+    if chunk.dtype.kind == "u":
+        return chunk.with_array(np.bitwise_not(chunk.array))  # without overflow: max - v
+    low, high = (chunk.array.min(), chunk.array.max()) if chunk.array.size else (0, 0)
+    if not (low >= 0 and high <= 1):  # NaN is neither
+        msg = (
+            f"inverse takes floating point in [0, 1], but chunk {chunk.bbox} has {low:g} to "
+            f"{high:g}; use rescale-intensity --low --high --out-low 0 --out-high 1 before it"
+        )
+        raise ChunkError(msg)
+    return chunk.with_array(np.subtract(1, chunk.array, dtype=chunk.dtype))
+
+
+@transform
+def command() -> Callable[[Chunk], Chunk]:
+    """There is nothing to set up."""
+    return inverse

@@ -1,0 +1,55 @@
+"""Map values from [-1, 1] to [0, 1].
+
+Example: chunkflow load-h5 -f raw.h5 normalize-intensity mapto01 save-h5 -f unit.h5
+
+Values outside of [-1, 1] are an error: which they are would depend on the chunk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chunkflow_py.errors import ChunkError
+from chunkflow_py.stages import makes, transform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chunkflow_py.chunk import Chunk
+
+
+@makes(lambda read: read)
+def mapto01(chunk: Chunk) -> Chunk:
+    """Return (v + 1) / 2 of every voxel v.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), floating point in [-1, 1].
+
+    Returns:
+        A chunk of the same shape and dtype, in [0, 1].
+
+    Raises:
+        ChunkError: the voxels are integers, or lie outside of [-1, 1].
+    """
+    if chunk.dtype.kind != "f":
+        msg = (
+            f"mapto01 takes floating point in [-1, 1], but chunk {chunk.bbox} is {chunk.dtype}; "
+            "put normalize-intensity before it"
+        )
+        raise ChunkError(msg)
+    low, high = (chunk.array.min(), chunk.array.max()) if chunk.array.size else (0, 0)
+    if not (low >= -1 and high <= 1):  # NaN is neither
+        msg = (
+            f"mapto01 takes values in [-1, 1], but chunk {chunk.bbox} has {low:g} to {high:g}; "
+            "use rescale-intensity --low --high --out-low 0 --out-high 1"
+        )
+        raise ChunkError(msg)
+    array = chunk.array + 1
+    array /= 2
+    return chunk.with_array(array)
+
+
+@transform
+def command() -> Callable[[Chunk], Chunk]:
+    """There is nothing to set up."""
+    return mapto01

@@ -1,0 +1,88 @@
+"""Stretch each section linearly between its own extremes.
+
+Example: chunkflow load-h5 -f raw.h5 normalize-section-shang --nominalmax 255 save-h5 -f n.h5
+
+The very darkest and the very brightest value of a section are taken for voxels without image
+(blank, saturated): the section is stretched between the extremes of all others. These are those of
+the chunk, so that one section looks different from chunk to chunk; for a volume in chunks use
+normalize-contrast --levels. The result is float32.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.errors import ChunkError, OptionError
+from chunkflow_py.stages import makes, transform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chunkflow_py.chunk import Chunk
+
+
+@makes(lambda read: read._replace(dtype="float32"))
+def normalize_section_shang(
+    chunk: Chunk,
+    nominalmin: float | None = None,
+    nominalmax: float | None = None,
+    clipvalues: bool = False,
+) -> Chunk:
+    """Return *chunk* with the inner extremes of each section stretched to the nominal ones.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), integers or floating point; each channel by itself.
+        nominalmin: what the second smallest value of a section becomes (default: 0).
+        nominalmax: what the second largest value becomes (default: the largest of the type; 1 for
+            floating point).
+        clipvalues: clip the result to the nominal range; else the very extremes lie outside.
+
+    Returns:
+        A chunk of the same shape, float32. A section without two such values is not stretched.
+
+    Raises:
+        OptionError: *nominalmin* is not below *nominalmax*.
+        ChunkError: the voxels are booleans.
+    """
+    import numpy as np
+
+    from chunkflow_py.intensity.contrast import stretched_inside
+
+    if chunk.dtype.kind not in "iuf":
+        msg = f"normalize-section-shang takes grey values, but chunk {chunk.bbox} is {chunk.dtype}"
+        raise ChunkError(msg)
+    largest = 1.0 if chunk.dtype.kind == "f" else float(np.iinfo(chunk.dtype).max)
+    low = 0.0 if nominalmin is None else nominalmin
+    high = largest if nominalmax is None else nominalmax
+    _check(low, high)
+    result = np.empty(chunk.shape, np.float32)
+    sections = chunk.array.reshape(-1, *chunk.size[1:])
+    for source, target in zip(sections, result.reshape(sections.shape), strict=True):
+        stretched_inside(source, low, high, target)
+    if clipvalues:
+        np.clip(result, low, high, out=result)
+    return chunk.with_array(result)
+
+
+def _check(low: float, high: float) -> None:
+    if not low < high:
+        msg = f"--nominalmin {low:g} must be below --nominalmax {high:g}"
+        raise OptionError(msg)
+
+
+@transform
+@click.option("--nominalmin", type=float,
+              help="What the darkest but one grey value becomes.  [default: 0]")  # fmt: skip
+@click.option("--nominalmax", type=float,
+              help="What the brightest but one grey value becomes.  [default: the largest of the "
+                   "type; floats: 1]")  # fmt: skip
+@click.option("--clipvalues", type=bool, default=False, show_default=True,
+              help="Clip the result to the nominal range.")  # fmt: skip
+def command(**options: Any) -> Callable[[Chunk], Chunk]:
+    """Check that the range is one."""
+    if None not in (options["nominalmin"], options["nominalmax"]):
+        _check(options["nominalmin"], options["nominalmax"])
+    return partial(normalize_section_shang, **options)

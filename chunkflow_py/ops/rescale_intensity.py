@@ -1,0 +1,114 @@
+"""Map a range of grey values linearly to another one, 0 to 255.
+
+Example: chunkflow load-h5 -f raw16.h5 rescale-intensity --low 300 --high 9000 --dtype uint8
+
+What lies outside of --low to --high is clipped. Without them, the range is that from the darkest to
+the brightest voxel of the chunk, and grey values then differ from chunk to chunk: for a volume in
+chunks say both, such as two percentiles that compute-statistics has found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.errors import ChunkError, OptionError
+from chunkflow_py.stages import transform
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk, Voxels
+
+DTYPES = ("uint8", "uint16", "float32")
+
+
+def rescale_intensity(
+    chunk: Chunk,
+    low: float | None = None,
+    high: float | None = None,
+    out_low: float = 0,
+    out_high: float = 255,
+    dtype: str | None = None,
+) -> Chunk:
+    """Return *chunk* with [low, high] mapped linearly to [out_low, out_high], and clipped to it.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), any real dtype.
+        low: becomes *out_low* (default: the darkest voxel of the chunk).
+        high: becomes *out_high* (default: the brightest voxel of the chunk).
+        out_low: of the result.
+        out_high: of the result.
+        dtype: of the result (default: that of the chunk); integers are rounded half to even.
+
+    Returns:
+        A chunk of the same shape. Where all voxels are alike and no range is given, it is
+        *out_low* everywhere.
+
+    Raises:
+        OptionError: *low* is not below *high*, or *out_low* not below *out_high*.
+        ChunkError: the result does not fit into the type.
+    """
+    import numpy as np
+
+    from chunkflow_py.intensity.contrast import rescaled
+
+    _check("--low", low, "--high", high)
+    _check("--out-low", out_low, "--out-high", out_high)
+    kind = np.dtype(dtype or chunk.dtype)
+    if kind.kind == "b" or (
+        kind.kind in "iu" and not np.iinfo(kind).min <= out_low < out_high <= np.iinfo(kind).max
+    ):
+        msg = (
+            f"grey values from {out_low:g} to {out_high:g} do not fit into {kind}, the type of "
+            f"chunk {chunk.bbox}; say --dtype uint8, or another --out-low and --out-high"
+        )
+        raise ChunkError(msg)
+    darkest, brightest = (chunk.array.min(), chunk.array.max()) if chunk.array.size else (0, 0)
+    first = float(darkest) if low is None else low
+    last = float(brightest) if high is None else high
+    if not first < last:  # all voxels are alike, or on one side of what was given
+        first, last = (first, first + 1) if high is None else (last - 1, last)
+    array = rescaled(chunk.array, (first, last), (out_low, out_high), kind)
+    return chunk.with_array(array)
+
+
+def _check(low_name: str, low: float | None, high_name: str, high: float | None) -> None:
+    if low is not None and high is not None and not low < high:
+        msg = f"{low_name} {low:g} must be below {high_name} {high:g}"
+        raise OptionError(msg)
+
+
+@dataclass
+class Rescaler:
+    """Rescales every task's chunk; *options* are those of `rescale_intensity`."""
+
+    options: dict[str, Any]
+
+    def voxels_from(self, read: Voxels) -> Voxels:
+        """Return what is made of voxels like *read*."""
+        return read._replace(dtype=self.options["dtype"] or read.dtype)
+
+    def __call__(self, chunk: Chunk) -> Chunk:
+        """Return the chunk with other grey values."""
+        return rescale_intensity(chunk, **self.options)
+
+
+# fmt: off
+@transform
+@click.option("--low", type=float, help="Grey value that becomes --out-low.  "
+                                        "[default: the darkest voxel of each chunk]")
+@click.option("--high", type=float, help="Grey value that becomes --out-high.  "
+                                         "[default: the brightest voxel of each chunk]")
+@click.option("--out-low", type=float, default=0, show_default=True,
+              help="Smallest grey value of the result.")
+@click.option("--out-high", type=float, default=255, show_default=True,
+              help="Largest grey value of the result.")
+@click.option("--dtype", "-d", type=click.Choice(DTYPES),
+              help="Type of the result.  [default: that of the chunk]")
+def command(**options: Any) -> Rescaler:
+    """Check that the ranges are in order."""
+    # fmt: on
+    _check("--low", options["low"], "--high", options["high"])
+    _check("--out-low", options["out_low"], "--out-high", options["out_high"])
+    return Rescaler(options)

@@ -1,0 +1,70 @@
+"""Stretch the grey values between two thresholds to the whole range.
+
+Example: chunkflow load-h5 -f raw.h5 stretch-intensity --min-threshold 40 save-h5 -f bright.h5
+
+What lies below becomes 0 and above the largest value of the type. The thresholds are the same for
+all chunks, so that the result does not depend on how a volume is cut.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.errors import ChunkError, OptionError
+from chunkflow_py.stages import makes, transform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chunkflow_py.chunk import Chunk
+
+
+@makes(lambda read: read)
+def stretch_intensity(chunk: Chunk, min_threshold: int = 0, max_threshold: int = 256) -> Chunk:
+    """Return *chunk* with [min_threshold, max_threshold] stretched to the range of its type.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x), uint8 or uint16.
+        min_threshold: this and all below become 0.
+        max_threshold: this and all above become 255 (uint16: 65 535).
+
+    Returns:
+        A chunk of the same shape and dtype, rounded half to even.
+
+    Raises:
+        ChunkError: the voxels are of another type.
+        OptionError: the thresholds are not in order.
+    """
+    import numpy as np
+
+    from chunkflow_py.intensity.contrast import rescaled
+
+    _check(min_threshold, max_threshold)
+    if chunk.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)):
+        msg = (
+            f"stretch-intensity takes uint8 or uint16, but chunk {chunk.bbox} is {chunk.dtype}; "
+            "rescale-intensity takes any type"
+        )
+        raise ChunkError(msg)
+    span, largest = (min_threshold, max_threshold), float(np.iinfo(chunk.dtype).max)
+    return chunk.with_array(rescaled(chunk.array, span, (0.0, largest), chunk.dtype))
+
+
+def _check(low: int, high: int) -> None:
+    if not 0 <= low < high:
+        msg = f"--min-threshold {low} must be at least 0 and below --max-threshold {high}"
+        raise OptionError(msg)
+
+
+@transform
+@click.option("--min-threshold", type=click.IntRange(min=0), default=0, show_default=True,
+              help="This grey value and all below become 0.")  # fmt: skip
+@click.option("--max-threshold", type=click.IntRange(min=1), default=256, show_default=True,
+              help="This grey value and all above become the largest.")  # fmt: skip
+def command(**options: Any) -> Callable[[Chunk], Chunk]:
+    """Check that the thresholds are in order."""
+    _check(options["min_threshold"], options["max_threshold"])
+    return partial(stretch_intensity, **options)
