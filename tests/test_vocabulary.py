@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+from pathlib import Path
+
 import click
+import h5py
+import numpy as np
 import pytest
 from vocabulary import AWAITED, COMMANDS, NOT_HERE, OPTIONS, PLUGINS, Row
+from vocabulary.cases import CASES
 
 from chunkflow_py import older_names
 from chunkflow_py.cli import catalog
-from chunkflow_py.cli.line import read_line
+from chunkflow_py.cli.line import operators_of, read_line
 from chunkflow_py.errors import OptionError
 from chunkflow_py.params import ItemName, ItemNames
+from chunkflow_py.pipeline import Pipeline
 from chunkflow_py.plugin_command import find
+from chunkflow_py.stages import Source
+from chunkflow_py.task import Task
 
 NAMES = set(catalog.commands())
 THERE = [row for row in OPTIONS if row.command not in AWAITED]
@@ -58,7 +68,7 @@ def test_an_option_is_spelled_and_means_as_ever(row: Row) -> None:
     settings = tuple(settings) if isinstance(settings, list) else settings
     is_same = option.required == row.required and settings == row.default
     assert is_same != bool(row.differs), row.differs or f"default {settings}, not {row.default}"
-    if isinstance(row.default, bool):
+    if isinstance(row.default, bool) and len(row.spellings) > 1:
         assert option.is_flag
         assert row.spellings[0] in option.opts, "the first spelling is the one that switches on"
 
@@ -174,3 +184,59 @@ def test_older_options_are_read(line: str) -> None:
     (same,) = read_line([name, *others, new, *words[1:]])
     assert stage.options == same.options
     assert stage.options[by_name[new].name] != by_name[new].get_default(click.Context(command))
+
+
+# --- what commands do -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Return a folder of small files, and their arrays."""
+    folder = tmp_path_factory.mktemp("vocabulary")
+    rng = np.random.default_rng(0)
+    arrays = {
+        "a": rng.integers(1, 256, (4, 6, 8), np.uint8),
+        "m": rng.random((3, 4, 6, 8), np.float32),
+        "l": np.zeros((4, 6, 8), np.uint32),
+        "k": np.zeros((4, 6, 8), np.uint8),
+    }
+    arrays["l"][:2, :3, :4], arrays["l"][3, 5, 6:], arrays["k"][:, :, :4] = 7, 9, 1
+    with contextlib.chdir(folder):
+        for name, key in (("image", "a"), ("map", "m"), ("labels", "l"), ("mask", "k")):
+            np.save(f"{name}.npy", arrays[key])
+            outcome(f"load-npy -f {name}.npy -t 2 4 6 -s 40 4 4 save-h5 -f {name}.h5")
+        with h5py.File("sub.h5", "w") as file:
+            file["deep/array"] = arrays["a"]
+        outcome("load-h5 -f image.h5 save-precomputed -v file://em save-zarr -s em.zarr")
+        outcome("load-h5 -f image.h5 save-tif -f image.tif save-pngs -o sections/")
+        outcome("load-h5 -f mask.h5 save-precomputed -v file://mask")
+        outcome("create-chunk -p zero save-h5 -f zeros.h5")
+        outcome("generate-tasks -c 4 3 8 -s 2 4 6 -z 4 6 8 -f tasks.npy")
+        Path("done_2-6_4-7_6-14.txt").touch()
+        Path("null.json").write_text("null")
+        Path("some.json").write_text('{"a": [1]}')
+        Path("twice.py").write_text("def execute(x, times=2):\n    return x.array * times\n")
+    return folder, arrays
+
+
+def outcome(line: str) -> list[Task]:
+    """Return the tasks of a line when they have left it."""
+    stages = read_line(line.removeprefix("--mip 0 ").split())
+    source = stages[0] if isinstance(stages[0], Source) else None
+    pipeline = Pipeline(list(operators_of(stages)), source, ahead=0)
+    pipeline.check()
+    tasks = list(pipeline.run())
+    for task in tasks:
+        assert not task.failed, f"{line}: {task.outcome}"
+    return tasks
+
+
+@pytest.mark.parametrize(("line", "check"), CASES, ids=[line for line, _ in CASES])
+def test_a_command_does_the_documented_thing(line, check, data, tmp_path, monkeypatch):
+    """On a small known input, with its options, by their short names and long ones."""
+    if awaited := {word.replace("_", "-") for word in line.split()} & AWAITED:
+        pytest.skip(f"awaits {', '.join(awaited)}")
+    folder, arrays = data
+    shutil.copytree(folder, tmp_path / "data")
+    monkeypatch.chdir(tmp_path / "data")
+    assert check(outcome(line), arrays)
