@@ -1,10 +1,12 @@
-"""What else than chunks a task may carry to be looked at: where it lies.
+"""What else than chunks a task may carry to be looked at, and where it lies: nanometres, zyx.
 
-| item      | what it is                                                           |
-|-----------|----------------------------------------------------------------------|
-| points    | an object with ``positions_nm``, or an array (n, 3): nm, zyx          |
-| synapses  | an object with ``pre_nm``, ``post_nm`` and ``post_to_pre``            |
-| skeletons | id -> object with ``vertices_nm`` (n, 3) and ``edges`` (m, 2)          |
+| item      | what it is                                                    |
+|-----------|---------------------------------------------------------------|
+| points    | `chunkflow_py.points.Points`, or an array (n, 3) of positions  |
+| synapses  | `chunkflow_py.synapses.Synapses`                               |
+| skeletons | id -> `chunkflow_py.skeleton.Skeleton`                         |
+
+Voxel i reaches from i·size to (i + 1)·size.
 """
 
 from __future__ import annotations
@@ -15,48 +17,41 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chunkflow_py.errors import ChunkError
+from chunkflow_py.points import Points
+from chunkflow_py.skeleton import Skeleton
+from chunkflow_py.synapses import Synapses
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_NONE: NDArray[Any] = np.zeros((0, 3))
+Size = tuple[float, float, float]
 
 
-def skeletons_of(item: Any) -> dict[int, tuple[NDArray[Any], NDArray[Any]]] | None:
-    """Return id -> (vertices in nm, zyx; edges) of skeletons, or ``None`` of anything else."""
-    if not isinstance(item, Mapping):
+def skeletons_of(item: Any) -> dict[int, Skeleton] | None:
+    """Return the skeletons by their ids, or ``None`` of anything else."""
+    if not isinstance(item, Mapping) or not item:
         return None
-    if not all(hasattr(skeleton, "edges") for skeleton in item.values()):
+    if not all(isinstance(skeleton, Skeleton) for skeleton in item.values()):
         return None
-    return {int(key): (_vertices(skeleton), skeleton.edges) for key, skeleton in item.items()}
+    return {int(key): skeleton for key, skeleton in item.items()}
 
 
-def _vertices(skeleton: Any) -> NDArray[Any]:
-    return np.asarray(skeleton.vertices_nm, np.float32).reshape(-1, 3)
-
-
-def lines_of(item: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return begin and end of each synapse's lines (pre to post), nm, zyx; none of others."""
-    post = getattr(item, "post_nm", None)
-    if post is None or not len(post):
-        return _NONE, _NONE
-    return np.asarray(item.pre_nm)[np.asarray(item.post_to_pre)], np.asarray(post)
-
-
-def points_of(name: str, item: Any) -> NDArray[Any]:
-    """Return the points, or the presynaptic ones of synapses, nm, zyx.
+def points_of(name: str, item: Any, voxel_size_nm: Size) -> NDArray[Any]:
+    """Return the points, or the presynaptic ones of synapses.
 
     Args:
         name: of the item, for messages.
         item: see the module.
+        voxel_size_nm: zyx, of an item that does not know its own.
 
     Raises:
         ChunkError: it is none of these.
     """
-    for attribute in ("positions_nm", "pre_nm"):
-        found = getattr(item, attribute, None)
-        if found is not None:
-            return np.asarray(found)
+    if isinstance(item, Points):
+        return item.positions_nm
+    if isinstance(item, Synapses):
+        positions: NDArray[Any] = item.pre_nm * _unit(item, voxel_size_nm)
+        return positions
     if isinstance(item, np.ndarray) and item.ndim == 2 and item.shape[1] == 3:
         return item
     msg = (
@@ -66,12 +61,32 @@ def points_of(name: str, item: Any) -> NDArray[Any]:
     raise ChunkError(msg)
 
 
-def positions_of(item: Any) -> NDArray[Any]:
-    """Return all positions of points, synapses or skeletons, nm, zyx; none of others."""
-    skeletons = skeletons_of(item)
-    if skeletons:
-        return np.concatenate([vertices for vertices, _ in skeletons.values()])
-    try:
-        return np.concatenate([points_of("", item), *lines_of(item)])
-    except ChunkError:
-        return _NONE
+def lines_of(item: Any, voxel_size_nm: Size) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return begin and end of each synapse's lines (pre to post); none of others."""
+    if not isinstance(item, Synapses):
+        nothing = np.zeros((0, 3))
+        return nothing, nothing
+    unit = _unit(item, voxel_size_nm)
+    return item.pre_nm[item.post_to_pre] * unit, item.post_nm * unit
+
+
+def _unit(item: Synapses, voxel_size_nm: Size) -> NDArray[Any]:
+    """Return nanometres of what *item* calls a nanometre: a voxel, if it knows no size."""
+    return np.asarray(voxel_size_nm if item.voxel_size_nm is None else (1.0, 1.0, 1.0))
+
+
+def middle_of(items: Mapping[str, Any], voxel_size_nm: Size) -> tuple[float, ...] | None:
+    """Return the middle of the positions of the first item, other than chunks, that has any."""
+    for name, item in items.items():
+        skeletons = skeletons_of(item)
+        if skeletons is not None:
+            positions = np.concatenate([each.vertices_nm for each in skeletons.values()])
+        elif isinstance(item, (Points, Synapses, np.ndarray)):
+            ends = lines_of(item, voxel_size_nm)[1]
+            positions = np.concatenate([points_of(name, item, voxel_size_nm), ends])
+        else:
+            continue
+        if len(positions):
+            low, high = positions.min(axis=0), positions.max(axis=0)
+            return tuple(np.asarray((low + high) / 2, float).tolist())
+    return None

@@ -89,15 +89,13 @@ def _object_layers(name: str, item: Any, size: Size) -> list[Layer]:
     width = min(size)
     skeletons = skeletons_of(item)
     if skeletons is not None:
-        parts = [vertices[edges] for vertices, edges in skeletons.values()]
-        ids = np.repeat(list(skeletons), [len(part) for part in parts])
-        ends = np.concatenate([np.zeros((0, 2, 3)), *parts])
+        ids = np.repeat(list(skeletons), [len(each.edges) for each in skeletons.values()])
+        ends = np.concatenate([each.vertices_nm[each.edges] for each in skeletons.values()])
         colours = colours_of_labels(ids) / 255
         more = {"edge_color": colours, "edge_width": width, "features": {"id": ids}}
         return [(_vectors(ends[:, 0], ends[:, 1]), {**place, **more}, "vectors")]
-    unit = np.asarray(size if getattr(item, "voxel_size_nm", size) is None else (1.0, 1.0, 1.0))
-    points = points_of(name, item) * unit
-    begins, ends = (end * unit for end in lines_of(item))
+    points = points_of(name, item, size)
+    begins, ends = lines_of(item, size)
     dots = {"size": 8 * width, "face_color": "yellow"}
     layers: list[Layer] = [(points, {**place, **dots}, "points")]
     if len(begins):

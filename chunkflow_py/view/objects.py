@@ -1,21 +1,18 @@
-"""Points, synapses and skeletons as layers of Neuroglancer.
-
-Positions are nanometres in the space in which voxel i reaches from i·size to (i+1)·size.
-"""
+"""Points, synapses and skeletons as layers of Neuroglancer."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from chunkflow_py.view.items import lines_of, points_of, positions_of, skeletons_of
+from chunkflow_py.view.items import lines_of, points_of, skeletons_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
+
+    from chunkflow_py.skeleton import Skeleton
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +52,8 @@ def layer_of(
     skeletons = skeletons_of(item)
     if skeletons is not None:
         return _skeleton_layer(skeletons)
-    known = getattr(item, "voxel_size_nm", voxel_size_nm) is not None
-    unit = np.asarray((1.0, 1.0, 1.0) if known else voxel_size_nm)
-    begins, ends = lines_of(item)
-    return _annotation_layer(name, points_of(name, item) * unit, begins * unit, ends * unit)
+    points = points_of(name, item, voxel_size_nm)
+    return _annotation_layer(name, points, *lines_of(item, voxel_size_nm))
 
 
 def _nanometres(library: Any) -> Any:
@@ -89,25 +84,15 @@ def _annotation_layer(
     )
 
 
-def _skeleton_layer(skeletons: Mapping[int, tuple[NDArray[Any], NDArray[Any]]]) -> Any:
+def _skeleton_layer(skeletons: Mapping[int, Skeleton]) -> Any:
     import neuroglancer
 
     class Skeletons(neuroglancer.skeleton.SkeletonSource):  # type: ignore[misc]
         def get_skeleton(self, object_id: int) -> Any:
             if object_id not in skeletons:
                 return None
-            vertices, edges = skeletons[object_id]
-            return neuroglancer.skeleton.Skeleton(vertices[:, ::-1], edges)
+            found = skeletons[object_id]
+            return neuroglancer.skeleton.Skeleton(found.vertices_nm[:, ::-1], found.edges)
 
     source = Skeletons(_nanometres(neuroglancer))
     return neuroglancer.SegmentationLayer(source=source, segments=list(skeletons))
-
-
-def middle_of(items: Mapping[str, Any]) -> tuple[float, ...] | None:
-    """Return the middle of the positions of the first item that has any, nm, zyx."""
-    for item in items.values():
-        positions = positions_of(item)
-        if len(positions):
-            middle = (positions.min(axis=0) + positions.max(axis=0)) / 2
-            return tuple(np.asarray(middle, float).tolist())
-    return None

@@ -72,15 +72,17 @@ class ViewerServer:
         """
         from chunkflow_py.view import layers, objects
         from chunkflow_py.view.colours import kind_of
+        from chunkflow_py.view.items import middle_of
 
         folder = None if mesh_path is None else folder_of(mesh_path, "mesh")
         meshes = None if folder is None else self._served(folder)
         chunk = next((item for item in items.values() if isinstance(item, Chunk)), None)
-        middle = objects.middle_of(items)
-        if chunk is not None:
+        scales = voxel_size_nm or (chunk.voxel_size_nm if chunk else (1.0, 1.0, 1.0))
+        if chunk is None:
+            middle = middle_of(items, scales)
+        else:
             ends = zip(chunk.bbox.start, chunk.bbox.stop, strict=True)
             middle = tuple((a + b) / 2 for a, b in ends)
-        scales = voxel_size_nm or (chunk.voxel_size_nm if chunk else (1.0, 1.0, 1.0))
         viewer = self._library.Viewer()
         with viewer.txn() as state:
             for name, item in items.items():

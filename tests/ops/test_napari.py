@@ -1,7 +1,6 @@
 """napari: the layers that it would be given; without it, how to install it."""
 
 import importlib.util
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from chunkflow_py.cli.main import cli
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.ops.napari import napari
 from chunkflow_py.points import Points
+from chunkflow_py.skeleton import Skeleton
 from chunkflow_py.synapses import Synapses
 
 PLACE = {"scale": (40, 8, 4), "translate": (60, 20, 14), "units": ("nm",) * 3}
@@ -59,9 +59,7 @@ def test_points_synapses_and_skeletons_lie_in_the_same_space():
     lines, dots = napari({"image": chunk(np.uint8), "s": synapses})[1:]
     assert (lines[2], lines[0].tolist()) == ("vectors", [[[60, 20, 14], [40, 0, 0]]])
     assert dots[0].tolist() == [[60, 20, 14], [20, 4, 2]], "in voxels of the chunk, as none is told"
-    skeleton = SimpleNamespace(
-        vertices_nm=np.array([(0, 0, 0), (1, 2, 3), (5, 5, 5)]), edges=np.array([(0, 1), (1, 2)])
-    )
+    skeleton = Skeleton.of([(0, 0, 0), (1, 2, 3), (5, 5, 5)], [(0, 1), (1, 2)])
     ((data, settings, kind),) = napari({"skels": {7: skeleton, 9: skeleton}})
     assert kind == "vectors"
     assert data[:2].tolist() == [[[0, 0, 0], [1, 2, 3]], [[1, 2, 3], [4, 3, 2]]]

@@ -6,13 +6,17 @@ the page is its middle, and one voxel is 10 pixels.
 
 import json
 import struct
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from rigs.browser import browser, look
 
 from chunkflow_py.chunk import Chunk
+from chunkflow_py.cli.main import cli
+from chunkflow_py.points import Points
+from chunkflow_py.skeleton import Skeleton
+from chunkflow_py.synapses import Synapses
 
 __all__ = ["browser"]  # a fixture
 
@@ -140,32 +144,33 @@ def mesh_folder(folder):
 @pytest.mark.timeout(300)
 def test_objects_are_seen_where_they_lie(server, browser, tmp_path):
     """Points, synapses, skeletons, meshes of a segmentation and of a folder."""
-    nm = [(MIDDLE + p) * SIZE_NM for p in ((0.5, -6, -4), (0.5, 0, 4), (0.5, -6, 4))]
-    synapses = SimpleNamespace(
-        pre_nm=np.array(nm[:1]), post_nm=np.array(nm[1:2]), post_to_pre=np.array([0])
-    )
-    skeleton = SimpleNamespace(vertices_nm=np.array(nm), edges=np.array([(0, 2), (2, 1)]))
+    voxels = MIDDLE + [(0, -6, -4), (0, 0, 4), (0, -6, 4)]  # shown by their middles
+    size = tuple(SIZE_NM)
+    points = Points(voxels[:2], size)
+    synapses = Synapses(voxels[:1], voxels[1:2], np.array([0]), size)
+    skeleton = Skeleton.of(voxels * SIZE_NM, [(0, 2), (2, 1)])
     meshes = mesh_folder(tmp_path / "meshes")
+    made = tmp_path / "made"
     labels = box(7, 0, np.uint64, np.s_[1:3, 4:10, 6:14])  # a mesh is open where the chunk ends
-    dot = (-0.5, 0.5)  # a marker of 8 pixels is a voxel wide
-
-    def around(*ends):
-        return tuple(end + dot[k % 2] for k, end in enumerate(ends))
-
+    np.save(tmp_path / "labels.npy", labels.array)
+    line = "--quiet load-npy -f {}/labels.npy -t 100 200 300 -s 40 8 8 mesh -f 1 -o {} --manifest"
+    done = CliRunner().invoke(cli, line.format(tmp_path, made).split())
+    assert done.exit_code == 0, done.output
     seen, expected = {}, {}
-    show(server, browser, {"points": np.array(nm[:2])})
-    expected["points"] = around(*EDGES)
+    show(server, browser, {"points": points})
+    expected["points"] = (-6, 1, -4, 5)  # a marker of 8 pixels is a voxel wide
     seen["points"] = look(browser, of_colour((255, 255, 0)), expected["points"])
     show(server, browser, {"synapses": synapses})
-    expected["pre"] = around(-6, -6, -4, -4)
+    expected["pre"] = (-6, -5, -4, -3)
     seen["pre"] = look(browser, of_colour((255, 255, 0)), expected["pre"])
-    expected["post"] = around(0, 0, 4, 4)
+    expected["post"] = (0, 1, 4, 5)
     seen["post"] = look(browser, of_colour((0, 255, 255)), expected["post"])
     in_space = {
         "skeleton": ({"skeleton": {7: skeleton}}, {}),
         "mesh of a segmentation": ({"labels": labels}, {"segments": (7,)}),
         "mesh of a folder": ({"labels": labels}, {"segments": (7,), "mesh_path": meshes}),
         "meshes alone": ({}, {"mesh_path": meshes}),
+        "meshes of the mesh command": ({}, {"mesh_path": str(made)}),
     }
     for name, (items, more) in in_space.items():
         show(server, browser, items, "3d", **more)

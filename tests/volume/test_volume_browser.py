@@ -6,13 +6,12 @@ so that the picture says which level and which section is seen, and where. One v
 
 import io
 import re
-import shutil
-import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rigs.browser import DEADLINE_S, browser
 from rigs.static_server import static_server
 
 from chunkflow_py.chunk import Chunk
@@ -20,19 +19,14 @@ from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec, coarser
 
-CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
-FLAGS = """
-    --headless=new --no-sandbox --use-angle=swiftshader --enable-unsafe-swiftshader --disable-quic
-    --no-first-run --disable-background-networking --disable-component-update --disable-sync
-    --disable-dev-shm-usage --window-size=500,500
-"""
 PIXELS = 10  # a voxel of level 0
 BOUNDS = BoundingBox(Zyx(-3, 7, 100), Zyx(6, 40, 145))  # 9 x 33 x 45: odd, ends inside of blocks
 BLOCK, SHARD, FACTOR = Zyx(8, 16, 16), Zyx(8, 32, 32), Zyx(2, 2, 2)
 SQUARE = BoundingBox(Zyx(0, 16, 112), Zyx(2, 24, 120))  # on whole voxels of level 1, across blocks
 GREYS = {0: 200, 1: 160}  # of the square, by level; 50 lower in other sections; around it 40
 SHADER = "void main() { emitGrayscale(toNormalized(getDataValue())); }"
-DEADLINE_S = 20
+
+__all__ = ["browser"]  # a fixture
 
 # name -> (scheme of ours, further description, settings, scheme of Neuroglancer)
 VOLUMES = {
@@ -84,28 +78,6 @@ def neuroglancer():
     library.set_server_bind_address("127.0.0.1", 0)
     yield library
     library.stop()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """A headless browser that draws by software."""
-    selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    for program in (CHROMIUM, DRIVER):
-        if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed; apt-get install chromium chromium-driver")
-    from selenium.webdriver.chrome.service import Service
-
-    options = selenium.ChromeOptions()
-    for flag in FLAGS.split():
-        options.add_argument(flag)
-    options.binary_location = CHROMIUM
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        options.add_argument(f"--user-data-dir={profile}")
-        driver = selenium.Chrome(options=options, service=Service(DRIVER))
-        try:
-            yield driver
-        finally:
-            driver.quit()
 
 
 def layer(library, name, source):
