@@ -4,8 +4,9 @@ Example: chunkflow generate-tasks -v aff.zarr -c 64 256 256
 load-volume -v aff.zarr --expand-margin-size 8 32 32 agglomerate --global-ids
 save-overlap -p overlaps crop-margin --crop-bbox save-volume -v zarr://parts.zarr
 
-link-labels finds the links in it. Each task must have labelled a margin around its box, with ids of the whole volume (--global-ids).
-What is stored is twice as thick as the margin, at each face behind which there is another task.
+link-labels finds the links in it. Each task must have labelled a margin around its box, with ids of
+the whole volume (--global-ids). What is stored is twice as thick as the margin, at each face behind
+which there is another task.
 """
 
 from __future__ import annotations
