@@ -17,7 +17,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chunkflow_py.errors import ChunkflowError, LeaseLostError, OperatorError
+from chunkflow_py.errors import AlignmentError, ChunkflowError, LeaseLostError, OperatorError
 from chunkflow_py.forecast import LineForecast, choose_ahead, forecast, largest_size, voxel_bytes
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.hooks import (
@@ -138,6 +138,7 @@ class Pipeline:
         boxes: Boxes | None = getattr(self.source.body, "boxes", None) if self.source else None
         has_tasks = self.source is not None
         known: dict[str, _Item] = {}
+        cut: list[AlignmentError] = []
         self._scales.clear()
         for stage in self.operators:
             body = stage.body
@@ -146,7 +147,10 @@ class Pipeline:
             here = boxes and shrunk_boxes(boxes, scale)
             with _named(stage):
                 if isinstance(body, HasPrepare) and not (self.dry_run and stage.lane == "write"):
-                    body.prepare(Outline(here, domain, has_tasks, held, times, size_nm))
+                    try:
+                        body.prepare(Outline(here, domain, has_tasks, held, times, size_nm))
+                    except AlignmentError as error:  # all outputs that tasks would cut are named
+                        cut.append(error)
                 if isinstance(body, HasBounds):
                     domain = body.bounds()
                 if isinstance(body, HasTimes):
@@ -168,6 +172,8 @@ class Pipeline:
             if isinstance(body, MovesFaces) and boxes is not None:
                 boxes = moved_boxes(boxes, body)
             has_tasks = has_tasks or (isinstance(body, SetsBox) and body.set_bbox)
+        if cut:
+            raise cut[0] if len(cut) == 1 else AlignmentError("; and ".join(map(str, cut)))
         for index, stage in enumerate(self.operators):
             if isinstance(stage.body, HasMargin):
                 stage.body.negotiate(partial(self.required_input, index))

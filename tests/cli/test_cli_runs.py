@@ -244,6 +244,15 @@ def test_a_refused_submission_leaves_nothing(folder):
     assert not (folder / "r").exists()
 
 
+def test_all_outputs_that_tasks_would_cut_are_named():
+    """Not the first one alone: all can be mended at once."""
+    outputs = "".join(f" save-zarr --store {name}.zarr --chunk-size 5 16 16" for name in "ab")
+    told = say(f"submit --run r {LINE} threshold{outputs}", code=1)
+    assert "a.zarr" in told
+    assert "b.zarr" in told
+    assert set(os.listdir()) == {"image.zarr"}  # noqa: PTH208
+
+
 def test_another_line_at_the_same_place_is_refused():
     """The pipeline of a run does not change under its workers."""
     say(f"submit --run r {LINE} threshold -t 100 {SAVE} mask.zarr")
