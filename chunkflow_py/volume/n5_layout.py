@@ -96,13 +96,14 @@ class N5Layout(Layout):
         found = np.frombuffer(voxels, self.dtype.newbyteorder(">"))
         return found.astype(self.dtype, copy=False).reshape(extent)
 
-    def encode(self, voxels: NDArray[Any], block: Index) -> bytes:
+    def encode(self, voxels: NDArray[Any], block: Index) -> bytes:  # noqa: ARG002
         """Refuse: N5 is only read.
 
         Raises:
-            NotImplementedError: always; `n5.open_volume` opens for reading only.
+            VolumeError: always; `n5.open_volume` opens for reading only.
         """
-        raise NotImplementedError
+        msg = f"block {block} cannot be written: N5 is only read; write to zarr:// instead"
+        raise VolumeError(msg)
 
 
 def _unpacking(compression: Mapping[str, Any], url: str) -> Callable[[Any], Any]:
