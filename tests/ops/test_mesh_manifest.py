@@ -132,3 +132,23 @@ def _check_levels(folder):
 def _area(mesh):
     a, b, c = np.asarray(mesh.vertices, float)[np.asarray(mesh.faces).T]
     return np.linalg.norm(np.cross(b - a, c - a), axis=1).sum() / 2
+
+
+@pytest.mark.aws
+def test_a_bucket(s3, tmp_path, monkeypatch):
+    """Fragments, manifests and files in a bucket: the same names, without endings."""
+    monkeypatch.chdir(tmp_path)
+    array = np.zeros((8, 8, 8), np.uint8)
+    array[2:6, 2:6, 2:6] = 70
+    save_h5(Chunk(array, voxel_size_nm=(8, 8, 8)), "seg.h5")
+    tasks = "generate-tasks --roi-size 8 8 8 -c 4 8 8 load-h5 -f seg.h5 --expand-margin-size auto"
+    assert run(f"{tasks} mesh -o {s3.url}/mesh -f 0").exit_code == 0
+    assert run(f"mesh-manifest -v {s3.url}/mesh -p 70 -d 2").exit_code == 0
+    assert ObjectFolder(f"{s3.url}/mesh").names() == [
+        "70:0", "70:0:0-8_0-8_0-4", "70:0:0-8_0-8_4-8", "info",
+    ]  # fmt: skip
+    assert run(f"download-mesh -v {s3.url}/mesh -i 70 -o {s3.url}/ply/").exit_code == 0
+    data = ObjectFolder(f"{s3.url}/ply").get("70.ply")
+    assert data is not None
+    assert data.startswith(b"ply\n")
+    assert ObjectFolder(f"{s3.url}/ply").names() == ["70.ply"]
