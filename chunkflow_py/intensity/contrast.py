@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.intensity.histogram import value_counts
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -149,22 +147,24 @@ def stretched_inside(
         high: what the largest becomes.
         out: of the same shape; where there are no two such values, the image as it is.
     """
-    small = section.dtype in (np.dtype(np.uint8), np.dtype(np.uint16))
-    if small:
-        counts = value_counts(section.reshape(1, 1, *section.shape))[0, 0]
-        inner = np.flatnonzero(counts)[1:-1]
-    else:
-        inner = section[(section > section.min()) & (section < section.max())]
-    first, last = (inner.min(), inner.max()) if inner.size else (0, 0)
+    first, last = _inner_extremes(section) if section.size else (0, 0)
     if not first < last:
         np.copyto(out, section, casting="unsafe")
         return
-    factor = (high - low) / (float(last) - float(first))
-    if small:
-        grey = np.arange(len(counts), dtype=np.float64)
-        np.take(((grey - first) * factor + low).astype(np.float32), section, out=out, mode="clip")
-        return
     number = np.result_type(section.dtype, np.float32).type
     np.subtract(section, number(first), out=out, casting="unsafe")
-    out *= np.float32(factor)
+    out *= np.float32((high - low) / (float(last) - float(first)))
     out += np.float32(low)
+
+
+def _inner_extremes(section: NDArray[Any]) -> tuple[Any, Any]:
+    """Return the extremes of what is neither minimum nor maximum; twice 0 without any."""
+    least, largest = section.min(), section.max()
+    if section.dtype.kind == "u" and least < largest:
+        one = section.dtype.type(1)
+        # Beyond 0 counting begins at the top again: there the extreme itself is no minimum.
+        first = least + one + (section - least - one).min()
+        last = largest - one - (largest - one - section).min()
+        return (first, last) if first < largest and last > least else (0, 0)
+    inner = section[(section > least) & (section < largest)]
+    return (inner.min(), inner.max()) if inner.size else (0, 0)
