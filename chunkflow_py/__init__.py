@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from chunkflow_py.geometry import Region as Region
     from chunkflow_py.geometry import Zyx as Zyx
     from chunkflow_py.pipeline import Pipeline as Pipeline
+    from chunkflow_py.points import Points as Points
+    from chunkflow_py.skeleton import Skeleton as Skeleton
+    from chunkflow_py.synapses import Synapses as Synapses
     from chunkflow_py.task import Task as Task
     from chunkflow_py.volume import open_volume as open_volume
 
@@ -24,7 +27,10 @@ _HOMES = {
     "BoxGrid": "chunkflow_py.geometry",
     "Chunk": "chunkflow_py.chunk",
     "Pipeline": "chunkflow_py.pipeline",
+    "Points": "chunkflow_py.points",
     "Region": "chunkflow_py.geometry",
+    "Skeleton": "chunkflow_py.skeleton",
+    "Synapses": "chunkflow_py.synapses",
     "Task": "chunkflow_py.task",
     "Zyx": "chunkflow_py.geometry",
     "keep_freed_memory": "chunkflow_py.allocator",

@@ -155,7 +155,7 @@ CASES = [
     (f"{IMAGE} gaussian-filter -s 0.0", same()),
     (f"{IMAGE} inference -f identity -s 4 6 8 -v 0 0 0 -c 1 -d float32 --bump zung -b 2",
      chunk(lambda d: (d["a"] / np.float32(255))[None].astype("f4"))),
-    (f"{IMAGE} inference -f identity -s 2 4 4 -v 1 2 2 -c 2 -n 3 2 3 -o x --output-crop-margin 0 1 1",
+    (f"{IMAGE} inference -f identity -s 2 4 4 -v 1 2 2 -n 3 2 3 -o x --output-crop-margin 0 1 1",
      lambda t, d: str(t[0]["x"].bbox) == "2-6_5-9_7-13"),
     # --- labels -----------------------------------------------------------------------------------
     (f"{LABELS} threshold -t 0 connected-components -c 26",
