@@ -1,0 +1,49 @@
+"""Fill the holes of each object: background that it encloses.
+
+Example: chunkflow load-h5 -f seg.h5 fill-segmentation-holes save-h5 -f filled.h5
+
+What reaches the faces of the chunk is no hole. Other objects inside of one stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chunkflow_py.errors import needs_extra
+from chunkflow_py.stages import makes, transform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chunkflow_py.chunk import Chunk
+
+SECTION = "segment"
+
+
+@makes(lambda read: read)
+def fill_segmentation_holes(chunk: Chunk) -> Chunk:
+    """Return *chunk* with the holes of its objects filled, see `segmentation.objects.fill_holes`.
+
+    Args:
+        chunk: (z, y, x) or (1, z, y, x) labels or a mask, of any integer type; 0 is background.
+
+    Returns:
+        A chunk of the same shape and type.
+
+    Raises:
+        ChunkError: the voxels are no labels, or have several channels.
+        MissingExtraError: a library is not installed.
+    """
+    from chunkflow_py.segmentation.components import single_channel
+    from chunkflow_py.segmentation.objects import fill_holes
+
+    labels = single_channel(chunk.array)
+    with needs_extra("segmentation", "fill-segmentation-holes"):
+        filled = fill_holes(labels)
+    return chunk.with_array(filled.reshape(chunk.shape))
+
+
+@transform
+def command() -> Callable[[Chunk], Chunk]:
+    """There is nothing to choose."""
+    return fill_segmentation_holes

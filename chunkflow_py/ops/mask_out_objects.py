@@ -1,0 +1,108 @@
+"""Drop objects that are small or not selected.
+
+Example: chunkflow load-h5 -f seg.h5 mask-out-objects --dust-size-threshold 100 save-h5 -f kept.h5
+
+Voxels are counted in the chunk: an object that reaches out of it may count as small. Ids to keep
+are a list (34,56,78) or a JSON file of one, by its path or URL of any store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.errors import needs_extra
+from chunkflow_py.stages import transform
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from chunkflow_py.chunk import Chunk
+
+SECTION = "segment"
+
+
+def mask_out_objects(
+    chunk: Chunk, dust_size_threshold: int | None = None, selected: Collection[int] | None = None
+) -> Chunk:
+    """Return *chunk* without small objects and those that are not selected.
+
+    Args:
+        chunk: (z, y, x) or (1, z, y, x) labels of any integer type; 0 is background.
+        dust_size_threshold: objects of fewer voxels become 0.
+        selected: ids to keep (default: all).
+
+    Returns:
+        A chunk of the same shape and type.
+
+    Raises:
+        ChunkError: the voxels are no labels, or have several channels.
+        MissingExtraError: the library fastremap is not installed.
+    """
+    from chunkflow_py.segmentation.components import single_channel
+    from chunkflow_py.segmentation.objects import mask_out
+
+    single_channel(chunk.array)
+    with needs_extra("segmentation", "mask-out-objects"):
+        labels = mask_out(chunk.array, dust_size_threshold or 0, selected)
+    return chunk.with_array(labels)
+
+
+@dataclass
+class ObjectMasker:
+    """Drops objects of the chunk of every task."""
+
+    dust_size_threshold: int | None = None
+    selected_obj_ids: str | None = None
+    keeps_voxels: bool = True
+    _selected: frozenset[int] | None = None
+
+    @property
+    def needed_files(self) -> dict[str, str]:
+        """The file of ids, if it is one of this machine."""
+        path = self.selected_obj_ids or ""
+        is_local = path.endswith(".json") and "://" not in path
+        return {path: "data"} if is_local else {}
+
+    def __enter__(self) -> ObjectMasker:
+        """Read the ids.
+
+        Raises:
+            VolumeError: the file is missing, or holds none.
+        """
+        text = self.selected_obj_ids
+        if text is not None:
+            from chunkflow_py.segmentation.objects import ids_of_text, read_ids
+            from chunkflow_py.store import open_store
+
+            folder, _, name = text.rpartition("/")
+            is_file = text.endswith(".json")
+            self._selected = (
+                read_ids(open_store(folder or "."), name) if is_file else ids_of_text(text)
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Keep the ids: there are few."""
+
+    def __call__(self, chunk: Chunk) -> Chunk:
+        """Drop them."""
+        if self._selected is None and self.selected_obj_ids is not None:
+            self.__enter__()
+        return mask_out_objects(chunk, self.dust_size_threshold, self._selected)
+
+
+@transform
+@click.option("--dust-size-threshold", "-d", type=click.IntRange(min=0),
+              help="Drop objects of fewer voxels.  [default: none]")  # fmt: skip
+@click.option("--selected-obj-ids", "-s",
+              help="Keep these: 34,56,78, or a JSON file of a list.  [default: all]")  # fmt: skip
+def command(dust_size_threshold: int | None, selected_obj_ids: str | None) -> ObjectMasker:
+    """Check the list; a file is read when the line has been accepted."""
+    if selected_obj_ids is not None and not selected_obj_ids.endswith(".json"):
+        from chunkflow_py.segmentation.objects import ids_of_text
+
+        ids_of_text(selected_obj_ids)
+    return ObjectMasker(dust_size_threshold, selected_obj_ids)

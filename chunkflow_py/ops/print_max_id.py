@@ -1,0 +1,54 @@
+"""Print the largest id of a segmentation.
+
+Example: chunkflow load-h5 -f seg.h5 print-max-id
+
+One line a task on the standard output; a task that has a box says it, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.params import input_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.task import Task
+
+SECTION = "segment"
+
+
+def max_id(chunk: Chunk) -> int:
+    """Return the largest id of *chunk*, whose voxels are integers; 0 of none.
+
+    Raises:
+        ChunkError: the voxels are no integers.
+    """
+    from chunkflow_py.segmentation.objects import check_labels
+
+    check_labels(chunk.array)
+    return int(chunk.array.max(initial=0))
+
+
+@dataclass
+class MaxIdPrinter:
+    """Prints the largest id of every task."""
+
+    input_name: str = "chunk"
+
+    def __call__(self, task: Task) -> Task:
+        """Print it."""
+        where = "" if task.region is None else f" of {task}"
+        click.echo(f"maximum object ID{where}: {max_id(task.chunk(self.input_name))}")
+        return task
+
+
+@operator("compute")
+@input_option(help="Name of the labels.")
+def command(input_name: str) -> MaxIdPrinter:
+    """Take the name."""
+    return MaxIdPrinter(input_name)

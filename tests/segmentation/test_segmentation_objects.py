@@ -1,0 +1,119 @@
+"""Objects by size and id, and their holes."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.ndimage import binary_fill_holes
+
+from chunkflow_py.errors import ChunkError, OptionError, VolumeError, VolumeNotFoundError
+from chunkflow_py.segmentation.objects import fill_holes, ids_of_text, mask_out, read_ids
+from chunkflow_py.store.memory import MemoryStore
+
+HUGE = 2**64 - 1
+
+
+@given(
+    arrays(np.uint64, (2, 3, 4), elements=st.sampled_from([0, 1, 2, 7, HUGE])),
+    st.integers(0, 8),
+    st.none() | st.sets(st.sampled_from([1, 7, HUGE, 2**70])),
+)
+@settings(max_examples=60, deadline=None)
+def test_objects_that_stay(labels, least, selected) -> None:
+    """What is large enough and selected stays just so; everything else is 0."""
+    before = labels.copy()
+    kept = mask_out(labels, least, selected)
+    for label in set(labels.ravel().tolist()) - {0}:
+        stays = (labels == label).sum() >= least and (selected is None or label in selected)
+        assert (kept[labels == label] == (label if stays else 0)).all()
+    assert (kept[labels == 0] == 0).all()
+    assert kept.dtype == labels.dtype
+    assert np.array_equal(labels, before)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "uint32", "int64"])
+def test_every_type_of_labels(dtype: str) -> None:
+    """Masks and all integer types keep their type, in any memory layout."""
+    labels = np.zeros((4, 5, 6), dtype)
+    labels[2:, 2:, 2:] = 1
+    expected = labels.copy()
+    if dtype != "bool":
+        labels[0, 0, 0] = 2
+    for array in (labels, np.asfortranarray(labels), labels[::1, :, ::-1][..., ::-1]):
+        kept = mask_out(array, 2)
+        assert kept.dtype == dtype
+        assert np.array_equal(kept, expected)
+        assert not mask_out(array, 1000).any()
+
+
+def test_ids_of_files_and_texts() -> None:
+    """Ids are whole numbers, of a JSON list, of names of an object, or of a text."""
+    store = MemoryStore("ids")
+    for content in (
+        b"[3, 18446744073709551615]",
+        b'["3", "18446744073709551615"]',
+        b'{"3": 1, "18446744073709551615": 2}',
+    ):
+        store.put("ids.json", content)
+        assert read_ids(store, "ids.json") == {3, HUGE}
+    assert ids_of_text(f" 3,{HUGE}") == {3, HUGE}
+    with pytest.raises(VolumeNotFoundError, match=r"other\.json does not exist"):
+        read_ids(store, "other.json")
+    for content in (b"[]", b"3", b"[1.5]", b"[-3]", b"[true]", b"nonsense", b'[["a"]]'):
+        store.put("ids.json", content)
+        with pytest.raises(VolumeError, match=r"\[34, 56, 78\]"):
+            read_ids(store, "ids.json")
+    with pytest.raises(OptionError, match="34,56,78"):
+        ids_of_text("3,b")
+
+
+def object_by_object(labels: np.ndarray) -> np.ndarray:
+    """Return what filling each object by itself gives, over background alone."""
+    filled = labels.copy()
+    # of objects inside of each other the inner one takes what it encloses: it has fewer voxels
+    masks = {label: binary_fill_holes(labels == label) for label in np.unique(labels[labels != 0])}
+    for label, mask in sorted(masks.items(), key=lambda each: each[1].sum()):
+        filled[mask & (filled == 0)] = label
+    return filled
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.6, 0.8, 0.9]), st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_holes_are_those_of_each_object(seed: int, density: float, count: int) -> None:
+    """All pieces of background at once give what filling object by object gives."""
+    rng = np.random.default_rng(seed)
+    labels = (rng.random((5, 6, 7)) < density) * rng.integers(1, count + 1, (5, 6, 7))
+    labels = labels.astype(np.uint32)
+    before = labels.copy()
+    assert np.array_equal(fill_holes(labels), object_by_object(labels))
+    assert np.array_equal(labels, before)
+
+
+def test_objects_in_holes_of_others() -> None:
+    """An object in a hole stays, the background around it is filled by the one that encloses it."""
+    labels = np.zeros((9, 9, 9), np.uint64)
+    labels[1:8, 1:8, 1:8] = HUGE
+    labels[2:7, 2:7, 2:7] = 0
+    labels[3:6, 3:6, 3:6] = 5
+    labels[4, 4, 4] = 0
+    filled = fill_holes(labels)
+    assert filled[4, 4, 4] == 5
+    assert (filled[3:6, 3:6, 3:6] == 5).all()
+    assert (filled == 5).sum() == 27
+    assert (filled == HUGE).sum() == 7**3 - 27
+
+
+def test_maps_have_no_objects() -> None:
+    """Floating-point voxels are refused with the way out."""
+    for call in (mask_out, fill_holes):
+        with pytest.raises(ChunkError, match="connected-components"):
+            call(np.zeros((4, 4, 4), np.float32))
+
+
+def test_nothing_to_fill() -> None:
+    """Thin arrays, full ones and empty ones come back as they are."""
+    for shape in ((2, 5, 5), (4, 4, 4), (0, 4, 4)):
+        for value in (0, 3):
+            labels = np.full(shape, value, np.uint8)
+            assert np.array_equal(fill_holes(labels), labels)
