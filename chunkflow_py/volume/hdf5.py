@@ -125,7 +125,7 @@ def find_dataset(
         if arrays:
             return arrays[0]
         listing = _listing(file)
-        msg = f"{path} holds no 3D or 4D dataset of numbers, only {listing}"
+        msg = f"{path} holds no 3D or 4D dataset of numbers, only {listing}; check --file-name"
         raise VolumeNotFoundError(msg)
     item = file.get(dataset_path)
     if not isinstance(item, h5py.Dataset):
@@ -141,7 +141,7 @@ def find_dataset(
 
 
 def _listing(file: h5py.File) -> str:
-    return ", ".join(f"{item.name} {item.shape}" for item in _datasets(file)) or "nothing"
+    return ", ".join(f"{item.name} {item.shape}" for item in _datasets(file)) or "groups"
 
 
 def _triple(

@@ -160,6 +160,38 @@ def check_level(
     raise VolumeNotFoundError(msg) from error
 
 
+def check_added_level(
+    spec: VolumeSpec, url: str, mip: int, format: str | None, opening: Opening
+) -> None:
+    """Refuse a further level of a volume that is there, with voxels of another size.
+
+    Args:
+        spec: of the level.
+        url: of the volume.
+        mip: number of the level.
+        format: of the volume, where the address does not say it.
+        opening: how to use it.
+
+    Raises:
+        VolumeError: names both sizes.
+    """
+    if mip == 0:
+        return
+    try:
+        there = open_volume(url, format=format, opening=opening)
+    except VolumeError:
+        return  # there is no volume, or none that this would be a level of
+    fitting = [nm * f**mip for nm, f in zip(there.voxel_size_nm, spec.factor, strict=True)]
+    if any(abs(a - b) > 1e-3 * b for a, b in zip(spec.voxel_size_nm, fitting, strict=True)):
+        levels = ", ".join(map(str, there.mips))
+        msg = (
+            f"{url} has no mip {mip}, only {levels}; at a factor of {spec.factor} its voxels would "
+            f"be of {tuple(fitting)} nm (zyx), but those to write are of {spec.voxel_size_nm} nm; "
+            "choose another --mip"
+        )
+        raise VolumeError(msg)
+
+
 def check_time_said(times: int | None, url: str) -> None:
     """Refuse several time points of which nothing says which one is written.
 

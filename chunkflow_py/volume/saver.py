@@ -34,6 +34,7 @@ from chunkflow_py.volume.fitting import check_voxels, fitted
 from chunkflow_py.volume.levels import level_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.new_volume import (
+    check_added_level,
     check_asked,
     check_level,
     check_new,
@@ -378,6 +379,7 @@ class VolumeSaver:
         return self._created(spec)
 
     def _created(self, spec: VolumeSpec) -> Volume:
+        check_added_level(spec, self.url, self.mip, self.format, self.opening)
         volume = create_volume(
             spec, self.url, self.mip, format=self.format, opening=self.opening, **self.creating
         )

@@ -66,9 +66,11 @@ class FileArray:
     def __post_init__(self) -> None:
         """Refuse an array that is not a chunk's."""
         if len(self.shape) not in (3, 4):
+            flat = len(self.shape) == 2
+            section = f"; store a section as {(1, *self.shape)}" if flat else ""
             msg = (
                 f"{self.what} has {len(self.shape)} dimensions, shape {self.shape}; a chunk is "
-                "(z, y, x) or (c, z, y, x)"
+                f"(z, y, x) or (c, z, y, x){section}"
             )
             raise ChunkError(msg)
 

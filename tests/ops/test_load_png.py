@@ -79,3 +79,18 @@ def test_bad_input_is_one_sentence_before_any_work(volume, options, code, messag
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert not Path("early.h5").exists()
+
+
+def test_what_a_killed_writer_left_is_no_section(volume):
+    """Temporary files beside the sections are not read, whatever they hold."""
+    Path("pngs/.tmp-1f2e3d4c-00009.png").write_bytes(b"half")
+    assert load_png("pngs").shape == (6, 7, 8)
+    assert load_png("pngs/0000").shape == (6, 7, 8)
+
+
+def test_sections_are_not_replaced_while_they_are_read(volume):
+    """A line that writes where it reads is refused before any work."""
+    result = run("load-png -p pngs save-pngs -o pngs")
+    assert result.exit_code == 2
+    assert "save-pngs writes to" in result.stderr
+    assert "which load-png reads" in result.stderr

@@ -102,3 +102,13 @@ def test_bad_input_is_one_sentence_before_any_work(volume, options, code, messag
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert not Path("early.h5").exists()
+
+
+def test_what_a_killed_writer_left_is_no_section(volume):
+    """Temporary files beside sections are not read; a file that is read is not replaced."""
+    Path("sections").mkdir()
+    tifffile.imwrite("sections/1.tif", volume.array[0, 0])
+    Path("sections/.tmp-1f2e3d4c-2.tif").write_bytes(b"half")
+    assert load_tif("sections").shape == (1, 7, 8)
+    result = run("load-tif -f volume.tif save-tif -f volume.tif")
+    assert (result.exit_code, "which load-tif reads" in result.stderr) == (2, True)

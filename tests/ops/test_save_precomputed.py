@@ -161,3 +161,12 @@ def test_bad_options(tmp_path, out, words, code, text):
     output = run("create-chunk", "save-precomputed", "-v", out, words, code=code)
     assert text in output
     assert not (tmp_path / "out").exists()
+
+
+def test_a_level_that_the_volume_cannot_have_is_told_by_sizes(out):
+    """A level that is missing names those that are there, and both voxel sizes."""
+    made = "create-chunk --size 16 32 32 -e 40 4 4"
+    run(made, "save-precomputed", "-v", out)
+    said = run(made, "save-precomputed", "-v", out, "--mip", 2, code=1)
+    assert "has no mip 2, only 0; at a factor of (2, 2, 2) its voxels would be of" in said
+    assert "(160.0, 16.0, 16.0) nm (zyx), but those to write are of (40.0, 4.0, 4.0) nm" in said

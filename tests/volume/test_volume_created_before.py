@@ -83,7 +83,9 @@ def test_the_same_before_and_with_the_first_chunk(em, tmp_path, words):
 def test_what_only_a_chunk_would_tell(em, tmp_path):
     """Where a line does not know what it makes, what to do about it is said."""
     out = tmp_path / "out"
-    saving = checked(em, "plugin -f threshold save-zarr -s {out}", out)
+    plugin = tmp_path / "own.py"
+    plugin.write_text("def execute(chunk):\n    return chunk\n")
+    saving = checked(em, f"plugin -f {plugin} -i chunk -o chunk save-zarr -s {{out}}", out)
     with pytest.raises(OptionError, match="and its type and channels will be known with the first"):
         create(saving)
     creating = checked(em, "create-volume -v zarr://{out} -d uint8 -b 16 32 32 -s 40 4 4", out)
