@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from page import write_between
 from peers.build import python_of
 from processes import HERE, RESULTS, ROOT, machine, run_json, say
-from table import as_markdown, as_text
+from recorded import how_it_was_measured, run_benchmark
+from table import as_markdown
 from volumes_cases import (
     BLOCK,
     CHECKERS,
@@ -231,40 +231,22 @@ def documented() -> str:
     if not RESULT.exists():
         return "\nNothing has been recorded yet.\n\n"
     report = json.loads(RESULT.read_text(encoding="utf-8"))
-    about = report["machine"]
-    versions = ", ".join(f"{name} {about[name]}" for name in LIBRARIES)
-    return (
-        f"\n`{report['command']}`\n\n"
-        f"{about['processor']}, {about['threads']} of {about['cores']} processors, "
-        f"{about['memory_gb']} GB; Python {about['python']}, {versions}. {report['rounds']} "
-        f"interleaved rounds, medians. Recorded in `benchmarks/results/{RESULT.name}`.\n\n"
-        f"{as_markdown(lines(report))}\n"
-    )
+    return f"{how_it_was_measured(report, LIBRARIES, RESULT)}{as_markdown(lines(report))}\n"
 
 
 def main() -> None:
     """Measure, print the table, and write the results of a whole run."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=3, help="of every case (default 3)")
-    parser.add_argument("--quick", action="store_true", help="one round, small volumes")
-    parser.add_argument("--only", default="", help="cases whose name holds this")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="for volumes; 3 GB, removed")
-    parser.add_argument("--output", type=Path, help="where the results go")
-    parser.add_argument("--write-docs", action="store_true", help=f"only rewrite {PAGE.name}")
-    arguments = parser.parse_args()
-    if arguments.write_docs:
-        write_between(PAGE, documented())
-        return
-    if arguments.quick:
-        arguments.rounds = 1
-    report = measure(arguments)
-    whole = not (arguments.quick or arguments.only)
-    if output := arguments.output or (RESULT if whole else None):
-        output.write_text(json.dumps(report, indent=1) + "\n")
-        say(f"recorded in {output}")
-    if whole:
-        write_between(PAGE, documented())
-    print(as_text(lines(report)))
+    run_benchmark(
+        __doc__.partition("\n")[0],
+        measure,
+        lines,
+        documented,
+        result=RESULT,
+        page=PAGE,
+        folder=FOLDER,
+        fills="for volumes; 3 GB, removed",
+        quick="one round, small volumes",
+    )
 
 
 if __name__ == "__main__":
