@@ -54,6 +54,7 @@ from chunkflow_py.queue.directory_files import (
     remove_folder,
     rename,
 )
+from chunkflow_py.queue.polling import polled
 from chunkflow_py.queue.protocol import Counts, DeadLetter, Message
 from chunkflow_py.store.folder import FolderStore
 from chunkflow_py.store.local import absolute, make_folder, os_errors, write_whole
@@ -67,7 +68,7 @@ LOOKS = 32  # open packs that one receive looks through
 OPENING_S = 10.0  # for which a pack is kept for who opens it, who needs one at most
 BURYING_S = 60.0  # for which a message is kept for who puts it aside
 CLOCK_S = 10.0  # for which the difference of the clocks is good
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
+PAUSES_S = 0.01, 1.0  # the first and the longest between two looks
 
 _MARK = b'{"format": "chunkflow_py queue", "version": 1}\n'
 
@@ -162,19 +163,13 @@ class DirectoryQueue:
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
         """Return up to *most* messages, each leased for *lease_s* from now."""
-        deadline = time.monotonic() + wait_s
-        pause = FIRST_PAUSE_S
-        while True:
-            with self._calling("read"):
-                messages = self._take(most, lease_s)
-            remains = deadline - time.monotonic()
-            if messages or remains <= 0:
-                return messages
-            time.sleep(min(pause, remains))
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+        return polled(lambda: self._take(most, lease_s), wait_s, PAUSES_S)
 
     def _take(self, most: int, lease_s: float) -> list[Message]:
-        now = self._now()
+        with self._calling("read"):
+            return self._taken(most, lease_s, self._now())
+
+    def _taken(self, most: int, lease_s: float, now: int) -> list[Message]:
         messages: list[Message] = []
         looks = 0
         while len(messages) < most:

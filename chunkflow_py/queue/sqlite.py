@@ -34,6 +34,7 @@ from urllib.parse import quote
 
 from chunkflow_py.errors import QueueError, VolumeError
 from chunkflow_py.queue.mounts import shared_file_system
+from chunkflow_py.queue.polling import polled
 from chunkflow_py.queue.protocol import Counts, DeadLetter, Message
 from chunkflow_py.store.local import absolute, make_folder
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 BATCH = 20_000  # messages of one transaction: a few megabytes
 PATIENCE_S = 60.0  # for the transactions of other processes
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.2
+PAUSES_S = 0.005, 0.2  # the first and the longest between two looks
 
 _OURS = 0x43464C51  # application_id of the file: it says CFLQ
 _OLDEST = (3, 35)  # SQLite: the first with RETURNING
@@ -206,15 +207,8 @@ class SqliteQueue:
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
         """Return up to *most* messages, each leased for *lease_s* from now."""
-        deadline = time.monotonic() + wait_s
-        pause = FIRST_PAUSE_S
-        while True:
-            messages = self._take(most, lease_s)
-            remains = deadline - time.monotonic()
-            if messages or remains <= 0 or not self._waits:
-                return messages
-            time.sleep(min(pause, remains))
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+        wait_s = wait_s if self._waits else 0.0
+        return polled(lambda: self._take(most, lease_s), wait_s, PAUSES_S)
 
     def _take(self, most: int, lease_s: float) -> list[Message]:
         if most < 1:
