@@ -27,6 +27,7 @@ class TestMemoryQueue(QueueContract):
 
 def test_it_does_what_the_model_does():
     """No order of calls, and no time between them, makes a difference to a simple model."""
+    first = next(NUMBERS)
 
     def open_queue(clock):
         return MemoryQueue(f"model-{next(NUMBERS)}", create=True, clock=clock)
@@ -34,6 +35,7 @@ def test_it_does_what_the_model_does():
     run_state_machine_as_test(
         lambda: QueueModel(open_queue), settings=settings(max_examples=60, stateful_step_count=30)
     )
+    assert next(NUMBERS) - first > 60, "each sequence of calls has had a queue of its own"
 
 
 def test_simulated_time():

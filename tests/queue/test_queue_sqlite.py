@@ -46,6 +46,7 @@ def test_it_does_what_the_model_does(tmp_path):
     run_state_machine_as_test(
         lambda: QueueModel(make), settings=settings(max_examples=40, stateful_step_count=30)
     )
+    assert next(numbers) >= 40, "each sequence of calls has had a queue of its own"
 
 
 def test_a_killed_producer(queue, tmp_path):

@@ -270,6 +270,8 @@ def test_children_die_with_their_supervisor(tmp_path: Path) -> None:
         children = begun(tmp_path)
         process.kill()
         wait_for(lambda: not any(is_alive(child) for child in children))
+        assert len(children) == 2
+        assert process.wait(10) == -signal.SIGKILL
 
 
 def is_alive(process: int) -> bool:
