@@ -29,7 +29,7 @@ COMMANDS = {
 
 _CUT = {"--start": "--chunk-start", "--stop": "--chunk-stop"}
 
-# command -> older option -> option; an entry holds only where the command has no such option
+# command -> older option -> option
 OPTIONS = {
     "create-info": dict.fromkeys(("--output-layer-path", "--layer-path", "-l"), "--volume-path"),
     "delete-var": {"-c": "--var-names"},
@@ -37,14 +37,16 @@ OPTIONS = {
         "--patch-size": "--input-patch-size",
         "--patch-overlap": "--output-patch-overlap",
     },
+    "load-n5": _CUT,
     "load-precomputed": _CUT,
+    "load-tensorstore": _CUT,
     "load-volume": _CUT,
     "load-zarr": _CUT,
     "neuroglancer": {"-c": "--inputs"},
     "save-precomputed": {"--nproc": "--parallel"},
     "save-volume": {"--nproc": "--parallel"},
     "save-zarr": {"--nproc": "--parallel"},
-    "setup-env": dict.fromkeys(("--output-layer-path", "--volume-path"), "--layer-path"),
+    "setup-env": {"--output-layer-path": "--volume-path"},
 }
 
 # What there was and is not here -> what to do instead.

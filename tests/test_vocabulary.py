@@ -149,8 +149,8 @@ OLDER_OPTIONS = """
     mesh --ids --ids
     neuroglancer -c --inputs
     save-precomputed --nproc --parallel
-    setup-env --output-layer-path --layer-path
-    setup-env --volume-path --layer-path
+    setup-env --output-layer-path --volume-path
+    setup-env --layer-path --volume-path
 """
 
 

@@ -48,7 +48,7 @@ def modern_options(ctx: click.Context, command: click.Command, words: Sequence[s
     rest = list(words)
     while older and rest and rest[0].startswith("-"):
         name, value = split_word(rest[0])
-        if name in older and name not in options:
+        if name in older:
             _say(ctx, f"{command.name} {name}", older[name])
             name = older[name]
             rest[0] = name if value is None else f"{name}={value}"

@@ -2,7 +2,7 @@
 
 Example: chunkflow load-n5 -f em.n5 -p volumes/raw/s0 -s 0 0 0 -z 64 512 512 save-h5 -f cut.h5
 
-The part is what --chunk-start, --stop and --chunk-size say, else the task's box with its margin,
+The part is what --chunk-start, --chunk-stop and --chunk-size say, else the task's box with margin,
 else the whole dataset. Axes, voxel size and offset are taken from the attributes.
 """
 

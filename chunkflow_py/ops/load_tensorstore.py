@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     type=click.Choice(["image", "segmentation"]),
     help="What the voxels mean.  [default: as the array says]",
 )
-@zyx_option("--chunk-start", "--start", "-s", help="First voxel to read, global, zyx.")
-@zyx_option("--stop", "--chunk-stop", help="End of what to read, exclusive, global, zyx.")
+@zyx_option("--chunk-start", "-s", help="First voxel to read, global, zyx.")
+@zyx_option("--chunk-stop", help="End of what to read, exclusive, global, zyx.")
 @zyx_option("--chunk-size", "-z", minimum=1, help="Extent of what to read, voxels, zyx.")
 @expand_margin_option("-e")
 @channels_option("-c")
@@ -59,7 +59,7 @@ def command(
     voxel_size: tuple[float, float, float] | None,
     layer_type: Literal["image", "segmentation"] | None,
     chunk_start: Zyx | None,
-    stop: Zyx | None,
+    chunk_stop: Zyx | None,
     chunk_size: Zyx | None,
     expand_margin_size: Zyx | Literal["auto"],
     channels: tuple[int, ...] | None,
@@ -69,12 +69,12 @@ def command(
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.tensorstore_volume import loader_of, parsed_spec
 
-    spelling = ("--chunk-start", "--stop", "--chunk-size", "--expand-margin-size")
+    spelling = ("--chunk-start", "--chunk-stop", "--chunk-size", "--expand-margin-size")
     return loader_of(
         parsed_spec(spec, driver, kvstore),
         axes=axes,
         cache_bytes=cache,
-        cutout=Cutout(chunk_start, stop, chunk_size, expand_margin_size, spelling),
+        cutout=Cutout(chunk_start, chunk_stop, chunk_size, expand_margin_size, spelling),
         output_name=output_name,
         channels=channels,
         voxel_size_nm=voxel_size,

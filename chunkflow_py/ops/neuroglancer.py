@@ -88,7 +88,6 @@ class Neuroglancer:
 @click.option(
     "--inputs",
     "-i",
-    "-c",
     type=ItemNames("in"),
     default="chunk",
     show_default=True,

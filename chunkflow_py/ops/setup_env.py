@@ -33,7 +33,7 @@ _LEVEL = click.IntRange(min=0, max=16)
 @zyx_option("--volume-start", required=True, help="First voxel of the output, mip 0, zyx.")
 @zyx_option("--volume-stop", help="End of the output (exclusive), voxels of mip 0, zyx.")
 @zyx_option("--volume-size", "-s", minimum=1, help="Extent of the output, voxels of mip 0, zyx.")
-@click.option("--volume-path", "--layer-path", "--output-layer-path", "-l", required=True,
+@click.option("--volume-path", "--layer-path", "-l", required=True,
               help="Volume to make, such as file://out or gs://bucket/affinity.")  # fmt: skip
 @click.option("--max-ram-size", "-r", type=click.FloatRange(min=0, min_open=True), default=15,
               show_default=True, help="Memory of a worker, GB.")  # fmt: skip

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.params import NUMBERS, input_option, is_dry_run, output_option
+from chunkflow_py.params import NUMBERS, floats_option, input_option, is_dry_run, output_option
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def _teasar_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "--output-path",
     help="URL of a precomputed volume, or of a folder, to write fragments to.  [default: none]",
 )
+@floats_option("--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: chunk's]")
 @_teasar_options
 @click.option(
     "--max-paths", type=click.IntRange(min=1), help="Most branches of an object.  [default: all]"
@@ -103,12 +104,17 @@ def _teasar_options(function: Callable[..., Any]) -> Callable[..., Any]:
     help="Fill holes in objects before; labels inside of them are lost.",
 )
 def command(
-    input_name: str, output_name: str, output_path: str | None, **settings: Any
+    input_name: str,
+    output_name: str,
+    output_path: str | None,
+    voxel_size: tuple[float, float, float] | None,
+    **settings: Any,
 ) -> Skeletonizer:
     """Take the options; a dry run writes no fragments."""
     from chunkflow_py.segmentation.skeletonize import SkeletonFragments, Skeletonizer
     from chunkflow_py.volume.location import Location
 
+    settings["voxel_size_nm"] = voxel_size
     if output_path is None or is_dry_run():
         return Skeletonizer(input_name, output_name, settings)
     place = Location.parse(output_path).store_url

@@ -46,6 +46,7 @@ def create_skeletons(
     dust_threshold: int = 1000,
     fill_holes: bool = False,
     fix_branching: bool = True,
+    voxel_size_nm: tuple[float, float, float] | None = None,
     **teasar: float | None,
 ) -> dict[int, Skeleton]:
     """Return the centre line of each object.
@@ -58,6 +59,7 @@ def create_skeletons(
         dust_threshold: pieces of no more voxels than this are left out.
         fill_holes: fill holes in objects before; labels that lie in them are lost.
         fix_branching: let branches leave where they should, at the cost of time.
+        voxel_size_nm: instead of the chunk's, zyx.
         teasar: parameters of kimimaro: ``scale``, ``const``, ``pdrf_scale``, ... (nanometres);
             those that are ``None`` are left to it.
 
@@ -71,7 +73,7 @@ def create_skeletons(
     inside = task_box(chunk, box)
     have = inside.grow((0, 0, 0), (1, 1, 1)).intersection(chunk.bbox)
     labels = labels_of(chunk)[have.slices(chunk.voxel_offset)]
-    unit = np.array(chunk.voxel_size_nm[::-1], np.float64)
+    unit = np.array((voxel_size_nm or chunk.voxel_size_nm)[::-1], np.float64)
     found = kimimaro.skeletonize(
         labels.T,  # x, y, z; copied there
         teasar_params={
@@ -176,7 +178,7 @@ class SkeletonFragments(Skeletonizer):
 
     def prepare(self, outline: Any) -> None:
         """Take the voxel size from the line (an `Outline`)."""
-        self._known_nm = outline.voxel_size_nm
+        self._known_nm = self.settings.get("voxel_size_nm") or outline.voxel_size_nm
 
     def create_output(self) -> str | None:
         """Name the folder in the info file of the volume; return it if it is new."""
@@ -197,7 +199,8 @@ class SkeletonFragments(Skeletonizer):
         task = super().__call__(task)
         chunk = task.chunk(self.input_name)
         if self._folder is None:
-            self._folder = self._open(chunk.voxel_size_nm)[0]
+            size_nm = self.settings.get("voxel_size_nm") or chunk.voxel_size_nm
+            self._folder = self._open(size_nm)[0]
         box = xyz(task_box(chunk, task.bbox))
         skeletons: dict[int, Skeleton] = task[self.output_name]
         task.written += self._folder.put(

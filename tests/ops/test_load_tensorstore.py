@@ -71,7 +71,11 @@ def test_a_task_reads_its_part_of_a_precomputed_volume():
         ("-d zarr3 -k em.zarr -c 1 -v 40 8 4", ARRAY[1:], (40, 8, 4)),
         ("-d zarr3 -k em.zarr --axes czxy", ARRAY.swapaxes(2, 3), (1, 1, 1)),
         ("-d n5 -k em.n5 --cache 1000000", ARRAY[0], (40, 8, 4)),
-        ("-d n5 -k em.n5 --start 1 2 3 --stop 4 5 6", ARRAY[0, 1:4, 2:5, 3:6], (40, 8, 4)),
+        (
+            "-d n5 -k em.n5 -s 1 2 3 --chunk-stop 4 5 6",
+            ARRAY[0, 1:4, 2:5, 3:6],
+            (40, 8, 4),
+        ),
         ("--spec spec.json", ARRAY[0, :, 1], (1, 1, 1)),
         ("--spec zarr3://file://FOLDER/em.zarr/", ARRAY, (1, 1, 1)),
     ],
@@ -132,7 +136,7 @@ def test_two_options_that_say_the_same_are_refused():
         ("-d nonsense -k em", 1, "not a registered TensorStore driver"),
         ("-d zarr3 -k em.zarr --axes zyx", 1, "name each by --axes"),
         ("-d zarr3 -k em.zarr -c 2", 1, "has channels 0 to 1, but channel 2"),
-        ("-d n5 -k em.n5 --start 0 0 9 --chunk-size 1 1 9", 1, "reaches outside"),
+        ("-d n5 -k em.n5 --chunk-start 0 0 9 --chunk-size 1 1 9", 1, "reaches outside"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(options, code, message):

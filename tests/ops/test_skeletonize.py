@@ -46,6 +46,15 @@ def test_the_line_lies_in_the_middle():
     assert np.array_equal(array, before)
 
 
+def test_another_voxel_size_may_be_said():
+    """--voxel-size is taken instead of the chunk's."""
+    chunk = rods()
+    other = Chunk(chunk.array, chunk.voxel_offset, (1, 1, 1), "segmentation")
+    said = skeletonize(other, voxel_size_nm=(20.0, 20.0, 20.0), **SETTINGS)
+    for label, line in skeletonize(chunk, **SETTINGS).items():
+        np.testing.assert_array_equal(said[label].vertices_nm, line.vertices_nm)
+
+
 def test_neighbours_meet_at_the_same_point():
     """Fragments of two tasks share exactly one vertex of an object, on the plane of both."""
     chunk = rods()

@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Commands that are being written. One that exists must leave this list, which shrinks to nothing.
-AWAITED = set(
-    """
-
-    """.split()  # noqa: SIM905
-)
+AWAITED: frozenset[str] = frozenset()
 
 # Plugins by the name after `plugin -f`; their arguments, where the vocabulary or published lines
 # give any, with a value of each.
@@ -34,7 +30,7 @@ PLUGINS = {
     "print-max-id": "",
     "rescale-intensity": "low=3;high=200",
     "save-nrrd": "file_name=a.nrrd",
-    "skeletonize": "output_path=file:///tmp/skeletons",
+    "skeletonize": "voxel_size=(40,4,4);output_path=file:///tmp/skeletons",
     "statistics": "",
     "stretch-intensity": "min_threshold=10;max_threshold=200",
     "transpose": "",
