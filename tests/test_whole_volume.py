@@ -126,14 +126,20 @@ def test_it_goes_on(tmp_path):
     np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, array)
 
 
+def all_seven(folder):
+    """Return the address of another volume, whose voxels are all 7."""
+    other = f"zarr://{folder}/other"
+    seven = np.full((2, *BOUNDS.size), 7, np.uint16)
+    create_volume(replace(SPEC, encoding=None), other).write(Chunk(seven, BOUNDS.start))
+    return other
+
+
 @pytest.mark.parametrize("scheme", list(FORMATS))
 def test_another_copy_is_not_gone_on_with(tmp_path, scheme):
     """A target that is filled from elsewhere is refused; --overwrite replaces it."""
     source, target = address(tmp_path, "h5", "source"), address(tmp_path, scheme)
     array = filled(source)
-    other = f"zarr://{tmp_path}/other"
-    seven = np.full((2, *BOUNDS.size), 7, np.uint16)
-    create_volume(replace(SPEC, encoding=None), other).write(Chunk(seven, BOUNDS.start))
+    other = all_seven(tmp_path)
     assert run("convert", other, target).exit_code == 0
     before = open_volume(target).read(BOUNDS).array
     done = run("convert", source, target)
@@ -171,9 +177,7 @@ def test_an_interrupted_overwriting_begins_again(tmp_path, scheme):
     """What was being overwritten holds blocks of two volumes, so that no copy goes on with it."""
     source, target = address(tmp_path, "h5", "source"), address(tmp_path, scheme)
     array = filled(source)
-    other = f"zarr://{tmp_path}/other"
-    seven = np.full((2, *BOUNDS.size), 7, np.uint16)
-    create_volume(replace(SPEC, encoding=None), other).write(Chunk(seven, BOUNDS.start))
+    other = all_seven(tmp_path)
     assert run("convert", other, target).exit_code == 0
     tasks = run_all(Conversion(source, target, task_size=Zyx(8, 16, 16), overwrite=True).line())
     tasks.close()  # before the first task

@@ -160,28 +160,14 @@ def files(folder):
             if path.is_file()}  # fmt: skip
 
 
+NETWORK_WORDS = shlex.split("inference -s 4 8 16 -v 1 2 4 -c 1 --device cpu")
+
+
 def test_same_bytes_and_one_network_a_worker(tmp_path, raw, cluster):
     """The line gives the bytes of a plain one; a worker loads the network once for its tasks."""
     (tmp_path / "same.py").write_text(NETWORK.format(path=str(tmp_path / "made")))
-    network = [
-        "inference",
-        "--framework",
-        "pytorch",
-        "-s",
-        "4",
-        "8",
-        "16",
-        "-v",
-        "1",
-        "2",
-        "4",
-        "-c",
-        "1",
-        "--device",
-        "cpu",
-        "-m",
-    ]
-    line = [[*network, str(tmp_path / "same.py")], plugin(tmp_path)]
+    network = [*NETWORK_WORDS, "--framework", "pytorch", "-m", str(tmp_path / "same.py")]
+    line = [network, plugin(tmp_path)]
     plain = [w for each in words(raw, *line, out=tmp_path / "plain.zarr") for w in each]
     with pytest.raises(SystemExit) as stop:
         main(["--quiet", *plain])
@@ -335,23 +321,7 @@ def test_two_at_once(tmp_path, raw, cluster):
 
 def test_other_profile_is_refused(tmp_path, raw, cluster):
     """A worker that would compute other bytes gets no task, and the run ends with the reason."""
-    network = [
-        "inference",
-        "--framework",
-        "identity",
-        "-s",
-        "4",
-        "8",
-        "16",
-        "-v",
-        "1",
-        "2",
-        "4",
-        "-c",
-        "1",
-        "--device",
-        "cpu",
-    ]
+    network = [*NETWORK_WORDS, "--framework", "identity"]
     home = submitted(tmp_path, words(raw, network, out=tmp_path / "a.zarr"))
     home.store.put("stages/work/profile.json", json.dumps({"device": "abacus"}).encode())
     with pytest.raises(OptionError, match="worker .* is refused: .*abacus"):
