@@ -1,0 +1,121 @@
+"""Move each T-bar to the middle of the dark spot that it belongs to.
+
+Example: chunkflow load-synapses -f tbars.h5 load-h5 -f em.h5 adjust-pre --img-threshold 60
+save-synapses -f adjusted.h5
+
+A voxel is dark if it is below --img-threshold; it is the deeper, the farther the nearest voxel is
+that is not, up to --radius. A T-bar moves to the deepest voxel within --radius of it along each
+axis, of equals to the nearest. One without a dark voxel around it, or outside of the chunk, stays
+where it is. Tasks need a margin of twice the radius: --expand-margin-size auto.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.errors import ChunkError, needs_extra
+from chunkflow_py.params import input_option, output_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.synapses import Synapses
+    from chunkflow_py.task import Task
+
+SECTION = "objects"
+
+_AT_ONCE = 2**21  # voxels of windows
+_FAR = 1e6
+
+
+def adjust_pre(
+    synapses: Synapses, image: Chunk, img_threshold: float = 60, radius: int = 4
+) -> Synapses:
+    """Return *synapses* with their T-bars in the middle of dark spots.
+
+    Args:
+        synapses: with positions in voxels of the image.
+        image: (z, y, x) or (1, z, y, x), any real dtype.
+        img_threshold: in the unit of the voxels; what is below is dark.
+        radius: how far a T-bar may move along each axis, voxels; depth is measured up to as many
+            of the shortest edge of a voxel.
+
+    Raises:
+        ChunkError: the image has several channels.
+        MissingExtraError: SciPy is not installed.
+    """
+    import numpy as np
+
+    with needs_extra("segmentation", "adjust-pre"):
+        from scipy.ndimage import distance_transform_edt
+
+    if image.channels != 1:
+        msg = f"adjust-pre reads one channel, but chunk {image.bbox} has {image.channels}"
+        raise ChunkError(msg)
+    voxels = image.array.reshape(image.size)
+    edges = np.asarray(image.voxel_size_nm) / min(image.voxel_size_nm)
+    window = (4 * radius + 1,) * 3  # where it may go, and what decides on the depth there
+    around = np.indices(window).reshape(3, -1).T - 2 * radius
+    nearest = np.argsort(np.square(around * edges).sum(axis=1), kind="stable")
+    nearest = nearest[np.abs(around[nearest]).max(axis=1) <= radius]
+    local = synapses.pre - np.asarray(image.voxel_offset)
+    rows = np.flatnonzero(np.all((local >= 0) & (local < voxels.shape), axis=1))
+    pre = synapses.pre.copy()
+    for some in np.array_split(rows, 1 + rows.size * len(around) // _AT_ONCE):
+        places = local[some, None] + around
+        outside = np.any((places < 0) | (places >= voxels.shape), axis=2)
+        places[outside] = 0
+        dark = (voxels[tuple(np.moveaxis(places, 2, 0))] < img_threshold) | outside
+        # One transform for all windows, which are too far from each other to matter.
+        depth = distance_transform_edt(dark.reshape(-1, *window), sampling=(_FAR, *edges))
+        depth = np.where(outside, -1, np.minimum(depth, radius).reshape(dark.shape))[:, nearest]
+        best = depth.argmax(axis=1)  # of equals the first, which is the nearest
+        moves = depth[np.arange(len(some)), best] > 0
+        pre[some[moves]] += around[nearest[best[moves]]]
+    return replace(synapses, pre=pre)
+
+
+@dataclass
+class Adjuster:
+    """Moves the T-bars of every task."""
+
+    input_name: str = "chunk"
+    synapses_name: str = "syns"
+    output_name: str = "syns"
+    img_threshold: float = 60
+    radius: int = 4
+
+    def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
+        """Return *box* with what decides where T-bars in it go."""
+        return box.grow((2 * self.radius,) * 3)
+
+    def __call__(self, task: Task) -> Task:
+        """Move the T-bars; a task without synapses has ``None``."""
+        from chunkflow_py.synapses import Synapses
+
+        if task[self.synapses_name] is None:
+            task[self.output_name] = None
+            return task
+        synapses = task.item(self.synapses_name, Synapses)
+        image = task.chunk(self.input_name)
+        task[self.output_name] = adjust_pre(synapses, image, self.img_threshold, self.radius)
+        return task
+
+
+@operator("compute")
+@input_option(help="Name of the image.")
+@input_option("--synapses-name", "-s", default="syns", help="Name of the synapses.")
+@output_option("--output-name", "-o", default="syns", help="Name of the result.")
+@click.option("--img-threshold", type=float, default=60, show_default=True,
+              help="Voxels below this value are dark.")  # fmt: skip
+@click.option("--radius", type=click.IntRange(min=1), default=4, show_default=True,
+              help="How far a T-bar may move along each axis, voxels.")  # fmt: skip
+def command(
+    input_name: str, synapses_name: str, output_name: str, img_threshold: float, radius: int
+) -> Adjuster:
+    """Take threshold and radius."""
+    return Adjuster(input_name, synapses_name, output_name, img_threshold, radius)

@@ -1,0 +1,83 @@
+"""Find presynaptic points (T-bars) as the peaks of a probability map.
+
+Example: chunkflow load-h5 -f tbars.h5 detect-pre-synapses --threshold-rel 0.4
+save-synapses -f tbars_found.h5
+
+A peak is above the threshold, and no voxel nearer than --min-distance along each axis is higher.
+With tasks, each T-bar belongs to the task in whose box it lies; load a margin of three distances
+(--expand-margin-size auto), and those of all tasks are those of the whole. A task without any gives
+None, which skip-none skips.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.params import input_option, output_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.points import Points
+    from chunkflow_py.segmentation.peaks import PeakDetector
+    from chunkflow_py.synapses import Synapses
+
+SECTION = "objects"
+
+
+def detect_pre_synapses(
+    chunk: Chunk, min_distance: float = 15.0, threshold_rel: float = 0.3
+) -> Synapses | None:
+    """Return the peaks of a probability map as T-bars, or ``None`` without any.
+
+    Args:
+        chunk: (z, y, x) or (1, z, y, x): a map of [0, 1], or integers of full scale.
+        min_distance: voxels along an axis within which there is one T-bar at most.
+        threshold_rel: T-bars are above it; in [0, 1], of the map's full scale.
+
+    Raises:
+        OptionError: the distance is below 1, or the threshold not in [0, 1].
+        ChunkError: there are several channels, or a voxel is NaN.
+        MissingExtraError: SciPy is not installed.
+    """
+    from chunkflow_py.segmentation.peaks import detect_peaks
+
+    return _synapses(detect_peaks(chunk, min_distance, threshold_rel))
+
+
+def _synapses(points: Points) -> Synapses | None:
+    from chunkflow_py.synapses import Synapses
+
+    if not len(points):
+        return None
+    return Synapses(
+        points.positions, voxel_size_nm=points.voxel_size_nm, pre_confidence=points.confidences
+    )
+
+
+@operator("compute")
+@input_option(help="Name of the probability map.")
+@output_option("--output-name", "-o", default="syns", help="Name of the synapses.")
+@click.option(
+    "--min-distance",
+    type=click.FloatRange(min=1),
+    default=15.0,
+    show_default=True,
+    help="Voxels along an axis within which there is one T-bar at most.",
+)
+@click.option(
+    "--threshold-rel",
+    type=click.FloatRange(0, 1),
+    default=0.3,
+    show_default=True,
+    help="T-bars are above this part of the map's full scale.",
+)
+def command(
+    input_name: str, output_name: str, min_distance: float, threshold_rel: float
+) -> PeakDetector:
+    """Take distance and threshold."""
+    from chunkflow_py.segmentation.peaks import PeakDetector
+
+    return PeakDetector(_synapses, input_name, output_name, min_distance, threshold_rel)

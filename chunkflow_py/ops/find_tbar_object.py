@@ -1,0 +1,82 @@
+"""Find the segment that each T-bar lies in.
+
+Example: chunkflow load-synapses -f synapses.h5 load-h5 -f segmentation.h5 find-tbar-object
+save-synapses -f synapses_of_cells.h5
+
+The ids are kept with the synapses (dataset object_ids in HDF5). A T-bar outside of the chunk keeps
+what was known of it, or has 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from chunkflow_py.errors import ChunkError
+from chunkflow_py.params import input_option, output_option
+from chunkflow_py.stages import operator
+
+if TYPE_CHECKING:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.synapses import Synapses
+    from chunkflow_py.task import Task
+
+SECTION = "objects"
+
+
+def find_tbar_object(synapses: Synapses, segmentation: Chunk) -> Synapses:
+    """Return *synapses* with the segment ids of their T-bars.
+
+    Args:
+        synapses: with positions in voxels of the segmentation.
+        segmentation: (z, y, x) or (1, z, y, x), integers; 0 is background.
+
+    Raises:
+        ChunkError: the chunk does not hold labels.
+    """
+    import numpy as np
+
+    from chunkflow_py.segmentation.partners import objects_at
+
+    if segmentation.dtype.kind not in "iu" or segmentation.channels != 1:
+        msg = (
+            f"find-tbar-object reads segment ids, but chunk {segmentation.bbox} is "
+            f"{segmentation.dtype} of {segmentation.channels} channels; give it a segmentation"
+        )
+        raise ChunkError(msg)
+    labels = segmentation.array.reshape(segmentation.size)
+    found = objects_at(labels, segmentation.voxel_offset, synapses.pre).astype(np.uint64)
+    if synapses.object_ids is not None:
+        box = segmentation.bbox
+        inside = np.all((synapses.pre >= box.start) & (synapses.pre < box.stop), axis=1)
+        found = np.where(inside, found, synapses.object_ids.astype(np.uint64))
+    return replace(synapses, object_ids=found)
+
+
+@dataclass
+class ObjectFinder:
+    """Finds the segments of every task's T-bars."""
+
+    input_name: str = "chunk"
+    synapses_name: str = "syns"
+    output_name: str = "syns"
+
+    def __call__(self, task: Task) -> Task:
+        """Find the segments; a task without synapses has ``None``."""
+        from chunkflow_py.synapses import Synapses
+
+        if task[self.synapses_name] is None:
+            task[self.output_name] = None
+            return task
+        synapses = task.item(self.synapses_name, Synapses)
+        task[self.output_name] = find_tbar_object(synapses, task.chunk(self.input_name))
+        return task
+
+
+@operator("compute")
+@input_option(help="Name of the segmentation.")
+@input_option("--synapses-name", "-s", default="syns", help="Name of the synapses.")
+@output_option("--output-name", "-o", default="syns", help="Name of the result.")
+def command(input_name: str, synapses_name: str, output_name: str) -> ObjectFinder:
+    """Take the names."""
+    return ObjectFinder(input_name, synapses_name, output_name)

@@ -1,0 +1,159 @@
+"""Peaks of a map: voxels that nothing in their neighbourhood exceeds, one for each flat top."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.errors import ChunkError, OptionError, needs_extra
+from chunkflow_py.points import Points
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.task import Task
+
+# In distances: to a top of equal height, to the end of that, and to what is higher than that end.
+REACH = 3
+
+
+def find_peaks(array: NDArray[Any], distance: int, threshold: float) -> NDArray[np.int64]:
+    """Return the peaks of a volume, the highest first, equal ones in raster order.
+
+    A peak is above *threshold*, and no voxel less than or as far as *distance* away along each axis
+    is higher. Of a flat top (voxels of equal value that touch) the voxel nearest to its centre
+    counts; of two tops of equal height too near to each other, the first in raster order.
+
+    Args:
+        array: (z, y, x), real, without NaN.
+        distance: at least 1, voxels.
+        threshold: in the unit of the voxels.
+
+    Returns:
+        (n, 3) positions in the array, zyx. They depend on what is within `REACH` times *distance*
+        of them, if no flat top is larger than *distance*.
+
+    Raises:
+        MissingExtraError: SciPy is not installed.
+    """
+    with needs_extra("segmentation", "the search for peaks"):
+        from scipy import ndimage
+
+    if not array.size:
+        return np.zeros((0, 3), np.int64)
+    highest = ndimage.maximum_filter(array, 2 * distance + 1, mode="nearest")
+    found = np.argwhere((array == highest) & (array > threshold))
+    found = _centres(found)
+    values = array[tuple(found.T)]
+    # The highest first; a stable sort leaves equal ones in raster order.
+    order = np.argsort(-values.astype(np.float64), kind="stable")
+    return _spaced(found[order], distance)
+
+
+def _centres(found: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return of each group of voxels that touch the one nearest to its centre, in raster order."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+    from scipy.spatial import cKDTree
+
+    if len(found) < 2:
+        return found
+    a, b = cKDTree(found).query_pairs(1, p=np.inf, output_type="ndarray").T
+    touches = coo_array((np.ones(len(a), bool), (a, b)), shape=(len(found),) * 2)
+    count, group = connected_components(touches, directed=False)
+    size = np.bincount(group, minlength=count)
+    # Whole numbers, so that it does not matter where in the volume a group lies.
+    sums = np.stack([np.bincount(group, found[:, axis], count) for axis in range(3)], axis=1)
+    off = np.square(found * size[group, None] - sums[group]).sum(axis=1)
+    first = np.lexsort((np.arange(len(found)), off, group))
+    chosen = first[np.concatenate([[True], np.diff(group[first]) > 0])]
+    return np.asarray(found[np.sort(chosen)])
+
+
+def _spaced(found: NDArray[np.int64], distance: int) -> NDArray[np.int64]:
+    """Return the points without those that are too near to an earlier one.
+
+    Whether that one itself stays does not matter, as for voxels that are higher: so what is far
+    away has no say.
+    """
+    from scipy.spatial import cKDTree
+
+    if len(found) < 2:
+        return found
+    pairs = cKDTree(found).query_pairs(distance, p=np.inf, output_type="ndarray")
+    return np.delete(found, pairs.max(axis=1), axis=0)
+
+
+def detect_peaks(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float = 0.3) -> Points:
+    """Return the peaks of a map as points with confidences, the highest first.
+
+    Args:
+        chunk: (z, y, x) or (1, z, y, x): a map of [0, 1], or integers, whose largest is 1.
+        min_distance: voxels along an axis within which there is one peak at most.
+        threshold_rel: in [0, 1]: of what stands for 1, not of the chunk's maximum, so that the
+            answer does not depend on how a volume is cut.
+
+    Raises:
+        OptionError: the distance is below 1, or the threshold not in [0, 1].
+        ChunkError: there are several channels, or a voxel is NaN.
+        MissingExtraError: SciPy is not installed.
+    """
+    if min_distance < 1 or not 0 <= threshold_rel <= 1:
+        msg = (
+            f"peaks need a min_distance of at least 1 voxel and a threshold_rel in [0, 1], got "
+            f"{min_distance} and {threshold_rel}"
+        )
+        raise OptionError(msg)
+    if chunk.channels != 1:
+        msg = f"peaks are those of one map, but chunk {chunk.bbox} has {chunk.channels} channels"
+        raise ChunkError(msg)
+    array = chunk.array.reshape(chunk.size)
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        msg = f"a voxel of chunk {chunk.bbox} is NaN; find the operator that made it"
+        raise ChunkError(msg)
+    top = float(np.iinfo(array.dtype).max) if array.dtype.kind in "iu" else 1.0
+    found = find_peaks(array, int(min_distance), threshold_rel * top)
+    confidences = np.clip(array[tuple(found.T)] / np.float32(top), 0, 1).astype(np.float32)
+    return Points(found + np.asarray(chunk.voxel_offset), chunk.voxel_size_nm, confidences)
+
+
+@dataclass
+class PeakDetector:
+    """Puts what is made of a map's peaks into every task: of those in the task's box.
+
+    A chunk that is ``None`` (a task without a result) has ``None``.
+
+    Attributes:
+        make: of the points.
+        input_name: name of the map.
+        output_name: name of the result.
+        min_distance: see `detect_peaks`.
+        threshold_rel: see `detect_peaks`.
+    """
+
+    make: Callable[[Points], Any]
+    input_name: str
+    output_name: str
+    min_distance: float
+    threshold_rel: float
+
+    def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
+        """Return *box* with what decides on a peak in it."""
+        return box.grow((REACH * int(self.min_distance),) * 3)
+
+    def __call__(self, task: Task) -> Task:
+        """Find the peaks."""
+        if task[self.input_name] is None:
+            task[self.output_name] = None
+            return task
+        points = detect_peaks(task.chunk(self.input_name), self.min_distance, self.threshold_rel)
+        task[self.output_name] = self.make(
+            points if task.bbox is None else points.inside(task.bbox)
+        )
+        return task
