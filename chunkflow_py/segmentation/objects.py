@@ -10,7 +10,7 @@ import numpy as np
 from chunkflow_py.errors import ChunkError, OptionError, VolumeError, VolumeNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from numpy.typing import NDArray
 
@@ -38,16 +38,17 @@ def mask_out(
     check_labels(labels)
     array = np.ascontiguousarray(labels)
     array = array.view(np.uint8) if array.dtype == bool else array
-    ids, sizes = fastremap.unique(array, return_counts=True)
-    gone = (sizes < least_voxels) & (ids != 0)
+    masked = array
+    if least_voxels > 1:
+        ids, sizes = fastremap.unique(array, return_counts=True)
+        small = ids[(sizes < least_voxels) & (ids != 0)]
+        masked = fastremap.mask(array, small.tolist())
     if selected is not None:
-        # As Python's integers: an id may be larger than the type of the labels holds.
-        chosen = frozenset(selected)
-        gone |= np.array([i not in chosen and i != 0 for i in ids.tolist()], bool)
-    if not gone.any():
-        return labels.copy()
-    masked: NDArray[Any] = fastremap.mask(array, ids[gone].tolist())
-    return masked.view(labels.dtype).reshape(labels.shape)
+        highest = np.iinfo(array.dtype).max  # no voxel holds an id above it
+        kept = [label for label in selected if label <= highest]
+        masked = fastremap.mask_except(masked, kept) if kept else np.zeros_like(array)
+    result: NDArray[Any] = masked.copy() if masked is array else masked
+    return result.view(labels.dtype).reshape(labels.shape)
 
 
 def read_ids(store: Store, key: str) -> frozenset[int]:
@@ -135,25 +136,29 @@ def fill_holes(labels: NDArray[Any]) -> NDArray[Any]:
     if min(labels.shape) < 3:
         return filled
     pieces, is_inner = _inner_pieces(labels == 0)
-    inner = np.flatnonzero(is_inner[pieces].ravel())
+    inner = np.flatnonzero(is_inner[pieces])
     if not len(inner):
         return filled
-    piece, touched = _neighbours(labels, pieces, inner)
-    first = np.flatnonzero(np.concatenate(([True], piece[1:] != piece[:-1])))
-    alone = np.diff(np.append(first, len(piece))) == 1
-    table = np.zeros(len(is_inner), labels.dtype)
-    table[piece[first[alone]]] = touched[first[alone]]
-    filled.ravel()[inner] = table[pieces.ravel()[inner]]
-    shared = ~np.isin(piece, piece[first[alone]])
-    if shared.any():
+    piece, flat = pieces.ravel()[inner], labels.ravel()
+    # of each piece the smallest and the largest of the labels around it
+    low = np.full(len(is_inner), flat.max(), labels.dtype)
+    high = np.full(len(is_inner), flat.min(), labels.dtype)
+    for place in _beside(inner, labels.shape):
+        has_label = flat[place] != 0
+        np.minimum.at(low, piece[has_label], flat[place][has_label])
+        np.maximum.at(high, piece[has_label], flat[place][has_label])
+    filled.ravel()[inner] = np.where(low == high, low, labels.dtype.type(0))[piece]
+    shared = inner[(low != high)[piece]]
+    if len(shared):
         ids, codes = np.unique(labels, return_inverse=True)
         codes = codes.reshape(labels.shape).astype(np.uint32)
         boxes = cc3d.statistics(codes)["bounding_boxes"]
-        for label in np.unique(touched[shared]):
+        for label in np.unique(np.concatenate([flat[p] for p in _beside(shared, labels.shape)])):
             code = int(np.searchsorted(ids, label))
-            box = boxes[code]
-            others, is_enclosed = _inner_pieces(codes[box] != code)
-            filled[box][is_enclosed[others] & (filled[box] == 0)] = label
+            if label:
+                box = boxes[code]
+                others, is_enclosed = _inner_pieces(codes[box] != code)
+                filled[box][is_enclosed[others] & (filled[box] == 0)] = label
     return filled
 
 
@@ -194,22 +199,9 @@ def _inner_pieces(background: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[
     return pieces, is_inner
 
 
-def _neighbours(
-    labels: NDArray[Any], pieces: NDArray[Any], inner: NDArray[np.int64]
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the pairs (piece of background, object) that share a face, each once, in order.
-
-    Args:
-        labels: (z, y, x).
-        pieces: (z, y, x) of the background.
-        inner: flat places of voxels of pieces that do not touch the faces of the array.
-    """
-    flat, own = labels.ravel(), pieces.ravel()[inner]
-    found = []
+def _beside(places: NDArray[np.int64], shape: tuple[int, ...]) -> Iterator[NDArray[np.int64]]:
+    """Yield the flat places of the neighbours by faces of voxels that all lie inside."""
     for axis in range(3):
-        step = int(np.prod(labels.shape[axis + 1 :]))
-        for place in (inner - step, inner + step):
-            label = flat[place]
-            found.append(np.unique(np.stack((own, label))[:, label != 0], axis=1))
-    pairs = np.unique(np.concatenate(found, axis=1), axis=1)
-    return pairs[0].astype(pieces.dtype), pairs[1].astype(labels.dtype)
+        step = int(np.prod(shape[axis + 1 :]))
+        yield places - step
+        yield places + step
