@@ -72,8 +72,8 @@ def grey(array: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.uint8]:
     low, high = limits
     if array.dtype == np.uint8 and limits == (0, 255):
         return array
-    scaled = (np.nan_to_num(array.astype(np.float64)) - low) * (255 / (high - low))
-    return np.rint(np.clip(scaled, 0, 255)).astype(np.uint8)
+    finite = np.nan_to_num(array.astype(np.float64), nan=low, posinf=high, neginf=low)
+    return np.rint(np.clip((finite - low) * (255 / (high - low)), 0, 255)).astype(np.uint8)
 
 
 def colours_of_channels(array: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.uint8]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-AT_MOST = 50_000  # annotations that the page handles; they are part of its state
+AT_MOST = 25_000  # points, and lines, that the page handles; they are part of its state
 
 # Points and the begin of lines (pre) are yellow, the end of lines (post) is cyan.
 SHADER = """
@@ -65,12 +65,12 @@ def _annotation_layer(
 ) -> Any:
     import neuroglancer
 
-    if len(points) + len(begins) > AT_MOST:
+    if max(len(points), len(begins)) > AT_MOST:
         logger.warning(
             "%s has %d points and %d lines; the page shows the first %d of each",
-            name, len(points), len(begins), AT_MOST // 2,
+            name, len(points), len(begins), AT_MOST,
         )  # fmt: skip
-        points, begins, ends = (each[: AT_MOST // 2] for each in (points, begins, ends))
+        points, begins, ends = (each[:AT_MOST] for each in (points, begins, ends))
     annotations: list[Any] = [
         neuroglancer.LineAnnotation(id=f"line{n}", point_a=a, point_b=b)
         for n, (a, b) in enumerate(zip(begins[:, ::-1], ends[:, ::-1], strict=True))

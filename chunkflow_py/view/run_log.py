@@ -11,6 +11,7 @@ import logging
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import ChunkflowError, VolumeError, VolumeNotFoundError, needs_extra
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TOTAL = "all operators"
+AT_ONCE = 1024  # logs that are on their way together
 COLUMNS = ("operator", "tasks", "total", "share", "mean s", "min s", "max s", "Mvoxel/s")
 
 
@@ -136,6 +138,7 @@ def read_logs(url: str, output_size: Zyx | None = None) -> RunLog:
     """
     store = open_store(url)
     keys = sorted(key for key in store.list() if key.endswith(".json"))
+    remaining = iter(keys)
     if not keys:
         msg = (
             f"there are no logs in {url}; they are files such as 0-64_0-512_0-512.json, which "
@@ -145,12 +148,13 @@ def read_logs(url: str, output_size: Zyx | None = None) -> RunLog:
     found = RunLog()
     voxels = None if output_size is None else output_size.product()
     with ThreadPoolExecutor(min(store.connections, 16), thread_name_prefix="log") as pool:
-        for key, data in zip(keys, pool.map(store.get, keys), strict=True):
-            try:
-                found.add(json.loads(data or b""), voxels)
-            except (ValueError, RecursionError) as error:  # of JSON, of UTF-8, ours
-                found.malformed[key] = str(error)
-                logger.warning("%s in %s is left out, as it is no log: %s", key, url, error)
+        while batch := list(islice(remaining, AT_ONCE)):
+            for key, data in zip(batch, pool.map(store.get, batch), strict=True):
+                try:
+                    found.add(json.loads(data or b""), voxels)
+                except (ValueError, RecursionError) as error:  # of JSON, of UTF-8, ours
+                    found.malformed[key] = str(error)
+                    logger.warning("%s in %s is left out, as it is no log: %s", key, url, error)
     if not found.tasks:
         key, reason = next(iter(found.malformed.items()))
         msg = f"none of the {len(keys)} files in {url} is a log; {key}: {reason}"

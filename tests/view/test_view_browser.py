@@ -128,8 +128,8 @@ def test_voxels_are_seen_where_they_lie_and_as_what_they_are(server, browser):
 
 
 def mesh_folder(folder):
-    """Write a mesh of segment 7, the square, as Neuroglancer's legacy meshes are."""
-    corners = START + np.array([(z, y, x) for z in (0, 4) for y in (4, 10) for x in (6, 14)])
+    """Write a mesh of segment 7, the square and 2 voxels more along x, as legacy meshes are."""
+    corners = START + np.array([(z, y, x) for z in (0, 4) for y in (4, 10) for x in (6, 16)])
     faces = [(0, 1, 3), (0, 3, 2), (4, 5, 7), (4, 7, 6), (0, 1, 5), (0, 5, 4)]
     faces += [(2, 3, 7), (2, 7, 6), (0, 2, 6), (0, 6, 4), (1, 3, 7), (1, 7, 5)]
     vertices = (corners * SIZE_NM)[:, ::-1].astype("<f4")
@@ -150,12 +150,18 @@ def test_objects_are_seen_where_they_lie(server, browser, tmp_path):
     synapses = Synapses(voxels[:1], voxels[1:2], np.array([0]), size)
     skeleton = Skeleton.of(voxels * SIZE_NM, [(0, 2), (2, 1)])
     meshes = mesh_folder(tmp_path / "meshes")
-    made = tmp_path / "made"
+    wider = (-6, 0, -4, 6)
+    made, volume = f"{tmp_path}/made", f"{tmp_path}/volume"
     labels = box(7, 0, np.uint64, np.s_[1:3, 4:10, 6:14])  # a mesh is open where the chunk ends
     np.save(tmp_path / "labels.npy", labels.array)
-    line = "--quiet load-npy -f {}/labels.npy -t 100 200 300 -s 40 8 8 mesh -f 1 -o {} --manifest"
-    done = CliRunner().invoke(cli, line.format(tmp_path, made).split())
-    assert done.exit_code == 0, done.output
+    load = f"load-npy -f {tmp_path}/labels.npy -t 100 200 300 -s 40 8 8"
+    for line in (
+        f"{load} mesh -f 1 -o {made} --manifest",
+        f"{load} save-precomputed -v {volume} mesh -f 1 -o {volume}",
+        f"mesh-manifest -v {volume} --multires",
+    ):
+        done = CliRunner().invoke(cli, ["--quiet", *line.split()])
+        assert done.exit_code == 0, done.output
     seen, expected = {}, {}
     show(server, browser, {"points": points})
     expected["points"] = (-6, 1, -4, 5)  # a marker of 8 pixels is a voxel wide
@@ -166,14 +172,15 @@ def test_objects_are_seen_where_they_lie(server, browser, tmp_path):
     expected["post"] = (0, 1, 4, 5)
     seen["post"] = look(browser, of_colour((0, 255, 255)), expected["post"])
     in_space = {
-        "skeleton": ({"skeleton": {7: skeleton}}, {}),
-        "mesh of a segmentation": ({"labels": labels}, {"segments": (7,)}),
-        "mesh of a folder": ({"labels": labels}, {"segments": (7,), "mesh_path": meshes}),
-        "meshes alone": ({}, {"mesh_path": meshes}),
-        "meshes of the mesh command": ({}, {"mesh_path": str(made)}),
+        "skeleton": ({"skeleton": {7: skeleton}}, {}, EDGES),
+        "mesh of a segmentation": ({"labels": labels}, {"segments": (7,)}, EDGES),
+        "mesh of a folder": ({"labels": labels}, {"segments": (7,), "mesh_path": meshes}, wider),
+        "meshes alone": ({}, {"mesh_path": meshes}, wider),
+        "meshes of the mesh command": ({}, {"mesh_path": made}, EDGES),
+        "in levels of detail": ({}, {"mesh_path": volume}, EDGES),
     }
-    for name, (items, more) in in_space.items():
+    for name, (items, more, wanted) in in_space.items():
         show(server, browser, items, "3d", **more)
-        expected[name] = EDGES
-        seen[name] = look(browser, saturated, EDGES)
+        expected[name] = wanted
+        seen[name] = look(browser, saturated, wanted)
     assert seen == expected
