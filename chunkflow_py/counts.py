@@ -256,3 +256,10 @@ def coverage(regions: Iterable[Region], domain: BoundingBox) -> float:
         voxels += region.bbox.intersection(domain).voxels
         times.add(region.time)
     return voxels / (domain.voxels * max(1, len(times))) if domain.voxels else 1.0
+
+
+def told(about: Mapping[str, Any]) -> str:
+    """Return ``tasks`` and ``coverage`` in words, such as ``8 tasks, all of the volume``."""
+    tasks, covered = about["tasks"], about["coverage"]
+    share = {None: "", 1: ", all of the volume"}.get(covered, f", {covered or 0:.4g} of the volume")
+    return f"{tasks} {'task' if tasks == 1 else 'tasks'}{share}"

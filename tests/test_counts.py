@@ -14,6 +14,7 @@ from chunkflow_py.counts import (
     check_tasks,
     counted_region,
     coverage,
+    told,
 )
 from chunkflow_py.errors import GeometryError, VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
@@ -100,3 +101,5 @@ def test_coverage():
     assert coverage([LEFT], domain) == 0.5
     assert coverage([LEFT, RIGHT], domain) == 1
     assert coverage([LEFT, RIGHT, Region.parse("t1_0-4_0-4_0-4")], domain) == 0.75
+    assert told({"tasks": 1, "coverage": 0.5}) == "1 task, 0.5 of the volume"
+    assert told({"tasks": 2, "coverage": None}) == "2 tasks"

@@ -58,7 +58,7 @@ def test_tasks_add_up_to_the_volume(raw, tmp_path):
         )
     file = tmp_path / "statistics.json"
     table = run("sum-statistics", tmp_path / "s1", "-o", file).splitlines()
-    assert table[0] == "48 tasks, 1 of the volume; uint8 voxels"
+    assert table[0] == "48 tasks, all of the volume; uint8 voxels"
     assert table[2].split()[:2] == ["0", "1680"]
     run("load-h5", "-f", path, "inference", "--framework", "identity", "-c", 2, "-s", 4, 8, 8,
         "-v", 1, 2, 2, "--num-input-channels", 2, "--normalize", "zscore",

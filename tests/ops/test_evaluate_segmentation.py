@@ -162,7 +162,7 @@ def test_tables_of_tasks_add_up_to_the_volume(tmp_path: Path) -> None:
         assert found.pop("coverage") == 1
         assert found == {key: value for key, value in expected.items() if key != "bbox"}
     table = CliRunner().invoke(cli, words[:2]).stdout.splitlines()
-    assert table[0] == "16 tasks, 1 of the volume"
+    assert table[0] == "16 tasks, all of the volume"
     assert table[-1] == f"4 segments, 3 bodies, {np.count_nonzero(truth.array)} voxels"
 
 

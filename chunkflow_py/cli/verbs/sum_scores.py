@@ -27,6 +27,7 @@ def command(url: str, as_json: bool, **options: Any) -> Callable[[], None]:
     """Take the options; the tables are read when the verb acts."""
 
     def act() -> None:
+        from chunkflow_py.counts import told
         from chunkflow_py.segmentation.contingency import read_tables
         from chunkflow_py.segmentation.evaluate import score
         from chunkflow_py.segmentation.evaluate_objects import score_table
@@ -36,8 +37,6 @@ def command(url: str, as_json: bool, **options: Any) -> Callable[[], None]:
         if as_json:
             click.echo(json.dumps(about | scores))
             return
-        covered = about["coverage"]
-        share = "" if covered is None else f", {covered:.4g} of the volume"
-        click.echo(score_table(scores, f"{about['tasks']} tasks{share}"))
+        click.echo(score_table(scores, told(about)))
 
     return act

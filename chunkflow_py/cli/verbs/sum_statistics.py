@@ -9,6 +9,7 @@ Example: chunkflow sum-statistics raw-statistics --output statistics.json
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +19,8 @@ from chunkflow_py.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
 
 
 @verb
@@ -34,6 +37,7 @@ def command(
     wanted = None if percentiles is None else _percentiles(percentiles)
 
     def act() -> None:
+        from chunkflow_py.counts import told
         from chunkflow_py.intensity.histogram import PERCENTILES
         from chunkflow_py.intensity.statistics import VolumeStatistics, statistics_document, table
         from chunkflow_py.store.local import write_whole
@@ -41,14 +45,14 @@ def command(
         histogram, about = VolumeStatistics(url).whole()
         document = statistics_document(histogram, wanted or PERCENTILES)
         if output is not None:
+            if (about["coverage"] or 1) < 1:
+                logger.warning("%s holds statistics of %s", output, told(about))
             write_whole(output, (json.dumps(document, indent=2) + "\n").encode())
         if as_json:
             more = {"not_finite": histogram.not_finite, **about}
             click.echo(json.dumps(document | {"counted": more}))
             return
-        covered = about["coverage"]
-        share = "" if covered is None else f", {covered:.4g} of the volume"
-        click.echo(f"{about['tasks']} tasks{share}; {about['dtype']} voxels")
+        click.echo(f"{told(about)}; {about['dtype']} voxels")
         click.echo(table(document["channels"]))
         if histogram.not_finite:
             click.echo(f"{histogram.not_finite} voxels are NaN or infinite and do not count")
