@@ -1,4 +1,4 @@
-"""Find the postsynaptic points of T-bars as the peaks of a probability map.
+"""Find the postsynaptic points of T-bars as peaks of a probability map.
 
 Example: chunkflow load-synapses -f tbars.h5 load-h5 -f post_map.h5 detect-post-synapses
 save-synapses -f synapses.h5

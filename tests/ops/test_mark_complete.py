@@ -50,3 +50,20 @@ def test_a_line_without_boxes_is_refused(tmp_path):
     result = run(*TASKS, "create-chunk", "save-h5", "-f", tmp_path / "a", "mark-complete", "-p",
                  tmp_path / "a", "-s", ".h5")  # fmt: skip
     assert (result.exit_code, "where save-h5 writes already" in result.output) == (2, True)
+
+
+@pytest.mark.aws
+def test_marks_in_a_bucket(s3):
+    """Marks on S3 steer the next run, and cleanup takes them away."""
+    mark = ["mark-complete", "-p", f"{s3.url}/done-"]
+    skip = ["skip-task-by-file", "-p", f"{s3.url}/done-"]
+    result = run(*TASKS, *skip, "-m", "missing", "-a", 1, *mark)
+    assert result.exit_code == 0, result.output
+    assert not list(open_store(s3.url).list())
+    result = run(*TASKS, *skip, *mark)
+    assert result.exit_code == 0, result.output
+    assert sorted(open_store(s3.url).list()) == [f"done-0-1_0-1_{x}-{x + 1}" for x in range(3)]
+    result = run(*TASKS, *skip, *mark, "-s", "-twice")
+    assert result.exit_code == 0, result.output
+    result = run("cleanup", "-d", s3.url, "-m", "empty")
+    assert f"removed 3 files of {s3.url}; 0 are left" in result.output
