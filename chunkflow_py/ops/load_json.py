@@ -48,6 +48,11 @@ class JsonLoader:
     output_name: str = "dict"
     thread_safe: bool = field(default=True, init=False)
 
+    @property
+    def origin(self) -> str:
+        """The file or files, which nothing of the line may replace."""
+        return self.files.place
+
     def __call__(self, task: Task) -> Task:
         """Read the file."""
         content = parse_json(self.files.read(task.region), self.files.url(task.region))

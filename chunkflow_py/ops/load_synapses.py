@@ -53,6 +53,11 @@ class SynapseLoader:
     output_name: str = "syns"
     thread_safe: bool = field(default=True, init=False)
 
+    @property
+    def origin(self) -> str:
+        """The file or files, which nothing of the line may replace."""
+        return self.files.place
+
     def prepare(self, outline: Outline) -> None:
         """Refuse a line without the boxes that are needed."""
         if self.remove_outside and not (outline.has_tasks or self.set_bbox):

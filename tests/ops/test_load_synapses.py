@@ -89,6 +89,8 @@ def test_failures_are_one_sentence(tmp_path):
     tasks = ("generate-tasks", "-c", 1, 1, 1, "-s", 0, 0, 0, "-z", 1, 1, 2)
     result = run(*tasks, "load-synapses", "-f", tmp_path / "s.h5", "save-synapses", "-f", "o.h5")
     assert (result.exit_code, "which each of the 2 tasks" in result.output) == (2, True)
+    result = run("load-synapses", "-f", tmp_path / "s.h5", "save-synapses", "-f", tmp_path / "s.h5")
+    assert (result.exit_code, "which load-synapses reads" in result.output) == (2, True)
     result = run("create-chunk", "save-synapses", "-i", "chunk", "-f", tmp_path / "o.h5")
     assert (result.exit_code, "'chunk' is a chunk, not Synapses" in result.output) == (1, True)
     (tmp_path / "s.json").write_text("[{}]")
