@@ -166,6 +166,10 @@ class AxisType(click.IntRange):
             self.fail(f"{value!r} is not a valid integer; give three, for z, y and x", param, ctx)
         return int(super().convert(value, param, ctx))
 
+    def _describe_range(self) -> str:
+        """Return what the help says of it; click would say ``x<=None`` of any number."""
+        return "" if self.min is None and self.max is None else super()._describe_range()
+
 
 BBOX = BoxType()
 NAMES = NamesType()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from vocabulary import AWAITED, COMMANDS, NOT_HERE, OPTIONS, PLUGINS, Row
-from vocabulary.cases import CASES
+from vocabulary.cases import CASES, NOT_RUN
 
 from chunkflow_py import older_names
 from chunkflow_py.cli import catalog
@@ -189,6 +190,16 @@ def test_older_options_are_read(line: str) -> None:
 # --- what commands do -----------------------------------------------------------------------------
 
 
+THINGS = """
+import numpy as np
+from chunkflow_py import Points, Synapses
+
+def execute():
+    places = np.array([[1, 2, 3], [9, 9, 9]])
+    return Points(places), Synapses(places, places + 1, np.array([0, 1]), (8, 8, 8))
+"""
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Return a folder of small files, and their arrays."""
@@ -212,6 +223,19 @@ def data(tmp_path_factory):
         outcome("load-h5 -f mask.h5 save-precomputed -v file://mask")
         outcome("create-chunk -p zero save-h5 -f zeros.h5")
         outcome("generate-tasks -c 4 3 8 -s 2 4 6 -z 4 6 8 -f tasks.npy")
+        outcome("load-h5 -f image.h5 save-zarr -s nested.zarr --path deep/em")
+        outcome("load-h5 -f image.h5 create-info -v file://levels -b 4 6 8 -m 1 -s 40 4 4")
+        outcome("load-h5 -f image.h5 save-precomputed -v file://levels")
+        outcome("load-h5 -f image.h5 downsample-upload -v file://levels -p 2")
+        Path("em/blackout_section_ids.json").write_text('{"section_ids": [3]}')
+        Path("digits").mkdir()
+        for z in range(4):
+            shutil.copy(f"sections/{z + 2:05}.png", f"digits/em{z:03}.png")
+        Path("flags").mkdir()
+        for name, text in (("empty.f", ""), ("full.f", "x"), ("other", "")):
+            Path("flags", name).write_text(text)
+        Path("things.py").write_text(THINGS)
+        outcome("plugin -f things -o p,syns save-synapses -i syns -f syns_0-4_0-4_0-4.h5")
         Path("done_2-6_4-7_6-14.txt").touch()
         Path("null.json").write_text("null")
         Path("some.json").write_text('{"a": [1]}')
@@ -240,3 +264,29 @@ def test_a_command_does_the_documented_thing(line, check, data, tmp_path, monkey
     shutil.copytree(folder, tmp_path / "data")
     monkeypatch.chdir(tmp_path / "data")
     assert check(outcome(line), arrays)
+
+
+def test_every_option_is_used():
+    """Each option stands in a line that runs here or among the published ones, or says why not."""
+    published = (Path(__file__).parent / "published" / "lines.txt").read_text(encoding="utf-8")
+    lines = [line for line in published.replace("\\\n", " ").splitlines() if line[:1] not in "#="]
+    used = set()
+    for line in [*(line for line, _ in CASES), *filter(None, lines)]:
+        command, by_name = "", {}
+        for word in shlex.split(line):
+            name = older_names.COMMANDS.get(word, word)
+            if name in COMMANDS:
+                command = name
+                by_name = {
+                    o: p for p in catalog.load(name).params for o in (*p.opts, *p.secondary_opts)
+                }
+            spelled = word.partition("=")[0]
+            option = by_name.get(older_names.OPTIONS.get(command, {}).get(spelled, spelled))
+            used |= {(command, option.name)} if option and word.startswith("-") else set()
+    unused = {
+        str(row)
+        for row in OPTIONS
+        if (row.command, option_of(row).name) not in used
+        and not {row.command, *row.spellings} & {*NOT_RUN}
+    }
+    assert not unused

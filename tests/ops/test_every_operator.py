@@ -51,6 +51,7 @@ def test_help_shows_summary_and_example(name):
     text = " ".join(result.output.split())
     assert catalog.describe(name).summary in text
     assert f"Usage: cli {name}" in text
+    assert "None]" not in text, "a range or a default that is none"
     assert re.search(rf"Example: chunkflow .*\b{name}\b", text)
 
 
