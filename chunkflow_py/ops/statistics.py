@@ -34,11 +34,8 @@ def statistics(chunk: Chunk) -> dict[str, Any]:
     Returns:
         Of labels ``objects``, ``min_id``, ``max_id`` (``None`` without an object) and
         ``background``, the voxels that are 0. Of grey values ``channels``: for each ``count``,
-        ``mean``, ``std``, ``min``, ``max``, ``percentiles``, of the finite voxels; percentiles of
-        integers are exact, of floats to a thousandth of their span.
-
-    Raises:
-        ChunkError: there are more than 65 536 grey values from the least to the largest integer.
+        ``mean``, ``std``, ``min``, ``max``, ``percentiles``, of the finite voxels; percentiles are
+        exact, of floats and of integers more than 65 536 apart to a thousandth of their span.
     """
     import numpy as np
 
@@ -59,11 +56,10 @@ def statistics(chunk: Chunk) -> dict[str, Any]:
             "max_id": int(ids[-1]) if len(ids) else None,
             "background": int(array.size - np.count_nonzero(array)),
         }
-    bins = None
-    if array.dtype.kind == "f":
-        finite = array[np.isfinite(array)]
-        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-        bins = Bins(low, high if high > low else low + 1, 1000)
+    finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    by_value = array.dtype.kind != "f" and high - low < 2**16
+    bins = None if by_value else Bins(low, high if high > low else low + 1, 1000)
     return {"channels": histogram_of(array, bins=bins, per_section=False).statistics()}
 
 

@@ -18,6 +18,8 @@ def test_of_an_image():
     (real,) = statistics(Chunk(array / 8))["channels"]
     assert (real["min"], real["mean"]) == (0, 11.5 / 8)
     assert abs(real["percentiles"]["95"] - np.percentile(array / 8, 95)) < 0.2
+    (wide,) = statistics(Chunk(array.astype(np.uint32) * 100_000, kind="image"))["channels"]
+    assert (wide["max"], wide["mean"]) == (2_300_000, 1_150_000)
     (flat,) = statistics(Chunk(np.full((1, 1, 3), 0.25, np.float32)))["channels"]
     assert (flat["std"], flat["percentiles"]["50"]) == (0, 0.25)
 
