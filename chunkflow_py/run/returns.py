@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
@@ -42,7 +43,7 @@ TRIES = 3  # of giving back; then the lease ends by itself
 PAUSE_S = 1.0
 
 
-class _Batches:
+class _Batches(ABC):
     """A thread that takes all that has come up at once."""
 
     def __init__(self, name: str, on_error: Callable[[Exception], None]) -> None:
@@ -89,8 +90,9 @@ class _Batches:
                     self._busy = False
                     self._changed.notify_all()
 
+    @abstractmethod
     def _do(self, batch: list[Any]) -> None:
-        raise NotImplementedError
+        """Do all of it; called in the thread."""
 
 
 @dataclass(frozen=True, slots=True)
