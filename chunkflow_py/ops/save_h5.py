@@ -1,9 +1,10 @@
-"""Save a chunk to an HDF5 file.
+"""Save a chunk, or synapses or points, to an HDF5 file.
 
 Example: chunkflow create-chunk save-h5 -f chunk.h5
 
 A name without an extension is a prefix: the task 0-64_0-256_0-256 writes `-f out_` to
-out_0-64_0-256_0-256.h5. The file has its name only when it is complete.
+out_0-64_0-256_0-256.h5. The file has its name only when it is complete. Synapses and points are
+written as save-synapses and save-points write them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from chunkflow_py.stages import operator
 if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
     from chunkflow_py.geometry import Zyx
+    from chunkflow_py.points import Points
+    from chunkflow_py.synapses import Synapses
     from chunkflow_py.volume.single_file import FileSaver
 
 
@@ -103,6 +106,8 @@ def command(
     touch: bool,
 ) -> FileSaver:
     """Take the name and the layout of the file."""
+    from chunkflow_py.points import Points
+    from chunkflow_py.synapses import Synapses
     from chunkflow_py.volume.file_name import FileName
     from chunkflow_py.volume.hdf5 import EXTENSIONS, check_compression
     from chunkflow_py.volume.single_file import FileSaver
@@ -116,8 +121,15 @@ def command(
         with_offset=with_offset,
         voxel_size_nm=voxel_size,
     )
-    return FileSaver(FileName(file_name, EXTENSIONS), write, input_name, touch)
+    others = (Points, Synapses)
+    return FileSaver(FileName(file_name, EXTENSIONS), write, input_name, touch, others)
 
 
-def _write(path: Path, chunk: Chunk, **options: Any) -> None:
-    save_h5(chunk, path, **options)
+def _write(path: Path, item: Chunk | Points | Synapses, **options: Any) -> None:
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.store.local import write_whole
+
+    if isinstance(item, Chunk):
+        save_h5(item, path, **options)
+    else:
+        write_whole(path, item.to_hdf5())

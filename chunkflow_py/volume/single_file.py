@@ -240,12 +240,14 @@ class FileSaver:
         write: (path, chunk) -> the whole file, under its final name only when complete.
         input_name: name of the chunk in the task.
         touch: make an empty file where the item is ``None`` (a task without a result).
+        others: types that *write* takes as well as chunks.
     """
 
     files: FileName
-    write: Callable[[Path, Chunk], None]
+    write: Callable[[Path, Any], None]
     input_name: str = "chunk"
     touch: bool | None = None
+    others: tuple[type, ...] = ()
     _written: tuple[Path, Region | None] | None = field(default=None, repr=False)
 
     @property
@@ -277,9 +279,12 @@ class FileSaver:
                     temporary.touch()
                 task.written.append(stored_file(path))
             return task
-        chunk = task.chunk(self.input_name)
-        path = self._path(task, task.region or Region(chunk.bbox))
-        self.write(path, chunk)
+        region = task.region
+        if not isinstance(item, self.others):
+            item = task.chunk(self.input_name)
+            region = region or Region(item.bbox)
+        path = self._path(task, region)
+        self.write(path, item)
         task.written.append(stored_file(path))
         logger.info("wrote %s", path)
         return task

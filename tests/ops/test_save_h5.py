@@ -174,3 +174,18 @@ def test_bad_input_is_one_sentence_before_any_work(options, code, message):
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert not Path("early.h5").exists()
+
+
+def test_synapses_and_points_are_saved_as_their_own_commands_do():
+    """The item tells what it is; None is still an empty file."""
+    Path("in.json").write_text('{"pre": [[1, 2, 3]], "resolution": [8, 8, 8]}')
+    line = "create-bbox -s 0 0 0 -z 1 1 1 load-synapses -f in.json"
+    result = run(f"{line} save-h5 -i syns -f a_ save-synapses -f b.h5")
+    assert result.exit_code == 0, result.output
+    assert Path("a_0-1_0-1_0-1.h5").read_bytes() == Path("b.h5").read_bytes()
+    line = "create-chunk -s 4 4 4 detect-points -o p"
+    result = run(f"{line} save-h5 -i p -f c.h5 save-points -i p -f d.h5")
+    assert result.exit_code == 0, result.output
+    assert Path("c.h5").read_bytes() == Path("d.h5").read_bytes()
+    result = run("create-bbox -s 0 0 0 -z 1 1 1 load-synapses -f in.json save-tif -i syns")
+    assert (result.exit_code, "is Synapses, not a chunk" in result.stderr) == (1, True)
