@@ -1,4 +1,4 @@
-"""Join labels that tasks have cut: one id for each object of a whole volume.
+"""Join labels that tasks have cut: one id for each object of a volume.
 
 LABELS were made task by task, with ids that are unique in the volume (connected-components or
 agglomerate with --global-ids). Labels that touch across faces of these tasks are linked; with
@@ -6,7 +6,8 @@ agglomerate with --global-ids). Labels that touch across faces of these tasks ar
 smallest of them, in OUTPUT. For connected components this is what labelling the volume at once
 would give, whatever --chunk-size was.
 
-Links and their table are kept beside OUTPUT. A line that was interrupted goes on where it stopped.
+Links and their table are kept beside OUTPUT. A line that was interrupted goes on where it stopped;
+after LABELS have been made again, give --overwrite.
 As stages of a run, on many machines: link-labels, solve-labels, relabel.
 
 Example: chunkflow stitch-labels -v parts.zarr -o zarr://labels.zarr --chunk-size 64 256 256
