@@ -104,44 +104,16 @@ class ChunkMaker:
 
 
 @operator("read")
-@zyx_option(
-    "--size",
-    "-s",
-    default=(64, 64, 64),
-    show_default=True,
-    minimum=1,
-    help="Extent of the chunk, voxels, zyx.",
-)
-@click.option(
-    "--dtype",
-    "-d",
-    type=click.Choice(DTYPES),
-    default="uint8",
-    show_default=True,
-    help="Type of the voxels.",
-)
-@click.option(
-    "--pattern",
-    "-p",
-    type=click.Choice(["sin", "zero", "random"]),
-    default="sin",
-    show_default=True,
-    help="What the voxels show.",
-)
-@zyx_option(
-    "--voxel-offset",
-    "-t",
-    default=(0, 0, 0),
-    show_default=True,
-    help="Global position of the first voxel, voxels, zyx.",
-)
-@floats_option(
-    "--voxel-size",
-    "-e",
-    default=(1, 1, 1),
-    show_default=True,
-    help="Edge lengths of a voxel, nm, zyx.",
-)
+@zyx_option("--size", "-s", default=(64, 64, 64), show_default=True, minimum=1,
+            help="Extent of the chunk, voxels, zyx.")  # fmt: skip
+@click.option("--dtype", "-d", type=click.Choice(DTYPES), default="uint8", show_default=True,
+              help="Type of the voxels.")  # fmt: skip
+@click.option("--pattern", "-p", type=click.Choice(["sin", "zero", "random"]), default="sin",
+              show_default=True, help="What the voxels show.")  # fmt: skip
+@zyx_option("--voxel-offset", "-t", default=(0, 0, 0), show_default=True,
+            help="Global position of the first voxel, voxels, zyx.")  # fmt: skip
+@floats_option("--voxel-size", "-e", default=(1, 1, 1), show_default=True,
+               help="Edge lengths of a voxel, nm, zyx.")  # fmt: skip
 @output_option()
 def command(
     size: Zyx,
