@@ -112,8 +112,8 @@ def parallel_option() -> Decorator:
     return click.option(
         "--parallel",
         "-p",
-        type=click.IntRange(min=1),
-        help="Blocks to encode and write at the same time.  [default: one a core]",
+        type=click.IntRange(min=0),
+        help="Blocks to encode and write at the same time; 0: one a core.  [default: 0]",
     )
 
 
@@ -139,7 +139,7 @@ def output_from(
     taken = ("mip", "create", "time", "times", "block_size", "shard_size", "encoding", "factor")
     opening = Opening(
         store_zeros=options["fill_missing"],
-        parallel=options.get("parallel"),
+        parallel=options.get("parallel") or None,
         access=access_from(options),
     )
     context = click.get_current_context()
