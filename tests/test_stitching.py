@@ -145,6 +145,8 @@ def test_it_goes_on_where_it_stopped_and_with_nothing_else():
     assert links[0].stat().st_mtime_ns == kept
     assert links[1].read_bytes() == lost
     np.testing.assert_array_equal(read("labels.zarr"), whole(mask, 6))
+    told = say(f"{line} -w other -c 26", code=1)
+    assert "copy of something else: table" in told
     assert "chunk size" in say(line.replace("6 6 8", "6 6 4"), code=2)
     say(line.replace("6 6 8", "6 6 4 --overwrite"))  # finer tasks see the same faces, and more
     np.testing.assert_array_equal(read("labels.zarr"), whole(mask, 6))
