@@ -151,7 +151,7 @@ def test_probability_into_uint8(out):
     ("words", "code", "text"),
     [
         ("--encoding nonsense", 2, "nonsense"),
-        ("--parallel 0", 2, "parallel"),
+        ("--parallel -1", 2, "parallel"),
         ("--block-size 0 1 1", 2, "block-size"),
         ("--encoding compressed_segmentation", 1, "cannot hold uint8 voxels, only uint32, uint64"),
     ],
