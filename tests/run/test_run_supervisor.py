@@ -102,7 +102,7 @@ def test_tasks_of_another_run_are_refused(stage: Stage, caplog: pytest.LogCaptur
     """They are left to their own workers, said once, and never computed here."""
     stage.send([0, 1], run="other", stage="infer")
     stage.send([2], run="other", stage="unheard-of")
-    outcome = stage.work(run="mine", limits=Limits(idle_exit_s=0.5))
+    outcome = stage.work(run="mine", limits=Limits(idle_exit_s=2.0))
     assert outcome.state == "stopped"  # the queue is not empty: nobody may claim it is complete
     assert stage.queue.counts().waiting == 3
     assert caplog.text.count("the queue holds tasks of run other") == 1
