@@ -233,10 +233,17 @@ class Environment:
         """Tell what was chosen, and make the volumes."""
         for line in self.report():
             self.tell(line)
-        for creator in () if self.dry_run else self.creators:
-            creator.prepare(None)
-            creator.__enter__()
+        if not self.dry_run:
+            self.create_output()
         return self
+
+    def create_output(self) -> str | None:
+        """Make the volumes; return the address of the output if this call has made it."""
+        made = []
+        for creator in self.creators:
+            creator.prepare(None)
+            made.append(creator.create_output())
+        return made[0]
 
     def __exit__(self, *_: object) -> None:
         """Nothing has to be closed."""

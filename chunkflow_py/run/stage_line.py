@@ -143,10 +143,11 @@ def create_outputs(line: StageLine) -> tuple[str, ...]:
     Raises:
         ChunkflowError: one of them cannot be created.
     """
+    bodies = (line.source.body, *(operator.body for operator in line.operators))
     return tuple(
         address
-        for operator in line.operators
-        if isinstance(operator.body, CreatesOutput) and (address := operator.body.create_output())
+        for body in bodies
+        if isinstance(body, CreatesOutput) and (address := body.create_output())
     )
 
 

@@ -72,6 +72,22 @@ def test_tasks_of_the_same_line_find_the_volumes():
     )
 
 
+def test_a_run_may_begin_with_it():
+    """A submitted run makes volume and thumbnail first, and its workers fill them."""
+    line = f"{VOLUME} {PATCH} --mip 1 load-precomputed -v em -e auto"
+    network = "inference -f identity -s 10 20 20 -z 8 16 16 -v 2 4 4 -c 1"
+    save = "save-precomputed -v file://out --mip 1 --create-thumbnail"
+    result = run(f"--quiet submit --run r {line} {network} {save}")
+    assert result.exit_code == 0, result.output
+    assert Path("out/info").exists()
+    assert Path("out/thumbnail/info").exists()
+    done = run("--quiet work r")
+    assert done.exit_code == 0, done.output
+    image, found = open_volume("em"), open_volume("out", 1)
+    expected = image.read(image.bounds).array / 255
+    np.testing.assert_allclose(found.read(found.bounds).array, expected, atol=1e-6)
+
+
 def test_a_dry_run_only_prints():
     """Nothing is made and no task is sent."""
     result = run(f"--dry-run {VOLUME} {PATCH} -q sqlite://tasks.sqlite")
