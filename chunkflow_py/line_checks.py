@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from chunkflow_py.errors import OptionError
+from chunkflow_py.errors import ChunkflowError, OperatorError, OptionError
 from chunkflow_py.hooks import ReadsFrom, RemovesItems, WritesTo, WritesToSeveral
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from chunkflow_py.stages import Operator
+
+
+@contextmanager
+def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
+    """Keep what is wrong inside in *problems* and go on after it; raise it if there is no list."""
+    try:
+        yield
+    except ChunkflowError as error:
+        if problems is None:
+            raise
+        problems.append(error)
+
+
+@contextmanager
+def naming(stage: Operator) -> Iterator[None]:
+    """Say which operator a foreign error came from; our own say what is wrong by themselves."""
+    try:
+        yield
+    except ChunkflowError:
+        raise
+    except Exception as error:
+        raise OperatorError(stage.name, None, error) from error
 
 
 def check_names(operators: Iterable[Operator]) -> None:

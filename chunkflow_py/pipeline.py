@@ -39,7 +39,7 @@ from chunkflow_py.hooks import (
     voxels_made,
 )
 from chunkflow_py.lanes import Lane, lanes_of
-from chunkflow_py.line_checks import check_names, check_places
+from chunkflow_py.line_checks import check_names, check_places, naming, noting
 from chunkflow_py.stream import mapped, overlapped, prefetch
 from chunkflow_py.task import Skip, Task
 
@@ -116,6 +116,7 @@ class Pipeline:
         self._free_since: dict[str, float] = {}
         self._voxels: dict[str, dict[str, Voxels | None]] = {}
         self._extents: dict[str, Zyx] = {}
+        self.outlines: dict[str, Outline] = {}  # what each operator is told, from `check`
         self._scales: list[tuple[Zyx, Zyx]] = []  # of first input and output of each operator
         seen: dict[str, int] = {}
         for stage in self.operators:
@@ -125,16 +126,20 @@ class Pipeline:
 
     # --- before the first task -----------------------------------------------------------------
 
-    def check(self) -> None:
+    def check(self, problems: list[ChunkflowError] | None = None) -> None:
         """Check the whole line before any work: names, outputs, margins.
+
+        Args:
+            problems: takes all that is wrong; without it, the first is raised.
 
         Raises:
             OptionError: an operator reads an item that nothing before it makes, two write to one
                 place, or one reads where another writes.
             ChunkflowError: whatever an operator finds wrong with the plan.
         """
-        check_names(self.operators)
-        check_places(self.operators)
+        for check_line in (check_names, check_places):
+            with noting(problems):
+                check_line(self.operators)
         boxes: Boxes | None = getattr(self.source.body, "boxes", None) if self.source else None
         has_tasks = self.source is not None
         known: dict[str, _Item] = {}
@@ -144,20 +149,24 @@ class Pipeline:
             body = stage.body
             item = known.get(stage.inputs[0], _Item()) if stage.inputs else _Item()
             domain, times, held, scale, size_nm = item
+            made: Voxels | dict[str, Voxels] | None = None
             here = boxes and shrunk_boxes(boxes, scale)
-            with _named(stage):
+            outline = Outline(here, domain, has_tasks, held, times, size_nm)
+            self.outlines[stage.name] = outline
+            with noting(problems), naming(stage):
                 if isinstance(body, HasPrepare) and not (self.dry_run and stage.lane == "write"):
                     try:
-                        body.prepare(Outline(here, domain, has_tasks, held, times, size_nm))
+                        body.prepare(outline)
                     except AlignmentError as error:  # all outputs that tasks would cut are named
                         cut.append(error)
+            with noting(problems), naming(stage):
                 if isinstance(body, HasBounds):
                     domain = body.bounds()
                 if isinstance(body, HasTimes):
                     times = body.times
                 if isinstance(body, HasVoxelSize):
                     size_nm = body.known_voxel_size_nm()
-            made = voxels_made(body, held)
+                made = voxels_made(body, held)
             named = made if isinstance(made, dict) else dict.fromkeys(stage.outputs, made)
             if isinstance(body, ShrinksVoxels):
                 domain = domain and domain.coarser(body.shrinks_by)
@@ -172,7 +181,9 @@ class Pipeline:
             if isinstance(body, MovesFaces) and boxes is not None:
                 boxes = moved_boxes(boxes, body)
             has_tasks = has_tasks or (isinstance(body, SetsBox) and body.set_bbox)
-        if cut:
+        if cut and problems is not None:
+            problems += cut
+        elif cut:
             raise cut[0] if len(cut) == 1 else AlignmentError("; and ".join(map(str, cut)))
         for index, stage in enumerate(self.operators):
             if isinstance(stage.body, HasMargin):
@@ -228,10 +239,14 @@ class Pipeline:
         with ExitStack() as stack:
             for stage in self.operators:
                 if isinstance(stage.body, AbstractContextManager):
-                    with _named(stage):
+                    with naming(stage):
                         stack.enter_context(stage.body)
-            ahead = 1 if self._asked_ahead is None else self._asked_ahead
-            return forecast(lanes_of(self.operators, ahead), self._voxels, self._extents)
+            return self.foretold()
+
+    def foretold(self) -> LineForecast:
+        """Return what the line will take of memory; of operators not entered, what they know."""
+        ahead = 1 if self._asked_ahead is None else self._asked_ahead
+        return forecast(lanes_of(self.operators, ahead), self._voxels, self._extents)
 
     def output_bytes(self, tasks: int) -> int:
         """Return how many bytes the voxels take that *tasks* tasks store, as far as it is known.
@@ -262,7 +277,7 @@ class Pipeline:
                 stack.enter_context(self.source.body)  # opens a queue; released at the very end
             for stage in stages:
                 if isinstance(stage.body, AbstractContextManager):
-                    with _named(stage):
+                    with naming(stage):
                         stack.enter_context(stage.body)
             total: int | None = 1
             if self.source:
@@ -382,14 +397,3 @@ def _check_lease(task: Task) -> None:
     if task.lease is not None and task.lease.lost:
         msg = f"the lease of {task} is lost and another worker may have it; it is stopped here"
         raise LeaseLostError(msg)
-
-
-@contextmanager
-def _named(stage: Operator) -> Iterator[None]:
-    """Say which operator a foreign error came from; our own say what is wrong by themselves."""
-    try:
-        yield
-    except ChunkflowError:
-        raise
-    except Exception as error:
-        raise OperatorError(stage.name, None, error) from error

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from chunkflow_py.geometry import BoundingBox, Zyx
     from chunkflow_py.inference.backends.protocol import Backend
     from chunkflow_py.inference.grid import PatchGrid
+    from chunkflow_py.inference.memory import Forecast
     from chunkflow_py.inference.placement import Placement
     from chunkflow_py.inference.settings import EngineSettings
 
@@ -183,6 +184,11 @@ class Inferencer:
         if expected.device:
             logger.info("expected peak on the device: %s", describe_bytes(expected.device_bytes))
         check_fits(expected)
+
+    @property
+    def expected(self) -> Forecast | None:
+        """What the network takes on host and device, once it is loaded; ``None`` if not known."""
+        return None if self._workload is None else forecast(self._workload)
 
     def memory(self, _: Zyx | None) -> Need | None:
         """Return what the network takes, once it is loaded; ``None`` if that is not known."""

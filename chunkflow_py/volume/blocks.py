@@ -71,6 +71,7 @@ class BlockVolume:
     Attributes:
         url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
             single_writer: as `Volume` says.
+        channel_blocks: number of blocks along the channels.
         traffic: what reading has cost so far.
     """
 
@@ -112,6 +113,8 @@ class BlockVolume:
         self.times: int | None = shape.get("t")
         self.block_size = self._spatial(layout.block)
         self.write_unit = self._spatial(layout.unit)
+        width = dict(zip(layout.axes, layout.block, strict=True)).get("c", 1)
+        self.channel_blocks = -(-(self.channels or 1) // width)
         self.channel_names = channel_names
         self.traffic = Traffic()
         self._lock = Lock()
