@@ -357,6 +357,18 @@ class DirectoryQueue:
         waiting, leased = (sum(each) for each in zip((0, 0), *packs.values(), strict=True))
         return Counts(waiting, leased, letters)
 
+    def leased(self, most: int) -> list[str]:
+        """Return the texts of up to *most* messages that are leased now."""
+        found: list[str] = []
+        with self._calling("read"):
+            now = self._now()
+            for pack in self._packs():
+                todo = filter(None, map(parse_name, names_in(f"{self._root}/open/{pack}/todo")))
+                held = [each.number for each in todo if each.token != FREE and each.ends > now]
+                texts = (held and self._read(pack)) or []
+                found += [texts[number] for number in held if number < len(texts)]
+        return found[:most]
+
     def dead_letters(self) -> Iterator[DeadLetter]:
         """Yield what was put aside."""
         for name in self._letters():

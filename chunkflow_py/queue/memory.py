@@ -188,6 +188,13 @@ class MemoryQueue:
             waiting = len(self._state.waiting) + len(taken) - leased
             return Counts(waiting, leased, len(self._state.dead))
 
+    def leased(self, most: int) -> list[str]:
+        """Return the texts of up to *most* messages that are leased now."""
+        with self._state.changed:
+            now = self._clock()
+            taken = self._state.taken.values()
+            return [each.body for each in taken if each.is_leased and each.ends > now][:most]
+
     def dead_letters(self) -> Iterator[DeadLetter]:
         """Yield what was put aside."""
         yield from list(self._state.dead)

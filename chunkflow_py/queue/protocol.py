@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from chunkflow_py.errors import QueueError
 
@@ -137,6 +137,14 @@ class Queue(Protocol):
 
     def close(self) -> None:
         """Let go of connections and files."""
+
+
+@runtime_checkable
+class TellsLeased(Protocol):
+    """A queue that can tell which messages somebody works on; Amazon SQS cannot."""
+
+    def leased(self, most: int) -> list[str]:
+        """Return the texts of up to *most* messages that are leased now; changes nothing."""
 
 
 def address_of(url: str) -> tuple[str, str]:

@@ -298,6 +298,14 @@ class SqliteQueue:
         new, taken, leased, letters = row
         return Counts((new or 0) + taken - leased, leased, letters)
 
+    def leased(self, most: int) -> list[str]:
+        """Return the texts of up to *most* messages that are leased now."""
+        with self._calling("read") as connection:
+            rows = connection.execute(
+                "SELECT body FROM taken WHERE is_leased AND ends > ? LIMIT ?", (self._clock(), most)
+            ).fetchall()
+        return [body for (body,) in rows]
+
     def dead_letters(self) -> Iterator[DeadLetter]:
         """Yield what was put aside."""
         last = -1
