@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+COMPLETE = "_CHUNKFLOW_COMPLETE"  # by which a shell asks what may come next
 GRACE_S = 3.0  # from ctrl-C to the end: time for what is being written to be finished
 
 HELP = """Run a line of chunk operations over a volume.
@@ -295,6 +296,10 @@ def main(args: Sequence[str] | None = None) -> None:
 
     0 done, 1 a task failed, 2 usage, 130 interrupted, 143 by SIGTERM; `work` and `run` also 75.
     """
+    if COMPLETE in os.environ:
+        from chunkflow_py.cli import completing
+
+        completing.register()
     keep_freed_memory()
     sleep_while_waiting()
     ending = _Ending()

@@ -1,0 +1,242 @@
+"""What may come next in a line, for completion in bash, zsh and fish.
+
+A shell calls the program with what was typed so far (`COMPLETE`); it answers with what may stand at
+the cursor. Only commands that are in the line already are imported: click's own completion would
+import them all, and read a line of several commands as one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import click
+from click import shell_completion
+from click.shell_completion import CompletionItem
+
+from chunkflow_py.cli import catalog
+from chunkflow_py.cli.main import COMPLETE, cli
+from chunkflow_py.cli.verbs import LineVerbCommand, VerbCommand
+from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.older_names import COMMANDS, OPTIONS
+from chunkflow_py.option_words import count_words, options_by_name, split_word
+from chunkflow_py.params import MarginOption
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SHELLS = "bash", "zsh", "fish"
+
+
+@dataclass
+class Place:
+    """Where in a line the cursor is.
+
+    Attributes:
+        command: the last of the line; the program itself before the first.
+        words: of arguments that the command has already.
+        given: its options that are there already.
+        awaiting: option whose value comes next.
+        follows: the command before was an operator, so that no verb can come.
+        in_run: the line is one of `submit`.
+    """
+
+    command: click.Command
+    words: int = 0
+    given: list[click.Parameter] = field(default_factory=list)
+    awaiting: click.Option | None = None
+    follows: bool = False
+    in_run: bool = False
+
+    @property
+    def arguments(self) -> list[click.Argument]:
+        """Arguments of the command that have no value yet."""
+        found = [each for each in self.command.params if isinstance(each, click.Argument)]
+        return [each for n, each in enumerate(found) if n >= self.words or each.nargs < 0]
+
+
+def place_after(words: Sequence[str]) -> Place | None:
+    """Return where a line stands after *words*; ``None`` if one of them is no command.
+
+    Args:
+        words: of the line, without the program.
+    """
+    place, rest = Place(cli), list(words)
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("-"):
+            _take_option(place, word, rest)
+            if place.awaiting is not None:
+                return place
+        elif place.arguments:
+            place.words += 1
+        else:
+            command = _command(word)
+            if command is None:
+                return None
+            is_verb = isinstance(command, VerbCommand)
+            in_run = place.in_run or isinstance(command, LineVerbCommand)
+            place = Place(command, follows=not is_verb or in_run, in_run=in_run)
+    return place
+
+
+def _take_option(place: Place, word: str, rest: list[str]) -> None:
+    """Take an option and its values from the front of *rest*."""
+    older = OPTIONS.get(place.command.name or "", {})
+    name, value = split_word(word)
+    option = _options(place.command).get(older.get(name, name))
+    if option is None:
+        return  # mistyped, or of a newer version: the line goes on
+    count = count_words(option, word) - 1
+    if isinstance(option, MarginOption) and "auto" in (value, *rest[:1]):
+        count = 0 if value else 1
+    if count > len(rest):
+        place.awaiting = option
+    place.given.append(option)
+    del rest[:count]
+
+
+def _options(command: click.Command) -> dict[str, click.Option]:
+    return options_by_name(command.get_params(click.Context(command)))
+
+
+def _command(word: str) -> click.Command | None:
+    name = COMMANDS.get(word, word)
+    try:
+        return catalog.load(name) if catalog.is_known(name) else None
+    except ChunkflowError:  # of another package, and broken
+        return None
+
+
+def candidates(words: Sequence[str], incomplete: str) -> list[CompletionItem]:
+    """Return what may stand at the cursor.
+
+    Args:
+        words: of the line before it, without the program.
+        incomplete: the word at the cursor so far.
+    """
+    place = place_after(words)
+    if place is None:
+        return []
+    if place.awaiting is None and incomplete.startswith("--") and "=" in incomplete:
+        name, _, incomplete = incomplete.partition("=")
+        place.awaiting = _options(place.command).get(name)
+        if place.awaiting is None:
+            return []
+    if place.awaiting is not None:
+        return _values(place, place.awaiting, incomplete)
+    if incomplete.startswith("-"):
+        return [
+            CompletionItem(name, help=option.help)
+            for name, option in _options(place.command).items()
+            if name.startswith(incomplete) and not option.hidden
+            if option.multiple or option not in place.given
+        ]
+    if place.arguments:
+        return _values(place, place.arguments[0], incomplete)
+    return _commands(place, incomplete)
+
+
+def _values(place: Place, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return values of an option or argument; text may always be the name of a file."""
+    found = param.shell_complete(click.Context(place.command), incomplete)
+    if not found and isinstance(param.type, click.types.StringParamType):
+        return [CompletionItem(incomplete, type="file")]
+    return found
+
+
+def _commands(place: Place, incomplete: str) -> list[CompletionItem]:
+    if isinstance(place.command, VerbCommand) and not place.in_run:
+        return []  # it stands alone
+    entries = [
+        catalog.describe(name)
+        for name in [*catalog.commands(), *catalog.more()]
+        if name.startswith(incomplete)
+    ]
+    return [
+        CompletionItem(entry.name, help=entry.summary)
+        for entry in entries
+        if not place.follows or entry.kind != "verb" or (place.in_run and entry.name == "then")
+    ]
+
+
+# --- shells ---------------------------------------------------------------------------------------
+
+
+class _Zsh(shell_completion.ZshComplete):
+    """Completes as click does, but for what may come next."""
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        """Return what may stand at the cursor; it takes the place of the whole word."""
+        return _whole(candidates(args, incomplete), incomplete)
+
+
+class _Fish(shell_completion.FishComplete):
+    """Completes as click does, but for what may come next."""
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        """Return what may stand at the cursor; it takes the place of the whole word."""
+        return _whole(candidates(args, incomplete), incomplete)
+
+
+def _whole(found: list[CompletionItem], incomplete: str) -> list[CompletionItem]:
+    name, joined, _ = incomplete.partition("=")
+    if not (joined and name.startswith("--")):
+        return found
+    return [CompletionItem(f"{name}={each.value}", each.type, each.help) for each in found]
+
+
+class _Bash(shell_completion.BashComplete):
+    """Reads the line as it was typed: bash would divide it at ``=`` and ``:`` as well."""
+
+    source_template: ClassVar[str] = """\
+%(complete_func)s() {
+    local type value line="${COMP_LINE:0:COMP_POINT}"
+    COMPREPLY=()
+    while IFS=, read -r type value; do
+        if [[ $type == dir ]]; then
+            compopt -o dirnames
+        elif [[ $type == file ]]; then
+            compopt -o default
+        elif [[ $type == plain ]]; then
+            COMPREPLY+=("$value")
+        fi
+    done < <(COMP_WORDS=$line %(complete_var)s=bash_complete "$1")
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+    def source(self) -> str:
+        """Return the script; which version of bash reads it is not asked, as click does."""
+        template: str = self.source_template
+        return template % self.source_vars()
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the words before the cursor, without the program, and the one at it."""
+        line = os.environ["COMP_WORDS"]
+        words = shell_completion.split_arg_string(line)[1:]
+        at_word = bool(words) and not line[-1:].isspace()
+        return (words[:-1], words[-1]) if at_word else (words, "")
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        """Return what may stand at the cursor, or after the last ``=`` or ``:`` before it."""
+        return candidates(args, incomplete)
+
+
+def register() -> None:
+    """Have click use what is here."""
+    for name, shell in zip(SHELLS, (_Bash, _Zsh, _Fish), strict=True):
+        shell_completion.add_completion_class(shell, name)
+
+
+def script(shell: str) -> str:
+    """Return what switches completion on.
+
+    Args:
+        shell: one of `SHELLS`.
+    """
+    register()
+    found: Any = shell_completion.get_completion_class(shell)
+    text: str = found(cli, {}, "chunkflow", COMPLETE).source()
+    return text

@@ -1,0 +1,32 @@
+"""Print what lets a shell complete commands, options and values.
+
+Example: chunkflow completion bash
+
+For good: eval "$(chunkflow completion bash)" as a line of ~/.bashrc, the same with zsh of ~/.zshrc
+after compinit; chunkflow completion fish > ~/.config/fish/completions/chunkflow.fish for fish. In a
+line of several commands, options are those of the last one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.cli.verbs import verb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@verb
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(shell: str) -> Callable[[], None]:
+    """Take the shell; the script is printed when the verb acts."""
+
+    def act() -> None:
+        from chunkflow_py.cli.completing import script
+
+        click.echo(script(shell), nl=False)
+
+    return act
