@@ -8,22 +8,24 @@ Each tool is one process that stays, on all processors. The environment of the p
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from operators_cases import cases
 from operators_report import PEER, gains, lines
-from page import write_between
 from peers.build import python_of
 from processes import HERE, RESULTS, ROOT, machine, run_json, say
-from table import as_markdown, as_text
+from recorded import how_it_was_measured, run_benchmark
+from table import as_markdown
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
 
 PAGE = ROOT / "docs" / "benchmarks-operators.md"
 RESULT = RESULTS / "operators.json"
@@ -127,43 +129,25 @@ def documented() -> str:
     if not RESULT.exists():
         return "\n"
     report = json.loads(RESULT.read_text(encoding="utf-8"))
-    about = report["machine"]
-    versions = ", ".join(f"{name} {about[name]}" for name in LIBRARIES)
-    return (
-        f"\n`{report['command']}`\n\n"
-        f"{about['processor']}, {about['threads']} of {about['cores']} processors, "
-        f"{about['memory_gb']} GB; Python {about['python']}, {versions}. "
-        f"{report['rounds']} interleaved rounds, medians. "
-        f"Recorded in `benchmarks/results/{RESULT.name}`.\n\n"
-        f"{as_markdown(lines(report))}\n"
-        f"The largest gains: {gains(report)}.\n"
-    )
+    how = how_it_was_measured(report, LIBRARIES, RESULT)
+    return f"{how}{as_markdown(lines(report))}\nThe largest gains: {gains(report)}.\n"
 
 
 def main() -> None:
     """Measure, print the table, and write the results of a whole run."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=3, help="of every case (default 3)")
-    parser.add_argument("--quick", action="store_true", help="one round, a small chunk")
-    parser.add_argument("--only", default="", help="cases whose name holds this")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="for chunks; 3 GB")
-    parser.add_argument("--output", type=Path, help="where the results go")
-    parser.add_argument("--write-docs", action="store_true", help=f"only rewrite {PAGE.name}")
-    arguments = parser.parse_args()
-    if arguments.write_docs:
-        write_between(PAGE, documented())
-        return
-    if arguments.quick:
-        arguments.rounds = 1
-    report = measure(arguments)
-    whole = not (arguments.quick or arguments.only)
-    if output := arguments.output or (RESULT if whole else None):
-        output.write_text(json.dumps(report, indent=1) + "\n")
-        say(f"recorded in {output}")
-    if whole:
-        write_between(PAGE, documented())
-    print(as_text(lines(report)))
-    print(f"The largest gains: {gains(report)}")
+    report = run_benchmark(
+        (__doc__ or "").partition("\n")[0],
+        measure,
+        lines,
+        documented,
+        result=RESULT,
+        page=PAGE,
+        folder=FOLDER,
+        fills="for chunks; 3 GB",
+        quick="one round, a small chunk",
+    )
+    if report is not None:
+        print(f"The largest gains: {gains(report)}")
 
 
 if __name__ == "__main__":

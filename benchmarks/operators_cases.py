@@ -56,7 +56,9 @@ CASES = {
     "multiply": Case("multiply -i chunk -m other", {"chunk": "map", "other": "map"}),
     "normalize-intensity": Case("normalize-intensity", IMAGE),
     "normalize-contrast, sections": Case("normalize-contrast", IMAGE),
-    "normalize-contrast, whole": Case("normalize-contrast --whole", IMAGE),
+    "normalize-contrast, whole": Case(
+        "normalize-contrast --whole", IMAGE, None, "with --whole its command changes nothing"
+    ),
     "normalize-section-shang": Case("normalize-section-shang", IMAGE),
     "gaussian-filter": Case("gaussian-filter -s 1", IMAGE),
     "channel-voting": Case("channel-voting", AFFINITY),
@@ -70,7 +72,12 @@ CASES = {
     "mask-out-objects, dust": Case("mask-out-objects -d 500", LABELS),
     "mask-out-objects, ids": Case("mask-out-objects -s 1,2,3,5,8,13", LABELS),
     "evaluate-segmentation": Case("evaluate-segmentation", TRUTH),
-    "mesh": Case("mesh -o file://{folder}/mesh -v 40 8 8", LABELS),
+    "mesh": Case(
+        "mesh -o file://{files}/seg -v 40 8 8",
+        LABELS,
+        "mesh -o file://{files}/seg -v 40 8 8 -m 0",
+        size=(64, 256, 256),
+    ),
     "median-filter": Case("median-filter", IMAGE, None, NO_PEER),
     "clahe": Case("clahe", IMAGE, None, NO_PEER),
     "inverse": Case("inverse", IMAGE, None, NO_PEER),

@@ -51,9 +51,10 @@ def _compared(case: Case) -> Iterator[Line]:
 
 
 def _alone(case: Case) -> Line:
-    section = f"what {VERSION} has not ({case.settings['note']})"
+    section = f"what {VERSION} has not"
     missing = case.missing(("ours",))
-    return Line(section, case.name, missing or _rate(case, "ours"))
+    said = missing or _rate(case, "ours")
+    return Line(section, case.name, f"{said}; {case.settings['note']}")
 
 
 def gains(report: Report, most: int = 10) -> str:

@@ -6,6 +6,7 @@ Keys of the job: ``size`` (zyx), ``image``: .npy of an image of that size, ``fol
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import cc3d
 import h5py
@@ -16,8 +17,24 @@ from cloudvolume import CloudVolume
 from measure import job, report
 from PIL import Image
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 VOXEL_SIZE_NM = (40, 8, 8)
 FACTOR = (1, 4, 4)  # voxels of the image in one of the mask
+
+
+def _write(place: Path, array: NDArray[Any], factor: tuple[int, int, int], kind: str) -> None:
+    voxel_size = [s * f for s, f in zip(VOXEL_SIZE_NM, factor, strict=True)]
+    CloudVolume.from_numpy(
+        np.ascontiguousarray(array).T,
+        vol_path=f"file://{place}",
+        resolution=voxel_size[::-1],
+        chunk_size=(64, 64, 16),
+        layer_type=kind,
+        encoding="raw",
+        progress=False,
+    )
 
 
 def main() -> None:
@@ -45,17 +62,9 @@ def main() -> None:
     (folder / "png").mkdir(exist_ok=True)
     for number, section in enumerate(image):
         Image.fromarray(section).save(folder / "png" / f"{number:05d}.png")
-    coarse = np.ascontiguousarray((smooth > high)[tuple(slice(None, None, f) for f in FACTOR)])
-    voxel_size = [s * f for s, f in zip(VOXEL_SIZE_NM, FACTOR, strict=True)]
-    CloudVolume.from_numpy(
-        coarse.astype(np.uint8).T,
-        vol_path=f"file://{folder}/mask",
-        resolution=voxel_size[::-1],
-        chunk_size=(64, 64, 16),
-        layer_type="image",
-        encoding="raw",
-        progress=False,
-    )
+    coarse = smooth[tuple(slice(None, None, f) for f in FACTOR)] > high
+    _write(folder / "mask", coarse.astype(np.uint8), FACTOR, "image")
+    _write(folder / "seg", segmentation[:1, :64, :64], (1, 1, 1), "segmentation")  # for meshes
     (folder / "ready").touch()
     report({"wall_s": 0.0})
 

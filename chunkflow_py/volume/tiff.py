@@ -194,8 +194,11 @@ def _read_part(
 ) -> NDArray[Any]:
     with _opened(path) as file:
         layout = _Layout(file, path)
-        if not layout.by_page:
-            # Pages are no sections (planes of samples, volumes in one page): read, then cut.
+        extents = zip(slices, layout.shape[-3:], strict=True)
+        is_whole = channels is None and all(s == slice(0, extent) for s, extent in extents)
+        if is_whole or not layout.by_page:
+            # All pages at once, in threads; or pages that are no sections (planes of samples,
+            # volumes in one page), which are cut afterwards.
             whole = layout.series.asarray().reshape(layout.stored)
             others = [i for i in range(whole.ndim) if i not in layout.order]
             ordered = [i for i in layout.order if i >= 0]
