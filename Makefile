@@ -1,7 +1,7 @@
 # `make demo` and `make test` do everything on a fresh Debian or Ubuntu that has make and
 # Python 3.11 to 3.13 with venv. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint drills image docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators peers clean
+.PHONY: help demo test lint drills image docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators peers clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -31,6 +31,10 @@ drills: $(READY) rigs ## kill, stop, cut off and damage on purpose, the long way
 
 image: $(READY) ## build the image and try it, where buildah and debootstrap are
 	@$(BIN)/pytest -rs -m container tests/deploy
+
+docs: $(READY) ## build the documentation as a site, build/site; a warning is an error
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs -d build/site-pages . build/site
+	@echo "file://$(CURDIR)/build/site/index.html"
 
 docs-test: $(READY) rigs ## run every command of README.md and docs/ only
 	@$(BIN)/pytest -n auto -rs tests/docs
@@ -80,5 +84,5 @@ $(READY): pyproject.toml constraints.txt
 	  $$python -m venv --clear .venv; }
 	@echo "Installing into .venv (minutes, the first time)"
 	@$(BIN)/python -m pip install --quiet torch==2.13.0
-	@$(BIN)/python -m pip install --quiet -c constraints.txt --no-binary atomicwrites -e '.[all,skeleton,dev]'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt --no-binary atomicwrites -e '.[all,skeleton,dev,docs]'
 	@touch $@
