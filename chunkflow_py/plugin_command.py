@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py import ops
 from chunkflow_py.errors import OptionError
 from chunkflow_py.older_names import COMMANDS, INSTEAD, PLUGIN_FOLDERS
 from chunkflow_py.option_words import divide, options_by_name, split_word
@@ -66,7 +65,7 @@ def find(name: str) -> Called:
     Raises:
         OptionError: there is neither, or it cannot be loaded.
     """
-    folder = Path(str(ops.__file__)).parent
+    folder = Path(__file__).with_name("ops")
     path = find_plugin(name)
     if path is None:
         command = _command_name(name)
