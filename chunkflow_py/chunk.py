@@ -47,7 +47,7 @@ class Chunk(NDArrayOperatorsMixin):
     chunks a ufunc insists on equal boxes. ``chunk[box]`` cuts by global coordinates.
 
     Attributes:
-        array: (z, y, x) or (c, z, y, x), any dtype.
+        array: (z, y, x) or (c, z, y, x), any dtype, in this machine's byte order.
         voxel_offset: global position of the first voxel, voxels, zyx.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
         kind: ``image``, ``segmentation``, ``probability``, ``affinity`` (channels are x, y, z),
@@ -65,7 +65,7 @@ class Chunk(NDArrayOperatorsMixin):
         kind: Kind | None = None,
         domain: BoundingBox | None = None,
     ) -> None:
-        """Wrap *array* without copying it.
+        """Wrap *array* without copying it, unless it is of another machine's byte order.
 
         Raises:
             ChunkError: the array is not 3D or 4D, the kind is unknown, or a voxel size is not
@@ -82,6 +82,8 @@ class Chunk(NDArrayOperatorsMixin):
         if len(size_nm) != 3 or not all(0 < v < float("inf") for v in size_nm):
             msg = f"voxel size must be three positive numbers (nm, zyx), got {size_nm}"
             raise ChunkError(msg)
+        if not array.dtype.isnative:  # which compiled libraries do not take
+            array = array.astype(array.dtype.newbyteorder("="))
         self.array = array
         self.voxel_offset = Zyx.of(voxel_offset)
         self.voxel_size_nm: tuple[float, float, float] = (size_nm[0], size_nm[1], size_nm[2])

@@ -53,6 +53,8 @@ def blurred(array: NDArray[Any], sigma: Sequence[float]) -> NDArray[Any]:
         An array of the same dtype; integers are rounded half to even.
     """
     result = np.empty(array.shape, array.dtype)
+    if not result.size:
+        return result
     # Single precision, unless the voxels themselves are finer.
     work = np.result_type(array.dtype, np.float32)
     if sigma[0]:
@@ -125,6 +127,8 @@ def median(array: NDArray[Any], size: Sequence[int], mode: str) -> NDArray[Any]:
     with needs_extra("segmentation", "median-filter"):
         from scipy import ndimage
 
+    if array.dtype == np.float16:  # which SciPy does not know; the wider type holds it exactly
+        return median(array.astype(np.float32), size, mode).astype(np.float16)
     if sorted(size) == [1, 1, 3] and mode != "wrap" and array.shape[list(size).index(3)] > 1:
         return _median_of_three(array, list(size).index(3), mode)
     threads = 1 if mode == "wrap" else min(_MOST_THREADS, os.cpu_count() or 1, len(array))

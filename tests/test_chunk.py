@@ -75,6 +75,17 @@ def test_chunk_outside_of_its_domain_is_refused() -> None:
 # --- NumPy ---------------------------------------------------------------------------------------
 
 
+def test_voxels_are_in_the_byte_order_of_this_machine() -> None:
+    """Those of another machine keep their values; others are not copied."""
+    swapped = np.arange(24, dtype=np.uint32).reshape(2, 3, 4)
+    foreign = swapped.astype(swapped.dtype.newbyteorder("S"))
+    chunk = Chunk(foreign)
+    assert chunk.dtype.isnative
+    assert not foreign.dtype.isnative
+    np.testing.assert_array_equal(chunk.array, swapped)
+    assert Chunk(swapped).array is swapped
+
+
 def test_numpy_sees_the_array_itself() -> None:
     """np.asarray makes no copy unless another dtype or a copy is asked for."""
     chunk = cube()

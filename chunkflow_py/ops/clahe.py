@@ -86,7 +86,8 @@ def _equalise(
     values = (source.astype(number) - low) / (high - low)
     found = equalize_adapthist(values, kernel_size=sizes, clip_limit=clip_limit)
     if source.dtype.kind == "u":
-        found = np.rint(found * np.iinfo(source.dtype).max)
+        top = float(np.iinfo(source.dtype).max)  # of uint64 one more than there is
+        found = np.minimum(np.rint(found * top), np.nextafter(top, 0) if top > 2**53 else top)
     np.copyto(target, found, casting="unsafe")
 
 

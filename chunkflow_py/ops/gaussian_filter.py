@@ -50,7 +50,7 @@ def gaussian_filter(chunk: Chunk, sigma: float = 1.0, sigma_z: float = 0.0) -> C
             "blur the map before its threshold, or use median-filter on a mask"
         )
         raise ChunkError(msg)
-    volumes = chunk.array.reshape(-1, *chunk.size)
+    volumes = chunk.array.reshape(chunk.channels, *chunk.size)
     result = np.stack([blurred(volume, (sigma_z, sigma, sigma)) for volume in volumes])
     return chunk.with_array(result.reshape(chunk.shape))
 

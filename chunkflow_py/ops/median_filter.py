@@ -63,7 +63,7 @@ def median_filter(chunk: Chunk, size: Sequence[int] = (3, 1, 1), mode: Mode = "r
             f"{chunk.bbox}; choose another mode, or load all of it"
         )
         raise ChunkError(msg)
-    volumes = chunk.array.reshape(-1, *chunk.size)
+    volumes = chunk.array.reshape(chunk.channels, *chunk.size)
     result = np.stack([median(volume, extent, mode) for volume in volumes])
     return chunk.with_array(result.reshape(chunk.shape))
 

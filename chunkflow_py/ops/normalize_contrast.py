@@ -73,7 +73,7 @@ def normalize_contrast(
         msg = f"--maxval {maxval} does not fit into {chunk.dtype}; the largest is {largest}"
         raise ChunkError(msg)
     fractions = (lower_clip_fraction, upper_clip_fraction)
-    array = chunk.array.reshape(-1, *chunk.size)
+    array = chunk.array.reshape(chunk.channels, *chunk.size)
     if levels is None:
         counts = value_counts(array, per_section=per_section)
         limits = [[clip_limits(row, *fractions) for row in rows] for rows in counts]

@@ -47,7 +47,7 @@ def quantize(chunk: Chunk, mode: Literal["xy", "z"] = "xy") -> Chunk:
             f"floats or unsigned integers; got {chunk.dtype} of shape {chunk.shape}"
         )
         raise ChunkError(msg)
-    planes = chunk.array.reshape(-1, *chunk.size)
+    planes = chunk.array.reshape(chunk.channels, *chunk.size)
     if len(planes) == 3:
         planes = planes[:2] if mode == "xy" else planes[2:]
     top = 1.0 if chunk.dtype.kind == "f" else float(np.iinfo(chunk.dtype).max)

@@ -47,8 +47,8 @@ def downsample(
         sparse: of labels, let 0 win only where there is nothing else.
 
     Returns:
-        A chunk of the same dtype (in this machine's byte order), channels and kind; a coarse
-        voxel of which the chunk holds a part is made of that part.
+        A chunk of the same dtype, channels and kind; a coarse voxel of which the chunk holds a
+        part is made of that part.
 
     Raises:
         OptionError: a factor is below 1.
@@ -57,10 +57,6 @@ def downsample(
     if min(factor) < 1:
         msg = f"--factor {factor} must be at least 1 in every axis (zyx); 2 2 2 is usual"
         raise OptionError(msg)
-    if not chunk.dtype.isnative:
-        # two neighbours would be summed as one number whose halves are in the other order
-        swapped = chunk.array.astype(chunk.dtype.newbyteorder("="))
-        chunk = Chunk(swapped, chunk.voxel_offset, chunk.voxel_size_nm, chunk.kind, chunk.domain)
     labels = is_labels(chunk.dtype, chunk.kind) if mode == "auto" else mode == "mode"
     if chunk.dtype.kind == "b" and not labels:
         msg = f"chunk {chunk.bbox} is bool, which has no mean; use the mode, or convert it to uint8"

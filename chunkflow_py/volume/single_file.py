@@ -109,8 +109,6 @@ class FileArray:
         box = self.bounds if bbox is None else bbox
         array = self.read_part(box.slices(self.voxel_offset), channels)
         reached("mid-read")
-        if not array.dtype.isnative:
-            array = array.astype(array.dtype.newbyteorder("="))
         chunk = Chunk(
             array,
             box.start,

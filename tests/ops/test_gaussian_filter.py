@@ -49,3 +49,8 @@ def test_what_cannot_be_averaged_is_refused():
         gaussian_filter(Chunk(np.zeros((1, 2, 2), np.uint64)))
     with pytest.raises(OptionError, match="must not be negative"):
         gaussian_filter(Chunk(np.zeros((1, 2, 2))), -1)
+
+
+def test_no_voxels_are_no_error():
+    """What is empty stays so, over sections as well."""
+    assert gaussian_filter(Chunk(np.zeros((0, 3, 4), np.uint8)), 1, 1).shape == (0, 3, 4)

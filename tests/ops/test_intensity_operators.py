@@ -129,6 +129,8 @@ def test_clahe_is_that_of_scikit_image():
     assert np.abs(whole[1] - expected).max() <= 1
     flat = np.full((1, 4, 4), 9, np.uint16)
     assert np.array_equal(clahe(Chunk(flat)).array, flat)
+    wide = clahe(Chunk(array.astype(np.uint64) << 56), (2, 64, 64)).array
+    assert wide.max() == 2**64 - 2**11  # the largest of both uint64 and float64
     real = clahe(Chunk(array / 10 - 3), (2, 64, 64)).array
     assert (real.min() >= 0, real.max()) == (True, 1)
     for wrong in (array.astype(np.int16), np.full((1, 2, 2), np.nan)):
