@@ -270,6 +270,15 @@ class ReportsProgress(Protocol):
 
 
 @runtime_checkable
+class RunsNetwork(Protocol):
+    """A body that runs a network."""
+
+    @property
+    def network_seconds(self) -> float:
+        """For how long the network has run so far; asked at any time, from any thread."""
+
+
+@runtime_checkable
 class HasMemory(Protocol):
     """A body that foretells how much memory it takes; asked when all bodies have been entered."""
 

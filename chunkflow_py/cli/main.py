@@ -161,7 +161,16 @@ def _shorten(text: str, width: int) -> str:
     help="Say what is done and show where the time went; or errors only.",
 )
 @click.option(
-    "--progress/--no-progress", default=None, help="Show a progress bar.  [default: on a terminal]"
+    "--progress/--no-progress",
+    default=None,
+    help="Show progress: on a terminal a view of all lanes, elsewhere a line a task.  [default: "
+    "yes, unless --quiet]",
+)
+@click.option(
+    "--log-json/--log-text",
+    default=False,
+    show_default=True,
+    help="Write what is said on stderr as JSON lines (docs/progress.md), or for people.",
 )
 @click.option(
     "--ahead",
@@ -179,12 +188,12 @@ def _shorten(text: str, width: int) -> str:
 )
 @click.version_option(package_name="chunkflow_py", prog_name="chunkflow")
 @click.pass_context
-def cli(ctx: click.Context, /, verbose: bool, debug: bool, **_: object) -> None:
+def cli(ctx: click.Context, /, verbose: bool, debug: bool, log_json: bool, **_: object) -> None:
     """Set up logging; the line runs in `run_line`."""
-    from chunkflow_py.cli import report  # here and below: help pages need none of it
+    from chunkflow_py.cli import logs  # here and below: help pages need none of it
 
-    report.configure_logging(verbose=verbose, debug=debug)
-    ctx.call_on_close(report.restore_logging)
+    logs.configure_logging(verbose=verbose, debug=debug, as_json=log_json)
+    ctx.call_on_close(logs.restore_logging)
 
 
 @cli.result_callback()
@@ -199,6 +208,7 @@ def run_line(
     verbose: bool,
     progress: bool | None,
     debug: bool,
+    log_json: bool,
     **_: object,
 ) -> None:
     """Check the line as a whole, run it, and exit with 1 if a task failed; or let a verb act."""
@@ -236,7 +246,8 @@ def run_line(
     if failed:
         more = ", …" if len(failed) > 10 else ""
         names = ", ".join(sorted(failed)[:10]) + more
-        click.echo(f"Failed and in the queue again, {len(failed)} in all: {names}", err=True)
+        if not log_json:  # each of them has been told
+            click.echo(f"Failed and in the queue again, {len(failed)} in all: {names}", err=True)
         ctx.exit(1)
 
 
@@ -259,11 +270,15 @@ class _Ending:
     An interrupted line waits for the threads of its lanes, and so does Python at its exit; a
     forward pass or a slow download there must not keep anybody from leaving.
 
+    Args:
+        log_json: whether the last words are JSON.
+
     Attributes:
         code: exit code of an interrupted process: 130, or 143 after SIGTERM.
     """
 
-    code = 130
+    def __init__(self, *, log_json: bool) -> None:
+        self.code, self._log_json = 130, log_json
 
     def __enter__(self) -> _Ending:
         self._before: dict[int, Any] = {}
@@ -287,8 +302,18 @@ class _Ending:
         raise KeyboardInterrupt
 
     def _leave(self) -> None:
-        os.write(2, b"Interrupted.\n")
+        if screen := sys.modules.get("chunkflow_py.cli.screen"):
+            screen.erase_view()
+        os.write(2, f"{_last_line(self.code, 'Interrupted.', self._log_json)}\n".encode())
         os._exit(self.code)
+
+
+def _last_line(code: int, error: str | None, log_json: bool) -> str | None:
+    if not log_json:
+        return error
+    from chunkflow_py.cli import logs
+
+    return logs.exit_line(code, error)
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -302,14 +327,21 @@ def main(args: Sequence[str] | None = None) -> None:
         completing.register()
     keep_freed_memory()
     sleep_while_waiting()
-    ending = _Ending()
+    log_json = "--log-json" in (sys.argv[1:] if args is None else args)
+    ending = _Ending(log_json=log_json)
+    said: str | None = None
     try:
         with ending:
-            code = cli.main(args, prog_name="chunkflow", standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
+            ended = cli.main(args, prog_name="chunkflow", standalone_mode=False)
+        code = ended if isinstance(ended, int) else 0
     except click.Abort:
-        click.echo("Interrupted.", err=True)
-        sys.exit(ending.code)
+        code, said = ending.code, "Interrupted."
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        code = error.exit_code
+        if log_json:
+            said = error.format_message()
+        else:
+            error.show()
+    if last := _last_line(code, said, log_json):
+        click.echo(last, err=True)
+    sys.exit(code)

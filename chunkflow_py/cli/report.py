@@ -1,148 +1,132 @@
-"""What a person sees: log lines, the progress bar, the table of times, how an error prints."""
+"""What a person sees of a line: a view of progress, or a line a task; where the time went."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from contextlib import nullcontext
-from threading import Lock
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.cli.gpu_use import GpuWatch
+from chunkflow_py.cli.line_state import LineState, voxels_of
+from chunkflow_py.cli.line_view import line_rows
+from chunkflow_py.cli.logs import configure_logging, restore_logging, says_json, tell
+from chunkflow_py.cli.pace import voxel_speed
+from chunkflow_py.cli.screen import Screen, is_terminal
 from chunkflow_py.hooks import HasTraffic
 from chunkflow_py.memory import describe_bytes
 from chunkflow_py.pipeline import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from chunkflow_py.errors import OperatorError
     from chunkflow_py.stages import Operator
-    from chunkflow_py.task import Task
+    from chunkflow_py.task import Skip, Task
+
+__all__ = ["Report", "configure_logging", "restore_logging"]
 
 logger = logging.getLogger(__name__)
-_ROOT = logging.getLogger("chunkflow_py")
-
-
-class _StderrHandler(logging.Handler):
-    """Writes to whatever stderr is now, so that a captured stream is honoured."""
-
-    level_before = logging.NOTSET
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one line, above a progress bar if there is one."""
-        tqdm = sys.modules.get("tqdm")  # there is no bar where nobody has imported it
-        with tqdm.tqdm.external_write_mode(file=sys.stderr) if tqdm else nullcontext():
-            click.echo(self.format(record), err=True)
-
-
-def configure_logging(*, verbose: bool, debug: bool) -> None:
-    """Send our log lines to stderr: warnings always, what is done when *verbose*."""
-    restore_logging()
-    handler = _StderrHandler()
-    handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
-    handler.level_before = _ROOT.level
-    _ROOT.addHandler(handler)
-    level = logging.INFO if verbose else logging.WARNING
-    _ROOT.setLevel(logging.DEBUG if debug else level)
-
-
-def restore_logging() -> None:
-    """Undo `configure_logging`, so that a program that calls us keeps its own logging."""
-    for handler in [h for h in _ROOT.handlers if isinstance(h, _StderrHandler)]:
-        _ROOT.removeHandler(handler)
-        _ROOT.setLevel(handler.level_before)
 
 
 class Report(Listener):
     """Shows progress while a line runs, and where the time went when it is done.
 
+    On a terminal there is one view that changes in place; elsewhere every task has a line.
+
     Args:
-        show_progress: a progress bar; ``None`` shows it only on a terminal.
+        show_progress: either of them; ``None``: yes.
         show_table: the table of times at the end.
+
+    Attributes:
+        state: of the line.
     """
 
     def __init__(self, *, show_progress: bool | None, show_table: bool) -> None:
         """Begin with nothing counted."""
-        self.show_progress = sys.stderr.isatty() if show_progress is None else show_progress
+        self.show_progress = show_progress is not False
         self.show_table = show_table
-        self.seconds: dict[str, float] = {}
-        self.operators: Sequence[Operator] = ()
-        self.done = self.skipped = 0
-        self.total: int | None = None
-        self._bar: Any = None
-        self._step = 1
-        self._shares: dict[int, float] = {}
-        self._lock = Lock()
-        self._start = perf_counter()
+        self.state = LineState()
+        self._shown = ExitStack()
+
+    @property
+    def total(self) -> int | None:
+        """Number of tasks, if it is known."""
+        return self.state.total
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:
-        """Open the progress bar: one unit is one operator on one task."""
-        self._start = perf_counter()
-        self.total = tasks
-        self.operators = operators
-        self.seconds = {stage.name: 0.0 for stage in operators}
-        self._step = len(operators)
-        if self.show_progress:
-            from tqdm import tqdm
-
-            units = None if tasks is None else tasks * self._step
-            share = "{percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
-            form = "{desc} " + (share if units else "{elapsed}")
-            self._bar = tqdm(
-                total=units, bar_format=form, file=sys.stderr, desc="starting", mininterval=0.2
-            )
+        """Show the view, if this is a terminal."""
+        self.state = state = LineState(operators, tasks)
+        names = [stage.name for stage in operators]
+        tell(logger, logging.INFO, "run_started", operators=names, tasks=tasks)
+        if shows_view(self.show_progress):
+            gpu = GpuWatch()
+            if state.network_s is not None:
+                self._shown.enter_context(gpu)
+            self._shown.enter_context(Screen(sys.stderr, lambda: line_rows(state, gpu)))
 
     def operator_started(self, label: str, task: Task) -> None:
         """Show which operator is at work on which task."""
-        logger.debug("%s: %s begins", task, label)
-        with self._lock:
-            self._shares[id(task)] = 0.0
-            if self._bar is not None:
-                self._bar.set_description_str(
-                    f"{label} {'' if task.region is None else task}".strip()
-                )
+        words = f"{task}: {label} begins"
+        tell(logger, logging.DEBUG, "operator_started", words, task=_name(task), operator=label)
+        self.state.started(label, task)
 
-    def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:  # noqa: ARG002
-        """Move the bar within one operator."""
-        self._advance(task, done / max(total, 1))
+    def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:
+        """Show how far it is."""
+        self.state.progressed(label, task, done, total)
 
     def operator_finished(self, label: str, task: Task, seconds: float) -> None:
-        """Add to the table."""
-        logger.debug("%s: %s took %.3f s", task, label, seconds)
-        with self._lock:
-            self.seconds[label] += seconds
-        self._advance(task, 1.0)
-
-    def _advance(self, task: Task, share: float) -> None:
-        with self._lock:
-            before = self._shares.get(id(task), 0.0)
-            self._shares[id(task)] = share
-            if self._bar is not None:
-                self._bar.update(share - before)
+        """Count its time."""
+        words = f"{task}: {label} took {seconds:.3f} s"
+        about = {"task": _name(task), "operator": label, "seconds": seconds}
+        tell(logger, logging.DEBUG, "operator_finished", words, **about)
+        self.state.finished(label, task, seconds)
 
     def task_finished(self, task: Task) -> None:
-        """Count the task."""
-        with self._lock:
-            self._shares.pop(id(task), None)
-            if not task.failed:
-                self.done += 1
-                self.skipped += task.outcome is not None
-            if self._bar is not None:
-                self._bar.update(max(0, self._step - len(task.seconds)))
+        """Count the task, and say so."""
+        voxels = voxels_of(task)
+        self.state.task_finished(task, voxels)
+        seconds = sum(task.seconds.values())
+        words = ""
+        # Of the only task the table at the end says the same; why one was skipped, a line before.
+        if task.outcome is None and self.state.total != 1 and self._says_tasks():
+            words = f"{task}: {task_words(task.seconds, voxels)}"
+        tell(
+            logger,
+            logging.ERROR if task.failed else logging.INFO,
+            "task_finished",
+            words,
+            task=_name(task),
+            seconds=seconds,
+            operators=task.seconds,
+            voxels=None if task.failed else voxels,
+            **_outcome(task.outcome),
+        )
 
     def run_finished(self) -> None:
-        """Close the bar and print the table."""
-        self._close_bar()
-        if self.show_table:
+        """Leave nothing of the view, and print the table."""
+        self._shown.close()
+        state = self.state
+        tell(
+            logger,
+            logging.INFO,
+            "run_finished",
+            done=state.done,
+            skipped=state.skipped,
+            failed=state.failed,
+            tasks=state.total,
+            seconds=state.elapsed_s,
+            operators=state.seconds,
+            voxels=state.voxels,
+            network_seconds=state.network_s,
+        )
+        if self.show_table and not says_json():
             click.echo(self.table(), err=True)
 
-    def _close_bar(self) -> None:
-        with self._lock:
-            if self._bar is not None:
-                self._bar.close()
-                self._bar = None
+    def _says_tasks(self) -> bool:
+        return self.show_progress and not shows_view(self.show_progress)
 
     def table(self) -> str:
         """Return where the time went: seconds of each operator, all tasks together.
@@ -150,21 +134,18 @@ class Report(Listener):
         Lanes overlap, so the operators' sum may exceed the elapsed time; so may the seconds of one
         that works on several tasks at once.
         """
-        elapsed = perf_counter() - self._start
-        width = max([len("operator"), *(len(name) for name in self.seconds)])
-        lines = [f"{'operator':<{width}}   seconds  of elapsed"]
-        for name, seconds in self.seconds.items():
-            share = seconds / elapsed if elapsed else 0.0
-            lines.append(f"{name:<{width}}  {seconds:8.2f}  {share:10.0%}")
-        tasks = f"{self.done} task{'' if self.done == 1 else 's'}"
-        skipped = f", {self.skipped} of them skipped" if self.skipped else ""
-        lines.append(f"{'elapsed':<{width}}  {elapsed:8.2f}  {tasks}{skipped}")
+        state = self.state
+        rows = dict(state.seconds)
+        if (network_s := state.network_s) is not None:
+            rows["outside network"] = max(0.0, state.elapsed_s - network_s)
+        counts = (state.ended, state.skipped)
+        lines = table_lines(rows, state.elapsed_s, *counts, state.voxels)
         return "\n".join(lines + self._traffic())
 
     def _traffic(self) -> list[str]:
         """Return what each loader has read, and how much of that was needed."""
         lines = []
-        for stage in self.operators:
+        for stage in self.state.operators:
             cost = stage.body.traffic if isinstance(stage.body, HasTraffic) else None
             if cost is not None and cost.needed_bytes:
                 share = cost.decoded_bytes / cost.needed_bytes
@@ -184,16 +165,60 @@ class Report(Listener):
 
     def print_failure(self, task: Task, *, debug: bool) -> None:
         """Print why a task failed and what was left undone."""
-        # The sentence stands alone: no bar before it on the line, no table after it.
-        self._close_bar()
+        # The sentence stands alone: no view below it, no table after it.
+        self._shown.close()
         self.show_table = False
         if debug and task.outcome is not None:
             logger.error("traceback", exc_info=task.outcome)
+        if says_json():
+            return  # it was said when the task ended
         click.echo(f"Error: {task.outcome}", err=True)
         if self.total is not None and self.total > 1:
-            left = self.total - self.done - 1
-            counts = f"{self.done} of {self.total} tasks done, 1 failed, {left} not run."
+            left = self.total - self.state.ended - 1
+            counts = f"{self.state.ended} of {self.total} tasks done, 1 failed, {left} not run."
             click.echo(counts, err=True)
+
+
+def shows_view(is_wanted: bool) -> bool:
+    """Return whether progress is a view that changes in place."""
+    return is_wanted and not says_json() and is_terminal(sys.stderr)
+
+
+def task_words(seconds: Mapping[str, float], voxels: int | None) -> str:
+    """Return where the time of a task went, in one line."""
+    total = sum(seconds.values())
+    parts = ", ".join(f"{name} {each:.2f}" for name, each in seconds.items())
+    speed = f", {voxel_speed(voxels / total)}" if voxels and total else ""
+    return f"done in {total:.2f} s ({parts}){speed}"
+
+
+def table_lines(
+    seconds: Mapping[str, float], elapsed_s: float, ended: int, skipped: int, voxels: int
+) -> list[str]:
+    """Return a table of the seconds of each operator; its last line says what was done."""
+    width = max([len("operator"), *(len(name) for name in seconds)])
+    lines = [f"{'operator':<{width}}   seconds  of elapsed"]
+    for name, each in seconds.items():
+        share = each / elapsed_s if elapsed_s else 0.0
+        lines.append(f"{name:<{width}}  {each:8.2f}  {share:10.0%}")
+    speed = f"{voxel_speed(voxels / elapsed_s)}, " if voxels and elapsed_s else ""
+    tasks = f"{ended} task{'' if ended == 1 else 's'}"
+    left = f", {skipped} of them skipped" if skipped else ""
+    return [*lines, f"{'elapsed':<{width}}  {elapsed_s:8.2f}  {speed}{tasks}{left}"]
+
+
+def _name(task: Task) -> str | None:
+    return None if task.region is None else str(task)
+
+
+def _outcome(outcome: Skip | OperatorError | None) -> dict[str, str]:
+    from chunkflow_py.errors import OperatorError
+
+    if outcome is None:
+        return {"outcome": "done"}
+    if isinstance(outcome, OperatorError):
+        return {"outcome": "failed", "operator": outcome.operator, "error": str(outcome)}
+    return {"outcome": "skipped", "reason": str(outcome)}
 
 
 def _amount(size: int) -> str:

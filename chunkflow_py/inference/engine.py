@@ -120,6 +120,11 @@ class Engine:
         return self._clock.seconds()
 
     @property
+    def network_seconds(self) -> float:
+        """The same, as far as it is known without waiting for what is being done."""
+        return self._clock.so_far()
+
+    @property
     def voxels_clamped(self) -> int:
         """Number of output values outside of [0, 1] that the uint8 rule clamped so far."""
         return self._outlet.clamped

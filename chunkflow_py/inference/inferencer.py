@@ -109,6 +109,11 @@ class Inferencer:
         self.engine.wait_until_idle()  # until then it may be compiled, which the profile tells
         return dict(self.engine.backend.profile)
 
+    @property
+    def network_seconds(self) -> float:
+        """For how long the network has run so far."""
+        return 0.0 if self.engine is None else self.engine.network_seconds
+
     def __enter__(self) -> Inferencer:
         """Load the network; what takes a while goes on while the first chunk is read."""
         if self.network.get("backend") != "auto":  # which is chosen with patches of the first chunk

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import contextmanager, nullcontext
+from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 def _event(*, enable_timing: bool = False) -> torch.cuda.Event:
     event: Any = torch.cuda.Event  # untyped
     return event(enable_timing=enable_timing)  # type: ignore[no-any-return]
+
+
+def _has_ended(event: Any) -> bool:
+    return bool(event.query())  # untyped
 
 
 class Mark:
@@ -69,15 +75,21 @@ class Stopwatch:
         """Begin at zero."""
         self._cuda = device.type == "cuda"
         self._seconds = 0.0
-        self._pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._since: float | None = None  # of what is being done now, not on a GPU
+        self._lock = Lock()
+        self._pairs: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Add the time of what is done inside."""
         if not self._cuda:
-            start = perf_counter()
-            yield
-            self._seconds += perf_counter() - start
+            self._since = start = perf_counter()
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._seconds += perf_counter() - start
+                    self._since = None
             return
         first, last = (_event(enable_timing=True) for _ in range(2))
         first.record()
@@ -87,11 +99,21 @@ class Stopwatch:
 
     def seconds(self) -> float:
         """Return the sum; waits for what is still being done."""
-        while self._pairs:
-            first, last = self._pairs.pop()
-            last.synchronize()
-            self._seconds += first.elapsed_time(last) / 1000
-        return self._seconds
+        with self._lock:
+            while self._pairs:
+                first, last = self._pairs.popleft()
+                last.synchronize()
+                self._seconds += first.elapsed_time(last) / 1000
+            return self._seconds
+
+    def so_far(self) -> float:
+        """Return the sum, on a GPU of what has ended; waits for nothing."""
+        with self._lock:
+            while self._pairs and _has_ended(self._pairs[0][1]):
+                first, last = self._pairs.popleft()
+                self._seconds += first.elapsed_time(last) / 1000
+            since = self._since
+            return self._seconds + (0.0 if since is None else perf_counter() - since)
 
 
 def host_buffer(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -184,8 +184,8 @@ def test_quiet_prints_nothing_on_success(chunkflow: Run) -> None:
         (["--no-progress"], False),
     ],
 )
-def test_bar_on_a_terminal(chunkflow: Run, options: list[str], shown: bool) -> None:
-    """A terminal gets a progress bar, unless it was told to be quiet or to leave it out."""
+def test_view_on_a_terminal(chunkflow: Run, options: list[str], shown: bool) -> None:
+    """A terminal gets a view of progress, unless told to be quiet or to leave it out."""
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -193,7 +193,7 @@ def test_bar_on_a_terminal(chunkflow: Run, options: list[str], shown: bool) -> N
 
     with redirect_stderr(Terminal()) as screen:
         assert chunkflow(*options, "create-chunk", "--size", "1", "1", "1").code == 0
-    assert ("100%|" in screen.getvalue()) == shown
+    assert ("0 of 1 task" in screen.getvalue()) == shown
 
 
 def test_default_says_where_the_time_went(chunkflow: Run) -> None:

@@ -1,10 +1,9 @@
-"""What a person sees: progress bar, table of times, failures."""
+"""What a person sees of a line: a view of lanes, lines of tasks, the table of times, failures."""
 
 from __future__ import annotations
 
 import io
 import logging
-import re
 import sys
 import threading
 from contextlib import redirect_stderr
@@ -12,8 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from rigs.terminal import Terminal, on_terminal
 
 from chunkflow_py import BoundingBox, BoxGrid, Pipeline, Zyx
+from chunkflow_py.cli.gpu_use import GpuUse, GpuWatch
+from chunkflow_py.cli.line_state import LineState, voxels_of
+from chunkflow_py.cli.line_view import line_rows
 from chunkflow_py.cli.main import cli
 from chunkflow_py.cli.report import Report, configure_logging, restore_logging
 from chunkflow_py.errors import ChunkError
@@ -21,22 +24,23 @@ from chunkflow_py.stages import Operator, Source, TaskSource
 from chunkflow_py.task import Skip, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 GRID = BoxGrid.covering(BoundingBox.parse("0-8_0-1_0-1"), Zyx(1, 1, 1))
 
 
-class Terminal(io.StringIO):
-    """A stderr that is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 def make(name: str, body: Any = lambda task: task, lane: Any = "compute") -> Operator:
     """Return an operator as a command would."""
     return Operator(name, lane, body, body)
+
+
+@pytest.fixture(autouse=True)
+def said() -> Iterator[None]:
+    """Log lines are said, as by the command line."""
+    configure_logging(verbose=True, debug=False)
+    yield
+    restore_logging()
 
 
 def run(
@@ -48,7 +52,7 @@ def run(
     watch: Callable[[Report], None] | None = None,
     **settings: Any,
 ) -> str:
-    """Run a line over eight tasks, or *tasks*, and return what stands on the terminal."""
+    """Run a line over eight tasks, or *tasks*, and return what was written."""
     body = TaskSource(GRID) if tasks is None else tasks
     with redirect_stderr(stream or Terminal()) as screen:
         report = Report(**{"show_progress": True, "show_table": False} | settings)
@@ -58,124 +62,242 @@ def run(
             if task.failed:
                 report.print_failure(task, debug=False)
                 break
-    assert report.total is None or task.failed or not report._shares, "done tasks are forgotten"
+    assert task.failed or not (report.state._steps or report.state._work), "all is forgotten"
     return screen.getvalue()
 
 
 class Works:
-    """A body with news from inside one call."""
+    """A body with news from inside one call, which looks at the view then."""
 
     on_progress: Any = None
 
+    def __init__(self) -> None:
+        self.report: Any = None
+        self.views: list[list[str]] = []
+        self.shares: list[float | None] = []
+
+    def watch(self, report: Report) -> None:
+        self.report = report
+
     def __call__(self, task: Task) -> Task:
-        self.on_progress(0, 0)
-        self.on_progress(1, 4)
-        self.on_progress(3, 4)
+        for done in (0, 1, 3):
+            self.on_progress(done, 4)
+            self.views.append([row.text for row in line_rows(self.report.state, GpuWatch())])
+            self.shares.append(self.report.state.share())
         return task
 
 
-def spy(steps: list[float]) -> Callable[[Report], None]:
-    """Collect the steps that the bar is moved by."""
+class Network:
+    """A body whose network has run."""
 
-    def watch(report: Report) -> None:
-        started = report.run_started
+    network_seconds = 5.0
 
-        def run_started(operators: Any, tasks: Any) -> None:
-            started(operators, tasks)
-            update = report._bar.update
-
-            def note(step: float) -> None:
-                steps.append(step)
-                update(step)
-
-            report._bar.update = note
-
-        report.run_started = run_started  # type: ignore[method-assign]
-
-    return watch
+    def __call__(self, task: Task) -> Task:
+        return task
 
 
-# --- progress bar --------------------------------------------------------------------------------
+# --- the view ------------------------------------------------------------------------------------
+
+
+def test_the_view_says_what_each_lane_does() -> None:
+    """Lanes of the line with operator, task, how far it is within, and what waits."""
+    body = Works()
+    line = [make("load", lane="read"), make("inference", body), make("save", lane="write")]
+    run(line, watch=body.watch)
+    first, second = body.views[2], body.views[5]
+    assert first[0].startswith("#...................   7%  0 of 8 tasks   0.0 s gone")
+    assert first[1:] == [
+        "read     waits",
+        "compute  inference 0-1_0-1_0-1, 3 of 4, 0.0 s",
+        "write    waits",
+    ]
+    assert second[0].startswith("####................  20%  1 of 8 tasks   0.0 s gone, ends in 0.")
+    assert second[1].endswith("voxel/s")
+    assert "inference 1-2_0-1_0-1, 3 of 4" in second[3]
+
+
+def test_the_view_says_how_much_the_network_has_of_the_time(monkeypatch: Any) -> None:
+    """Time outside of the network, and the GPUs if there are any."""
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    state = LineState([make("inference", Network())], 4)
+    now = 110.0
+    gpu = GpuWatch()
+    gpu.now = [GpuUse("0", 0.88, 12_100_000_000, 80_000_000_000), GpuUse("1", None, 0, 0)]
+    assert line_rows(state, gpu)[1].text == (
+        "50% of the time outside of the network   GPU 88% busy, 12.1 of 80 GB"
+    )
+    report = Report(show_progress=False, show_table=True)
+    report.state = state
+    name, _, share = report.table().splitlines()[2].rsplit(maxsplit=2)
+    assert (name, share) == ("outside network", "50%")
+
+
+def test_several_tasks_in_one_lane_are_counted() -> None:
+    """The oldest is shown, and how many there are beside it."""
+    state = LineState([make("load", lane="read")], None)
+    tasks = [Task(region) for region in map(_region, range(3))]
+    for task in tasks:
+        state.started("load", task)
+    head, lane = line_rows(state, GpuWatch())
+    assert head.text.startswith("0 tasks   0.0 s gone"), "no share of what is not known"
+    assert lane.text == "read     load 0-1_0-1_0-1, 0.0 s, and 2 more"
+
+
+def _region(z: int) -> Any:
+    return next(iter(TaskSource([BoundingBox.from_size((z, 0, 0), (1, 1, 1))]))).region
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_bar_counts_operators_on_tasks(ahead: int) -> None:
-    """A bar ends at 100 %, whatever was skipped and in however many threads it was worked."""
+def test_all_of_the_work_is_done_at_the_end(ahead: int) -> None:
+    """The share ends at 1, whatever was skipped and in however many threads it was worked."""
 
     def skip(task: Task) -> Task:
         if task.bbox is not None and task.bbox.start.z % 3 == 0:
             raise Skip
         return task
 
-    steps: list[float] = []
-    line = [make("load", lane="read"), make("skip", skip), make("inference", Works())]
-    text = run([*line, make("save", lane="write")], ahead=ahead, watch=spy(steps))
-    assert sum(steps) == pytest.approx(8 * 4)
-    assert min(steps) >= -1e-9
-    assert "100%" in text
+    body = Works()
+    line = [make("load", lane="read"), make("skip", skip), make("inference", body)]
+    run([*line, make("save", lane="write")], ahead=ahead, watch=body.watch)
+    state = body.report.state
+    assert (state.share(), state.done, state.skipped, state.voxels) == (1.0, 5, 3, 8)
+    known = [share for share in body.shares if share is not None]
+    assert len(known) == 15
+    assert max(known) < 1
+    assert ahead or known == sorted(known)
 
 
-def test_bar_moves_within_an_operator() -> None:
-    """An operator that reports its progress moves the bar in between, and counts as one."""
-    steps: list[float] = []
-    run([make("inference", Works())], [Task()], watch=spy(steps))
-    assert [round(step, 2) for step in steps] == [0.0, 0.25, 0.5, 0.25, 0]
+def test_the_end_of_a_single_task_is_told_by_what_is_within(monkeypatch: Any) -> None:
+    """Its operators are not alike, so that none of them tells for the others."""
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    state, task = LineState([make("inference"), make("save")], 1), Task()
+    state.started("inference", task)
+    assert state.left_s() is None
+    now = 110.0
+    state.progressed("inference", task, 2, 8)
+    assert state.left_s() == pytest.approx(30)
 
 
-def test_bar_without_a_known_number_of_tasks() -> None:
-    """A line fed by a queue shows what is at work and for how long, without a percentage."""
-    text = run([make("load")], iter([Task()]))
-    assert re.search(r"load +\d\d:\d\d", text)
-    assert "%" not in text
+def test_tasks_without_a_box_have_the_voxels_of_their_chunk() -> None:
+    """A line over a whole file has a speed, too."""
+    import numpy as np
+
+    from chunkflow_py.chunk import Chunk
+
+    chunk = Chunk(np.zeros((2, 3, 4, 5), np.uint8), (0, 0, 0), (1, 1, 1))
+    assert voxels_of(Task(items={"chunk": chunk, "other": 3})) == 60
+    assert voxels_of(Task()) is None
 
 
-def test_bar_says_what_is_at_work() -> None:
-    """Beside the bar stand the operator and the task."""
-    assert "load 0-1_0-1_0-1 " in run([make("load")])
+def test_progress_may_come_from_several_threads() -> None:
+    """Nothing is lost when lanes report at the same time."""
+    report = Report(show_progress=True, show_table=False)
+    with redirect_stderr(Terminal()):
+        report.run_started([make(name) for name in "abcd"], 1600)
+
+        def work(label: str) -> None:
+            for _ in range(400):
+                task = Task()
+                report.operator_started(label, task)
+                for done in range(1, 5):
+                    report.operator_progressed(label, task, done, 4)
+                report.operator_finished(label, task, 0.5)
+                report.task_finished(task)
+
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            threads = [threading.Thread(target=work, args=(label,)) for label in "abcd"]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(before)
+        report.run_finished()
+    assert report.state.share() == 1
+    assert report.state.seconds == dict.fromkeys("abcd", 200.0)
+    assert report.state.done == 1600
 
 
 @pytest.mark.parametrize(
-    ("asked", "terminal_there", "shown"),
-    [(None, True, True), (None, False, False), (True, False, True), (False, True, False)],
+    ("asked", "terminal_there", "view", "lines"),
+    [
+        (None, True, True, False),
+        (None, False, False, True),
+        (True, False, False, True),
+        (False, True, False, False),
+        (False, False, False, False),
+    ],
 )
-def test_bar_is_shown_on_a_terminal_or_when_asked(
-    asked: bool | None, terminal_there: bool, shown: bool
+def test_a_terminal_gets_a_view_and_a_log_gets_lines(
+    asked: bool | None, terminal_there: bool, view: bool, lines: bool
 ) -> None:
-    """A log file gets no bar unless it is asked for; a terminal gets one unless it is refused."""
+    """One or the other, unless progress is refused; never a control character in a log."""
     stream = Terminal() if terminal_there else io.StringIO()
-    assert bool(run([make("load")], stream=stream, show_progress=asked)) == shown
+    text = run([make("load")], stream=stream, show_progress=asked)
+    assert ("\x1b" in text) == view
+    assert ("INFO: 7-8_0-1_0-1: done in 0.00 s (load 0.00), " in text) == lines
+    assert (text.count("voxel/s\n") == 8) == lines
+    assert lines or not isinstance(stream, Terminal) or stream.text == ""
 
 
-def test_bar_may_be_moved_from_several_threads() -> None:
-    """No step is lost when lanes report at the same time."""
-    report = Report(show_progress=True, show_table=False)
-    with redirect_stderr(Terminal()):
-        report.run_started([make(name) for name in "abcd"], 400)
-    bar = report._bar
+def test_log_lines_stand_above_the_view() -> None:
+    """A log line in the middle of a run begins on a line of its own, and stays."""
+    logger = logging.getLogger("chunkflow_py.test")
 
-    def work(label: str) -> None:
-        for _ in range(400):
-            task = Task()
-            report.operator_started(label, task)
-            for done in range(1, 5):
-                report.operator_progressed(label, task, done, 4)
-            report.operator_finished(label, task, 0.5)
-            report.task_finished(Task(seconds=dict.fromkeys("abcd", 0.0)))
+    def speak(task: Task) -> Task:
+        logger.info("hello %s", task)
+        return task
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work, args=(label,)) for label in "abcd"]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(before)
-    assert bar.n == pytest.approx(1600)
-    assert report.seconds == dict.fromkeys("abcd", 200.0)
-    assert report.done == 1600
-    report.run_finished()
+    screen = Terminal()
+    run([make("speak", speak)], stream=screen, show_table=True)
+    shown = screen.text.splitlines()
+    assert shown[:8] == [f"INFO: hello {z}-{z + 1}_0-1_0-1" for z in range(8)]
+    assert shown[8].split() == ["operator", "seconds", "of", "elapsed"]
+    assert shown[-1].endswith("8 tasks")
+
+
+def test_a_line_on_a_real_terminal(tmp_path: Path) -> None:
+    """View, log lines and results share it; it may be resized; at the end nothing is left over."""
+    slow = tmp_path / "slow.py"
+    slow.write_text(
+        "import time, logging, sys\n"
+        "def execute(chunk):\n"
+        "    time.sleep(0.3)\n"
+        "    logging.getLogger('chunkflow_py.test').warning('a long ' + 'warning ' * 9)\n"
+        "    print('a result')\n"
+        "    time.sleep(0.3)\n"
+        "    return chunk\n"
+    )
+    views: list[str] = []
+
+    def watch(screen: Terminal, resize: Callable[[int], None]) -> None:
+        views.append(screen.text)
+        if "1 of 3 tasks" in screen.text:
+            resize(46)
+
+    line = "generate-tasks --roi-size 24 4 4 --chunk-size 8 4 4 create-chunk --size 8 4 4"
+    code, screen, written = on_terminal(
+        [*line.split(), "plugin", "-f", str(slow), "-i", "chunk", "-o", "chunk"], watch=watch
+    )
+    assert code == 0, screen.text
+    assert any("compute  plugin 0-8_0-4_0-4, 0." in view for view in views)
+    assert any(", ends in " in view for view in views)
+    heads = [row for view in views for row in view.splitlines() if " 2 of 3 tasks" in row]
+    assert {(len(row), row[-1]) for row in heads} == {(45, "…")}, "cut where the terminal ends now"
+    warning = "WARNING: a long " + "warning " * 9
+    shown = screen.text.replace("\n", "")
+    assert shown.count(warning.rstrip()) + shown.count(warning) >= 3
+    assert screen.text.count("a result") == 3
+    assert "waits" not in screen.text
+    assert "gone" not in screen.text
+    assert screen.text.splitlines()[-1].startswith("elapsed")
+    assert "?25" not in screen.modes
+    assert screen.modes["?7"]
+    assert not screen.modes["?2026"]
 
 
 # --- table ---------------------------------------------------------------------------------------
@@ -188,11 +310,12 @@ def test_table_lists_every_operator() -> None:
         raise Skip
 
     line = [make("load"), make("inference"), make("load"), make("skip", skip), make("save")]
-    lines = run(line, show_progress=False, show_table=True).splitlines()
+    text = run(line, stream=io.StringIO(), show_progress=False, show_table=True)
+    lines = [each for each in text.splitlines() if not each.startswith("INFO")]
     names = ["operator", "load", "inference", "load#2", "skip", "save", "elapsed"]
     assert [line.split()[0] for line in lines] == names
     assert len({len(line) for line in lines[:-1]}) == 1
-    assert lines[-1].endswith("8 tasks, 8 of them skipped")
+    assert lines[-1].endswith("voxel/s, 8 tasks, 8 of them skipped")
 
 
 @pytest.mark.parametrize(("count", "text"), [(1, "1 task"), (2, "2 tasks")])
@@ -213,7 +336,7 @@ def test_no_table_when_not_asked() -> None:
 
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_failure_stands_alone(ahead: int) -> None:
-    """The sentence begins a line of its own, after the bar; no bar and no table come after it."""
+    """The sentence begins a line of its own; no view and no table come after it."""
 
     def fail(task: Task) -> Task:
         if task.bbox is not None and task.bbox.start.z == 3:
@@ -221,30 +344,12 @@ def test_failure_stands_alone(ahead: int) -> None:
         return task
 
     line = [make("load", lane="read"), make("fail", fail), make("save", lane="write")]
-    assert run(line, ahead=ahead, show_table=True).splitlines()[-2:] == [
+    screen = Terminal()
+    run(line, ahead=ahead, show_table=True, stream=screen)
+    assert screen.text.splitlines() == [
         "Error: fail failed on task 3-4_0-1_0-1: too wide",
         "3 of 8 tasks done, 1 failed, 4 not run.",
     ]
-
-
-def test_log_lines_stand_above_the_bar() -> None:
-    """A log line in the middle of a run begins on a line of its own, and the bar comes after it."""
-    logger = logging.getLogger("chunkflow_py.test")
-
-    def speak(task: Task) -> Task:
-        logger.info("hello")
-        return task
-
-    screen = Terminal()
-    configure_logging(verbose=True, debug=False)
-    try:
-        text = run([make("speak", speak)], stream=screen)
-    finally:
-        restore_logging()
-    # What a terminal shows of a line is what was written after the last return to its start.
-    shown = [re.split("\r|\x1b\\[A", line)[-1].strip() for line in text.split("\n")]
-    assert shown.count("INFO: hello") == 8
-    assert "speak" in shown[-2] + shown[-1]
 
 
 def test_what_reading_has_cost_is_told(tmp_path: Path) -> None:

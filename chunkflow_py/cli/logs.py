@@ -1,0 +1,169 @@
+"""What is said on stderr: as lines for people, or as JSON lines for programs (``--log-json``).
+
+All of it goes through `logging`. A record with an ``event`` says the same twice: a sentence, and
+fields. Schema of the JSON lines: docs/progress.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from typing import Any
+
+import click
+
+from chunkflow_py.cli.screen import above_view
+
+_OURS = "chunkflow_py"
+_ADDRESS = re.compile(r"\S+://\S+")
+_LEVELS = {
+    logging.DEBUG: "debug",
+    logging.INFO: "info",
+    logging.WARNING: "warning",
+    logging.ERROR: "error",
+    logging.CRITICAL: "error",
+}
+
+
+class _StderrHandler(logging.Handler):
+    """Writes to whatever stderr is now, so that a captured stream is honoured.
+
+    Attributes:
+        level_before: of our loggers.
+        as_json: whether it writes JSON lines.
+        said_by_all: fields of every JSON line, such as the run.
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__()
+        self.level_before = logging.NOTSET
+        self.as_json = as_json
+        self.said_by_all: dict[str, Any] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line, above a view of progress if there is one."""
+        with above_view():
+            click.echo(self.format(record), err=True)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, or several lines for people."""
+        if not self.as_json:
+            return super().format(record)
+        fields: dict[str, Any] = dict(getattr(record, "fields", {}))
+        if message := record.getMessage():
+            fields["message"] = message
+        if not hasattr(record, "event"):
+            fields["logger"] = record.name
+        if record.exc_info:
+            fields["traceback"] = logging.Formatter().formatException(record.exc_info)
+        level = _LEVELS.get(record.levelno, "info")
+        about = self.said_by_all | fields
+        return _line(record.created, level, getattr(record, "event", "log"), about)
+
+
+def configure_logging(*, verbose: bool, debug: bool, as_json: bool = False) -> None:
+    """Send our log lines to stderr: warnings always, what is done when *verbose*.
+
+    Args:
+        verbose: say what is done.
+        debug: say all.
+        as_json: as JSON lines, also what other libraries log and warn of.
+    """
+    restore_logging()
+    handler = _StderrHandler(as_json=as_json)
+    handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    ours = logging.getLogger(_OURS)
+    handler.level_before = ours.level
+    ours.addHandler(handler)
+    level = logging.INFO if verbose else logging.WARNING
+    ours.setLevel(logging.DEBUG if debug else level)
+    if as_json:
+        others = _StderrHandler(as_json=True)
+        others.addFilter(lambda record: record.name.partition(".")[0] != _OURS)
+        others.said_by_all = handler.said_by_all
+        logging.getLogger().addHandler(others)
+        logging.captureWarnings(capture=True)
+
+
+def restore_logging() -> None:
+    """Undo `configure_logging`, so that a program that calls us keeps its own logging."""
+    ours, root = logging.getLogger(_OURS), logging.getLogger()
+    for handler in _handlers():
+        ours.removeHandler(handler)
+        ours.setLevel(handler.level_before)
+        if handler.as_json:
+            logging.captureWarnings(capture=False)
+    for other in [each for each in root.handlers if isinstance(each, _StderrHandler)]:
+        root.removeHandler(other)
+
+
+def says_json() -> bool:
+    """Return whether stderr takes JSON lines."""
+    return any(handler.as_json for handler in _handlers())
+
+
+def say_in_all(**fields: Any) -> None:
+    """Have every JSON line from now on say these, such as the run and the worker."""
+    for handler in _handlers():
+        handler.said_by_all.update(fields)
+
+
+def tell(logger: logging.Logger, level: int, event: str, message: str = "", **fields: Any) -> None:
+    """Log an event.
+
+    Args:
+        logger: of the module.
+        level: of `logging`.
+        event: one of docs/progress.md.
+        message: for people, who are not told of an event without one.
+        fields: for programs; those that are ``None`` are left out.
+    """
+    if message or says_json():
+        said = {name: value for name, value in fields.items() if value is not None}
+        logger.log(level, "%s", message, extra={"event": event, "fields": said})
+
+
+def exit_line(code: int, error: str | None) -> str:
+    """Return the JSON line that is the last one of a process.
+
+    Args:
+        code: of its exit.
+        error: why it is not 0, if a sentence says so.
+    """
+    level = "error" if error else "info"
+    fields = {"code": code} | ({"error": error} if error else {})
+    return _line(time.time(), level, "exit", fields)
+
+
+def _handlers() -> list[_StderrHandler]:
+    ours = logging.getLogger(_OURS).handlers
+    return [handler for handler in ours if isinstance(handler, _StderrHandler)]
+
+
+def _line(when: float, level: str, event: str, fields: dict[str, Any]) -> str:
+    import json  # only where it is asked for
+
+    second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(when))
+    head = {"time": f"{second}.{int(when % 1 * 1000):03d}Z", "level": level, "event": event}
+    return json.dumps(head | _printable(fields), ensure_ascii=False, default=str)
+
+
+def _without_secrets(word: re.Match[str]) -> str:
+    from chunkflow_py.store.address import without_secrets
+
+    return without_secrets(word[0])
+
+
+def _printable(value: Any) -> Any:
+    """Round seconds to microseconds, and leave names, passwords and signatures out of addresses."""
+    match value:
+        case str():
+            return _ADDRESS.sub(_without_secrets, value)
+        case float():
+            return round(value, 6)
+        case dict():
+            return {str(key): _printable(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_printable(each) for each in value]
+    return value

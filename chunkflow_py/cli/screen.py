@@ -1,0 +1,167 @@
+r"""A few lines of a terminal that change in place, below all that is printed meanwhile.
+
+```
+INFO: what was printed before
+                                  <- the cursor rests here, at the start of an empty line
+####....  38 %  3 of 8 tasks      <- the view
+compute  inference  31 of 68
+```
+
+A line that anybody prints, another process too, stands where the cursor rests, and the view is
+drawn again below it. To erase the view is to erase what is below the cursor, however a terminal
+that was resized has folded it, and whoever dies without doing so leaves a prompt above it. Each
+drawing is one write, which newer terminals show at once (mode 2026), so that nothing flickers.
+
+The sequences are those of ECMA-48; ``?7`` (fold lines) and ``?2026`` are private modes, which
+terminals that do not know them ignore.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, NamedTuple, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+PERIOD_S = 0.2
+_BEGIN, _END = "\x1b[?2026h\x1b[?7l", "\x1b[?7h\x1b[?2026l"
+_ERASE, _TO_THE_END = "\r\x1b[J", "\x1b[K"
+_STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "red": "\x1b[31m"}
+
+_shown: list[Screen] = []  # at most one
+
+
+class Row(NamedTuple):
+    """One line of a view.
+
+    Attributes:
+        text: it is cut where the terminal ends.
+        style: ``bold``, ``dim``, ``red`` or nothing.
+    """
+
+    text: str
+    style: str = ""
+
+
+class Screen:
+    """A view on a terminal, drawn by a thread of its own.
+
+    Args:
+        stream: of the terminal.
+        rows: returns what to show; called in several threads.
+    """
+
+    def __init__(self, stream: TextIO, rows: Callable[[], Sequence[Row]]) -> None:
+        """Show nothing yet."""
+        self._stream, self._rows = stream, rows
+        self._lock = threading.RLock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="screen", daemon=True)
+        self._is_styled = not os.environ.get("NO_COLOR")
+
+    def __enter__(self) -> Screen:
+        """Show the view."""
+        _shown.append(self)
+        self.draw()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave nothing of it."""
+        with self._lock:
+            if self._ended.is_set():
+                return
+            self._ended.set()
+            self._write(_ERASE)
+            _shown.remove(self)
+        self._thread.join(1)
+
+    def draw(self) -> None:
+        """Show what there is to show now."""
+        rows = self._rows()
+        with self._lock:
+            if not self._ended.is_set():
+                self._write(self._drawn(rows))
+
+    @contextmanager
+    def above(self) -> Iterator[None]:
+        """Let whoever prints inside print above the view."""
+        with self._lock:
+            self._write("" if self._ended.is_set() else _ERASE)
+            yield
+        self.draw()
+
+    def _run(self) -> None:
+        while not self._ended.wait(PERIOD_S):
+            self.draw()
+
+    def _drawn(self, rows: Sequence[Row]) -> str:
+        columns, height = _size(self._stream)
+        most = height - 2
+        if len(rows) > most:
+            left = len(rows) - most + 1
+            rows = [*rows[: max(0, most - 1)], Row(f"… and {left} more")][: max(0, most)]
+        lines = [self._line(row, columns - 1) for row in rows]
+        back = f"\x1b[{len(lines)}A" if lines else ""
+        below = "".join(f"\n{line}{_TO_THE_END}" for line in lines)
+        # What somebody has printed moves the cursor into the view, whose line is erased there.
+        return f"{_BEGIN}{_TO_THE_END}{below}\x1b[J{back}\r{_END}"
+
+    def _line(self, row: Row, columns: int) -> str:
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        text = clipped(row.text, columns).encode(encoding, "replace").decode(encoding)
+        style = _STYLES.get(row.style, "") if self._is_styled else ""
+        return f"{style}{text}\x1b[m" if style else text
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError, ValueError):  # the terminal is gone, or the stream is closed
+            self._stream.write(text)
+            self._stream.flush()
+
+
+def clipped(text: str, columns: int) -> str:
+    """Return what of *text* fits into so many columns, without control characters."""
+    from unicodedata import category, combining, east_asian_width
+
+    kept: list[str] = []
+    width = 0
+    for each in text:
+        if category(each).startswith("C"):
+            continue
+        wide = 0 if combining(each) else 1
+        wide += east_asian_width(each) in ("W", "F")
+        if width + wide > columns:
+            return "".join(kept[:-1]) + "…" if kept else ""
+        kept.append(each)
+        width += wide
+    return "".join(kept)
+
+
+def above_view() -> AbstractContextManager[None]:
+    """Let whoever prints inside print above the view, if there is one."""
+    return _shown[-1].above() if _shown else nullcontext()
+
+
+def erase_view() -> None:
+    """Erase the view, if there is one, from whichever thread is about to end the process."""
+    if _shown:
+        with suppress(OSError):
+            os.write(2, _ERASE.encode())
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Return whether a view can be shown there."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _size(stream: TextIO) -> os.terminal_size:
+    with suppress(OSError, ValueError, AttributeError):
+        size = os.get_terminal_size(stream.fileno())
+        if size.columns and size.lines:
+            return size
+    return shutil.get_terminal_size()
