@@ -24,7 +24,7 @@ import click
 
 from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.geometry import Region
-from chunkflow_py.hooks import Boxes, Outline, StartsAhead
+from chunkflow_py.hooks import Boxes, Outline, RunsCode, StartsAhead
 from chunkflow_py.params import ItemName, ItemNames, input_option, output_option, spread_auto
 from chunkflow_py.task import Skip, Task
 
@@ -80,6 +80,11 @@ class Operator:
     options: dict[str, Any] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     code: tuple[str, ...] = ()
+
+    @property
+    def runs_code(self) -> tuple[str, ...]:
+        """All that it runs which is not part of this package, in words."""
+        return self.code + (self.body.code if isinstance(self.body, RunsCode) else ())
 
 
 @dataclass

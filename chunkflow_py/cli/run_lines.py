@@ -87,10 +87,28 @@ def _name(operators: Sequence[Operator], taken: set[str]) -> str:
 
 
 def worker_line(line: LineOfStage, feed: Feed) -> Pipeline:
-    """Return the line of a stage of a run, checked; called in the processes of workers."""
+    """Return the line of a stage of a run, checked; called in the processes of workers.
+
+    Raises:
+        OptionError: the line is wrong, or runs code and may not.
+    """
     enter_folder(line.folder)
+    if not line.allow_code and "plugin" in line.words:  # which may run it while the line is read
+        _refuse_code(("a plugin",))
     operators = list(operators_of(read_line(line.words, mip=line.mip)))
+    if not line.allow_code:
+        _refuse_code(tuple(words for operator in operators for words in operator.runs_code))
     feed.boxes = line.plan.boxes
     pipeline = worker_pipeline(operators, Source("work", feed), line.ahead)
     pipeline.check()
     return pipeline
+
+
+def _refuse_code(code: tuple[str, ...]) -> None:
+    """Refuse a line that runs code, whatever its spec says of it."""
+    if code:
+        msg = (
+            f"the line runs {', '.join(code)}, which --no-code refuses, though the run's spec does "
+            "not say that it does; find out who made the run"
+        )
+        raise OptionError(msg)

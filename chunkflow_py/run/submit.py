@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError, VolumeError
-from chunkflow_py.hooks import HasFiles, ReadsFrom, RunsCode, WritesTo, WritesToSeveral
+from chunkflow_py.hooks import HasFiles, ReadsFrom, WritesTo, WritesToSeveral
 from chunkflow_py.memory import describe_bytes
 from chunkflow_py.queue.body import BodyError, body_text, parse_body
 from chunkflow_py.queue.protocol import address_of, open_queue
@@ -217,14 +217,7 @@ def spec_of(
                 plan_sha256=sha256_of(content),
                 tasks=len(line.plan),
                 files=tuple(sorted((f for f, _ in found.values()), key=lambda f: f.word)),
-                code=tuple(
-                    words
-                    for op in line.operators
-                    for words in (
-                        *op.code,
-                        *(op.body.code if isinstance(op.body, RunsCode) else ()),
-                    )
-                ),
+                code=tuple(words for op in line.operators for words in op.runs_code),
                 device_class=line.device_class,
                 previous=stages[-1].hash if stages else "",
             )

@@ -51,6 +51,7 @@ class LineOfStage:
         plan: which tasks there are.
         folder: in which relative paths begin.
         ahead: how far lanes may work ahead.
+        allow_code: whether it may run code that is not part of this package.
     """
 
     words: tuple[str, ...]
@@ -58,6 +59,7 @@ class LineOfStage:
     plan: Plan
     folder: str
     ahead: int | None = None
+    allow_code: bool = True
 
 
 def line_of_stage(
@@ -78,7 +80,8 @@ def line_of_stage(
     for file in stage.files:
         path = str(home.fetch(file))
         words = [word.replace(file.word, path) for word in words]
-    return LineOfStage(tuple(words), stage.mip, home.plan(stage.name), home.spec.folder, ahead)
+    plan, folder = home.plan(stage.name), home.spec.folder
+    return LineOfStage(tuple(words), stage.mip, plan, folder, ahead, allow_code)
 
 
 def enter_folder(folder: str) -> None:

@@ -388,3 +388,26 @@ def test_one_place_is_the_same_however_it_is_spelled(folder):
     assert "the run was there already" in told
     say(f"submit {address} {other} threshold {SAVE} zarr2://mask.zarr", code=2)
     say(f"submit {address} {other} threshold {SAVE} zarr://masks.zarr", code=2)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "plugin -f trap.py -i chunk -o chunk",
+        "inference -m trap.py -s 8 16 16 -v 0 0 0 -c 1 --framework pytorch",
+        "agglomerate --scoring-function One<Two>",
+    ],
+)
+def test_no_code_does_not_believe_the_spec(folder, code):
+    """A spec that runs code and says that it does not is refused, and the code is not run."""
+    (folder / "trap.py").write_text("import pathlib\npathlib.Path('sprung').touch()\n")
+    line = "generate-tasks --roi-size 8 16 16 --chunk-size 8 16 16 create-chunk --size 8 16 16"
+    say(f"--quiet create-chunk --size 8 16 16 --pattern zero {SAVE} out.zarr")
+    say(f"submit --run r {line} threshold --threshold 100 {SAVE} out.zarr")
+    spec = json.loads((folder / "r" / "spec.json").read_text())
+    words = spec["stages"][0]["words"]
+    at = words.index("threshold")
+    words[at : at + 3] = code.split()
+    (folder / "r" / "spec.json").write_text(json.dumps(spec))
+    assert "which --no-code refuses" in work("work r --no-code", code=2)
+    assert not (folder / "sprung").exists()
