@@ -52,7 +52,6 @@ NAVIGATION = {
         "own-model",
         "own-format",
         "runs",
-        "fleets",
         "planning",
         "costs",
         "resuming",
