@@ -7,6 +7,8 @@ that `GET /_fault` returns. The first rule that matches a request is applied:
 | type        | fault                                                             | settings     |
 |-------------|-------------------------------------------------------------------|--------------|
 | latency     | wait, then go on to the next rules                                | s            |
+| skew        | say another Date in the answer; go on                             | s            |
+| without     | keep a header from the server; go on                              | header       |
 | status      | answer instead of the server                                      | code, body   |
 | reset       | drop the connection before the server hears of the request        |              |
 | reset_after | the server acts, its answer is lost                               |              |
@@ -35,6 +37,7 @@ import struct
 import sys
 import time
 from contextlib import suppress
+from email.utils import formatdate
 
 from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
 
@@ -92,14 +95,19 @@ class FaultProxy:
     async def answer(self, request, log):
         """Answer one request, or not."""
         body = await request.read()
-        fault = None
+        fault, skew_s, without = None, 0.0, set()
         for rule in self.rules:
             if not self.applies(rule, request):
                 continue
-            if rule["type"] != "latency":
+            if rule["type"] == "latency":
+                await asyncio.sleep(rule["s"])
+            elif rule["type"] == "skew":
+                skew_s += rule["s"]
+            elif rule["type"] == "without":
+                without.add(rule["header"].lower())
+            else:
                 fault = rule
                 break
-            await asyncio.sleep(rule["s"])
         kind = fault["type"] if fault else "none"
         record = {"method": request.method, "path": request.raw_path, "fault": kind}
         record["headers"] = dict(request.headers)
@@ -120,13 +128,15 @@ class FaultProxy:
             request.method,
             self.upstream + request.raw_path,
             headers=self.to_server(
-                {k: v for k, v in request.headers.items() if k.lower() not in own}
+                {k: v for k, v in request.headers.items() if k.lower() not in {*own, *without}}
             ),
             data=body,
             allow_redirects=False,
         ) as answer:
             content = await answer.read()
             headers = self.to_client(answer.headers.copy())
+        if skew_s:
+            headers["Date"] = formatdate(time.time() + skew_s, usegmt=True)
         record["status"] = answer.status
         for name in HOP_BY_HOP:
             headers.popall(name, None)

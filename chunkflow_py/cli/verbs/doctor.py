@@ -1,0 +1,88 @@
+"""Check this machine, and stores and queues, before a run.
+
+Each line is ok, a note, or a problem with what to do; any problem makes the exit code 1. Stores and
+queues are only looked at, unless --write is given: then a small object is written and removed, and
+a queue of its own beside each. No secret is printed.
+
+Example: chunkflow doctor --store s3://bucket/affinity --queue sqs://affinity
+
+doctor --policy RUN prints what producer and workers of a run have to be allowed, and no more.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.cli.verbs import verb
+from chunkflow_py.params import NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+# fmt: off
+@verb
+@click.option("--store", "stores", multiple=True, metavar="URL",
+              help="Folder, prefix or volume to try; may be given several times.")
+@click.option("--queue", "-q", "queues", multiple=True, metavar="URL",
+              help="Queue to look at; may be given several times.")
+@click.option("--write", is_flag=True,
+              help="Try writing, too: objects and queues of its own, which are removed again.")
+@click.option("--only", type=NAMES, metavar="NAMES",
+              help="Checks to make, such as disk,gpu.  [default: all]")
+@click.option("--policy", metavar="RUN",
+              help="Print the least rights that this run needs, for AWS and Google; check nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one object of JSON.")
+def command(
+    stores: tuple[str, ...], queues: tuple[str, ...], write: bool, only: tuple[str, ...] | None,
+    policy: str | None, as_json: bool,
+) -> Callable[[], None]:
+    """Take the options; all is tried when the verb acts."""
+    # fmt: on
+
+    def act() -> None:
+        if policy is not None:
+            from chunkflow_py.doctor.policy import policy_of
+
+            found = policy_of(policy)
+            click.echo(json.dumps(found.to_json(), indent=2) if as_json else found.words())
+            return
+        _check_names(only or ())
+        from chunkflow_py.doctor.examine import Places, examine
+
+        findings = []
+        for finding in examine(Places(stores, queues, write), only or ()):
+            findings.append(finding)
+            if not as_json:
+                click.echo(finding)
+        problems = sum(each.level == "problem" for each in findings)
+        if as_json:
+            said = {"findings": [each.to_json() for each in findings], "problems": problems}
+            click.echo(json.dumps(said, indent=2))
+        elif not (stores or queues or only):
+            click.echo("Give --store URL and --queue URL to try those, and the clock.", err=True)
+        if problems:
+            click.get_current_context().exit(1)
+
+    return act
+
+
+def _check_names(names: tuple[str, ...]) -> None:
+    """Refuse checks that do not exist.
+
+    Raises:
+        OptionError: names the nearest that does.
+    """
+    from difflib import get_close_matches
+
+    from chunkflow_py.doctor.examine import CHECKS
+    from chunkflow_py.errors import OptionError
+
+    for name in names:
+        if name not in CHECKS:
+            near = get_close_matches(name, CHECKS, n=1, cutoff=0.0)[0]
+            msg = f"--only {name} is no check; did you mean {near}? There are {', '.join(CHECKS)}"
+            raise OptionError(msg)

@@ -1,0 +1,303 @@
+"""The least rights that producer and workers of a run need.
+
+They are those of the stack in ``deploy/aws/fleet.yaml``, statement by statement, for the places of
+one run; a test compares the two. For Google Cloud Storage they are said in words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import ChunkflowError, VolumeError
+from chunkflow_py.queue.protocol import address_of
+from chunkflow_py.queue.sqs_address import Place, attributes_of, find_or_create
+from chunkflow_py.run.home import RunHome
+from chunkflow_py.volume.location import Location
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from chunkflow_py.run.spec import Spec
+
+_SEND = ("sqs:GetQueueUrl", "sqs:GetQueueAttributes", "sqs:SendMessage")
+_RECEIVE = (
+    "sqs:GetQueueUrl", "sqs:GetQueueAttributes", "sqs:ReceiveMessage",
+    "sqs:ChangeMessageVisibility", "sqs:DeleteMessage",
+)  # fmt: skip
+_READ, _LIST = ("s3:GetObject",), ("s3:ListBucket",)
+_WRITE, _REMOVE = ("s3:PutObject", "s3:AbortMultipartUpload"), ("s3:DeleteObject",)
+_CLOUDS = "s3", "gs"
+# How the spec of a run names what a command reads and writes.
+_LEVEL, _BOX = " at mip ", "BOX"
+
+
+@dataclass(frozen=True)
+class Area:
+    """Objects of a bucket that are read or written together.
+
+    Attributes:
+        scheme: ``s3`` or ``gs``.
+        pattern: bucket and key, with ``*`` for whatever follows.
+    """
+
+    scheme: str
+    pattern: str
+
+    @property
+    def bucket(self) -> str:
+        """The bucket."""
+        return self.pattern.partition("/")[0]
+
+    def __str__(self) -> str:
+        """Return it as people write it."""
+        return f"{self.scheme}://{self.pattern}"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a run has to be allowed.
+
+    Attributes:
+        run: URL.
+        home: areas of the run itself.
+        outputs: that it writes.
+        inputs: that it only reads, those of other runs included.
+        queue: ARN of the queue and of its dead letters; nothing if it is not of SQS.
+        stages: how many there are.
+        remarks: what else there is to know.
+    """
+
+    run: str
+    home: str | None
+    outputs: tuple[Area, ...]
+    inputs: tuple[Area, ...]
+    queue: tuple[str, str] | None
+    stages: int
+    remarks: tuple[str, ...]
+
+    def producer(self) -> dict[str, Any]:
+        """Return the policy, for AWS, of who submits, watches, verifies and repairs."""
+        own = [*self._own(), *self._arns(self.outputs)]
+        return _document(
+            _statement("SendTasks", _SEND, self._queues(0)),
+            _statement("ReadDeadLetters", _RECEIVE, self._queues(1)),
+            _statement("WriteRunAndOutput", (*_READ, *_WRITE, *_REMOVE), own),
+            *self._common(),
+        )
+
+    def worker(self) -> dict[str, Any]:
+        """Return the policy, for AWS, of who takes tasks."""
+        outputs = self._arns(self.outputs)
+        ledger = self._own("/ledger")
+        several = self.stages > 1
+        return _document(
+            _statement("TakeTasks", _RECEIVE, self._queues(0)),
+            _statement("BuryTasks", _SEND, self._queues(1)),
+            _statement("ReadRunAndOutput", _READ, [*self._own(), *outputs]),
+            _statement("WriteLedgerAndOutput", _WRITE, [*ledger, *self._own("/stages"), *outputs]),
+            _statement("RemoveFoldedRecordsAndEmptyBlocks", _REMOVE, [*ledger, *outputs]),
+            *self._common(),
+            _statement("SendNextStage", ("sqs:SendMessage",), self._queues(0) if several else []),
+            _statement(
+                "TakeOverNextStage", _REMOVE, self._own("/stages/*/sending", "") if several else []
+            ),
+        )
+
+    def _common(self) -> Iterator[dict[str, Any]]:
+        yield _statement("ReadInput", _READ, self._arns(self.inputs))
+        # Of whole buckets: who may not list is told that a missing object is forbidden, and a
+        # condition on the prefix is never met by a request for one object.
+        areas = (*self._home(), *self.outputs, *self.inputs)
+        buckets = dict.fromkeys(area.bucket for area in areas if area.scheme == "s3")
+        yield _statement(
+            "TellMissingFromForbidden", _LIST, [f"arn:aws:s3:::{bucket}" for bucket in buckets]
+        )
+
+    def _home(self, below: str = "", rest: str = "/*") -> list[Area]:
+        if self.home is None:
+            return []
+        scheme, _, path = self.home.partition("://")
+        return [Area(scheme, f"{path}{below}{rest}")]
+
+    def _own(self, below: str = "", rest: str = "/*") -> list[str]:
+        return self._arns(self._home(below, rest))
+
+    def _queues(self, index: int) -> list[str]:
+        return [] if self.queue is None else [self.queue[index]]
+
+    @staticmethod
+    def _arns(areas: Iterable[Area]) -> list[str]:
+        return [f"arn:aws:s3:::{area.pattern}" for area in areas if area.scheme == "s3"]
+
+    def google(self) -> dict[str, list[str]]:
+        """Return in words what Google Cloud Storage has to allow; nothing if it is not used."""
+        home = [str(area) for area in self._home() if area.scheme == "gs"]
+        outputs = [str(area) for area in self.outputs if area.scheme == "gs"]
+        inputs = [str(area) for area in self.inputs if area.scheme == "gs"]
+        if not (home or outputs or inputs):
+            return {}
+        everywhere = [*home, *outputs, *inputs]
+        read = [f"roles/storage.objectViewer (get, list) on {each}" for each in inputs]
+        ledger = [str(each) for part in ("/ledger", "/stages") for each in self._home(part)]
+        user = "roles/storage.objectUser (get, list, create, update, delete) on "
+        return {
+            "producer": [*(user + each for each in (*home, *outputs)), *read],
+            "worker": [
+                *(f"roles/storage.objectViewer (get, list) on {each}" for each in home),
+                *(user + each for each in (*(ledger if home else ()), *outputs)),
+                *read,
+            ],
+            "how": [
+                "grant a role on the bucket, with a condition such as resource.name.startsWith("
+                f'"projects/_/buckets/BUCKET/objects/PREFIX"), for {", ".join(everywhere)}; '
+                "listing (storage.objects.list) is of the whole bucket and needs a grant without it"
+            ],
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the policies by who needs them."""
+        said: dict[str, Any] = {"run": self.run}
+        said |= {"producer": self.producer(), "worker": self.worker()}
+        return said | {"google": self.google(), "remarks": list(self.remarks)}
+
+    def words(self) -> str:
+        """Return all of it as it is printed."""
+        parts = []
+        for who, policy in (("producer", self.producer()), ("worker", self.worker())):
+            if policy["Statement"]:
+                parts += [f"AWS, {who}:", json.dumps(policy, indent=2)]
+        for who, lines in self.google().items():
+            title = "Google, how:" if who == "how" else f"Google, {who}:"
+            parts += [title, *(f"  {line}" for line in lines)]
+        return "\n".join([*parts, *(f"Note: {each}" for each in self.remarks)])
+
+
+def policy_of(address: str) -> Policy:
+    """Return what a run needs.
+
+    Args:
+        address: of the run.
+
+    Raises:
+        ChunkflowError: it cannot be read.
+    """
+    home = RunHome.parse(address)
+    spec = home.spec
+    remarks = []
+    writes = [area for place in _said(spec, "writes") for area in areas_of(place)]
+    reads = [area for place in _said(spec, "reads") for area in areas_of(place)]
+    known = {area.pattern.rstrip("/*") for area in (*writes, *reads)}
+    for place in _mentioned(spec):
+        found = areas_of(place)
+        reads += [each for each in found if each.pattern.rstrip("/*") not in known]
+    reads += [
+        Area(*_split(f"{other}/*")) for other in set(spec.reused.values()) if _is_cloud(other)
+    ]
+    if code := [words for stage in spec.stages for words in stage.code]:
+        remarks.append(f"what this code reads and writes is not known: {', '.join(code)}")
+    own = home.url if _is_cloud(home.url) else None
+    local = [
+        place
+        for place in (home.url, *_said(spec, "writes"), *_said(spec, "reads"))
+        if not _is_cloud(place)
+    ]
+    if local:
+        places = ", ".join(dict.fromkeys(place.partition(_LEVEL)[0] for place in local))
+        remarks.append(f"of this machine, and for all who work on the run: {places}")
+    queue, remark = _arns_of(spec.queue)
+    return Policy(
+        run=home.url,
+        home=own,
+        outputs=tuple(dict.fromkeys(writes)),
+        inputs=tuple(dict.fromkeys(area for area in reads if area not in writes)),
+        queue=queue,
+        stages=len(spec.stages),
+        remarks=(*remarks, *remark),
+    )
+
+
+def areas_of(place: str) -> list[Area]:
+    """Return the objects at a place as a spec names it; none if that is on no cloud."""
+    name, level, _ = place.partition(_LEVEL)
+    if not _is_cloud(name):
+        return []
+    scheme, path = _split(name.rstrip("/"))
+    if _BOX in path:  # one file a task
+        return [Area(scheme, f"{path.partition(_BOX)[0]}*")]
+    if level:
+        return [Area(scheme, f"{path}/*")]
+    return [Area(scheme, path), Area(scheme, f"{path}/*")]
+
+
+def _is_cloud(place: str) -> bool:
+    return place.partition("://")[0] in _CLOUDS
+
+
+def _split(url: str) -> tuple[str, str]:
+    scheme, _, path = url.partition("://")
+    return scheme, path
+
+
+def _said(spec: Spec, what: str) -> Iterator[str]:
+    """Yield the places that commands of a run say they read or write."""
+    for stage in spec.stages:
+        for _, options in stage.options:
+            yield from options.get(what, ())
+
+
+def _mentioned(spec: Spec) -> Iterator[str]:
+    """Yield other addresses in the clouds that stand in the options of a run."""
+    words: list[Any] = []
+    for stage in spec.stages:
+        words += [*stage.source, *(options for _, options in stage.options)]
+    while words:
+        word = words.pop()
+        if isinstance(word, str) and any(f"{scheme}://" in word for scheme in _CLOUDS):
+            try:
+                yield Location.parse(word.partition(_LEVEL)[0]).store_url
+            except VolumeError:  # words of an option that is no address
+                continue
+        elif isinstance(word, list | tuple):
+            words += word
+        elif isinstance(word, Mapping):
+            words += word.values()
+
+
+def _arns_of(url: str) -> tuple[tuple[str, str] | None, list[str]]:
+    """Return the ARNs of a queue and of its dead letters, and what there is to say of them."""
+    if not url:
+        return None, []
+    scheme, rest = address_of(url)
+    if scheme != "sqs":
+        return None, [f"the queue {url} needs no rights but to read and write its file or folder"]
+    place = Place.of(rest)
+    try:
+        from chunkflow_py.queue.sqs_client import SqsClient
+
+        with closing(SqsClient(f"queue {place.name!r}", place.endpoint, place.region)) as client:
+            address = find_or_create(client, place, create=False)
+            said = attributes_of(client, address, "QueueArn", "RedrivePolicy")
+        redrive = json.loads(said.get("RedrivePolicy") or "{}")
+        arn = said["QueueArn"]
+        return (arn, redrive.get("deadLetterTargetArn", f"{arn}-dead")), []
+    except ChunkflowError:
+        region = (
+            place.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        )
+        arn = f"arn:aws:sqs:{region or '*'}:{place.owner or '*'}:{place.name}"
+        remark = f"{url} could not be asked for its ARN: replace the * in {arn} by your own account"
+        return (arn, f"{arn}-dead"), [remark]
+
+
+def _statement(name: str, actions: tuple[str, ...], resources: list[str]) -> dict[str, Any]:
+    return {"Sid": name, "Effect": "Allow", "Action": list(actions), "Resource": resources}
+
+
+def _document(*statements: dict[str, Any]) -> dict[str, Any]:
+    """Return a policy of those statements that are about something."""
+    return {"Version": "2012-10-17", "Statement": [each for each in statements if each["Resource"]]}
