@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 test drills docs-test: export OMP_NUM_THREADS := 1
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
 
 demo: $(READY) ## segment neurons in the shipped electron microscopy volume; results in demo-output/
 	@$(BIN)/python examples/fib25/demo.py
@@ -36,7 +36,7 @@ docs: $(READY) ## build the documentation as a site, build/site; a warning is an
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs -d build/site-pages . build/site
 	@echo "file://$(CURDIR)/build/site/index.html"
 
-docs-test: $(READY) rigs ## run every command of README.md and docs/ only
+docs-test: $(READY) rigs ## run every command of README.md, docs/ and examples/ only
 	@$(BIN)/pytest -n auto -rs tests/docs
 
 rigs: $(READY) ## make the environments of the servers and readers that the tests call

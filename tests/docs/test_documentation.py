@@ -1,4 +1,4 @@
-"""README.md and docs/ say what is true: every command block of them runs.
+"""README.md, docs/ and the pages of examples/ say what is true: every command block runs.
 
 A page's blocks run in order in one scratch folder that holds a copy of `examples/`:
 
@@ -31,7 +31,12 @@ from rigs import servers
 from rigs.s3 import environment
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").glob("*/README.md")),
+]
 RUNNABLE = ("sh", "bash", "console", "python")
 FENCE = re.compile(
     r"(?:^<!--[ ]*(?P<comment>.*?)[ ]*-->\n\n?)?"
