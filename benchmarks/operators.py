@@ -109,7 +109,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                         continue
                     shutil.rmtree(new, ignore_errors=True)
                     new.mkdir()
-                    about = {"words": words, "items": case["items"], "size": case["size"]}
+                    about = {key: case[key] for key in ("items", "size", "is_inside")}
+                    about["words"] = words
                     found = tools[contestant].run(
                         {**about, "files": str(files), "folder": str(new)}
                     )

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 SIZE = (64, 1024, 1024)
+SMALL = (64, 256, 256)  # of what takes minutes on all of it
 QUICK = (16, 128, 128)
 
 
@@ -19,6 +20,7 @@ class Case:
         items: name of an item -> which of the inputs it is (see `peers/make_chunks.py`).
         peer: words for chunkflow 1.2.0, if they are others; ``None`` if it has no such command.
         note: why there is no peer, or what differs.
+        is_inside: whether the chunk is a part of a larger volume.
         size: of the chunk, if it is another one.
     """
 
@@ -26,6 +28,7 @@ class Case:
     items: dict[str, str] = field(default_factory=dict)
     peer: str | None = ""
     note: str = ""
+    is_inside: bool = False
     size: tuple[int, int, int] = SIZE
 
     def job(self, *, quick: bool) -> dict[str, Any]:
@@ -37,6 +40,7 @@ class Case:
 IMAGE, MAP, AFFINITY = {"chunk": "image"}, {"chunk": "map"}, {"chunk": "affinity"}
 LABELS, TRUTH = {"chunk": "segmentation"}, {"chunk": "segmentation", "groundtruth": "truth"}
 NO_PEER = "its plugins are not in its package"
+MESH = "mesh -o file://{files}/seg -v 40 8 8"
 
 CASES = {
     "create-chunk, sine": Case("create-chunk -s {size}"),
@@ -72,12 +76,9 @@ CASES = {
     "mask-out-objects, dust": Case("mask-out-objects -d 500", LABELS),
     "mask-out-objects, ids": Case("mask-out-objects -s 1,2,3,5,8,13", LABELS),
     "evaluate-segmentation": Case("evaluate-segmentation", TRUTH),
-    "mesh": Case(
-        "mesh -o file://{files}/seg -v 40 8 8",
-        LABELS,
-        "mesh -o file://{files}/seg -v 40 8 8 -m 0",
-        size=(64, 256, 256),
-    ),
+    # chunkflow 1.2.0 leaves surfaces open where a chunk ends.
+    "mesh, inside a volume": Case(MESH, LABELS, f"{MESH} -m 0", is_inside=True, size=SMALL),
+    "mesh, closed": Case(MESH, LABELS, None, "it leaves surfaces open", size=SMALL),
     "median-filter": Case("median-filter", IMAGE, None, NO_PEER),
     "clahe": Case("clahe", IMAGE, None, NO_PEER),
     "inverse": Case("inverse", IMAGE, None, NO_PEER),

@@ -2,7 +2,7 @@
 
 Reads a job a line, and answers each with a line: ``wall_s`` of one call, or ``error``. What the
 commands print goes to stderr. Keys of a job: ``words``, ``items``, ``folder`` (new), ``files``,
-``size`` of the chunk (zyx). The first argument says whose commands they are.
+``size`` of the chunk (zyx), ``is_inside``. The first argument says whose commands they are.
 """
 
 from __future__ import annotations
@@ -35,11 +35,15 @@ class Ours:
 
         allocator.keep_freed_memory()
 
-    def chunk(self, name: str, array: NDArray[Any]) -> Any:
+    def chunk(self, name: str, array: NDArray[Any], *, is_inside: bool) -> Any:
         """Return a chunk."""
         from chunkflow_py.chunk import Chunk
+        from chunkflow_py.geometry import BoundingBox
 
-        return Chunk(array, (0, 0, 0), VOXEL_SIZE_NM, KINDS.get(name, "image"))
+        size = array.shape[-3:]
+        around = BoundingBox.from_size([-n for n in size], [3 * n for n in size])
+        kind = KINDS.get(name, "image")
+        return Chunk(array, (0, 0, 0), VOXEL_SIZE_NM, kind, around if is_inside else None)
 
     def task(self, items: dict[str, Any], size: tuple[int, ...]) -> Any:
         """Return a task; what is loaded is loaded whole."""
@@ -64,8 +68,8 @@ class Ours:
 class Peer:
     """chunkflow 1.2.0."""
 
-    def chunk(self, name: str, array: NDArray[Any]) -> Any:
-        """Return a chunk."""
+    def chunk(self, name: str, array: NDArray[Any], *, is_inside: bool) -> Any:  # noqa: ARG002
+        """Return a chunk, which knows of no volume."""
         from chunkflow.chunk import Chunk
         from chunkflow.lib.cartesian_coordinate import Cartesian
 
@@ -104,7 +108,7 @@ def measure(tool: Ours | Peer, job: dict[str, Any], *, size: tuple[int, ...]) ->
     for item, name in job["items"].items():
         # A copy for each call, as some commands work in place.
         array = np.load(Path(job["files"]) / f"{name}.npy", mmap_mode="r")
-        items[item] = tool.chunk(name, np.array(array[cut], order="C"))
+        items[item] = tool.chunk(name, np.array(array[cut], order="C"), is_inside=job["is_inside"])
     task = tool.task(items, size)
     call = tool.command(words)
     start = perf_counter()
