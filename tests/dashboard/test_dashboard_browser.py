@@ -212,8 +212,7 @@ def test_a_hidden_page_asks_for_nothing(server, browser):
     )
     browser.execute_script("performance.setResourceTimingBufferSize(1000)")
     browser.execute_script(hide, True)
-    time.sleep(0.5)
-    browser.execute_script("poll()")
+    assert until(lambda: browser.execute_script("return isAsking"), False) is False
     before = browser.execute_script(asked)
     time.sleep(1)
     browser.execute_script("poll()")
