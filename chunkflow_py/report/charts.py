@@ -67,17 +67,17 @@ def over_time(bins: Sequence[tuple[float, float, float]], unit: str, title: str)
     left, base, room = 60.0, HEIGHT - 24.0, WIDTH - 80.0
     parts = []
     for tick in range(round(top / step) + 1):
-        y = base - (base - 10) * tick * step / top
+        y = base - (base - 22) * tick * step / top
         parts += [
             _line(left, y, left + room, y),
             _text(left - 6, y + 4, number(tick * step), "end"),
         ]
     for start, stop, height in bins:
         x, wide = left + room * start / end, room * (stop - start) / end
-        tall = (base - 10) * height / top
+        tall = (base - 22) * height / top
         parts.append(_rect(x, base - tall, max(wide - 0.5, 0.5), tall))
     parts += _time_ticks(left, room, base, end)
-    parts.append(_text(left, 8, unit))
+    parts.append(_text(left, 12, unit))
     return _svg(HEIGHT, title, *parts)
 
 

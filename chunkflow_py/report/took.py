@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from chunkflow_py.report.measured import RunReport, StageReport
 
 _COLUMNS = 120  # bars of a plot over time, at most
+_TASKS = 4  # that end in the time of a bar, on average, at least
 _WORKERS = 25  # that are shown, those with most tasks
 
 _MACHINES = (
@@ -76,10 +77,11 @@ def _times(found: Gathered) -> Iterator[Html]:
 
 
 def _columns(found: Gathered) -> list[tuple[float, float, float]]:
-    """Return start and stop, seconds from the first bin, and Mvoxel/s of each column."""
+    """Return start and stop, seconds from the first task on, and Mvoxel/s of each column."""
     bins, width = found.over_time.bins, found.over_time.width_s
-    low, high = min(bins), max(bins)
-    together = -(-(high - low + 1) // _COLUMNS)
+    low, high = int((found.start or 0.0) // width), max(bins)
+    wanted = min(_COLUMNS, max(2, found.tasks // _TASKS))
+    together = -(-(high - low + 1) // wanted)
     columns = []
     for first in range(low, high + 1, together):
         part = range(first, min(first + together, high + 1))

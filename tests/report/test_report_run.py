@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from rigs.browser import browser
 from rigs.command_line import say
 
 from chunkflow_py.chunk import Chunk
@@ -20,6 +21,8 @@ from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.run.home import RunHome
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import VolumeSpec
+
+__all__ = ["browser"]  # a fixture
 
 # Fails in the last task, with words that would be a script, a password and a signature on a page.
 POISON = """
@@ -170,6 +173,22 @@ def test_the_page_shows_slices_and_seams(page):
     assert "Input of stage" in page.text
     for axis in "xyz":
         assert re.search(rf" {axis} 1 1 to 1 2 ", page.text)
+
+
+@pytest.mark.browser
+def test_a_browser_shows_the_page_and_loads_nothing(folder, browser):
+    """All images are there, nothing was fetched or run, and it fits into a narrow window."""
+    browser.get(f"file://{folder}/after.html")
+    assert browser.get_log("browser") == [], "complaints, such as of the page's own policy"
+    fetched = "return performance.getEntriesByType('resource').map(e => e.name)"
+    assert all(name.startswith("data:") for name in browser.execute_script(fetched))
+    assert browser.execute_script("return document.scripts.length") == 0
+    seen = "return [...document.images].map(e => e.naturalWidth)"
+    assert browser.execute_script(seen) == [32, 32, 16] * 2
+    wide = "return [document.documentElement.scrollWidth, window.innerWidth]"
+    needed, there = browser.execute_script(wide)
+    assert needed <= there
+    assert "1 of 8 tasks were given up" in browser.find_element("css selector", ".failures").text
 
 
 def test_the_page_is_the_same_again_but_for_the_date(folder):
