@@ -1,7 +1,7 @@
 # `make demo` and `make test` do everything on a fresh Debian or Ubuntu that has make and
 # Python 3.11 to 3.13 with venv. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint drills image docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators peers clean
+.PHONY: help demo test lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators peers clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -31,6 +31,9 @@ drills: $(READY) rigs ## kill, stop, cut off and damage on purpose, the long way
 
 image: $(READY) ## build the image and try it, where buildah and debootstrap are
 	@$(BIN)/pytest -rs -m container tests/deploy
+
+install-test: $(READY) ## install into new environments, lowest and highest versions; ARGS='--python 3.12'
+	@$(BIN)/python tests/install/try_install.py $(ARGS)
 
 docs: $(READY) ## build the documentation as a site, build/site; a warning is an error
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs -d build/site-pages . build/site

@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from chunkflow_py.store.address import without_secrets
+from chunkflow_py.errors import ChunkflowError
 
 Level = Literal["ok", "note", "problem"]
 
@@ -54,7 +54,7 @@ def hidden(text: str) -> str:
 
     A path, such as that of a file of credentials, is no secret.
     """
-    text = without_secrets(text)
+    text = str(ChunkflowError(text))  # which cuts them out of addresses
     for name, value in os.environ.items():
         if _SECRET_NAMES.search(name) and len(value) >= _SHORTEST and not os.path.exists(value):  # noqa: PTH110
             text = text.replace(value, "***")

@@ -7,6 +7,7 @@ from click.testing import CliRunner
 from rigs.s3 import SECRET
 
 from chunkflow_py.cli.main import cli
+from chunkflow_py.doctor.finding import Finding
 
 pytestmark = pytest.mark.aws
 on_moto = pytest.mark.parametrize("s3", ["moto"], indirect=True)
@@ -166,6 +167,16 @@ def test_queue_without_server_is_left_as_it_was(scheme, tmp_path):
     assert "1 tasks wait, 0 are worked on" in findings[0]["text"]
     assert sorted(tmp_path.iterdir()) == before
     queue.close()
+
+
+def test_a_finding_holds_no_secret(monkeypatch):
+    """Whatever a library says, secrets of the environment and of addresses are cut out of it."""
+    monkeypatch.setenv("HF_TOKEN", "planted-token-3")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/tmp")
+    said = "planted-token-3 of http://me:planted@host/a?Signature=planted in /tmp/a"
+    found = Finding("store", "problem", said, said)
+    assert found.text == found.remedy == "*** of http://host/a in /tmp/a"
+    assert "planted" not in str(found)
 
 
 @on_moto

@@ -1,0 +1,1 @@
+"""The package as a new user installs it."""
