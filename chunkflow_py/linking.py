@@ -22,6 +22,7 @@ from chunkflow_py.segmentation.components import single_channel
 from chunkflow_py.segmentation.label_table import solve, write_table
 from chunkflow_py.segmentation.links import (
     check_no_touch,
+    check_unique_ids,
     distinct,
     links_in,
     lower_slab,
@@ -116,7 +117,7 @@ class TouchLinker:
 
         Raises:
             GeometryError: the task lies outside of the volume.
-            ChunkError: the labels were made by tasks of another size.
+            ChunkError: the labels were made by tasks of another size, or two have used one id.
         """
         bounds = self._labels.bounds
         box = region.bbox.intersection(bounds)
@@ -140,6 +141,10 @@ class TouchLinker:
                 inside = values[1][own]
             check_no_touch(upper[own], box, inside)
             found.append(touching_pairs(lower, upper, self.connectivity, values))
+            # A face inside of what one task has labelled has the same ids on both sides, and
+            # different ones do not touch there.
+            if len(found[-1]):
+                check_unique_ids(lower[own], upper[own], region)
         return distinct(np.concatenate(found))
 
     def _planes(
@@ -183,7 +188,11 @@ class OverlapLinker:
         _ = self._store
 
     def __call__(self, region: Region) -> NDArray[np.uint64]:
-        """Return the links across the lower faces of a task, (n, 2)."""
+        """Return the links across the lower faces of a task, (n, 2).
+
+        Raises:
+            ChunkError: two tasks have used one id.
+        """
         found = linked_by_overlap(self._store, region, self.fraction, self.voxels)
         return distinct(np.concatenate([np.empty((0, 2), np.uint64), *found]))
 

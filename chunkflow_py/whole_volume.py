@@ -179,7 +179,7 @@ class Conversion:
     def _target(self, spec: VolumeSpec, source: Volume, *, create: bool) -> Volume | None:
         first, second = Location.parse(self.source), Location.parse(self.target)
         if (first.store_url, first.dataset) == (second.store_url, second.dataset):
-            msg = f"cannot convert {self.source} to itself; write it to another place"
+            msg = f"{self.source} cannot be written to itself; name another place"
             raise VolumeError(msg)
         try:
             mode: Mode = "r+" if create else "r"

@@ -126,6 +126,20 @@ def test_tasks_of_another_size_are_refused():
     assert not Path("labels.zarr").exists()
 
 
+def test_ids_that_several_tasks_have_used_are_refused():
+    """Labels without --global-ids would join what never touches: the faces and overlaps tell."""
+    store(blobs(2), "zarr://mask.zarr")
+    say(
+        "generate-tasks -v mask.zarr -c 12 12 16 --respect-stop load-volume -v mask.zarr "
+        "--expand-margin-size 2 2 2 connected-components save-overlap -p over "
+        "crop-margin --crop-bbox save-volume -v zarr://parts.zarr"
+    )
+    for name, more in (("touch", ""), ("over", " -p over")):
+        told = say(f"stitch-labels -v parts.zarr -o zarr://{name}.zarr -s 12 12 16{more}", code=1)
+        assert "no two tasks may use one id; label with --global-ids" in told
+        assert not Path(f"{name}.zarr").exists()
+
+
 def test_it_goes_on_where_it_stopped_and_with_nothing_else():
     """Stored links are kept, a lost one is made again; another chunking needs --overwrite."""
     mask = blobs(3)

@@ -103,6 +103,28 @@ def check_no_touch(
             raise ChunkError(msg)
 
 
+def check_unique_ids(first: NDArray[Any], second: NDArray[Any], region: Region) -> None:
+    """Refuse ids that two tasks have both given: different objects would become one.
+
+    Args:
+        first: labels that one task gave, 0 for background; any shape.
+        second: those of the other.
+        region: of the task whose lower face lies between them.
+
+    Raises:
+        ChunkError: an id is in both.
+    """
+    shared = np.intersect1d(first, second)
+    shared = shared[shared != 0]
+    if len(shared):
+        msg = (
+            f"label {shared[0]} lies on both sides of a lower face of task {region}, but no two "
+            "tasks may use one id; label with --global-ids, and give tasks of the size with which "
+            "they were labelled (--chunk-size)"
+        )
+        raise ChunkError(msg)
+
+
 def overlap_pairs(
     first: NDArray[Any], second: NDArray[Any], fraction: float = 0.5, voxels: int = 1
 ) -> NDArray[np.uint64]:

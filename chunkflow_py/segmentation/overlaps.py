@@ -21,7 +21,13 @@ import numpy as np
 
 from chunkflow_py.errors import GeometryError
 from chunkflow_py.geometry import AXES, BoundingBox, Region, Zyx
-from chunkflow_py.segmentation.links import SUFFIX, decoded, encoded, overlap_pairs
+from chunkflow_py.segmentation.links import (
+    SUFFIX,
+    check_unique_ids,
+    decoded,
+    encoded,
+    overlap_pairs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,6 +115,9 @@ def linked_by_overlap(
         region: of the task.
         fraction: see `links.overlap_pairs`.
         voxels: the same.
+
+    Raises:
+        ChunkError: two tasks have used one id.
     """
     found = []
     for axis in range(3):
@@ -118,14 +127,9 @@ def linked_by_overlap(
             continue
         (box_a, labels_a), (box_b, labels_b) = parts[0], parts[1]
         common = box_a.intersection(box_b)
-        found.append(
-            overlap_pairs(
-                labels_a[common.slices(box_a.start)],
-                labels_b[common.slices(box_b.start)],
-                fraction,
-                voxels,
-            )
-        )
+        first, second = labels_a[common.slices(box_a.start)], labels_b[common.slices(box_b.start)]
+        check_unique_ids(first, second, region)
+        found.append(overlap_pairs(first, second, fraction, voxels))
     return found
 
 
