@@ -101,7 +101,7 @@ def _check_gpu(index: int) -> Iterator[Finding]:
     import torch
 
     from chunkflow_py.doctor.processor import judged, time_convolution
-    from chunkflow_py.inference.backends.precision import bfloat16_unit
+    from chunkflow_py.inference.backends.precision import bfloat16_unit, cuda_switches
 
     device = torch.device("cuda", index)
     name = f"{device} {torch.cuda.get_device_name(device)}"
@@ -117,7 +117,8 @@ def _check_gpu(index: int) -> Iterator[Finding]:
     precisions += ["bfloat16"] if bfloat16_unit(device) == "cuda" else []
     try:
         free, total = torch.cuda.mem_get_info(device)
-        seconds, flops, error = time_convolution(device)
+        with cuda_switches(tf32=False):  # as networks run unless they are told otherwise
+            seconds, flops, error = time_convolution(device)
     except RuntimeError as refused:  # of CUDA; also memory that is not there
         text = f"{name} cannot compute: {str(refused).splitlines()[0]}"
         yield Finding("gpu", "problem", text, "see what nvidia-smi says of who uses it")

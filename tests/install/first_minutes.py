@@ -7,6 +7,7 @@ LINE = (
     "create-chunk --size 24 48 48 --pattern sin inference --input-patch-size 12 24 24 "
     "--output-patch-overlap 4 8 8 --framework identity save-h5 --file-name identity.h5"
 )
+DOCTOR = "doctor --only python,packages,extras,disk,allocator"
 # A line that needs an extra, and the extra.
 LACKING = {
     "create-chunk save-zarr --store out.zarr": "zarr",
@@ -49,8 +50,9 @@ def check_first_minutes(chunkflow, folder):
     assert "create-chunk" in say(chunkflow, "--help", folder)
     say(chunkflow, LINE, folder)
     assert (folder / "identity.h5").stat().st_size > 24 * 48 * 48
+    assert "ok       packages: chunkflow_py" in say(chunkflow, DOCTOR, folder)
     for line, extra in LACKING.items():
         said = say(chunkflow, line, folder, code=1)
         assert f"pip install 'chunkflow_py[{extra}]'" in said, f"{line}:\n{said}"
         assert "Traceback" not in said, said
-    return "help, inference, save-h5, " + ", ".join(f"no [{e}]" for e in LACKING.values())
+    return "help, inference, save-h5, doctor, " + ", ".join(f"no [{e}]" for e in LACKING.values())
