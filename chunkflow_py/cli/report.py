@@ -15,6 +15,7 @@ from chunkflow_py.cli.line_view import line_rows
 from chunkflow_py.cli.logs import configure_logging, restore_logging, says_json, tell
 from chunkflow_py.cli.pace import voxel_speed
 from chunkflow_py.cli.screen import Screen, is_terminal
+from chunkflow_py.errors import OperatorError
 from chunkflow_py.hooks import HasTraffic
 from chunkflow_py.memory import describe_bytes
 from chunkflow_py.pipeline import Listener
@@ -22,9 +23,8 @@ from chunkflow_py.pipeline import Listener
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from chunkflow_py.errors import OperatorError
     from chunkflow_py.stages import Operator
-    from chunkflow_py.task import Skip, Task
+    from chunkflow_py.task import Task
 
 __all__ = ["Report", "configure_logging", "restore_logging"]
 
@@ -102,7 +102,7 @@ class Report(Listener):
             seconds=seconds,
             operators=task.seconds,
             voxels=None if task.failed else voxels,
-            **_outcome(task.outcome),
+            **_outcome(task),
         )
 
     def run_finished(self) -> None:
@@ -211,14 +211,15 @@ def _name(task: Task) -> str | None:
     return None if task.region is None else str(task)
 
 
-def _outcome(outcome: Skip | OperatorError | None) -> dict[str, str]:
-    from chunkflow_py.errors import OperatorError
-
-    if outcome is None:
-        return {"outcome": "done"}
-    if isinstance(outcome, OperatorError):
-        return {"outcome": "failed", "operator": outcome.operator, "error": str(outcome)}
-    return {"outcome": "skipped", "reason": str(outcome)}
+def _outcome(task: Task) -> dict[str, str | None]:
+    match task.outcome:
+        case None:
+            return {"outcome": "done"}
+        case OperatorError() as error:
+            return {"outcome": "failed", "operator": error.operator, "error": str(error)}
+        case skip:
+            last = next(reversed(task.seconds), None)
+            return {"outcome": "skipped", "operator": last, "reason": str(skip)}
 
 
 def _amount(size: int) -> str:

@@ -94,6 +94,9 @@ class LeaseKeeper:
         lease_s: how long each renewal lasts, in seconds.
         clock: in seconds; must go on while the machine sleeps.
         on_lost: called in the keeper's thread for each message whose lease is lost.
+
+    Attributes:
+        renewals, losses: of leases so far.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class LeaseKeeper:
     ) -> None:
         """Begin with nothing held; the thread starts with the first message."""
         self.queue, self.lease_s, self.clock, self.on_lost = queue, lease_s, clock, on_lost
+        self.renewals = self.losses = 0
         self._held: set[Held] = set()
         self._under_way: set[Held] = set()
         self._closed = False
@@ -229,6 +233,7 @@ class LeaseKeeper:
             # One that ended before the answer came stays lost.
             if held.message.handle not in gone and not held.lost:
                 held.ends = before + self.lease_s
+                self.renewals += 1
         self._lose([held for held in due if held.message.handle in gone])
         return True
 
@@ -237,6 +242,7 @@ class LeaseKeeper:
             # What was dropped meanwhile was acknowledged or released, and therefore not renewed.
             lost = [held for held in lost if held in self._held]
             self._held.difference_update(lost)
+            self.losses += len(lost)
             for held in lost:
                 held._lost = True
         for held in lost:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import logging
 import os
 import pickle
 import signal
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chunkflow_py.errors import LeaseLostError, OptionError
 from chunkflow_py.geometry import Region
-from chunkflow_py.hooks import HasProfile
+from chunkflow_py.hooks import HasProfile, HasTraffic, RunsNetwork
 from chunkflow_py.lanes import lanes_of
 from chunkflow_py.pipeline import Listener
 from chunkflow_py.run.outcome import Fault, fault_of, reason_of
@@ -59,6 +60,7 @@ class Options:
         device: the one device that it sees (``CUDA_VISIBLE_DEVICES``); ``None``: all.
         threads: for libraries that ask the environment; ``None``: as it is.
         environment: further variables.
+        log_level: from which on its supervisor wants to hear of its log.
     """
 
     board: Board
@@ -67,6 +69,7 @@ class Options:
     device: str | None = None
     threads: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    log_level: int = logging.WARNING
 
 
 class Ready(NamedTuple):
@@ -76,11 +79,13 @@ class Ready(NamedTuple):
         profile: numerical profile of all bodies, if any has one.
         operators: their labels.
         window: how many tasks the line can hold.
+        lanes: of the operators.
     """
 
     profile: dict[str, str] | None
     operators: tuple[str, ...]
     window: int
+    lanes: tuple[str, ...] = ()
 
 
 class Ended(NamedTuple):
@@ -105,6 +110,18 @@ class Ended(NamedTuple):
     seconds: dict[str, float] = {}  # noqa: RUF012 never changed
     written: tuple[tuple[str, int | None, str | None], ...] = ()
     missing_blocks: int = 0
+
+
+class Said(NamedTuple):
+    """A line of the child's log.
+
+    Attributes:
+        level: of `logging`.
+        text: it may have several lines.
+    """
+
+    level: int
+    text: str
 
 
 class Broken(NamedTuple):
@@ -218,20 +235,47 @@ class _BoardListener(Listener):
     def __init__(self, board: Board, pipeline: Pipeline, send: Callable[[object], None]) -> None:
         self._board, self._pipeline, self._send = board, pipeline, send
         self._numbers: dict[str, int] = {}
+        self._bodies: list[Any] = []
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:  # noqa: ARG002
         self._numbers = {each.name: number for number, each in enumerate(operators)}
         ahead = self._pipeline.ahead
         window = sum(lane.tasks for lane in lanes_of(operators, ahead)) if ahead else 1
-        self._send(Ready(profile_of(operators), tuple(self._numbers), max(1, window)))
+        names, lanes = tuple(self._numbers), tuple(each.lane for each in operators)
+        self._bodies = [each.body for each in operators]
+        self._count()
+        self._send(Ready(profile_of(operators), names, max(1, window), lanes))
 
     def operator_started(self, label: str, task: Task) -> None:
         if isinstance(task.lease, ChildLease):
             self._board.begin(task.lease.slot, self._numbers[label])
 
+    def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:  # noqa: ARG002
+        if isinstance(task.lease, ChildLease):
+            self._board.advance(task.lease.slot, done, total)
+        self._count()
+
     def operator_finished(self, label: str, task: Task, seconds: float) -> None:  # noqa: ARG002
+        self._count()
         if isinstance(task.lease, ChildLease):
             self._board.wait(task.lease.slot)
+
+    def _count(self) -> None:
+        running = [each.network_seconds for each in self._bodies if isinstance(each, RunsNetwork)]
+        costs = [each.traffic for each in self._bodies if isinstance(each, HasTraffic)]
+        read = sum(cost.stored_bytes for cost in costs if cost is not None)
+        self._board.count(sum(running) if running else None, read)
+
+
+class _Teller(logging.Handler):
+    """Hands lines of the log to the supervisor: it alone writes to stderr, in order."""
+
+    def __init__(self, send: Callable[[object], None]) -> None:
+        super().__init__()
+        self._send = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._send(Said(record.levelno, self.format(record)))
 
 
 def send(connection: Connection, messages: object) -> None:
@@ -251,6 +295,7 @@ def child_main(connection: Connection, line: bytes, options: Options) -> None:
     """
     _settle(options)
     sender = Sender(connection)
+    _tell(options.log_level, sender.send)
     feed = Feed(sender.send)
     reader = threading.Thread(target=_read, args=(connection, feed), name="reader", daemon=True)
     reader.start()
@@ -285,6 +330,13 @@ def _settle(options: Options) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = options.device
     if options.threads is not None:
         os.environ.update(dict.fromkeys(THREADS, str(options.threads)))
+
+
+def _tell(level: int, send: Callable[[object], None]) -> None:
+    """Tell the supervisor what is logged and warned of, by libraries too."""
+    logging.getLogger().addHandler(_Teller(send))
+    logging.getLogger("chunkflow_py").setLevel(level)
+    logging.captureWarnings(capture=True)
 
 
 def _read(connection: Connection, feed: Feed) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import pickle
 import signal
 import tempfile
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
@@ -18,12 +20,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from chunkflow_py.memory import describe_bytes
 from chunkflow_py.run.board import SLOTS, Board, Progress
 from chunkflow_py.run.child import DEAF_TO, WHERE, Broken, Options, child_main, send
+from chunkflow_py.run.looks import ChildLook, TaskLook
 from chunkflow_py.run.outcome import LONGEST_TRACEBACK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from chunkflow_py.run.child import MakeLine
+
+logger = logging.getLogger(__name__)
 
 Job = TypeVar("Job")
 
@@ -85,6 +90,9 @@ class Child(Generic[Job]):
     Attributes:
         jobs: what it holds, by slot of its board.
         operators: labels of the line's operators; empty before it is ready.
+        lanes: of these operators.
+        ready_at: since when it can take tasks, by the monotonic clock.
+        device: that it sees, or ``None`` for all.
         window: how many tasks its line can hold; 0 before it is ready.
         broken: what it has said of its end.
         is_ending: whether it was told to end.
@@ -105,17 +113,26 @@ class Child(Generic[Job]):
         self.number = number
         self.jobs: dict[int, Job] = {}
         self.operators: tuple[str, ...] = ()
+        self.lanes: tuple[str, ...] = ()
+        self.ready_at: float | None = None
+        self.device = device
         self.window = 0
         self.broken: Broken | None = None
         self.is_ending = False
         self._free = list(range(SLOTS))
         self._board = Board(context)
         self._faults = _Faults()
-        self._kills, self._peak_bytes = memory_kills(), 0
+        self._kills, self._peak_bytes, self._memory_bytes = memory_kills(), 0, 0
         self._post = post
         self._connection, theirs = context.Pipe()
         options = Options(
-            self._board, self._faults, os.getpid(), device, start.threads, dict(start.environment)
+            self._board,
+            self._faults,
+            os.getpid(),
+            device,
+            start.threads,
+            dict(start.environment),
+            logging.DEBUG if logger.isEnabledFor(logging.DEBUG) else logging.WARNING,
         )
         line = pickle.dumps(start.make_line, protocol=5)
         self.process = context.Process(
@@ -187,13 +204,43 @@ class Child(Generic[Job]):
             return f"operator {progress.operator + 1}"
         return f"operator {self.operators[progress.operator]}"
 
+    def seen(self, box: Callable[[Job], str]) -> ChildLook:
+        """Return what it does now.
+
+        Args:
+            box: returns that of a task.
+        """
+        tasks = []
+        for slot, job in self.jobs.items():
+            progress = self._board.progress(slot)
+            if progress is None:
+                continue
+            at = progress.operator
+            known = at is not None and at < len(self.lanes)
+            where = (self.operators[at], self.lanes[at]) if known and at is not None else ("", "")
+            inside = progress.done, progress.total
+            tasks.append(TaskLook(box(job), *where, progress.seconds, *inside))
+        return ChildLook(
+            self.number,
+            self.process.pid or 0,
+            self.device,
+            None if self.ready_at is None else time.monotonic() - self.ready_at,
+            self._board.network_seconds,
+            self._board.read_bytes,
+            self._memory_bytes,
+            tuple(sorted(tasks, key=lambda task: -task.seconds)),
+        )
+
     # --- the process ---------------------------------------------------------------------------
 
     def look(self) -> bool:
         """Return whether the process lives; notes how much memory it has."""
         with suppress(OSError, ValueError, IndexError):  # there is no /proc, or no such process
             status = Path(f"/proc/{self.process.pid}/status").read_text()
-            peak = 1024 * int(status.partition("VmHWM:")[2].split(maxsplit=1)[0])
+            peak, self._memory_bytes = (
+                1024 * int(status.partition(f"{name}:")[2].split(maxsplit=1)[0])
+                for name in ("VmHWM", "VmRSS")
+            )
             self._peak_bytes = max(self._peak_bytes, peak)
         return self.process.is_alive()
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.run.child import Broken, Ended, Ready
     from chunkflow_py.run.intake import Job
+    from chunkflow_py.run.looks import ChildLook
     from chunkflow_py.run.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -186,6 +187,11 @@ class Crew:
             seat.deaths = 0
         return job
 
+    def seen(self) -> tuple[ChildLook, ...]:
+        """Return what all children do now."""
+        children = [seat.child for seat in self._seats if seat.child is not None]
+        return tuple(child.seen(lambda job: job.box) for child in children)
+
     def leaving(self) -> set[int]:
         """Return the tasks that were given up, but are still in a child."""
         children = [seat.child for seat in self._seats if seat.child is not None]
@@ -282,6 +288,7 @@ class Crew:
     def ready(self, child: Child[Job], ready: Ready) -> None:
         """Take note that a child can take tasks."""
         child.operators, child.window = ready.operators, ready.window
+        child.lanes, child.ready_at = ready.lanes, time.monotonic()
         self._seats[child.number].unborn = 0
         child.look()
 

@@ -192,7 +192,9 @@ class Holding:
                 outcome.skipped += 1
             else:
                 outcome.dead += 1
-                logger.error("gave up task %s: %s", record.box, record.reason)
+                fields = {"task": record.box, "outcome": "given up", "error": record.reason}
+                extra = {"event": "task_finished", "fields": fields}
+                logger.error("gave up task %s: %s", record.box, record.reason, extra=extra)
             self._listener.task_ended(record)
 
     # --- failures --------------------------------------------------------------------------------
@@ -234,7 +236,9 @@ class Holding:
 
     def failed(self, job: Job, fault: Fault) -> None:
         """Count a failure of a task, and give it back or up."""
-        logger.warning("task %s failed: %s", job.box, fault.reason)
+        fields = {"task": job.box, "kind": fault.kind, "error": fault.reason}
+        extra = {"event": "task_failed", "fields": fields | {"attempt": job.attempt}}
+        logger.warning("task %s failed: %s", job.box, fault.reason, extra=extra)
         who = job.number, job.box, job.attempt, self._worker
         self._settle([(job, Failure(*who, fault.kind, fault.reason, fault.traceback))])
 

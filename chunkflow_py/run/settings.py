@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal
 from chunkflow_py.run.limits import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from chunkflow_py.run.looks import WorkerLook
     from chunkflow_py.run.record import Failure, Record
 
 EndState = Literal["complete", "complete-with-failures", "stopped", "stage-closed"]
@@ -82,7 +83,16 @@ class Outcome:
 
 
 class Listener:
-    """Hears what a supervisor does; every method may be left out."""
+    """Hears what a supervisor does, in its thread; every method may be left out."""
+
+    def stage_started(self, stage: str, tasks: int) -> None:
+        """The worker begins with a stage, which has so many tasks."""
+
+    def stage_ended(self, outcome: Outcome) -> None:
+        """The worker has left the stage."""
+
+    def may_look(self, look: Callable[[], WorkerLook]) -> None:
+        """Called a few times a second, and at the end: *look* tells what the worker does now."""
 
     def child_ready(self, number: int, profile: dict[str, str] | None) -> None:
         """A child can take tasks."""

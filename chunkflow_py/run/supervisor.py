@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.queue.leases import LeaseKeeper
-from chunkflow_py.run.child import DEAF_TO, Broken, Ended, Ready
+from chunkflow_py.run.child import DEAF_TO, Broken, Ended, Ready, Said
 from chunkflow_py.run.completion import CompletionWatch
 from chunkflow_py.run.crew import Crew
 from chunkflow_py.run.doubt import Doubt
 from chunkflow_py.run.holding import Holding
 from chunkflow_py.run.intake import Intake, Work
 from chunkflow_py.run.interruption import InterruptionWatch
+from chunkflow_py.run.looks import WorkerLook
 from chunkflow_py.run.returns import Caps, Returns, Settler
 from chunkflow_py.run.settings import Listener, Outcome, Settings
 
@@ -96,6 +97,7 @@ class Supervisor:
         self._events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._outcome = Outcome()
         self._watch_at = 0.0
+        self._queued: Counts | None = None
         self._profile_lock = threading.Lock()
         self._error: Exception | None = None
         self._signals = 0
@@ -119,6 +121,7 @@ class Supervisor:
             ChunkflowError: the queue or the ledger refuses, or no child can begin.
         """
         settings = self._settings
+        self._listener.stage_started(self._work.stage, len(self._plan))
         began = time.monotonic()
         bound_s = settings.limits.deadline_s
         self._deadline = None if bound_s is None else began + bound_s
@@ -170,10 +173,18 @@ class Supervisor:
             self._listen_to_signals(stack)
             while not self._is_over:
                 self._step()
+            self._listener.may_look(self._look)
             self._leave()
+        self._listener.stage_ended(self._outcome)
         if self._error is not None:
             raise self._error
         return self._outcome
+
+    def _look(self) -> WorkerLook:
+        """Return what is done now."""
+        keeper = self._keeper
+        leases = len(keeper.held), keeper.renewals, keeper.losses
+        return WorkerLook(self._crew.seen(), *leases, self._queued)
 
     def _listen_to_signals(self, stack: ExitStack) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -218,6 +229,7 @@ class Supervisor:
         if now >= self._watch_at:
             self._watch_at = now + TICK_S / 2
             self._holding.watch_leases()
+            self._listener.may_look(self._look)
         if self._drains_until is not None:
             self._holding.release_untouched()
             if not self._holding or now >= self._drains_until:
@@ -286,6 +298,8 @@ class Supervisor:
                     self._listener.child_ready(child.number, message.profile)
                 case Broken():
                     self._crew.broken(child, message)
+                case Said(level, text):
+                    logger.log(level, "child %d: %s", child.number, text)
         self._holding.ended_in(child, ended)
 
     # --- stopping --------------------------------------------------------------------------------
@@ -359,6 +373,7 @@ class Supervisor:
             self._stop(f"there was nothing to do for {idle_exit_s:g} s")
 
     def _checked(self, queued: Counts | None, ended: int | None, dead: int | None) -> None:
+        self._queued = queued or self._queued
         words = self._completion.checked(time.monotonic(), queued, ended)
         if ended is not None and dead is not None and ended >= len(self._plan):
             self._is_over = True

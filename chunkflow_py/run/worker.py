@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.child import Feed
     from chunkflow_py.run.home import RunHome
     from chunkflow_py.run.limits import Limits
+    from chunkflow_py.run.settings import Listener
     from chunkflow_py.run.spec import Stage
     from chunkflow_py.task_plan import Plan
 
@@ -111,8 +112,16 @@ class Working:
     until_complete: bool = True
 
 
-def work(home: RunHome, working: Working, make_line: MakeLine) -> tuple[int, str]:
+def work(
+    home: RunHome, working: Working, make_line: MakeLine, listener: Listener | None = None
+) -> tuple[int, str]:
     """Work off the stages of a run; return the exit code and a sentence for a person.
+
+    Args:
+        home: of the run.
+        working: how.
+        make_line: makes the line of a stage from its source; a function of a module.
+        listener: hears of progress.
 
     Raises:
         OptionError: the spec is not pinned where it must be, or not what was pinned; or this
@@ -145,7 +154,7 @@ def work(home: RunHome, working: Working, make_line: MakeLine) -> tuple[int, str
                 if asked is not None:
                     return WORK_LEFT, f"stopped: got {asked}"
                 try:
-                    outcome = _work_on(home, queue, name, working, limits, make_line)
+                    outcome = _work_on(home, queue, name, working, limits, make_line, listener)
                 except ChunkflowError:
                     home.check_there()  # which would be the cause
                     raise
@@ -179,6 +188,7 @@ def _work_on(
     working: Working,
     limits: Limits,
     make_line: MakeLine,
+    listener: Listener | None,
 ) -> Outcome:
     """Work off one stage."""
     _open_stage(home, queue, name)
@@ -196,6 +206,7 @@ def _work_on(
         settings=replace(settings, limits=limits, records_attempts=stage.device_class == "any"),
         check_profile=partial(home.check_profile, name),
         worker=working.worker,
+        listener=listener,
     )
     return supervisor.run()
 

@@ -3,9 +3,11 @@
 Lines are made in a child process, from a function of this module with some of its arguments given.
 """
 
+import logging
 import os
 import signal
 import time
+import warnings
 from pathlib import Path
 
 from chunkflow_py.errors import OptionError
@@ -13,6 +15,7 @@ from chunkflow_py.pipeline import Pipeline
 from chunkflow_py.stages import Operator, Source
 from chunkflow_py.store.protocol import Stored
 from chunkflow_py.task import Skip
+from chunkflow_py.volume.traffic import Traffic
 
 
 def number_of(task):
@@ -35,6 +38,33 @@ def pipeline(operators, feed, ahead=0):
 def nothing(feed):
     """A line that does nothing."""
     return pipeline([operator("nothing", lambda task: task)], feed)
+
+
+class ShowsProgress:
+    """Says that it has done 31 of 68, that its network has run and that it has read."""
+
+    on_progress = None
+    network_seconds = 0.0
+    traffic = Traffic(stored_bytes=4096)
+
+    def __call__(self, task):
+        self.network_seconds = 1.5
+        self.on_progress(31, 68)
+        time.sleep(60)
+
+
+def shows_progress(feed):
+    """A line that is seen at work."""
+    return pipeline([operator("network", ShowsProgress())], feed)
+
+
+def speaks(feed):
+    """A line that logs and warns while it is made."""
+    logging.getLogger("chunkflow_py.rig").info("not worth telling")
+    logging.getLogger("chunkflow_py.rig").warning("take %s", "care")
+    logging.getLogger("library").error("of a library")
+    warnings.warn("it is old", UserWarning, stacklevel=1)
+    return nothing(feed)
 
 
 class Acts:

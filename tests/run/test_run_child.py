@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -104,6 +105,37 @@ def test_a_cancelled_task_stops(start: Callable[..., Heard]) -> None:
     heard.child.cancel([(heard.slot(2), 2)])
     ended = [heard.next() for _ in range(3)]
     assert {each.number: each.state for each in ended} == {0: "done", 1: "done", 2: "lost"}
+
+
+def test_a_child_is_seen_at_work(start: Callable[..., Heard]) -> None:
+    """Its task, in which operator and how far within; network, reading and memory are counted."""
+    heard = start({}, line=lines.shows_progress)
+    ready = heard.next()
+    heard.child.operators, heard.child.lanes = ready.operators, ready.lanes
+    assert heard.child.seen(str).seconds is None
+    assert heard.child.seen(str).network_seconds == 0.0
+    heard.give(7)
+    wait_for(lambda: any(task.done for task in heard.child.seen(str).tasks))
+    heard.child.look()
+    seen = heard.child.seen(lambda number: f"box {number}")
+    (task,) = seen.tasks
+    assert (task.box, task.operator, task.lane) == ("box 7", "network", "compute")
+    assert (task.done, task.total) == (31, 68)
+    assert 0 < task.seconds < LONG_S
+    assert (seen.network_seconds, seen.read_bytes) == (1.5, 4096)
+    assert seen.memory_bytes > 1e6
+    assert seen.pid == heard.child.process.pid
+
+
+def test_what_a_child_logs_is_told_to_its_supervisor(start: Callable[..., Heard]) -> None:
+    """Warnings of libraries too, but no more than its supervisor wants to hear."""
+    heard = start({}, line=lines.speaks)
+    said = [heard.next() for _ in range(3)]
+    assert [(each.level, each.text) for each in said[:2]] == [
+        (logging.WARNING, "take care"),
+        (logging.ERROR, "of a library"),
+    ]
+    assert "UserWarning: it is old" in said[2].text
 
 
 def test_the_board_tells_where_a_dead_child_was(start: Callable[..., Heard]) -> None:
