@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.segmentation.mesh_format import Mesh, welded
 from chunkflow_py.segmentation.object_folder import ObjectFolder, as_json, folder_of
-from chunkflow_py.segmentation.prefix import by_object, prefix_of, prefix_plan
+from chunkflow_py.segmentation.prefix import fragments_of, prefix_of, prefix_plan
 from chunkflow_py.task import Task
 
 if TYPE_CHECKING:
@@ -142,14 +142,14 @@ class ManifestWriter:
 
         Raises:
             OptionError: the task is no prefix.
-            VolumeError: the volume names no folder of meshes, or a file cannot be read or written.
+            VolumeError: the volume names no folder of meshes, there is not one fragment, or a file
+                cannot be read or written.
         """
         if task.bbox is None:
             msg = "a task without a box says no prefix; begin the line with mesh-manifest"
             raise OptionError(msg)
         prefix = prefix_of(task.bbox, self.digits)
-        names = [] if prefix is None else self._folder.names(prefix)
-        objects = by_object(names, _PARTS)
+        objects = fragments_of(self._folder, prefix, _PARTS, "mesh")
         if self.multires:
             target = self._target
             for label, fragments in objects.items():
@@ -160,7 +160,7 @@ class ManifestWriter:
                 compress=False,
                 content_type="application/json",
             )
-        logger.info("wrote the manifests of %d objects of prefix %s", len(objects), prefix)
+        logger.info("wrote the manifests of %d objects of prefix %s", len(objects), prefix or 0)
         return task
 
     def _write_multires(self, target: ObjectFolder, label: int, names: list[str]) -> list[Any]:

@@ -27,7 +27,7 @@ from chunkflow_py.store.protocol import together
 from chunkflow_py.store.recording import RecordingStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from chunkflow_py.store.protocol import Store, Stored
 
@@ -124,6 +124,10 @@ class ObjectFolder:
     def names(self, prefix: str = "") -> list[str]:
         """Return the names of the files that begin with *prefix*, sorted."""
         return sorted({key.removesuffix(_ENDING) for key in self._store.list(prefix)})
+
+    def walk(self) -> Iterator[str]:
+        """Yield the names of all files, in no order, as they are found."""
+        return (key.removesuffix(_ENDING) for key in self._store.list())
 
     def update(self, name: str, change: Callable[[dict[str, Any] | None], dict[str, Any]]) -> None:
         """Replace a JSON file by what *change* makes of it, against concurrent updates.

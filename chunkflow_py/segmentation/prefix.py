@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chunkflow_py.errors import OptionError
+from chunkflow_py.errors import OptionError, VolumeNotFoundError
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.task_plan import GridPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from chunkflow_py.segmentation.object_folder import ObjectFolder
 
 _ONE = Zyx(1, 1, 1)
 
@@ -59,6 +61,28 @@ def prefix_of(box: BoundingBox, digits: int) -> str | None:
     if number == 0:
         return None  # no id begins with 0
     return str(number) if len(str(number)) == digits else f"{number}:"
+
+
+def fragments_of(
+    folder: ObjectFolder, prefix: str | None, parts: int, command: str
+) -> dict[int, list[str]]:
+    """Return the names of the fragments of a task by their objects, both in order.
+
+    Args:
+        folder: of the fragments.
+        prefix: what names begin with; ``None`` if there can be none.
+        parts: see `by_object`.
+        command: that makes fragments.
+
+    Raises:
+        VolumeNotFoundError: the folder holds no fragment at all, and is not described as theirs.
+    """
+    found = by_object([] if prefix is None else folder.names(prefix), parts)
+    is_theirs = found or folder.read_json("info") is not None
+    if not is_theirs and not any(by_object([name], parts) for name in folder.walk()):
+        msg = f"{folder.url} holds no fragments of {command}; check the URL, or make them first"
+        raise VolumeNotFoundError(msg)
+    return found
 
 
 def by_object(names: Iterable[str], parts: int) -> dict[int, list[str]]:

@@ -22,7 +22,7 @@ import numpy as np
 from chunkflow_py.errors import needs_extra
 from chunkflow_py.segmentation.mesh import labels_of, task_box
 from chunkflow_py.segmentation.object_folder import ObjectFolder, folder_of, scales_of
-from chunkflow_py.segmentation.prefix import by_object, prefix_of, xyz
+from chunkflow_py.segmentation.prefix import fragments_of, prefix_of, xyz
 from chunkflow_py.segmentation.skeleton_files import INFO
 from chunkflow_py.skeleton import Skeleton, merged
 
@@ -250,15 +250,15 @@ class SkeletonAggregator:
         """Join them, write them, and remember what was stored."""
         source = folder_of(self.fragments, "skeletons")
         target = source if self.output is None else folder_of(self.output, "skeletons", "skeletons")
-        target.describe(INFO)
         prefix = self._prefix(task)
-        objects = by_object([] if prefix is None else source.names(prefix), _PARTS)
+        objects = fragments_of(source, prefix, _PARTS, "skeletonize")
+        target.describe(INFO)
         task.written += target.put(
             (str(label), whole.to_precomputed())
             for label, names in objects.items()
             if len(whole := self._joined(source, names))
         )
-        logger.info("joined the skeletons of %d objects of prefix %s", len(objects), prefix)
+        logger.info("joined the skeletons of %d objects", len(objects))
         return task
 
     def _joined(self, source: ObjectFolder, names: list[str]) -> Skeleton:

@@ -101,3 +101,11 @@ def test_a_prefix_that_is_none():
     result = run("aggregate-skeleton-fragments -f parts -p x7")
     assert result.exit_code == 2
     assert "--prefix x7" in result.stderr
+
+
+def test_a_place_without_fragments():
+    """A misspelled path is an error, and makes no folder."""
+    result = run("aggregate-skeleton-fragments -f misspelled")
+    assert result.exit_code == 1
+    assert "misspelled holds no fragments of skeletonize; check the URL" in result.stderr
+    assert not Path("misspelled").exists()

@@ -134,6 +134,18 @@ def _area(mesh):
     return np.linalg.norm(np.cross(b - a, c - a), axis=1).sum() / 2
 
 
+def test_a_place_without_fragments(tmp_path, monkeypatch):
+    """A misspelled path is an error and makes no folder; a prefix without objects is none."""
+    monkeypatch.chdir(tmp_path)
+    told = run("mesh-manifest -v misspelled")
+    assert told.exit_code == 1
+    assert "misspelled holds no fragments of mesh; check the URL" in told.stderr
+    assert not Path("misspelled").exists()
+    ObjectFolder("meshes").put([(f"7:0:{BOXES[0]}", b"")])
+    assert run("mesh-manifest -v meshes").exit_code == 0
+    assert "7:0" in ObjectFolder("meshes").names()
+
+
 @pytest.mark.aws
 def test_a_bucket(s3, tmp_path, monkeypatch):
     """Fragments, manifests and files in a bucket: the same names, without endings."""
