@@ -47,7 +47,8 @@ def rescale_intensity(
 
     Raises:
         OptionError: *low* is not below *high*, or *out_low* not below *out_high*.
-        ChunkError: the result does not fit into the type.
+        ChunkError: the result does not fit into the type, or a voxel is NaN, or infinite where no
+            range is given.
     """
     import numpy as np
 
@@ -67,6 +68,13 @@ def rescale_intensity(
     darkest, brightest = (chunk.array.min(), chunk.array.max()) if chunk.array.size else (0, 0)
     first = float(darkest) if low is None else low
     last = float(brightest) if high is None else high
+    # The extremes are NaN if a voxel is.
+    if np.isnan(darkest) or not np.isfinite([first, last]).all():
+        msg = (
+            f"chunk {chunk.bbox} has grey values from {darkest:g} to {brightest:g}, which no range "
+            "holds; give --low and --high, and find the operator that made NaN"
+        )
+        raise ChunkError(msg)
     if not first < last:  # all voxels are alike, or on one side of what was given
         first, last = (first, first + 1) if high is None else (last - 1, last)
     array = rescaled(chunk.array, (first, last), (out_low, out_high), kind)

@@ -47,6 +47,8 @@ def find_peaks(array: NDArray[Any], distance: int, threshold: float) -> NDArray[
 
     if not array.size:
         return np.zeros((0, 3), np.int64)
+    if array.dtype == np.float16:  # which SciPy does not know; the wider type holds it exactly
+        array = array.astype(np.float32)
     highest = ndimage.maximum_filter(array, 2 * distance + 1, mode="nearest")
     found = np.argwhere((array == highest) & (array > threshold))
     found = _centres(found)

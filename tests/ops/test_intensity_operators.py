@@ -96,6 +96,9 @@ def test_rescale_intensity_of_a_chunks_own_range():
         rescale_intensity(row(1, dtype=np.int8))
     with pytest.raises(OptionError, match="--low 5 must be below --high 5"):
         rescale_intensity(row(1), 5, 5)
+    for wrong, options in ((np.nan, {"low": 0, "high": 1}), (np.inf, {})):
+        with pytest.raises(ChunkError, match=f"from .* to {wrong}, which no range holds"):
+            rescale_intensity(row(wrong, 1, dtype=np.float32), **options)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.float32])

@@ -132,3 +132,11 @@ def test_skeletons_flow_down_the_line(folder):
     assert sorted(path.name for path in Path("swc").iterdir()) == ["1099511627776.swc", "7.swc"]
     assert CliRunner().invoke(cli, ["--quiet", "--dry-run", *TASKS.split()]).exit_code == 0
     assert "skeletons" not in json.loads(Path("seg/info").read_text())
+
+
+@pytest.mark.parametrize(("length", "expected"), [(1, {}), (4, {3: 4})])
+def test_a_line_of_voxels(length, expected):
+    """A chunk of one voxel in two axes, at which kimimaro breaks off, has its line or none."""
+    chunk = Chunk(np.full((1, length, 1), 3, np.uint8), (-5, 0, 2), (40, 4, 4))
+    found = skeletonize(chunk, dust_threshold=0)
+    assert {label: len(line.vertices_nm) for label, line in found.items()} == expected

@@ -37,6 +37,8 @@ def test_peaks_of_a_line(values, distance, expected):
     """By hand: what is a peak, and in which order."""
     found = find_peaks(volume(**values), distance, 1)
     assert found.tolist() == [[0, 0, x] for x in expected]
+    half = find_peaks(volume(**values).astype(np.float16), distance, 1)
+    assert half.tolist() == found.tolist()
 
 
 def test_the_middle_of_a_flat_top():
