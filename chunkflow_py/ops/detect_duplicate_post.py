@@ -50,7 +50,7 @@ def duplicates(
         user: whose points may be taken out (default: everybody's).
 
     Raises:
-        ChunkError: nobody of that name is among the users.
+        ChunkError: nobody of that name is among the users, or the chunk holds no labels.
         MissingExtraError: SciPy is not installed.
     """
     import numpy as np
@@ -61,8 +61,7 @@ def duplicates(
     if user is not None:
         number = synapses.user_id(user)
         protected = ~protected if synapses.post_users is None else synapses.post_users != number
-    labels = segmentation.array.reshape(segmentation.size)
-    objects = objects_at(labels, segmentation.voxel_offset, synapses.post)
+    objects = objects_at(segmentation, synapses.post)
     distance = synapses.pre_to_post_distances
     found = doubled(synapses, objects, distance_threshold, protected)
     if max_distance is not None:

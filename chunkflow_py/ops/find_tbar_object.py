@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from chunkflow_py.errors import ChunkError
 from chunkflow_py.params import input_option, output_option
 from chunkflow_py.stages import operator
 
@@ -38,14 +37,7 @@ def find_tbar_object(synapses: Synapses, segmentation: Chunk) -> Synapses:
 
     from chunkflow_py.segmentation.partners import objects_at
 
-    if segmentation.dtype.kind not in "iu" or segmentation.channels != 1:
-        msg = (
-            f"find-tbar-object reads segment ids, but chunk {segmentation.bbox} is "
-            f"{segmentation.dtype} of {segmentation.channels} channels; give it a segmentation"
-        )
-        raise ChunkError(msg)
-    labels = segmentation.array.reshape(segmentation.size)
-    found = objects_at(labels, segmentation.voxel_offset, synapses.pre).astype(np.uint64)
+    found = objects_at(segmentation, synapses.pre).astype(np.uint64)
     if synapses.object_ids is not None:
         box = segmentation.bbox
         inside = np.all((synapses.pre >= box.start) & (synapses.pre < box.stop), axis=1)

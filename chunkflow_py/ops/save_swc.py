@@ -2,8 +2,10 @@
 
 Example: chunkflow load-skeleton -p seg save-swc -p swc/
 
-Each skeleton becomes the file PREFIX, id, .swc; a prefix may be a URL. Coordinates and radii are
-nanometres, x y z. SWC has no loops: of one, the edge that closes it is left out.
+Each skeleton becomes the file PREFIX, id, .swc; a prefix may be a URL. In a line of several tasks
+the box of the task comes before the id: parts of an object become one by skeletonize --output-path
+and aggregate-skeleton-fragments. Coordinates and radii are nanometres, x y z. SWC has no loops: of
+one, the edge that closes it is left out.
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.errors import needs_extra
+from chunkflow_py.errors import ChunkError, needs_extra
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from chunkflow_py.chunk import Chunk
     from chunkflow_py.points import Points
     from chunkflow_py.synapses import Synapses
 
@@ -114,15 +115,24 @@ def doubled(
     return np.asarray(found[place])
 
 
-def objects_at(labels: NDArray[Any], offset: Any, points: NDArray[Any]) -> NDArray[Any]:
+def objects_at(segmentation: Chunk, points: NDArray[Any]) -> NDArray[Any]:
     """Return the label at each point, 0 for those outside.
 
     Args:
-        labels: (z, y, x).
-        offset: position of its first voxel, zyx.
+        segmentation: (z, y, x) or (1, z, y, x), integers.
         points: (n, 3) positions, zyx, voxels.
+
+    Raises:
+        ChunkError: the chunk holds no labels.
     """
-    local = points - np.asarray(offset)
+    if segmentation.dtype.kind not in "iu" or segmentation.channels != 1:
+        msg = (
+            f"synapses lie in objects, but chunk {segmentation.bbox} is {segmentation.dtype} of "
+            f"{segmentation.channels} channels and holds no ids; give it a segmentation"
+        )
+        raise ChunkError(msg)
+    labels = segmentation.array.reshape(segmentation.size)
+    local = points - np.asarray(segmentation.voxel_offset)
     inside = np.all((local >= 0) & (local < labels.shape), axis=1)
     result = np.zeros(len(points), labels.dtype)
     result[inside] = labels[tuple(local[inside].T)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
@@ -13,6 +13,7 @@ from chunkflow_py.skeleton import ATTRIBUTES, Skeleton
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from chunkflow_py.hooks import Outline
     from chunkflow_py.task import Task
 
 INFO: dict[str, Any] = {
@@ -133,6 +134,11 @@ class SwcSaver:
 
     input_name: str = "skels"
     prefix: str = "./"
+    _has_several: bool = field(default=False, init=False, repr=False)
+
+    def prepare(self, outline: Outline) -> None:
+        """See whether other tasks of the line may have a part of the same object."""
+        self._has_several = outline.has_tasks and (outline.boxes is None or len(outline.boxes) > 1)
 
     @property
     def destination(self) -> str:
@@ -144,6 +150,8 @@ class SwcSaver:
         """Write them, and remember what was stored."""
         skeletons = skeletons_of(task, self.input_name)
         folder, start = named_after(self.prefix)
+        if self._has_several:  # the id stays the last number, see `read_skeletons`
+            start += f"{task.region}_"
         task.written += folder.put(
             ((f"{start}{label}.swc", skeletons[label].to_swc().encode()) for label in skeletons),
             compress=False,

@@ -45,6 +45,20 @@ def test_the_record_of_the_task_names_the_files():
     assert written[0][0].size == len(data)
 
 
+def test_tasks_do_not_replace_each_others_files():
+    """Of several tasks, each has its box in the names; of one, the id is enough."""
+    array = np.zeros((4, 4, 12), np.uint8)
+    array[1:3, 1:3] = 5
+    np.save("rod.npy", array)
+    line = "load-npy -f rod.npy skeletonize --dust-threshold 0 --const 1 save-swc -p swc/"
+    for source in ("create-bbox -s 0 0 0 -z 4 4 12", "generate-tasks --roi-size 4 4 12 -c 4 4 6"):
+        result = CliRunner().invoke(cli, f"--quiet {source} {line}".split())
+        assert result.exit_code == 0, result.output
+    names = sorted(path.name for path in Path("swc").iterdir())
+    assert names == ["0-4_0-4_0-6_5.swc", "0-4_0-4_6-12_5.swc", "5.swc"]
+    assert list(load_skeleton(f"swc/{names[1]}")) == [5]
+
+
 def test_another_item_is_refused():
     """A chunk is no skeleton; the line says so with the name."""
     with pytest.raises(VolumeError, match="item 'skels' is a str, not skeletons"):

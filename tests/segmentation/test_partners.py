@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from chunkflow_py.chunk import Chunk
+from chunkflow_py.errors import ChunkError
 from chunkflow_py.points import Points
 from chunkflow_py.segmentation.partners import doubled, objects_at, ranks, with_partners
 from chunkflow_py.synapses import Synapses
@@ -67,4 +69,7 @@ def test_objects_at_points():
     """Labels are read by global position; outside there is none."""
     labels = np.arange(1, 9, dtype=np.uint64).reshape(2, 2, 2)
     points = np.array([[10, 20, 30], [11, 21, 31], [9, 20, 30], [12, 20, 30]])
-    assert objects_at(labels, (10, 20, 30), points).tolist() == [1, 8, 0, 0]
+    assert objects_at(Chunk(labels, (10, 20, 30)), points).tolist() == [1, 8, 0, 0]
+    for wrong in (labels.astype(np.float32), np.stack([labels, labels])):
+        with pytest.raises(ChunkError, match="holds no ids; give it a segmentation"):
+            objects_at(Chunk(wrong), points)
