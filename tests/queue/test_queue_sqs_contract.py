@@ -86,6 +86,7 @@ class TestFauxqs(SqsContract):
 
 @pytest.mark.parametrize("sqs_server", ["fauxqs"], indirect=True)
 @pytest.mark.scale
+@pytest.mark.drill
 @pytest.mark.slow
 def test_a_long_queue_is_drained(sqs_queue):
     """Tens of thousands of messages are taken by several workers, each once."""

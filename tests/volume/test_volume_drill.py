@@ -99,6 +99,7 @@ def differing(found, expected):
 
 
 @pytest.mark.aws
+@pytest.mark.drill
 @ministack
 @formats
 def test_faults(scheme, options, noise, s3, tmp_path):
@@ -156,6 +157,7 @@ def test_killed(scheme, options, noise, tmp_path):
 
 
 @pytest.mark.aws
+@pytest.mark.drill
 @ministack
 @formats
 def test_killed_in_cloud(scheme, options, noise, s3, tmp_path):
