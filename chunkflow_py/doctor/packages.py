@@ -29,6 +29,7 @@ BRINGS = {
     "fill-segmentation-holes, mask-out-objects, median-filter, clahe, adjust-pre, "
     "detect-points, detect-post-synapses, detect-duplicate-post, mesh --dust-threshold",
     "mesh": "mesh, mesh-manifest --multires",
+    "metrics": "figures for Prometheus (--metrics-port)",
     "skeleton": "skeletonize, aggregate-skeleton-fragments",
     "tensorstore": "load-tensorstore",
     "napari": "napari",

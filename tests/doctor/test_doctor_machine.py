@@ -69,7 +69,7 @@ def test_fault_missing_extra(doctor, tmp_path):
     """
     site = tmp_path / "site"
     site.mkdir()
-    for name in ("click", "packaging", "tqdm", "chunkflow_py"):
+    for name in ("click", "packaging", "chunkflow_py"):
         distribution = metadata.distribution(name)
         found = Path(distribution._path)
         if found.suffix == ".egg-info" or not (found / "RECORD").exists():
