@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+RESIDENT = "interpreter, libraries and weights"  # a part that does not grow with the tasks
 _DOING = {"read": "reading", "compute": "computing", "write": "writing"}
 
 
@@ -132,7 +133,7 @@ def forecast(
         extents: of what operators without an input make, where they do not say it, by their name.
         tasks: there are no more than this many in flight.
     """
-    parts: dict[str, int] = {"interpreter, libraries and weights": resident_bytes() + FIRST_USE}
+    parts: dict[str, int] = {RESIDENT: resident_bytes() + FIRST_USE}
     unknown: list[str] = []
     sizes: dict[str, Zyx | None] = {}
     alive: dict[str, int] = {}

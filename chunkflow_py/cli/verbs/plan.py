@@ -1,0 +1,119 @@
+"""Tell what a line will take: tasks, bytes, memory, hours, dollars.
+
+Nothing is made. A few tasks are rehearsed: done by processes of their own, which write into a
+folder that is removed, so that memory and time are measured. Whatever does not fit is told at once,
+with the nearest that does; the exit code is then 2, else 0.
+
+Example: chunkflow plan --machines 20 --instance g5.xlarge
+
+The line follows these options: generate-tasks … load-zarr … inference … save-zarr …
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.cli.verbs import Verb, line_verb
+from chunkflow_py.cli.verbs.tune import MemoryType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from chunkflow_py.cli.line import Part
+    from chunkflow_py.run.planning.plans import PlannedLine
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+
+
+# fmt: off
+@line_verb
+@click.option("--machines", type=click.IntRange(min=1), default=1, show_default=True,
+              help="How many work at the same time.")
+@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True,
+              help="On each machine; as many are rehearsed side by side.")
+@click.option("--instance", metavar="TYPE",
+              help="Type of machine, such as g5.xlarge, whose price and memory are known.")
+@click.option("--memory", type=MemoryType(), metavar="SIZE",
+              help="Of a machine, such as 16GB.  [default: that of the instance, else of this one]")
+@click.option("--price", type=click.FloatRange(min=0), metavar="DOLLARS",
+              help="Of a machine, an hour.  [default: that of the instance]")
+@click.option("--price-file", type=_FILE, help="A table of prices instead of the one that is here.")
+@click.option("--rehearse/--no-rehearse", default=True, show_default=True,
+              help="Do some tasks, to measure; or foretell what can be.")
+@click.option("--seconds", type=_POSITIVE, default=60, show_default=True,
+              help="Time for the rehearsal.")
+@click.option("--seconds-per-task", type=_POSITIVE,
+              help="In one process, instead of what is measured.")
+@click.option("--speeds", type=_FILE,
+              help="What tune --json has printed: the speed of the network, instead of what is "
+                   "measured.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
+def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None]:
+    """Take the options; all is done when the whole line has been read."""
+    # fmt: on
+
+    def act(parts: Sequence[Part]) -> None:
+        from chunkflow_py.cli.rehearsal import NAME
+        from chunkflow_py.run.planning.durations import Crew
+        from chunkflow_py.run.planning.plans import PlanSettings
+        from chunkflow_py.run.planning.stage_plan import plan_line
+        from chunkflow_py.run.planning.words import data_of, words_of
+
+        settings = PlanSettings(
+            module=NAME if options["rehearse"] else None,
+            rehearsal_s=options["seconds"],
+            crew=Crew(options["machines"], options["processes"]),
+            memory_bytes=options["memory"],
+            instance=options["instance"],
+            price=options["price"],
+            price_file=options["price_file"],
+            seconds_per_task=options["seconds_per_task"],
+            speeds=options["speeds"],
+        )
+        plan = plan_line(_lines(parts), settings)
+        if as_json:
+            import json
+
+            click.echo(json.dumps(data_of(plan), indent=2))
+        else:
+            for words in words_of(plan):
+                click.echo(words)
+        click.get_current_context().exit(0 if plan.fits else 2)
+
+    return act
+
+
+def _lines(parts: Sequence[Part]) -> list[PlannedLine]:
+    """Return the stages of a line; one without tasks is a single stage."""
+    from chunkflow_py.cli.line import check_source_first, operators_of
+    from chunkflow_py.cli.run_lines import stage_lines
+    from chunkflow_py.errors import OptionError
+    from chunkflow_py.run.planning.plans import PlannedLine
+    from chunkflow_py.stages import Source
+
+    told = click.get_current_context().find_root().params
+    mip, ahead = told["mip"], told["ahead"]
+    stages = [part.stage for part in parts]
+    if any(isinstance(stage, Source | Verb) for stage in stages):
+        return [
+            PlannedLine(
+                line.name,
+                line.operators,
+                line.source,
+                (*line.source_words, *(word for words in line.words for word in words)),
+                mip,
+                ahead,
+            )
+            for line in stage_lines(parts, None, mip=mip, device_class="any")
+        ]
+    check_source_first(stages)
+    operators = tuple(operators_of(stages))
+    if not operators:
+        msg = "there is no line to plan; write it after plan and its options"
+        raise OptionError(msg)
+    words = tuple(word for part in parts for word in part.words)
+    return [PlannedLine("line", operators, None, words, mip, ahead)]

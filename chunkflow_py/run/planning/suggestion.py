@@ -1,0 +1,171 @@
+"""The size of tasks that suits a line best, in the memory that there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lcm
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.forecast import voxel_bytes
+from chunkflow_py.geometry import BoxGrid, Zyx, hull_of
+from chunkflow_py.run.planning.amounts import domain_of, largest_task, total
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from chunkflow_py.hooks import Boxes
+    from chunkflow_py.inference.task_size import TaskSizes
+    from chunkflow_py.pipeline import Pipeline
+    from chunkflow_py.run.planning.amounts import Patches, Transfer
+
+_MARGIN = 0.9  # smaller tasks have more around them
+_SAME = 0.98  # of the work: a size that saves less is not worth a change
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A better size of tasks.
+
+    Attributes:
+        size: voxels, zyx.
+        amplification: voxels that the network computes for each of the output, on the mean; or
+            ``None`` without a network.
+        instead_of: the same for the size that is asked for.
+        memory_bytes: of a process with such tasks.
+    """
+
+    size: Zyx
+    amplification: float | None
+    instead_of: float | None
+    memory_bytes: int
+
+    def __str__(self) -> str:
+        """Return it in words, with the option."""
+        return f"--chunk-size {self.size.z} {self.size.y} {self.size.x}"
+
+
+def better_size(
+    pipeline: Pipeline,
+    writes: Sequence[Transfer],
+    patches: Sequence[Patches],
+    memory_bytes: int,
+    line_bytes: int,
+    fixed_bytes: int,
+) -> Suggestion | None:
+    """Return the size of tasks with the least work, or ``None`` if it is as good as it is.
+
+    Args:
+        pipeline: checked.
+        writes: of it.
+        patches: of its networks.
+        memory_bytes: that a process may take.
+        line_bytes: that it takes with the tasks as they are.
+        fixed_bytes: of these, what does not depend on the tasks.
+    """
+    found = _task_sizes(pipeline, writes)
+    boxes: Boxes | None = getattr(pipeline.source and pipeline.source.body, "boxes", None)
+    now, region = largest_task(boxes, None), hull_of(boxes)
+    if now is None or region is None:
+        return None
+    fits = line_bytes <= memory_bytes
+    if found is None or not patches:
+        if fits:
+            return None
+        tasks_bytes = max(1, line_bytes - fixed_bytes)
+        share = max(0, memory_bytes - fixed_bytes) / tasks_bytes
+        size = smaller_size(now, _unit(writes), share * _MARGIN)
+        if size is None:
+            return None
+        share = size.product() / now.product() / _MARGIN
+        return Suggestion(size, None, None, fixed_bytes + round(tasks_bytes * share))
+    here = found.of(now)
+    other = line_bytes - here.memory_bytes
+    try:
+        best = found.best(max(1, memory_bytes - other))
+    except OptionError:  # not even the smallest fits
+        return None
+    network = patches[0]
+    tasks = BoxGrid.covering(region, best.size, respect_stop=True)
+    per_patch = network.amplification / max(1, network.computed)
+    amplification = per_patch * total(tasks, network.box)
+    if fits and amplification > _SAME * network.amplification:
+        return None
+    return Suggestion(best.size, amplification, network.amplification, other + best.memory_bytes)
+
+
+def cut_stride(pipeline: Pipeline) -> str | None:
+    """Return in words along which axes the faces of tasks lie between strides of the patches."""
+    for stage in pipeline.operators:
+        placement: Any = getattr(stage.body, "placement", None)
+        outline = pipeline.outlines[stage.name]
+        boxes, domain = outline.boxes, outline.domain
+        if placement is None or domain is None or not isinstance(boxes, BoxGrid):
+            continue
+        stride = placement.settings.geometry.stride
+        off = [(boxes.start - domain.start) % stride, boxes.stride % stride]
+        axes = [
+            name
+            for axis, name in enumerate("zyx")
+            if boxes.count[axis] > 1 and any(rest[axis] for rest in off)
+        ]
+        if axes:
+            return (
+                f"faces of tasks lie between the strides {stride} of {stage.name} along "
+                f"{' and '.join(axes)} (zyx, voxels), so that more patches cross them"
+            )
+    return None
+
+
+def smaller_size(size: Zyx, unit: Zyx, share: float) -> Zyx | None:
+    """Return the largest size with no more than *share* of the voxels, in whole units.
+
+    Cut along the longest axis first, so that what lies around a task grows least; ``None`` if not
+    even a unit is that small.
+    """
+    most = size.product() * share
+    while size.product() > most:
+        parts = [length // step for length, step in zip(size, unit, strict=True)]
+        axis = max(range(3), key=lambda a: (parts[a] > 1, size[a]))
+        if parts[axis] <= 1:
+            return None
+        less = (size[axis] - 1) // unit[axis] * unit[axis]
+        size = Zyx.of(less if a == axis else n for a, n in enumerate(size))
+    return size
+
+
+def _unit(writes: Sequence[Transfer]) -> Zyx:
+    """Return what sizes of tasks have to be multiples of, for the outputs."""
+    unit = Zyx(1, 1, 1)
+    for each in writes:
+        if each.unit is not None and each.unit_is_fixed:
+            unit = Zyx.of(lcm(a, b) for a, b in zip(unit, each.unit, strict=True))
+    return unit
+
+
+def _task_sizes(pipeline: Pipeline, writes: Sequence[Transfer]) -> TaskSizes | None:
+    """Return the sizes that tasks of a line with a network may have."""
+    import numpy as np
+
+    from chunkflow_py.inference.task_size import TaskSizes
+
+    domain = domain_of(pipeline)
+    unit = _unit(writes)
+    for stage in pipeline.operators:
+        placement: Any = getattr(stage.body, "placement", None)
+        if placement is None or domain is None or placement.grid == "chunk":
+            continue
+        settings, outline = placement.settings, pipeline.outlines[stage.name]
+        region = outline.region.intersection(domain) if outline.region else domain
+        step = Zyx.of(lcm(a, b) for a, b in zip(unit, settings.geometry.stride, strict=True))
+        # Where a volume ends before the first common multiple, its end is as good.
+        step = Zyx.of(s if s <= e else u for s, u, e in zip(step, unit, region.size, strict=True))
+        return TaskSizes(
+            settings.geometry,
+            settings.output_channels,
+            np.dtype(settings.stored_dtype).itemsize,
+            step,
+            region.size,
+            input_bytes=voxel_bytes(outline.voxels),
+        )
+    return None

@@ -1,0 +1,182 @@
+"""`chunkflow plan`: what a line will take, and all that does not fit, without making anything."""
+
+import json
+from pathlib import Path
+
+import pytest
+from rigs.command_line import say
+
+from chunkflow_py.volume import open_volume
+
+TASKS = "generate-tasks -v zarr://image.zarr --chunk-size 8 16 16"
+LOAD = "load-zarr --store image.zarr"
+NETWORK = "inference -f identity -s 8 16 16 -v 2 4 4 -c 1"
+SAVE = "save-zarr --store out.zarr"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Work in a folder with an image of 16 x 64 x 64 voxels."""
+    monkeypatch.chdir(tmp_path)
+    image = "create-chunk --size 16 64 64 --pattern random"
+    say(f"--quiet {image} save-zarr --store image.zarr --chunk-size 8 16 16")
+
+
+def plan(line, options="", code=0):
+    """Return the first stage of the plan of a line, as data."""
+    return json.loads(say(f"--quiet plan --json {options} {line}", code))["stages"][0]
+
+
+def test_a_line_is_told_by_a_rehearsal_that_leaves_nothing(tmp_path):
+    """Memory, time and stored bytes are measured; there is nothing new in the folder."""
+    output = say(f"--quiet plan {TASKS} {LOAD} -e auto gaussian-filter --sigma 1 {SAVE}")
+    assert [path.name for path in tmp_path.iterdir()] == ["image.zarr"]
+    for words in (
+        "tasks        32 of 8 16 16",
+        "times what tasks cover",
+        "32 PUT, 1 a task",
+        "(measured, at the peak of a rehearsal)",
+        "tasks done on this machine, written to a scratch folder",
+        "as it is stored (measured)",
+    ):
+        assert words in output
+    assert output.rstrip().endswith("it fits")
+
+
+def test_several_processes_are_rehearsed_side_by_side():
+    """Memory of a machine and cost follow; what was assumed is said."""
+    options = "--machines 2 --processes 2 --instance g5.xlarge"
+    found = plan(f"{TASKS} {LOAD} {SAVE}", options)
+    assert found["machine_hours"] == pytest.approx(2 * found["duration"]["seconds"] / 3600)
+    assert found["cost"]["parts"]["machines"] == pytest.approx(found["machine_hours"] * 1.006)
+    assert found["spot"]["dollars"] < found["cost"]["dollars"]
+    assert "g5.xlarge is taken to be as fast as this machine (cpu)" in found["notes"]
+    assert found["memory"]["bytes"] > 30e6
+
+
+def test_every_misfit_is_told_at_once_with_what_fits():
+    """Blocks, margins, missing files, places and memory: one run of plan names them all."""
+    line = (
+        "generate-tasks --roi-size 24 60 60 --chunk-size 8 20 20 "
+        f"{LOAD} inference -f identity -s 8 16 16 -v 2 4 4 -c 1 {SAVE} --chunk-size 8 16 16 "
+        "load-h5 -f nothing.h5 -o more save-zarr -i more --store image.zarr"
+    )
+    found = plan(line, "--no-rehearse --memory 20MB", code=2)
+    said = "\n".join(found["misfits"])
+    for words in (
+        "nothing.h5 does not exist",
+        "task sizes that work: (8, 16, 16) or (8, 32, 32)",
+        "give it --expand-margin-size auto",
+        "which load-zarr reads",
+        "9 of 27 tasks lie outside of what is read, 0-16_0-64_0-64; the nearest region is "
+        "--roi-start 0 0 0 --roi-stop 16 64 64",
+        "of memory are more than the 20.0 MB of a machine",
+    ):
+        assert words in said
+    assert len(found["misfits"]) == len(set(found["misfits"])) >= 6
+    assert not Path("out.zarr").exists()
+    assert found["duration"] is None
+
+
+def test_a_better_size_is_told_and_holds():
+    """The size that is suggested fits the outputs, and computes what it is said to compute."""
+    line = f"{{}} {LOAD} -e auto {NETWORK} {SAVE} --chunk-size 8 16 16"
+    found = plan(line.format(TASKS), "--no-rehearse")
+    better = found["suggestion"]
+    assert better["amplification"] < better["instead_of"]
+    assert better["instead_of"] == pytest.approx(found["patches"][0]["amplification"])
+    assert any("lie between the strides" in note for note in found["notes"])
+    size = " ".join(map(str, better["size"]))
+    tasks = f"generate-tasks -v zarr://image.zarr --respect-stop --chunk-size {size}"
+    again = plan(line.format(tasks), "--no-rehearse")
+    assert again["misfits"] == []
+    assert again["suggestion"] is None
+    assert again["patches"][0]["amplification"] == pytest.approx(better["amplification"])
+
+
+def test_too_little_memory_names_tasks_that_fit():
+    """Filters have smaller tasks, in whole blocks; processes share what there is."""
+    size = "-z 512 2048 2048 -d uint8 -s 8 8 8"
+    say(f"--quiet create-volume -v zarr://huge.zarr {size} -b 64 64 64")
+    line = (
+        "generate-tasks -v zarr://huge.zarr --chunk-size 512 1024 1024 load-zarr --store huge.zarr "
+        "-e auto gaussian-filter --sigma 1 save-zarr --store out.zarr --chunk-size 64 64 64"
+    )
+    options = "--no-rehearse --memory 4GB --processes 2"
+    found = plan(line, options, code=2)
+    (misfit,) = found["misfits"]
+    assert "2 processes of" in misfit
+    assert "what fits: --chunk-size" in misfit
+    size = found["suggestion"]["size"]
+    assert not any(length % 64 for length in size)
+    again = plan(line.replace("512 1024 1024", " ".join(map(str, size))), options)
+    assert again["memory"]["bytes"] <= 2e9
+
+
+def test_seconds_that_are_told_are_taken():
+    """What is not measured here is told by who knows it."""
+    options = "--no-rehearse --seconds-per-task 90 --machines 4 --price 3"
+    found = plan(f"{TASKS} {LOAD} {SAVE}", options)
+    assert found["duration"]["seconds"] == 8 * 90
+    assert found["duration"]["how"] == "as told by --seconds-per-task"
+    assert found["cost"]["dollars"] == pytest.approx(4 * 720 / 3600 * 3)
+
+
+def test_what_is_there_is_planned_as_it_is():
+    """An output that exists decides blocks and type, and is not touched."""
+    say(f"--quiet {TASKS} {LOAD} threshold --threshold 300 {SAVE} --chunk-size 4 8 8")
+    before = open_volume("zarr://out.zarr")
+    found = plan(f"{TASKS} {LOAD} threshold --threshold 10 {SAVE}")
+    assert found["writes"][0]["requests"] == 2 * 2 * 2 * 32
+    assert found["writes"][0]["unit"] == list(before.write_unit)
+    assert not before.read(before.bounds).array.any()
+
+
+def test_stages_are_planned_one_by_one():
+    """A stage that reads what the one before will make waits for it."""
+    line = (
+        f"{TASKS} {LOAD} threshold --threshold 10 {SAVE} then "
+        "generate-tasks -v zarr://out.zarr -c 8 16 16 load-zarr --store out.zarr save-zarr -s b"
+    )
+    output = say(f"--quiet plan --no-rehearse {line}")
+    assert "stage threshold" in output
+    assert "it reads what is not there yet" in output
+    assert "it fits" in output
+
+
+def test_a_line_without_tasks_is_one():
+    """It reads its volume whole."""
+    found = plan(f"{LOAD} threshold --threshold 10 save-h5 -f mask.h5", "--no-rehearse")
+    assert (found["tasks"], found["task_size"]) == (1, [16, 64, 64])
+    assert found["reads"][0]["amplification"] == 1
+    assert found["misfits"] == []
+
+
+def test_what_would_leave_marks_is_left_out():
+    """Only savers whose place can be exchanged are rehearsed; the others are named."""
+    found = plan(f"{TASKS} skip-task-by-file -p no_ {LOAD} save-h5 -f a_ mark-complete -p no_")
+    assert found["duration"]["task_s"] > 0
+    words = "not rehearsed, so not in the time: skip-task-by-file, mark-complete"
+    assert words in found["notes"]
+    assert [path.name for path in Path().iterdir()] == ["image.zarr"]
+
+
+def test_a_task_that_fails_in_a_rehearsal_is_a_misfit():
+    """What would fail in the run is told before it."""
+    Path("wrong.py").write_text("def execute(chunk):\n    raise ValueError('no such thing')\n")
+    found = plan(f"{TASKS} {LOAD} plugin -f wrong.py -i chunk -o chunk {SAVE}", code=2)
+    assert "no such thing" in found["misfits"][0]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("plan", "there is no line to plan"),
+        (f"plan --instance g5.large {TASKS} {LOAD} {SAVE}", "known are g5.xlarge"),
+        (f"plan {LOAD} {TASKS} {SAVE}", "stage 1 begins with load-zarr"),
+        (f"plan fetch-task-from-sqs -q sqlite://q {LOAD} {SAVE}", "does not know all tasks"),
+    ],
+)
+def test_what_cannot_be_planned_is_said(line, message):
+    """Each ends with 2 and says what to change."""
+    assert message in say(f"--quiet {line}", 2)
