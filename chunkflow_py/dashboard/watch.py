@@ -109,15 +109,16 @@ class RunWatch:
     Args:
         home: of the run.
         price: US dollars an hour of a worker, or ``None``.
+        source: where the price comes from, in words.
     """
 
-    def __init__(self, home: RunHome, price: float | None = None) -> None:
+    def __init__(self, home: RunHome, price: float | None = None, source: str = "") -> None:
         """Look at nothing yet.
 
         Raises:
             OptionError: there is no such run.
         """
-        self._home, self._price = home, price
+        self._home, self._price, self._source = home, price, source
         self._stages = {stage.name: StageWatch(home, stage) for stage in home.spec.stages}
         self._lock = threading.Lock()
         self._next = 0.0
@@ -212,6 +213,7 @@ class RunWatch:
                 "errors": watch.history.errors(),
                 "history": {"known": known, "ended": ended, "pages": len(watch.history.left)},
                 "price": self._price,
+                "price_source": "" if self._price is None else self._source,
                 "cost": cost(workers["hours"], ended, mine["tasks"], self._price),
             }
 

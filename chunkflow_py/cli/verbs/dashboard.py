@@ -1,6 +1,6 @@
 """Show a run on a web page: map of tasks, speed, workers, errors, cost.
 
-Example: chunkflow dashboard s3://bucket/affinity.run --price 0.35
+Example: chunkflow dashboard s3://bucket/affinity.run --instance g5.xlarge --spot
 
 The address is printed; Ctrl-C ends it. Only this machine can connect, unless --bind-address says
 otherwise; nobody is asked for a password. The page reads the run's records and its queue, changes
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.cli.verbs import verb
+from chunkflow_py.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,13 +35,34 @@ if TYPE_CHECKING:
 @click.option(
     "--price",
     type=click.FloatRange(min=0),
-    metavar="USD",
-    help="Of an hour of a worker, to tell the cost; may be changed on the page.",
+    metavar="DOLLARS",
+    help="Of a worker, an hour; may be changed on the page.  [default: that of the instance]",
+)
+@click.option(
+    "--instance",
+    metavar="TYPE",
+    help="Type of machine of a worker, such as g5.xlarge, whose price is known.",
+)
+@click.option("--spot", is_flag=True, help="The machines are spot instances.")
+@click.option(
+    "--price-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A table of prices instead of the one that is here.",
 )
 def command(
-    run: str, port: int | None, bind_address: str, open: bool, price: float | None
+    run: str,
+    port: int | None,
+    bind_address: str,
+    open: bool,
+    price: float | None,
+    instance: str | None,
+    spot: bool,
+    price_file: str | None,
 ) -> Callable[[], None]:
-    """Take the options; the run is opened when the verb acts."""
+    """Check the options; the run is opened when the verb acts."""
+    if spot and instance is None:
+        msg = "--spot is about a type of machine; give --instance, such as g5.xlarge, or --price"
+        raise OptionError(msg)
 
     def act() -> None:
         import threading
@@ -50,7 +72,11 @@ def command(
         from chunkflow_py.dashboard.watch import RunWatch
         from chunkflow_py.run.home import RunHome
 
-        server = DashboardServer(RunWatch(RunHome.parse(run), price), bind_address, port or 0)
+        hour, source = price, "as --price said"
+        if hour is None and instance is not None:
+            hour, source = _price_of(instance, price_file, spot=spot)
+        watch = RunWatch(RunHome.parse(run), hour, source)
+        server = DashboardServer(watch, bind_address, port or 0)
         try:
             click.echo(f"{run} is shown at {server.url} until you press Ctrl-C")
             if open:
@@ -63,3 +89,18 @@ def command(
             server.stop()
 
     return act
+
+
+def _price_of(instance: str, price_file: str | None, *, spot: bool) -> tuple[float, str]:
+    """Return the price of an hour, and where it comes from in words."""
+    from pathlib import Path
+
+    from chunkflow_py.run.planning.prices import load_prices
+
+    prices = load_prices(Path(price_file) if price_file else None)
+    machine = prices.instance(instance)
+    words = f"{instance} by the prices of {prices.date}"
+    if not spot:
+        return machine.hour, f"{words}, on demand"
+    assumed = ", assumed to be a share of that on demand" if machine.spot_is_assumed else ""
+    return machine.spot_hour, f"{words}, spot{assumed}"

@@ -298,6 +298,7 @@ function renderCost(said) {
   const field = $("price");
   if (!field.dataset.set && said.price !== null) { field.value = said.price; field.dataset.set = "1"; }
   const price = field.value === "" ? null : Number(field.value);
+  $("price-source").textContent = price === said.price ? said.price_source : "";
   const { hours, hours_foretold: all } = said.cost;
   const told = (value) => price === null ? "needs a price" : dollars(value === null ? null : value * price);
   fill("cost", [hours.toFixed(3), all && all.toFixed(2), price], () => [...pairs([
