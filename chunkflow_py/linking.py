@@ -143,7 +143,8 @@ class TouchLinker:
             found.append(touching_pairs(lower, upper, self.connectivity, values))
             # A face inside of what one task has labelled has the same ids on both sides, and
             # different ones do not touch there.
-            if len(found[-1]):
+            mine = values and (values[0][own], values[1][own])
+            if len(touching_pairs(lower[own], upper[own], 6, mine)):
                 check_unique_ids(lower[own], upper[own], region)
         return distinct(np.concatenate(found))
 

@@ -126,6 +126,15 @@ def test_tasks_of_another_size_are_refused():
     assert not Path("labels.zarr").exists()
 
 
+def test_parts_of_the_tasks_that_have_labelled():
+    """Links may be found by smaller tasks, within which and between which ids are the same."""
+    mask = blobs(3)
+    store(mask, "zarr://mask.zarr")
+    label((12, 12, 16), "mask.zarr", "zarr://parts.zarr", "--connectivity 26")
+    say("stitch-labels -v parts.zarr -o zarr://labels.zarr -s 6 6 8 --connectivity 26")
+    np.testing.assert_array_equal(read("labels.zarr"), whole(mask, 26))
+
+
 def test_ids_that_several_tasks_have_used_are_refused():
     """Labels without --global-ids would join what never touches: the faces and overlaps tell."""
     store(blobs(2), "zarr://mask.zarr")
