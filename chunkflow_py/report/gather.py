@@ -80,7 +80,7 @@ class Gathered:
         done, skipped, dead: how many tasks have ended so.
         voxels: of the boxes of tasks that are done.
         seconds, most_s: by operator: of all tasks together, and of the slowest one.
-        objects, stored_bytes: that were written.
+        objects, stored: how many objects were written, and their bytes, by protocol of the store.
         missing_tasks, missing_blocks: tasks that have read blocks as the fill value, and how many.
         missing_boxes: some of these tasks.
         over_time: voxels that were done.
@@ -96,8 +96,8 @@ class Gathered:
     voxels: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     most_s: dict[str, float] = field(default_factory=dict)
-    objects: int = 0
-    stored_bytes: int = 0
+    objects: Counter[str] = field(default_factory=Counter)
+    stored: Counter[str] = field(default_factory=Counter)
     missing_tasks: int = 0
     missing_blocks: int = 0
     missing_boxes: list[str] = field(default_factory=list)
@@ -120,6 +120,11 @@ class Gathered:
     def tasks(self) -> int:
         """How many tasks have ended."""
         return self.done + self.skipped + self.dead
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all objects that were written."""
+        return sum(self.stored.values())
 
     @property
     def start(self) -> float | None:
@@ -149,9 +154,11 @@ class Gathered:
         for name, value in record.seconds.items():
             self.seconds[name] = self.seconds.get(name, 0.0) + value
             self.most_s[name] = max(self.most_s.get(name, 0.0), value)
-        stored = [each.size for each in record.written if each.size is not None]
-        self.objects += len(stored)
-        self.stored_bytes += sum(stored)
+        for each in record.written:
+            if each.size is not None:
+                protocol = each.url.partition("://")[0]
+                self.objects[protocol] += 1
+                self.stored[protocol] += each.size
         if record.missing_blocks:
             self.missing_tasks += 1
             self.missing_blocks += record.missing_blocks

@@ -15,12 +15,14 @@ from chunkflow_py.report.places import places_of
 from chunkflow_py.report.planes import planes_of
 from chunkflow_py.report.seams import FACES, sampled, seams_of
 from chunkflow_py.run.repair import damages_of
+from chunkflow_py.store import open_store
 
 if TYPE_CHECKING:
     from chunkflow_py.report.places import Place
     from chunkflow_py.report.planes import Planes
     from chunkflow_py.report.seams import Seams
     from chunkflow_py.run.home import RunHome
+    from chunkflow_py.run.planning.prices import Prices
     from chunkflow_py.run.spec import Spec, Stage
     from chunkflow_py.run.verify import Damage
     from chunkflow_py.task_plan import Plan
@@ -41,6 +43,7 @@ class Wanted:
         failed: tasks that were given up, to list.
         verify: read again all that was stored.
         price: dollars for an hour of one worker, if known.
+        prices: of requests and storage.
     """
 
     at: Zyx | None = None
@@ -48,6 +51,7 @@ class Wanted:
     failed: int = MOST_FAILED
     verify: bool = False
     price: float | None = None
+    prices: Prices | None = None
 
 
 @dataclass
@@ -155,12 +159,14 @@ def _stage_report(
 ) -> StageReport:
     logger.info("reading the records of stage %s: %d tasks", stage.name, stage.tasks)
     ledger, plan = home.ledger(stage.name), home.plan(stage.name)
+    taken = home.spec.reused.get(stage.name)
+    store = home.store if taken is None else open_store(taken)
     report = StageReport(
         stage,
         Gathered.of(ledger.records()),
         Attempts.of(ledger, wanted.failed),
-        json.loads(home.store.get(f"stages/{stage.name}/profile.json") or b"{}"),
-        home.spec.reused.get(stage.name),
+        json.loads(store.get(f"stages/{stage.name}/profile.json") or b"{}"),
+        taken,
         home.is_closed(stage.name),
     )
     report.volumes, report.others = places_of(stage)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from chunkflow_py.report.gather import Gathered
-    from chunkflow_py.report.measured import RunReport, StageReport
+    from chunkflow_py.report.measured import RunReport, StageReport, Wanted
+    from chunkflow_py.run.planning.prices import Prices
 
 _COLUMNS = 120  # bars of a plot over time, at most
 _TASKS = 4  # that end in the time of a bar, on average, at least
@@ -43,7 +44,7 @@ def took_parts(report: RunReport) -> Iterator[Html]:
             continue
         yield from _times(stage.gathered)
         yield from _workers(stage.gathered)
-        yield from _costs(stage, report.wanted.price)
+        yield from _costs(stage, report.wanted)
     yield tag("p", _MACHINES, class_="note")
     yield tag("p", _WASTED, class_="note")
 
@@ -106,20 +107,23 @@ def _workers(found: Gathered) -> Iterator[Html]:
         yield tag("p", f"Shown are the {len(shown)} with most tasks.", class_="note")
 
 
-def _costs(stage: StageReport, price: float | None) -> Iterator[Html]:
-    found = stage.gathered
+def _costs(stage: StageReport, wanted: Wanted) -> Iterator[Html]:
+    found, price = stage.gathered, wanted.price
     hours, teravoxels = found.machine_s / 3600, found.voxels / 1e12
     yield tag("h4", "Cost")
     said: list[tuple[str, object]] = [("machine hours", number(hours))]
     if teravoxels:
         said.append(("machine hours a teravoxel", number(hours / teravoxels)))
     if price is None:
-        said.append(("dollars", "give --price DOLLARS_PER_HOUR, that of one worker"))
+        said.append(("dollars", "give --price, of an hour of one worker, or --instance"))
     else:
         said.append(("dollars", f"{money(hours * price)} at {money(price)} an hour of a worker"))
         if teravoxels:
             said.append(("dollars a teravoxel", money(hours * price / teravoxels)))
-    said.append(("written", f"{found.objects:,} objects, {describe_bytes(found.stored_bytes)}"))
+    objects = sum(found.objects.values())
+    said.append(("written", f"{objects:,} objects, {describe_bytes(found.stored_bytes)}"))
+    if wanted.prices is not None:
+        said += _storage(found, wanted.prices)
     failures = stage.attempts.failures
     if failures and not stage.wasted_s:
         said.append(("wasted", f"{failures:,} failed attempts, of unknown length"))
@@ -133,6 +137,16 @@ def _costs(stage: StageReport, price: float | None) -> Iterator[Html]:
     else:
         said.append(("wasted", "no attempt has failed"))
     yield facts(said)
+
+
+def _storage(found: Gathered, prices: Prices) -> Iterator[tuple[str, str]]:
+    """Yield what writing and keeping the output costs, where it is in a cloud of the table."""
+    for protocol in sorted(found.objects.keys() & prices.stores.keys()):
+        store = prices.stores[protocol]
+        put = found.objects[protocol] * store["put"]
+        month = found.stored[protocol] / 1e9 * store["gb_month"]
+        words = f"{money(put)} to write, {money(month)} a month to keep; prices of {prices.date}"
+        yield f"dollars of {protocol}", words
 
 
 def _when(seconds: float) -> str:

@@ -51,7 +51,8 @@ def test_records_are_summed():
     assert found.voxels == 10_000
     assert found.seconds == {"load": 4.5, "infer": 20.5}
     assert found.most_s["infer"] == 7.0
-    assert (found.objects, found.stored_bytes) == (10, 1000), "blocks left out are no objects"
+    assert found.objects == {"file": 10}, "blocks left out are no objects"
+    assert found.stored == {"file": 1000}
     assert (found.missing_tasks, found.missing_blocks) == (1, 3)
     assert found.slowest[0] == (7.0, "0-10_0-10_100-110")
     assert found.reasons == {"dark": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -19,6 +20,7 @@ from rigs.command_line import say
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.record import Record
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 
@@ -146,6 +148,25 @@ def test_the_page_counts_time_and_cost(page):
     assert "svg" in page.names
 
 
+def test_prices_come_from_the_table_too(folder):
+    """--instance takes the price of a type of machine, --spot that of what may be taken away."""
+    table = {
+        "date": "2026-01-02", "source": "a test", "queue_request": 0,
+        "instances": {"m.one": {"hour": 3.0, "spot": 1.5, "memory_gib": 4}},
+        "stores": {"file": {"gb_month": 1e6, "put": 2.0, "get": 1.0, "egress_gb": 1.0}},
+    }  # fmt: skip
+    (folder / "prices.json").write_text(json.dumps(table))
+    line = "report one.run -o priced.html --faces 0 --instance m.one --price-file prices.json"
+    say(line)
+    text = Page((folder / "priced.html").read_text()).text
+    assert "at $3.00 an hour of a worker" in text
+    assert re.search(r"dollars of file \$12.00 to write, \$\S+ a month .* 2026-01-02", text)
+    say(f"{line} --spot")
+    assert "at $1.50 an hour of a worker" in (folder / "priced.html").read_text()
+    assert "known are m.one" in say(line.replace("m.one", "m.two"), code=2)
+    assert "--instance" in say("report one.run --spot", code=2)
+
+
 def test_the_page_loads_nothing_and_runs_nothing(folder, page):
     """What a ledger holds is text on the page, addresses of images hold the images."""
     assert (
@@ -238,6 +259,30 @@ def test_a_volume_that_is_gone_is_said_to_be(folder):
     page = Page((folder / "gone.html").read_text())
     assert "It cannot be shown:" in page.text
     assert len(page.loads) == 3
+
+
+def test_stages_that_were_taken_over_are_told(tmp_path, monkeypatch):
+    """A stage of another run is there with its records, its profile, and where it is from."""
+    monkeypatch.chdir(tmp_path)
+    size = "--roi-size 16 32 32 --chunk-size 8 16 16"
+    tasks, save = f"generate-tasks {size}", "save-zarr --chunk-size 8 16 16 --store"
+    first = f"--stage one {tasks} create-chunk --size 8 16 16 {save} a.zarr"
+    say(f"submit --run old.run {first}")
+    old = RunHome("old.run")
+    hash_ = old.spec.stages[0].hash
+    plan = old.plan("one")
+    old.ledger("one").record(
+        [Record(n, plan.text(n), "done", hash_, f"a{n}", "w1", seconds={"x": 1}) for n in plan]
+    )
+    old.check_profile("one", {"torch": "2.99"})
+    old.close("one")
+    second = f"--stage two {tasks} load-zarr --store a.zarr {save} b.zarr"
+    say(f"submit --run new.run --fork old.run {first} then {second}")
+    say("report new.run --faces 0")
+    text = Page((tmp_path / "report.html").read_text()).text
+    assert f"taken over stage one from file://{tmp_path}/old.run" in text
+    assert "torch 2.99" in text
+    assert "8 of 16 tasks have not ended (two: 8 of 8)" in text
 
 
 def test_a_run_that_is_not_there_is_an_error(folder):

@@ -5,7 +5,7 @@ failures with tracebacks, slices of input and output, and whether seams show bet
 loads nothing and needs no scripts, so that it can be kept with the data. Nothing of the run is
 changed. With --verify the exit code is 1 if anything is missing, damaged or not done.
 
-Example: chunkflow report s3://bucket/affinity.run -o affinity.html --price 0.53
+Example: chunkflow report s3://bucket/affinity.run -o affinity.html --instance g5.xlarge --spot
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.cli.verbs import verb
+from chunkflow_py.errors import OptionError
 from chunkflow_py.params import zyx_option
 
 if TYPE_CHECKING:
@@ -29,7 +30,12 @@ if TYPE_CHECKING:
 @click.option("--output", "-o", default="report.html", show_default=True,
               type=click.Path(dir_okay=False), help="File to write; replaced if it is there.")
 @click.option("--price", type=click.FloatRange(min=0), metavar="DOLLARS",
-              help="That an hour of one worker costs.")
+              help="Of a worker, an hour.  [default: that of the instance]")
+@click.option("--instance", metavar="TYPE",
+              help="Type of machine of a worker, such as g5.xlarge, whose price is known.")
+@click.option("--spot", is_flag=True, help="The machines were spot instances.")
+@click.option("--price-file", type=click.Path(exists=True, dir_okay=False),
+              help="A table of prices instead of the one that is here.")
 @zyx_option("--at", help="Point through which slices are shown, voxels of the tasks.  [default: "
                          "the middle of the tasks]")
 @click.option("--faces", type=click.IntRange(min=0, max=10_000), default=32, show_default=True,
@@ -38,19 +44,29 @@ if TYPE_CHECKING:
               help="How many failed tasks to list with their tracebacks.")
 @click.option("--verify", is_flag=True, help="Read again all that was stored, as verify does.")
 def command(
-    run: str, output: str, price: float | None, at: Zyx | None, faces: int, failed: int,
-    verify: bool,
+    run: str, output: str, price: float | None, instance: str | None, spot: bool,
+    price_file: str | None, at: Zyx | None, faces: int, failed: int, verify: bool,
 ) -> Callable[[], None]:
-    """Take the options; the run is opened when the verb acts."""
+    """Check the options; the run is opened when the verb acts."""
     # fmt: on
+    if spot and instance is None:
+        msg = "--spot is about a type of machine; give --instance, such as g5.xlarge, or --price"
+        raise OptionError(msg)
 
     def act() -> None:
+        from pathlib import Path
+
         from chunkflow_py.report.measured import Wanted, report_of
         from chunkflow_py.report.page import page_of
         from chunkflow_py.run.home import RunHome
+        from chunkflow_py.run.planning.prices import load_prices
         from chunkflow_py.store.local import write_whole
 
-        wanted = Wanted(at, faces, failed, verify, price)
+        prices, hour = load_prices(Path(price_file) if price_file else None), price
+        if instance is not None and hour is None:
+            machine = prices.instance(instance)
+            hour = machine.spot_hour if spot else machine.hour
+        wanted = Wanted(at, faces, failed, verify, hour, prices)
         report = report_of(RunHome.parse(run), wanted)
         write_whole(output, page_of(report).encode())
         click.echo(output)
