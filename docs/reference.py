@@ -86,6 +86,8 @@ def _options(command: click.Command, context: click.Context) -> Iterator[str]:
     """Yield a list of all options that `--help` shows, in its words."""
     records = [each.get_help_record(context) for each in command.get_params(context)]
     for names, text in filter(None, records):
+        if "--help" in names:
+            continue
         yield f"`{names}`"
         yield f": {_words(text) or 'See above.'}"
         yield ""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 import chunkflow_py
 from chunkflow_py.cli import catalog
@@ -24,7 +27,7 @@ def test_the_site_is_clean(tmp_path: Path) -> None:
     """No link is broken and no page lost; all commands and types are there; nothing is fetched."""
     done = build(ROOT, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "Inference for 3D images" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "Run a 3D network over an image" in (tmp_path / "index.html").read_text(encoding="utf-8")
     commands = (tmp_path / "docs" / "commands.html").read_text(encoding="utf-8")
     shown = set(re.findall(r'<section id="([^"]+)">\n<h3>', commands))
     assert shown == set(catalog.commands())
@@ -48,3 +51,13 @@ def test_what_is_wrong_with_a_page_fails_the_build(tmp_path: Path) -> None:
     assert "'docs/none.md'" in done.stderr
     assert "image file not readable: none.png" in done.stderr
     assert re.search(r"lost\.md: WARNING: document isn't included in any toctree", done.stderr)
+
+
+def test_drawings_are_as_the_code_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pictures of the concepts are what patches, windows and the script give today."""
+    figures = ROOT / "docs" / "figures"
+    monkeypatch.syspath_prepend(figures)
+    drawings = import_module("concepts").DRAWINGS
+    for name, draw in drawings.items():
+        stale = f"python docs/figures/concepts.py draws {name} anew"
+        assert (figures / name).read_text(encoding="utf-8") == draw(), stale

@@ -58,7 +58,7 @@ def wrong_words(words: list[str]) -> list[str]:
             option = word.partition("=")[0]
             if option not in options_of(current):
                 wrong.append(f"{option} of {current or 'chunkflow'}")
-    if not current and words and not words[0].startswith(("-", "COMMAND")):
+    if not current and words and re.match("[a-z]", words[0]):
         wrong.append(words[0])
     return wrong
 
