@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
 
 KIND = "histogram"
+
+logger = logging.getLogger(__name__)
 
 
 def count_chunk(
@@ -149,6 +152,11 @@ class VolumeStatistics:
         if total is None:
             msg = f"nothing was counted below {self.counts.place}"
             raise ChunkError(msg)
+        if len(domains) > 1:
+            logger.warning(
+                "the tasks below %s have read volumes of %d different bounds, which are added up",
+                *(self.counts.place, len(domains)),
+            )
         domain = domains.pop() if len(domains) == 1 else None
         covered = None if domain is None else coverage(self.regions, domain)
         return total, about | {"tasks": len(self.regions), "coverage": covered}

@@ -149,3 +149,15 @@ def test_a_dry_run_stores_nothing(tmp_path):
     """--dry-run counts nothing."""
     run("--dry-run", "create-chunk", "compute-statistics", "-s", tmp_path / "s")
     assert not (tmp_path / "s").exists()
+
+
+def test_counts_of_two_volumes_below_one_place_are_told(tmp_path):
+    """They are added up, as files of one image may be, and the sum says so."""
+    for name, size in (("a", 4), ("b", 6)):
+        np.save(tmp_path / f"{name}.npy", np.zeros((size, 4, 4), np.uint8))
+        place = f"-t {10 * size} 0 0 compute-statistics -s {tmp_path}/counts"
+        line = f"--quiet load-npy -f {tmp_path}/{name}.npy {place}"
+        assert CliRunner().invoke(cli, line.split()).exit_code == 0
+    told = CliRunner().invoke(cli, ["sum-statistics", f"{tmp_path}/counts"])
+    assert "have read volumes of 2 different bounds" in told.stderr
+    assert told.stdout.startswith("2 tasks; uint8")
