@@ -211,6 +211,11 @@ def _operator_words(called: Called, own: dict[str, Any]) -> list[str]:
         if option is None:
             known = ", ".join(p.opts[0] for p in params)
             msg = f"plugin {called.name} has no argument {name!r}; its options are {known}"
+            if name == "args":  # what all of a text is called that names nothing
+                msg = (
+                    f"--args {value} of plugin {called.name} says no name; write name=value for "
+                    f"one of {known}"
+                )
             raise OptionError(msg)
         spellings = (*option.opts, *option.secondary_opts)
         if any(split_word(word)[0] in spellings for word in called.words):
