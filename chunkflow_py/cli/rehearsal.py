@@ -10,11 +10,10 @@ import json
 import os
 import sys
 from pathlib import Path
-from time import time
 from typing import Any
 
 from chunkflow_py.allocator import keep_freed_memory, sleep_while_waiting
-from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.errors import ChunkflowError, OptionError
 
 NAME = "chunkflow_py.cli.rehearsal"  # of this module
 
@@ -36,7 +35,8 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001  (told to the process that asked)
         ours = isinstance(error, ChunkflowError)
         said = str(error) if ours else f"{type(error).__name__}: {error}"
-        tell({"event": "failure", "failure": said, "peak": 0, "at": time() - request["started"]})
+        refused = isinstance(error, OptionError)
+        tell({"event": "failure", "failure": said, "refused": refused})
     os._exit(0)  # what is still on its way belongs to nobody
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from rigs.command_line import say
 
+from chunkflow_py.forecast import RESIDENT
 from chunkflow_py.volume import open_volume
 
 TASKS = "generate-tasks -v zarr://image.zarr --chunk-size 8 16 16"
@@ -24,7 +25,8 @@ def folder(tmp_path, monkeypatch):
 
 def plan(line, options="", code=0):
     """Return the first stage of the plan of a line, as data."""
-    return json.loads(say(f"--quiet plan --json {options} {line}", code))["stages"][0]
+    _, brace, data = say(f"--quiet plan --json {options} {line}", code).partition("{")
+    return json.loads(brace + data)["stages"][0]  # warnings stand before it
 
 
 def test_a_line_is_told_by_a_rehearsal_that_leaves_nothing(tmp_path):
@@ -109,8 +111,11 @@ def test_too_little_memory_names_tasks_that_fit():
     assert "what fits: --chunk-size" in misfit
     size = found["suggestion"]["size"]
     assert not any(length % 64 for length in size)
-    again = plan(line.replace("512 1024 1024", " ".join(map(str, size))), options)
-    assert again["memory"]["bytes"] <= 2e9
+    again = plan(line.replace("512 1024 1024", " ".join(map(str, size))), "--no-rehearse")
+    grown = again["memory"]["parts"][RESIDENT] - found["memory"]["parts"][RESIDENT]
+    told = found["suggestion"]["memory_bytes"]
+    assert again["memory"]["bytes"] - grown == pytest.approx(told, rel=0.15)
+    assert told <= 2e9
 
 
 def test_seconds_that_are_told_are_taken():
@@ -180,3 +185,15 @@ def test_a_task_that_fails_in_a_rehearsal_is_a_misfit():
 def test_what_cannot_be_planned_is_said(line, message):
     """Each ends with 2 and says what to change."""
     assert message in say(f"--quiet {line}", 2)
+
+
+def test_what_does_not_fit_here_may_fit_elsewhere():
+    """A line that this machine has too little memory for is foretold for one that has enough."""
+    size = "-z 8192 8192 8192 -d uint8 -s 8 8 8"
+    say(f"--quiet create-volume -v zarr://huge.zarr {size} -b 64 64 64")
+    tasks = "generate-tasks -v zarr://huge.zarr --chunk-size 8192 4096 4096"
+    line = f"{tasks} load-zarr --store huge.zarr threshold --threshold 9 {SAVE}"
+    found = plan(line, "--memory 100TB")
+    assert any("does not fit here" in note for note in found["notes"])
+    assert found["memory"]["how"] == "foretold"
+    assert "of memory are more than the" in plan(line, "--no-rehearse", code=2)["misfits"][0]

@@ -54,7 +54,9 @@ class Observation:
         begun: operator -> seconds at which it began on the first task, and what of it is done.
         traffic: bytes by loader: stored, decoded, needed.
         failure: why it ended.
+        is_refused: whether it was refused before its first task, as what does not fit here is.
         is_whole: whether it ended by itself.
+        is_cut: whether its time was up.
     """
 
     ready_s: float | None = None
@@ -68,7 +70,9 @@ class Observation:
     begun: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     traffic: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     failure: str | None = None
+    is_refused: bool = False
     is_whole: bool = False
+    is_cut: bool = False
 
     @property
     def foretold_bytes(self) -> int:
@@ -101,7 +105,7 @@ class Observation:
             )
             self.traffic = {name: tuple(amounts) for name, amounts in event["traffic"].items()}
         elif kind == "failure":
-            self.failure = event["failure"]
+            self.failure, self.is_refused = event["failure"], event.get("refused", False)
         elif kind == "end":
             self.is_whole = True
 
@@ -124,19 +128,20 @@ def observe(
     """
     found = [Observation() for _ in numbers]
     with TemporaryDirectory(prefix=".plan-", dir=folder or gettempdir()) as scratch:
-        processes = []
-        for number, some in enumerate(numbers):
-            place = Path(scratch) / str(number)
-            place.mkdir()
-            told = {**request, "numbers": list(some), "scratch": str(place)}
-            processes.append(_started(module, told, found[number]))
+        processes: list[tuple[subprocess.Popen[str], threading.Thread]] = []
         end = monotonic() + seconds
         try:
+            for number, some in enumerate(numbers):
+                place = Path(scratch) / str(number)
+                place.mkdir()
+                told = {**request, "numbers": list(some), "scratch": str(place)}
+                processes.append(_started(module, told, found[number]))
             for (process, thread), seen in zip(processes, found, strict=True):
                 thread.join(max(0.0, end - monotonic()))
                 note_peak(process.pid, seen)
         finally:
-            for process, thread in processes:
+            for (process, thread), seen in zip(processes, found, strict=False):
+                seen.is_cut = thread.is_alive()
                 process.kill()
                 process.wait()
                 thread.join()
@@ -172,10 +177,10 @@ def _started(
     def hear() -> None:
         for line in lines:
             found.hear(json.loads(line))
-        if not (found.is_whole or found.failure or found.tasks):
-            code = process.wait()
-            if code != -9:  # that was us, when the time was up
-                found.failure = f"the process of the rehearsal ended with code {code}"
+        code = process.wait()
+        if not (found.is_whole or found.failure or found.is_cut):
+            why = ", for its memory perhaps" if code == -9 else ""
+            found.failure = f"the process of the rehearsal ended with code {code}{why}"
 
     thread = threading.Thread(target=hear, name="rehearsal", daemon=True)
     thread.start()

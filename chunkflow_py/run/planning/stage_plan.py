@@ -29,7 +29,7 @@ from chunkflow_py.run.planning.plans import LinePlan, Memory, StagePlan
 from chunkflow_py.run.planning.prices import cost_of, load_prices
 from chunkflow_py.run.planning.rehearsal import left_out
 from chunkflow_py.run.planning.speeds import speed_duration
-from chunkflow_py.run.planning.suggestion import better_size, cut_stride
+from chunkflow_py.run.planning.suggestion import KEPT, better_size, cut_stride
 from chunkflow_py.run.stage_line import check_margins, worker_pipeline
 from chunkflow_py.volume.output import VolumeOutput
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from chunkflow_py.run.planning.prices import Instance, Prices
     from chunkflow_py.stages import Source
 
-_CACHE = "blocks kept for later tasks"  # as loaders call it
 _REHEARSED = 256  # tasks at most, which follow each other
 
 
@@ -164,11 +163,8 @@ class _Planner:
     def _check_cover(self) -> None:
         """See whether tasks and volume cover each other."""
         domain, boxes = domain_of(self.pipeline), self.boxes
-        reads_tasks = any(
-            not getattr(stage.body, "cutout", None) or not stage.body.cutout.is_explicit
-            for stage in self.line.operators[:1]
-        )
-        if domain is None or not boxes or not reads_tasks:
+        cutout = getattr(self.line.operators[0].body, "cutout", None)
+        if domain is None or not boxes or cutout is None or cutout.is_explicit:
             return
         touching = round(total(boxes, lambda box: _sign(box.intersection(domain).size)))
         if touching < len(boxes):
@@ -204,17 +200,17 @@ class _Planner:
         )
         if skipped := left_out(self.line.operators):
             found.notes.append(f"not rehearsed, so not in the time: {', '.join(skipped)}")
-        failures = {each.failure for each in self.observations if each.failure}
-        for failure in sorted(failures):
-            if self._is_elsewhere:
-                found.notes.append(f"not rehearsed here, where it fails: {failure}")
-            else:
-                found.misfits.append(failure)
+        for each in self.observations:
+            if each.failure and each.is_refused and self._is_elsewhere:
+                found.notes.append(f"not rehearsed, as it does not fit here: {each.failure}")
+            elif each.failure and each.failure not in found.misfits:
+                found.misfits.append(each.failure)
         self._take_stored()
 
     @property
     def _is_elsewhere(self) -> bool:
-        return self._limit > (available_host_bytes() or 0)
+        told = self.settings.memory_bytes is not None or self.instance is not None
+        return told and self._limit > (available_host_bytes() or 0)
 
     def _scratch(self) -> Path | None:
         """Return a folder on the disk that is written to, if it is one of this machine."""
@@ -379,7 +375,7 @@ class _Planner:
 def _observed_memory(seen: Observation) -> Memory:
     """Return the memory of a process that was rehearsed; caches grow on after it."""
     decoded = sum(amounts[1] for amounts in seen.traffic.values())
-    growth = max(0, seen.parts.get(_CACHE, 0) - decoded) if seen.traffic else 0
+    growth = max(0, seen.parts.get(KEPT, 0) - decoded) if seen.traffic else 0
     measured, how = seen.peak_bytes + growth, "measured, at the peak of a rehearsal"
     if len(seen.tasks) < 2 and not seen.is_whole and seen.foretold_bytes > measured:
         measured, how = seen.foretold_bytes, "foretold; the rehearsal ended before its peak"

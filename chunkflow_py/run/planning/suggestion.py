@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from math import lcm
 from typing import TYPE_CHECKING, Any
 
@@ -10,16 +11,20 @@ from chunkflow_py.errors import OptionError
 from chunkflow_py.forecast import voxel_bytes
 from chunkflow_py.geometry import BoxGrid, Zyx, hull_of
 from chunkflow_py.run.planning.amounts import domain_of, largest_task, total
+from chunkflow_py.volume.loader import VolumeLoader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from chunkflow_py.geometry import BoundingBox
     from chunkflow_py.hooks import Boxes
     from chunkflow_py.inference.task_size import TaskSizes
     from chunkflow_py.pipeline import Pipeline
     from chunkflow_py.run.planning.amounts import Patches, Transfer
 
 _MARGIN = 0.9  # smaller tasks have more around them
+_STEP = 0.9  # of the voxels, from one size that is tried to the next
+KEPT = "blocks kept for later tasks"  # as loaders call it
 _SAME = 0.98  # of the work: a size that saves less is not worth a change
 
 
@@ -69,21 +74,27 @@ def better_size(
     if now is None or region is None:
         return None
     fits = line_bytes <= memory_bytes
+    rest = line_bytes - fixed_bytes - _kept(pipeline, region, now)
     if found is None or not patches:
-        if fits:
+        size = None if fits else now
+        while size := size and smaller_size(size, _unit(writes), _STEP):
+            share = min(1.0, size.product() / now.product() / _MARGIN)
+            told = fixed_bytes + _kept(pipeline, region, size) + round(rest * share)
+            if told <= memory_bytes:
+                return Suggestion(size, None, None, told)
+        return None
+    other = fixed_bytes + rest - found.of(now).memory_bytes
+    kept = told = 0
+    for _ in range(2):  # what a loader keeps depends on the size that is found
+        try:
+            best = found.best(max(1, memory_bytes - other - kept))
+        except OptionError:  # not even the smallest fits
             return None
-        tasks_bytes = max(1, line_bytes - fixed_bytes)
-        share = max(0, memory_bytes - fixed_bytes) / tasks_bytes
-        size = smaller_size(now, _unit(writes), share * _MARGIN)
-        if size is None:
-            return None
-        share = size.product() / now.product() / _MARGIN
-        return Suggestion(size, None, None, fixed_bytes + round(tasks_bytes * share))
-    here = found.of(now)
-    other = line_bytes - here.memory_bytes
-    try:
-        best = found.best(max(1, memory_bytes - other))
-    except OptionError:  # not even the smallest fits
+        kept = _kept(pipeline, region, best.size)
+        told = other + best.memory_bytes + kept
+        if told <= memory_bytes:
+            break
+    else:
         return None
     network = patches[0]
     tasks = BoxGrid.covering(region, best.size, respect_stop=True)
@@ -91,7 +102,19 @@ def better_size(
     amplification = per_patch * total(tasks, network.box)
     if fits and amplification > _SAME * network.amplification:
         return None
-    return Suggestion(best.size, amplification, network.amplification, other + best.memory_bytes)
+    return Suggestion(best.size, amplification, network.amplification, told)
+
+
+def _kept(pipeline: Pipeline, region: BoundingBox, size: Zyx) -> int:
+    """Return the bytes of blocks that loaders would keep if tasks were of that size."""
+    boxes, kept = BoxGrid.covering(region, size), 0
+    for stage in pipeline.operators:
+        if isinstance(stage.body, VolumeLoader):
+            loader = copy(stage.body)  # which the line goes on with as it is
+            loader.prepare(replace(pipeline.outlines[stage.name], boxes=boxes))
+            need = loader.memory(None)
+            kept += 0 if need is None else need.held.get(KEPT, 0)
+    return kept
 
 
 def cut_stride(pipeline: Pipeline) -> str | None:
