@@ -1,8 +1,8 @@
 """What a terminal shows while a line runs.
 
 ```
-#######.............  35 %  3 of 8 tasks, 1 skipped   1:02 gone, ends in 1:55, Tue 14:02
-12.4 Mvoxel/s   9 % of the time outside of the network   GPU 88% busy, 12.1 of 80 GB
+#######.............  35%  3 of 8 tasks, 1 skipped   1:02 gone, ends in 1:55, Tue 14:02
+12.4 Mvoxel/s   9% of the time outside of the network   GPU 88% busy, 12.1 of 80 GB
 read     load-zarr 0-64_512-1024_0-512, 3.1 s
 compute  inference 0-64_0-512_512-1024, 31 of 68, 12.0 s
 write    waits
@@ -11,7 +11,7 @@ write    waits
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from chunkflow_py.cli.pace import bar, duration, end_in, voxel_speed
 from chunkflow_py.cli.screen import Row
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from chunkflow_py.cli.gpu_use import GpuWatch
     from chunkflow_py.cli.line_state import LineState, Work
+
+T = TypeVar("T")
 
 
 def line_rows(state: LineState, gpu: GpuWatch) -> list[Row]:
@@ -66,7 +68,7 @@ def _lane(lane: str, working: Sequence[Work]) -> Row:
     return Row(f"{lane:<7}  {at_work(working, _work)}")
 
 
-def at_work(working: Sequence[Work], say: Callable[[Work], str]) -> str:
+def at_work(working: Sequence[T], say: Callable[[T], str]) -> str:
     """Return what the first is, and how many there are beside it."""
     more = f", and {len(working) - 1} more" if len(working) > 1 else ""
     return say(working[0]) + more

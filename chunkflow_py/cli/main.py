@@ -114,6 +114,10 @@ class OperatorGroup(click.Group):
             return super().invoke(ctx)
         except click.NoSuchOption as error:
             raise older.near_options(error) from error
+        except KeyboardInterrupt:
+            if ctx.params["log_json"]:
+                raise click.Abort from None  # click prints an empty line before it says so
+            raise
         except (click.ClickException, click.Abort, Exit):
             raise
         except Exception as error:

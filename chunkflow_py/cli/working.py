@@ -60,6 +60,10 @@ _OPTIONS = (
                  help="Refuse model files and plugins: built-in networks with weights only."),
     click.option("--worker-name", default=f"{socket.gethostname()}-{os.getpid()}",
                  help="Name of this worker in records.  [default: host and process]"),
+    click.option("--metrics-port", type=click.IntRange(0, 65535),
+                 help="Serve metrics to Prometheus on this port; 0: on one that is free."),
+    click.option("--metrics-address", default="127.0.0.1", show_default=True,
+                 help="Where --metrics-port listens; 0.0.0.0: also for other machines."),
 )
 # fmt: on
 

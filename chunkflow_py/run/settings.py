@@ -91,7 +91,7 @@ class Listener:
     def stage_ended(self, outcome: Outcome) -> None:
         """The worker has left the stage."""
 
-    def may_look(self, look: Callable[[], WorkerLook]) -> None:
+    def may_look(self, look: Callable[[], WorkerLook], *, is_last: bool) -> None:
         """Called a few times a second, and at the end: *look* tells what the worker does now."""
 
     def child_ready(self, number: int, profile: dict[str, str] | None) -> None:

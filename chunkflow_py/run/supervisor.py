@@ -173,7 +173,7 @@ class Supervisor:
             self._listen_to_signals(stack)
             while not self._is_over:
                 self._step()
-            self._listener.may_look(self._look)
+            self._listener.may_look(self._look, is_last=True)
             self._leave()
         self._listener.stage_ended(self._outcome)
         if self._error is not None:
@@ -229,7 +229,7 @@ class Supervisor:
         if now >= self._watch_at:
             self._watch_at = now + TICK_S / 2
             self._holding.watch_leases()
-            self._listener.may_look(self._look)
+            self._listener.may_look(self._look, is_last=False)
         if self._drains_until is not None:
             self._holding.release_untouched()
             if not self._holding or now >= self._drains_until:

@@ -46,29 +46,35 @@ def command(place: str, run: str | None, **options: Any) -> Callable[[Sequence[P
     elif kind != "dask" or not rest.startswith("//"):
         msg = f"--on {place} is neither local:N nor dask://HOST:PORT; local:4 takes 4 processes"
         raise OptionError(msg)
+    elif options["metrics_port"] is not None:
+        msg = f"--metrics-port is of local processes, and --on {place} has its own; leave it out"
+        raise OptionError(msg)
     working = working_from(options)
 
     def act(parts: Sequence[Part]) -> None:
         from chunkflow_py.cli.run_lines import stage_lines, worker_line
+        from chunkflow_py.cli.work_report import WorkReport, tell_end
         from chunkflow_py.run.home import RunHome
         from chunkflow_py.run.submit import default_queue, default_run, submit
 
-        mip = click.get_current_context().find_root().params["mip"]
+        context = click.get_current_context()
+        root = context.find_root().params
+        mip = root["mip"]
         lines = stage_lines(parts, None, mip=mip, device_class="same")
         home = RunHome.parse(run or default_run(lines[-1]))
         if kind == "local":
             from chunkflow_py.run.worker import work
 
             submit(home, lines, default_queue(home.url), rehearse=False)
-            with worker_fails_in_order():
-                code, words = work(home, working(), worker_line)
+            with worker_fails_in_order(), WorkReport(home, root | options) as report:
+                code, words = work(home, working(), worker_line, report)
         else:
             from chunkflow_py.run.on_dask import run_on_dask
 
             submit(home, lines, "", rehearse=False)
             with worker_fails_in_order():
                 code, words = run_on_dask(home, f"tcp:{rest}", worker_line, working())
-        click.echo(words, err=code != 0)
-        click.get_current_context().exit(code)
+        tell_end(code, words)
+        context.exit(code)
 
     return act

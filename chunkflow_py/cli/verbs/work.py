@@ -30,12 +30,16 @@ def command(run: str, **options: Any) -> Callable[[], None]:
 
     def act() -> None:
         from chunkflow_py.cli.run_lines import worker_line
+        from chunkflow_py.cli.work_report import WorkReport, tell_end
         from chunkflow_py.run.home import RunHome
         from chunkflow_py.run.worker import work
 
+        context = click.get_current_context()
         with worker_fails_in_order():
-            code, words = work(RunHome.parse(run), working(), worker_line)
-        click.echo(words, err=code != 0)
-        click.get_current_context().exit(code)
+            home = RunHome.parse(run)
+            with WorkReport(home, context.find_root().params | options) as report:
+                code, words = work(home, working(), worker_line, report)
+        tell_end(code, words)
+        context.exit(code)
 
     return act
