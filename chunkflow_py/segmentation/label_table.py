@@ -144,7 +144,11 @@ class LabelTable:
             why = "is missing" if data is None else "is not what its index says"
             msg = f"{key} of {self._store.url} {why}; let solve-labels write the table again"
             raise VolumeError(msg)
-        table: NDArray[np.uint64] = np.load(io.BytesIO(data), allow_pickle=False)
+        try:
+            table: NDArray[np.uint64] = np.load(io.BytesIO(data), allow_pickle=False)
+        except ValueError as error:
+            msg = f"{key} of {self._store.url} holds no array; let solve-labels write it again"
+            raise VolumeError(msg) from error
         return table
 
 
