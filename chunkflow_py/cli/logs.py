@@ -6,10 +6,13 @@ fields. Schema of the JSON lines: docs/progress.md.
 
 from __future__ import annotations
 
+import io
 import logging
 import re
+import sys
+import threading
 import time
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -44,7 +47,8 @@ class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line, above a view of progress if there is one."""
         with above_view():
-            click.echo(self.format(record), err=True)
+            stream = sys.stderr.stream if isinstance(sys.stderr, _Lines) else None
+            click.echo(self.format(record), file=stream, err=True)
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, or several lines for people."""
@@ -60,6 +64,35 @@ class _StderrHandler(logging.Handler):
         level = _LEVELS.get(record.levelno, "info")
         about = self.said_by_all | fields
         return _line(record.created, level, getattr(record, "event", "log"), about)
+
+
+class _Lines(io.TextIOBase):
+    """Stands for stderr where that takes JSON lines: what anybody else prints becomes one.
+
+    Attributes:
+        stream: what it stands for.
+    """
+
+    encoding = "utf-8"
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self._rest = ""
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            if said := line.rpartition("\r")[2].rstrip():
+                print(_line(time.time(), "info", "log", {"message": said}), file=self.stream)
+        return len(text)
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
 
 
 def configure_logging(*, verbose: bool, debug: bool, as_json: bool = False) -> None:
@@ -84,11 +117,14 @@ def configure_logging(*, verbose: bool, debug: bool, as_json: bool = False) -> N
         others.said_by_all = handler.said_by_all
         logging.getLogger().addHandler(others)
         logging.captureWarnings(capture=True)
+        sys.stderr = _Lines(sys.stderr)
 
 
 def restore_logging() -> None:
     """Undo `configure_logging`, so that a program that calls us keeps its own logging."""
     ours, root = logging.getLogger(_OURS), logging.getLogger()
+    if isinstance(sys.stderr, _Lines):
+        sys.stderr = sys.stderr.stream
     for handler in _handlers():
         ours.removeHandler(handler)
         ours.setLevel(handler.level_before)
@@ -119,7 +155,7 @@ def tell(logger: logging.Logger, level: int, event: str, message: str = "", **fi
         message: for people, who are not told of an event without one.
         fields: for programs; those that are ``None`` are left out.
     """
-    if message or says_json():
+    if logger.isEnabledFor(level) and (message or says_json()):
         said = {name: value for name, value in fields.items() if value is not None}
         logger.log(level, "%s", message, extra={"event": event, "fields": said})
 

@@ -108,6 +108,7 @@ class Stopwatch:
 
     def so_far(self) -> float:
         """Return the sum, on a GPU of what has ended; waits for nothing."""
+        # Graphs are captured per thread, so that asking here disturbs no capture.
         with self._lock:
             while self._pairs and _has_ended(self._pairs[0][1]):
                 first, last = self._pairs.popleft()

@@ -10,6 +10,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 from rigs.event_schema import documented, events_of
 
@@ -60,6 +61,20 @@ def test_json_lines_hold_the_same_and_more(capsys: pytest.CaptureFixture[str]) -
     assert wrong["traceback"].endswith("ValueError")
     assert (library["logger"], library["level"], library["worker"]) == ("library", "warning", "w")
     assert "it is old" in old["message"]
+
+
+def test_what_others_print_is_a_json_line_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whole lines, also of what is drawn over itself; and nothing of it afterwards."""
+    configure_logging(verbose=True, debug=False, as_json=True)
+    sys.stderr.write("one\ntw")
+    click.echo("o", err=True)
+    sys.stderr.write(" 10%\r 20%\r100%\n\n")
+    ours.info("ours")
+    said = [each["message"] for each in events_of(capsys.readouterr().err)]
+    assert said == ["one", "two", "100%", "ours"]
+    restore_logging()
+    sys.stderr.write("plain\n")
+    assert capsys.readouterr().err == "plain\n"
 
 
 @pytest.mark.parametrize(
