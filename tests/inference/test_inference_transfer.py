@@ -10,7 +10,6 @@ import torch
 
 from chunkflow_py.inference.transfer import Stopwatch
 
-
 CUDA = pytest.param(
     "cuda",
     marks=[
