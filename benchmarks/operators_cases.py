@@ -82,7 +82,7 @@ CASES = {
     "median-filter": Case("median-filter", IMAGE, None, NO_PEER),
     "clahe": Case("clahe", IMAGE, None, NO_PEER),
     "inverse": Case("inverse", IMAGE, None, NO_PEER),
-    "mapto01": Case("mapto01", IMAGE, None, NO_PEER),
+    "mapto01": Case("mapto01", MAP, None, NO_PEER),
     "rescale-intensity": Case("rescale-intensity", IMAGE, None, NO_PEER),
     "stretch-intensity": Case("stretch-intensity", IMAGE, None, NO_PEER),
     "transpose": Case("transpose", IMAGE, None, NO_PEER),

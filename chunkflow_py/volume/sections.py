@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -83,18 +85,24 @@ class SectionStack:
         leading = shape[:-2] if channels is None else (len(channels),)
         result = np.zeros((*leading, *size), dtype)
         missing = [number for number in numbers if number not in self.files]
-        for index, number in enumerate(numbers):
-            if number in self.files:
-                path = self.files[number]
-                section = self.read_section(path)
-                if section.shape != shape or section.dtype != dtype:
-                    msg = (
-                        f"section {path} is {section.dtype} of shape {section.shape}, but the "
-                        f"first of {self.what} is {dtype} of shape {shape}; make them agree"
-                    )
-                    raise ChunkError(msg)
-                chosen = section if channels is None else section[list(channels)]
-                result[..., index, :, :] = chosen[(..., *slices[1:])]
+
+        def place(number: int) -> None:
+            path = self.files[number]
+            section = self.read_section(path)
+            if section.shape != shape or section.dtype != dtype:
+                msg = (
+                    f"section {path} is {section.dtype} of shape {section.shape}, but the "
+                    f"first of {self.what} is {dtype} of shape {shape}; make them agree"
+                )
+                raise ChunkError(msg)
+            chosen = section if channels is None else section[list(channels)]
+            result[..., number - numbers.start, :, :] = chosen[(..., *slices[1:])]
+
+        there = [number for number in numbers if number in self.files]
+        if there:
+            # Files are unpacked side by side; the error of the first that has one is raised.
+            with ThreadPoolExecutor(min(len(there), os.cpu_count() or 1), "sections") as pool:
+                list(pool.map(place, there))
         if missing:
             logger.warning(
                 "%d of %d sections of %s are missing and were filled with zeros: %s",
