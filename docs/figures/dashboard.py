@@ -1,6 +1,7 @@
 """Make the pictures of docs/dashboard.md: dashboard.png and dashboard-task.png.
 
-Run it in the root of the repository; needs chromium and chromedriver. The run is planted: a ledger
+Run it in the root of the repository, with another folder for the pictures if they are not to be
+replaced; needs chromium and chromedriver. The run is planted: a ledger
 as workers leave it in the middle of a run, with the failures that such a run has.
 """
 
@@ -25,7 +26,7 @@ from chunkflow_py.queue.body import body_text  # noqa: E402
 from chunkflow_py.queue.protocol import open_queue  # noqa: E402
 from chunkflow_py.task_plan import GridPlan  # noqa: E402
 
-FIGURES = ROOT / "docs" / "figures"
+FIGURES = Path(sys.argv[1]) if sys.argv[1:] else ROOT / "docs" / "figures"
 SIZE = Zyx(256, 1024, 1024)
 PLAN = GridPlan(BoxGrid(Zyx(0, 0, 0), SIZE, SIZE, Zyx(12, 24, 30)))
 DONE = 5200  # tasks

@@ -1,6 +1,7 @@
 """Make the pictures of docs/report.md: report.png, report-times.png and report-looks.png.
 
-Run it in the root of the repository; needs chromium and chromedriver. The report is that on a run
+Run it in the root of the repository, with another folder for the pictures if they are not to be
+replaced; needs chromium and chromedriver. The report is that on a run
 of the shipped network over a part of the shipped volume, without overlap between its patches, so
 that there are seams to see.
 """
@@ -19,7 +20,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from PIL import Image  # noqa: E402, TID253
 from rigs.browser import headless  # noqa: E402
 
-FIGURES, SAMPLE = ROOT / "docs" / "figures", ROOT / "examples" / "fib25"
+FIGURES = Path(sys.argv[1]) if sys.argv[1:] else ROOT / "docs" / "figures"
+SAMPLE = ROOT / "examples" / "fib25"
 RUN = f"""
     --quiet run --on local:2 --threads 1 --run affinity.run
     generate-tasks --roi-start 80 0 0 --roi-size 96 192 192 --chunk-size 32 64 64

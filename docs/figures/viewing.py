@@ -19,7 +19,8 @@ from chunkflow_py.ops.preview import preview  # noqa: E402
 from chunkflow_py.view.server import ViewerServer  # noqa: E402
 
 SEGMENTS = (24720, 60683, 57746, 56811, 80907, 37164, 49774)
-FIGURES, SAMPLE = ROOT / "docs" / "figures", ROOT / "examples" / "fib25"
+FIGURES = Path(sys.argv[1]) if sys.argv[1:] else ROOT / "docs" / "figures"
+SAMPLE = ROOT / "examples" / "fib25"
 
 
 def save(png: bytes, name: str) -> None:
