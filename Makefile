@@ -1,15 +1,18 @@
 # `make demo` and `make test` do everything on a fresh Debian or Ubuntu that has make and
 # Python 3.11 to 3.13 with venv. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators peers clean
+.PHONY: help demo test coverage lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators peers clean
 
 BIN := .venv/bin
 READY := .venv/.ready
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# pytest runs one process a core, so each process gets one thread.
-test drills docs-test: export OMP_NUM_THREADS := 1
+# Tests start processes and wait for them: there is one process of pytest more than cores, each with
+# one thread.
+PROCESSES := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+SHORT := 'not (drill and slow) and not long and not container'
+test coverage drills docs-test: export OMP_NUM_THREADS := 1
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -17,8 +20,11 @@ help: ## list the targets
 demo: $(READY) ## segment neurons in the shipped electron microscopy volume; results in demo-output/
 	@$(BIN)/python examples/fib25/demo.py
 
-test: $(READY) rigs lint ## lint, then every test but long drills, with coverage; pytest's summary is last
-	@$(BIN)/pytest -n auto -rs -m 'not (drill and slow) and not container' --cov=chunkflow_py --cov-report=term:skip-covered --cov-fail-under=90
+test: $(READY) rigs lint ## lint, then every test but long ones and long drills; pytest's summary is last
+	@$(BIN)/pytest -n $(PROCESSES) -rs -m $(SHORT)
+
+coverage: $(READY) rigs ## the same tests, and how many lines of the package they run: at least 90 %
+	@$(BIN)/pytest -n $(PROCESSES) -m $(SHORT) --cov=chunkflow_py --cov-report=term:skip-covered --cov-fail-under=90
 
 lint: $(READY) ## ruff, mypy --strict, and the rules on who may import whom
 	@$(BIN)/ruff check .
@@ -26,8 +32,8 @@ lint: $(READY) ## ruff, mypy --strict, and the rules on who may import whom
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-drills: $(READY) rigs ## kill, stop, cut off and damage on purpose, the long way; ARGS=-k NAME for one
-	@$(BIN)/pytest -n 2 -rs -m drill tests $(ARGS)
+drills: $(READY) rigs ## kill, stop, cut off and damage on purpose, and all that takes long; ARGS=-k NAME for one
+	@$(BIN)/pytest -n 2 -rs -m 'drill or long' tests $(ARGS)
 
 image: $(READY) ## build the image and try it, where buildah and debootstrap are
 	@$(BIN)/pytest -rs -m container tests/deploy

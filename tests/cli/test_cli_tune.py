@@ -86,6 +86,7 @@ def test_json_holds_everything() -> None:
     assert found["line"].startswith("inference --framework identity ")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_a_network_is_tried_in_all_precisions(

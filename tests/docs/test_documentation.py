@@ -132,10 +132,17 @@ ALL_BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 
 
 @pytest.mark.timeout(900)
+def _marks(page: Path) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.aws] if buckets_of(page) else []
+    # Whole stories, of which the pages of docs/ tell the parts.
+    is_long = page.parent.parent.name == "examples" and page.parent.name != "plugin_package"
+    return [*marks, pytest.mark.long] if is_long else marks
+
+
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=[pytest.mark.aws] if buckets_of(page) else [])
+        pytest.param(page, marks=_marks(page))
         for page in PAGES
         if any(block.runs_here for block in blocks_of(page))
     ],

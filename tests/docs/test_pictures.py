@@ -23,7 +23,7 @@ def looks(path):
 
 
 @pytest.mark.browser
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("page", ["dashboard", "report", "viewing"])
 def test_the_pictures_of_a_page_can_be_made_again(page, tmp_path):
     """Its script makes every picture that the page shows, of the same size and with as much on it.

@@ -67,6 +67,7 @@ HASTY = replace(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stall", "drip"])
 def test_calls_on_the_store_end_by_their_deadline(s3, kind):
     """However the answer comes, a call of the ledger's store ends, and says that it was late."""
@@ -94,6 +95,7 @@ def storm(share):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.1, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_a_storm_that_lets_some_through(make_drill, s3, expected, share):
     """The run ends well, and makes little more than 1 / (1 - share) times the requests."""

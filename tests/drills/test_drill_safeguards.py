@@ -28,6 +28,7 @@ def unsafe(request):
     return lambda name: name if request.param else ""
 
 
+@pytest.mark.slow
 def test_put_if_absent(make_drill, expected, unsafe):
     """Without it a zombie replaces the record of who has done its task meanwhile."""
     drill = make_drill((1, 2, 3), {None: "sleep:0.3"})
@@ -60,6 +61,7 @@ def test_atomic_write(make_drill, expected, unsafe):
     assert broken(found) == ({"I1", "I4"} if removed else set()), found
 
 
+@pytest.mark.slow
 def test_heartbeat(make_drill, expected, unsafe):
     """Without it every task that takes longer than its lease is done again."""
     drill = make_drill((1, 1, 1), {None: "sleep:3"})
@@ -91,6 +93,7 @@ def test_checksum(make_drill, expected, unsafe):
     assert (str(block) in listed.stdout) != bool(removed)
 
 
+@pytest.mark.slow
 def test_ledger_before_acknowledgement(make_drill, expected, unsafe):
     """Without this order a task is lost when its worker dies: neither queued nor recorded."""
     drill = make_drill((1, 2, 2), {None: "sleep:0.3"})

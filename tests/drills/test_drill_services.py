@@ -87,6 +87,7 @@ def test_metadata_servers_that_do_not_answer(make_drill, expected, metadata, ser
     assert "Traceback" not in worker.said()
 
 
+@pytest.mark.slow
 @pytest.mark.aws
 @ON_MINISTACK
 def test_what_a_receive_in_flight_brings_is_released(make_drill, s3, expected):

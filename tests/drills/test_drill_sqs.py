@@ -126,6 +126,7 @@ def test_what_a_run_asks_for(drill, s3, expected):
 # --- leases ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [503, pytest.param(400, marks=SLOW)])
 def test_a_heartbeat_that_is_refused(drill, s3, expected, code):
     """Work ends with its lease, nothing of it is acknowledged, and others do the task."""
@@ -161,6 +162,7 @@ def _lives(process):
 # --- producers ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_sent_in_part(make_drill, s3, expected):
     """What the service refuses of a batch is sent again: planned is what is queued, once each."""
     drill = in_cloud(make_drill, s3, (4, 4, 4))

@@ -23,6 +23,7 @@ def stopped(drill, worker, *signals, apart_s=0.3):
     return time.monotonic() - asked
 
 
+@pytest.mark.slow
 def test_a_long_grace(make_drill, expected):
     """What is begun is finished, all else can be received at once, and nothing is done again."""
     drill = make_drill((1, 2, 4), {None: "sleep:1"})

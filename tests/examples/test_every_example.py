@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,5 +24,6 @@ def test_shell_scripts_have_no_findings() -> None:
     """ShellCheck has nothing to say of them."""
     scripts = sorted(EXAMPLES.rglob("*.sh"))
     assert scripts
-    done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
+    shellcheck = Path(sys.executable).with_name("shellcheck")
+    done = subprocess.run([shellcheck, *scripts], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
