@@ -76,10 +76,11 @@ def metadata_server():
 
     async def stop():
         await runner.cleanup()
-        # A connection that came while it closed is nobody's; they are gone one turn later.
-        for transport in list(loop._transports.values()):
-            transport.abort()
-        await asyncio.sleep(0.05)
+        # Connections that came while it closed are nobody's, and appear in one of the next turns.
+        for _ in range(5):
+            for transport in list(loop._transports.values()):
+                transport.abort()
+            await asyncio.sleep(0.02)
 
     runner = loop.run_until_complete(start())
     thread = threading.Thread(target=loop.run_forever)
