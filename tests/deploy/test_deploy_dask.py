@@ -20,7 +20,7 @@ def test_line_on_jobs(tmp_path):
     """Jobs are started for the tasks that there are, and carry the line out to its end."""
     if (
         find_spec("dask_jobqueue") is None
-    ):  # not imported here: it would take this process's signals
+    ):  # an import would take our signals
         pytest.skip("dask_jobqueue is not installed")
     if reason := slurm_rig.missing():
         pytest.skip(reason)
