@@ -18,9 +18,7 @@ CHUNKFLOW = Path(sys.executable).with_name("chunkflow")
 @pytest.mark.slurm
 def test_line_on_jobs(tmp_path):
     """Jobs are started for the tasks that there are, and carry the line out to its end."""
-    if (
-        find_spec("dask_jobqueue") is None
-    ):  # an import would take our signals
+    if find_spec("dask_jobqueue") is None:  # an import would take our signals
         pytest.skip("dask_jobqueue is not installed")
     if reason := slurm_rig.missing():
         pytest.skip(reason)
