@@ -4,14 +4,13 @@
 holds every answer back. `log` has the paths of all requests.
 """
 
-import asyncio
 import json
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from secrets import token_hex
-
-from aiohttp import web
 
 PATHS = {
     "/latest/meta-data/spot/instance-action": "action",
@@ -29,66 +28,62 @@ class Metadata:
     log: list = field(default_factory=list)
     tokens: set = field(default_factory=set)
 
-    async def handle(self, request):
-        """Answer one request as the clouds do, and close the connection."""
-        answer = await self.answer(request)
-        answer.force_close()
-        return answer
-
-    async def answer(self, request):
-        """Return the answer to one request."""
-        self.log.append(request.path)
-        await asyncio.sleep(self.delay_s)
-        if request.path == "/latest/api/token":
-            if "X-aws-ec2-metadata-token-ttl-seconds" not in request.headers:
-                return web.Response(status=400)
+    def answer(self, path, headers):
+        """Return status and text of the answer to one request, as the clouds give it."""
+        self.log.append(path)
+        time.sleep(self.delay_s)
+        if path == "/latest/api/token":
+            if "X-aws-ec2-metadata-token-ttl-seconds" not in headers:
+                return 400, ""
             token = token_hex(8)
             self.tokens.add(token)
-            return web.Response(text=token)
-        if name := PATHS.get(request.path):
-            if request.headers.get("X-aws-ec2-metadata-token") not in self.tokens:
-                return web.Response(status=401)
+            return 200, token
+        if name := PATHS.get(path):
+            if headers.get("X-aws-ec2-metadata-token") not in self.tokens:
+                return 401, ""
             notice = self.notices.get(name)
-            return web.Response(status=404) if notice is None else web.json_response(notice)
-        if request.path == "/computeMetadata/v1/instance/preempted":
-            if request.headers.get("Metadata-Flavor") != "Google":
-                return web.Response(status=403)
-            return web.Response(text=json.dumps(bool(self.notices.get("preempted"))).upper())
-        return web.Response(status=404)
+            return (404, "") if notice is None else (200, json.dumps(notice))
+        if path == "/computeMetadata/v1/instance/preempted":
+            if headers.get("Metadata-Flavor") != "Google":
+                return 403, ""
+            return 200, json.dumps(bool(self.notices.get("preempted"))).upper()
+        return 404, ""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False  # an answer that is held back is waited for by nobody
+
+    def handle_error(self, *_):
+        """Say nothing of clients that have gone away."""
 
 
 @contextmanager
 def metadata_server():
     """Serve until the block ends; yield what it says, whose `host` is its address."""
     metadata = Metadata()
-    loop = asyncio.new_event_loop()
 
-    async def start():
-        application = web.Application()
-        application.router.add_route("*", "/{path:.*}", metadata.handle)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = site._server.sockets[0].getsockname()
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            status, text = metadata.answer(self.path.partition("?")[0], self.headers)
+            data = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_PUT = do_GET
+
+        def log_message(self, *_):
+            """Say nothing."""
+
+    with _Server(("127.0.0.1", 0), Handler) as server:
+        host, port = server.server_address
         metadata.host = f"{host}:{port}"
-        return runner
-
-    async def stop():
-        await runner.cleanup()
-        # Connections that came while it closed are nobody's, and appear in one of the next turns.
-        for _ in range(5):
-            for transport in list(loop._transports.values()):
-                transport.abort()
-            await asyncio.sleep(0.02)
-
-    runner = loop.run_until_complete(start())
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield metadata
-    finally:
-        asyncio.run_coroutine_threadsafe(stop(), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield metadata
+        finally:
+            server.shutdown()
+            thread.join()
