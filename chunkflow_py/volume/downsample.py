@@ -12,6 +12,7 @@ voxel is the same however the volume is cut.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, reduce
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from chunkflow_py.chunk import Kind
 
 Mode = Literal["auto", "mean", "mode"]
+
+_WORTH_THREADS = 1 << 20  # coarse voxels
+_THREADS = 2  # the rest of the line needs processors, too
 
 _Span = tuple[slice, slice, int]  # of fine voxels, of coarse voxels, fine voxels in each
 
@@ -176,8 +180,9 @@ def _modes(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any], *, sparse: bool)
         (k * height + j) * width + i
         for k, j, i in product(range(cell.z), range(cell.y), range(cell.x))
     ]
-    for z, labels in enumerate(coarse):
-        planes = fine[z * cell.z : (z + 1) * cell.z]
+
+    def write(z: int) -> None:
+        planes, labels = fine[z * cell.z : (z + 1) * cell.z], coarse[z]
         labels[...] = planes[0, :: cell.y, :: cell.x]
         mixed = np.flatnonzero(_mixed(planes, cell))
         if len(mixed):  # most cells lie within one object
@@ -186,6 +191,13 @@ def _modes(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any], *, sparse: bool)
             voxels = planes.reshape(-1)
             found = [voxels.take(corners + step) for step in steps]
             labels[rows, columns] = _modes_across(found, sparse=sparse)
+
+    if coarse.size < _WORTH_THREADS:
+        for z in range(len(coarse)):
+            write(z)
+    else:
+        with ThreadPoolExecutor(_THREADS, "modes") as pool:
+            list(pool.map(write, range(len(coarse))))
 
 
 def _mixed(planes: NDArray[Any], cell: Zyx) -> NDArray[np.bool_]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import chunkflow_py.volume.downsample as downsample_module
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.errors import ChunkError, OptionError
 from chunkflow_py.geometry import BoundingBox, Zyx
@@ -203,3 +204,12 @@ def test_nothing_stays_nothing():
     """A chunk without voxels becomes one without voxels."""
     found = downsample(Chunk(np.zeros((0, 4, 4), "uint8"), (2, 2, 2)))
     assert found.bbox == BoundingBox((1, 1, 1), (1, 3, 3))
+
+
+def test_threads_change_nothing(monkeypatch):
+    """Large chunks of labels are shrunk by several threads, to the same labels."""
+    labels = np.random.default_rng(0).integers(0, 4, (16, 32, 48)).astype(np.uint32)
+    chunk = Chunk(labels, Zyx(0, 0, 0), kind="segmentation")
+    alone = downsample_module.downsample(chunk)
+    monkeypatch.setattr(downsample_module, "_WORTH_THREADS", 1)
+    assert np.array_equal(downsample_module.downsample(chunk).array, alone.array)
