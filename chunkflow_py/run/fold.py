@@ -70,14 +70,7 @@ class Folder:
 
     def _fold_fullest(self) -> None:
         try:
-            pages = sorted(self._loose.by_page().items(), key=lambda item: -len(item[1]))
-            left = sum(len(names) for _, names in pages)
-            chosen = []
-            for page, names in pages[:MOST_PAGES]:
-                chosen.append((page, names))
-                left -= len(names)
-                if left <= MOST_LOOSE:
-                    break
+            chosen = self._loose.fullest(MOST_PAGES, MOST_LOOSE)
             each(self._fold_unless_busy, chosen, self._pages.at_once)
         except VolumeError as error:
             # All of it is recorded; only that many objects are left for another time.

@@ -86,19 +86,36 @@ class LooseObjects:
     def listed(self, page: int | None = None, number: int | None = None) -> Iterator[Name]:
         """Yield the names of those there are: all, those of a page, or those of one task on it."""
         prefix = self._root if page is None else self._folder(page)
-        for key in self._store.list(prefix if number is None else f"{prefix}{number}."):
-            parts = key.rpartition("/")[2].split(".", 4)
-            if len(parts) >= 4:
-                found, task, generation = map(int, parts[:3])
-                attempt = unquote(parts[4]) if len(parts) > 4 else ""
-                yield Name(found, task, generation, parts[3], attempt)  # type: ignore[arg-type]
+        return _names(self._store.list(prefix if number is None else f"{prefix}{number}."))
 
     def by_page(self) -> dict[int, list[Name]]:
         """Return the names of all, by page."""
-        found = defaultdict(list)
-        for name in self.listed():
-            found[name.page].append(name)
-        return dict(found)
+        return {page: list(_names(keys)) for page, keys in self._keys_by_page().items()}
+
+    def fullest(self, most_pages: int, most_left: int) -> list[tuple[int, list[Name]]]:
+        """Return the names of the pages that have most, until few enough are left on the others.
+
+        Args:
+            most_pages: that are returned.
+            most_left: how many names the others may have together.
+        """
+        pages = sorted(self._keys_by_page().items(), key=lambda item: -len(item[1]))
+        left = sum(len(keys) for _, keys in pages)
+        chosen = []
+        for page, keys in pages[:most_pages]:
+            chosen.append((page, list(_names(keys))))
+            left -= len(keys)
+            if left <= most_left:
+                break
+        return chosen
+
+    def _keys_by_page(self) -> dict[int, list[str]]:
+        """Return the keys of all; there may be 100,000, so that little is read of each."""
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for key in self._store.list(self._root):
+            start = key.rindex("/") + 1
+            found[key[start : key.find(".", start)]].append(key)
+        return {int(page): keys for page, keys in found.items() if page.isdecimal()}
 
     def read(self, names: Sequence[Name]) -> list[Entry | None]:
         """Return what they say; ``None`` for those that are gone, as they are on their page now."""
@@ -146,6 +163,16 @@ class LooseObjects:
         if self._store.is_local:
             return of_each_file(work, names, threads, "ledger")
         return each(work, names, threads)
+
+
+def _names(keys: Iterable[str]) -> Iterator[Name]:
+    """Yield what keys say; what is no loose object of a ledger is left out."""
+    for key in keys:
+        parts = key.rpartition("/")[2].split(".", 4)
+        if len(parts) >= 4:
+            page, number, generation = map(int, parts[:3])
+            attempt = unquote(parts[4]) if len(parts) > 4 else ""
+            yield Name(page, number, generation, parts[3], attempt)  # type: ignore[arg-type]
 
 
 def _parts(texts: Iterable[tuple[Name, str]]) -> Iterator[list[tuple[Name, str]]]:

@@ -347,9 +347,9 @@ class Supervisor:
         if not self._settler.flush(patience_s):
             self._settler.give_up()
             self._settler.flush(RELEASE_S)
-        if not self._leaves_at_once:
-            # A request under way may still bring messages, which others would wait for.
-            self._intake.join(min(self._settings.receive_wait_s, self._settings.lease_s / 3) + 1)
+        # A request under way may still bring messages, which others would wait for.
+        waits_s = min(self._settings.receive_wait_s, self._settings.lease_s / 3) + 1
+        self._intake.join(min(waits_s, RELEASE_S) if self._leaves_at_once else waits_s)
         with suppress(Empty):
             while True:
                 kind, content = self._events.get_nowait()

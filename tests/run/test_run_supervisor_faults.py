@@ -17,6 +17,7 @@ from rigs.metadata import metadata_server
 from rigs.workers import LONG_S, Background, Stage, wait_for
 
 from chunkflow_py.errors import QueueUnreachableError
+from chunkflow_py.queue.protocol import Counts, open_queue
 
 TESTS = Path(__file__).parents[1]
 
@@ -218,10 +219,29 @@ if __name__ == "__main__":
 """
 
 
-def program(folder: Path, act: str) -> subprocess.Popen[str]:
+# After the first, a message that was taken out of the queue takes a second to arrive.
+SLOW_RECEIPT = """
+def slowly(receive):
+    taken = []
+    def call(most, *args):
+        messages = receive(1, *args)
+        taken.extend(messages)
+        if len(taken) > 1:
+            Path(sys.argv[1], "under-way").touch()
+            time.sleep(1)
+        return messages
+    return call
+"""
+
+
+def program(folder: Path, act: str, *, slow_receipt: bool = False) -> subprocess.Popen[str]:
     """Start a worker as a process of its own, on tasks that all do *act*."""
     path = folder / "worker.py"
-    path.write_text(PROGRAM)
+    text = PROGRAM
+    if slow_receipt:
+        slow = "    stage.queue.receive = slowly(stage.queue.receive)\n    outcome"
+        text = "import time" + SLOW_RECEIPT + PROGRAM.replace("    outcome", slow, 1)
+    path.write_text(text)
     environment = os.environ | {"PYTHONPATH": str(TESTS), "PYTHONWARNINGS": "default"}
     return subprocess.Popen(
         [sys.executable, str(path), str(folder), act],
@@ -261,6 +281,17 @@ def test_the_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     assert time.monotonic() - start < 10
     assert said.startswith("stopped 0")
     wait_for(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+
+
+def test_a_message_that_arrives_after_the_second_signal_is_given_back(tmp_path: Path) -> None:
+    """It was taken out of the queue before: others would wait for its lease to end."""
+    with program(tmp_path, "hangs", slow_receipt=True) as process:
+        wait_for((tmp_path / "under-way").exists)
+        for _ in range(2):
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+        assert process.communicate(timeout=LONG_S)[0].startswith("stopped 0")
+    assert open_queue(f"sqlite://{tmp_path}/queue").counts() == Counts(12, 0, 0)
 
 
 def test_children_die_with_their_supervisor(tmp_path: Path) -> None:
