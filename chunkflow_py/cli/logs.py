@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import logging
-import re
 import sys
 import threading
 import time
@@ -19,7 +18,6 @@ import click
 from chunkflow_py.cli.screen import above_view
 
 _OURS = "chunkflow_py"
-_ADDRESS = re.compile(r"\S+://\S+")
 _LEVELS = {
     logging.DEBUG: "debug",
     logging.INFO: "info",
@@ -185,17 +183,13 @@ def _line(when: float, level: str, event: str, fields: dict[str, Any]) -> str:
     return json.dumps(head | _printable(fields), ensure_ascii=False, default=str)
 
 
-def _without_secrets(word: re.Match[str]) -> str:
-    from chunkflow_py.store.address import without_secrets
-
-    return without_secrets(word[0])
-
-
 def _printable(value: Any) -> Any:
     """Round seconds to microseconds, and leave names, passwords and signatures out of addresses."""
     match value:
         case str():
-            return _ADDRESS.sub(_without_secrets, value)
+            from chunkflow_py.store.address import public
+
+            return public(value)
         case float():
             return round(value, 6)
         case dict():

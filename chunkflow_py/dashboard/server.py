@@ -15,6 +15,7 @@ no page of another site can read it by a name of its own (DNS rebinding).
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import logging
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from chunkflow_py.errors import ChunkflowError, GeometryError, OptionError, VolumeError
+from chunkflow_py.store.address import public
 
 if TYPE_CHECKING:
     from chunkflow_py.dashboard.watch import RunWatch
@@ -70,7 +72,9 @@ class DashboardServer:
             self._server = kind((bind_address, port), _Handler)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            msg = f"cannot serve on {bind_address}:{port}: {reason}; give another --port, or none"
+            is_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
+            remedy = "another --port, or none" if is_port else "a --bind-address of this machine"
+            msg = f"cannot serve on {bind_address}:{port}: {reason}; give {remedy}"
             raise VolumeError(msg) from error
         self._server.watch = watch
         self._server.is_private = _is_loopback(bind_address)
@@ -129,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, path: str, query: dict[str, str]) -> None:
         watch, stage = self.server.watch, query.get("stage", "")
         if path == "/status.json":
-            self._send_json(watch.status(stage))
+            self._send_json(_public(watch.status(stage)))
         elif path == "/layout.json":
             self._send_json(watch.layout(stage))
         elif path == "/cells.bin":
@@ -141,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/brief.json":
             self._send_json(watch.brief(stage, int(query.get("number", "-1"))))
         elif path == "/task.json":
-            self._send_json(watch.task(stage, int(query.get("number", "-1"))))
+            self._send_json(_public(watch.task(stage, int(query.get("number", "-1")))))
         else:
             self._fail(HTTPStatus.NOT_FOUND, f"there is no {path}")
 
@@ -178,6 +182,18 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *values: Any) -> None:
         """Tell of requests only who asks for it."""
         logger.debug(format, *values)
+
+
+def _public(said: Any) -> Any:
+    """Return *said* without passwords and signatures of addresses, wherever it has text."""
+    match said:
+        case str():
+            return public(said)
+        case dict():
+            return {key: _public(each) for key, each in said.items()}
+        case list() | tuple():
+            return [_public(each) for each in said]
+    return said
 
 
 def _host(text: str) -> str:

@@ -17,6 +17,7 @@ from chunkflow_py.errors import ChunkflowError, VolumeError
 from chunkflow_py.queue.protocol import address_of
 from chunkflow_py.queue.sqs_address import Place, attributes_of, find_or_create
 from chunkflow_py.run.home import RunHome
+from chunkflow_py.store.address import without_secrets
 from chunkflow_py.volume.location import Location
 
 if TYPE_CHECKING:
@@ -207,11 +208,12 @@ def policy_of(address: str) -> Policy:
         if not _is_cloud(place)
     ]
     if local:
-        places = ", ".join(dict.fromkeys(place.partition(_LEVEL)[0] for place in local))
+        names = (without_secrets(place.partition(_LEVEL)[0]) for place in local)
+        places = ", ".join(dict.fromkeys(names))
         remarks.append(f"of this machine, and for all who work on the run: {places}")
     queue, remark = _arns_of(spec.queue)
     return Policy(
-        run=home.url,
+        run=home.shown,
         home=own,
         outputs=tuple(dict.fromkeys(writes)),
         inputs=tuple(dict.fromkeys(area for area in reads if area not in writes)),

@@ -6,7 +6,7 @@ import html
 import re
 from typing import TYPE_CHECKING
 
-from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.address import public
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,11 +20,6 @@ class Html(str):
     """Text that is HTML already; any other text is escaped when it becomes part of a page."""
 
     __slots__ = ()
-
-
-def public(text: str) -> str:
-    """Return *text* without passwords and signatures of the addresses in it."""
-    return re.sub(r"\S+", lambda word: without_secrets(word[0]), text)
 
 
 def escaped(value: object) -> Html:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from chunkflow_py.memory import describe_bytes
 from chunkflow_py.report.charts import duration, number
 from chunkflow_py.report.looks import seam_parts, slice_parts
-from chunkflow_py.report.markup import Html, joined, public, table, tag
+from chunkflow_py.report.markup import Html, joined, table, tag
 from chunkflow_py.report.ran import ran_parts
 from chunkflow_py.report.took import money, took_parts
 from chunkflow_py.report.wrong import verify_parts, wrong_parts
+from chunkflow_py.store.address import public
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

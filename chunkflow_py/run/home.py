@@ -29,6 +29,7 @@ from chunkflow_py.failpoints import removed
 from chunkflow_py.run.ledger import Ledger, LedgerCounts
 from chunkflow_py.run.spec import Spec, differences, sha256_of
 from chunkflow_py.store import open_store
+from chunkflow_py.store.address import without_secrets
 from chunkflow_py.store.local import replacing
 from chunkflow_py.task_plan import plan_from_json
 
@@ -110,9 +111,14 @@ class RunHome:
         return self._spec
 
     @property
+    def shown(self) -> str:
+        """The URL as it is told: without name and password."""
+        return without_secrets(self.url)
+
+    @property
     def address(self) -> str:
         """The address that workers are given: it pins the spec."""
-        return f"{self.url}#sha256={self.spec.digest}"
+        return f"{self.shown}#sha256={self.spec.digest}"
 
     def exists(self) -> bool:
         """Tell whether there is a run."""

@@ -90,11 +90,11 @@ def run_on_dask(
                 home.ledger(name).fold()  # leaves few objects behind
                 if counts.dead:
                     words = f"all {tasks} tasks are recorded, {counts.dead} of them as failed"
-                    return FAILURES, f"{words}; chunkflow status {home.url} lists them"
+                    return FAILURES, f"{words}; chunkflow status {home.shown} lists them"
                 home.close(name)
         finally:
             _leave(client, home.address)
-    return COMPLETE, f"{home.url} is complete"
+    return COMPLETE, f"{home.shown} is complete"
 
 
 def _check(working: Working) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from chunkflow_py.errors import OperatorError, TransientError, VolumeRefusedError
+from chunkflow_py.store.address import public
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,6 +69,11 @@ class Fault:
     traceback: str = ""
     shortage: Shortage | None = None
     breaks_process: bool = False
+
+    def __post_init__(self) -> None:
+        """Leave passwords and signatures of addresses out: what is said here is recorded."""
+        object.__setattr__(self, "reason", public(self.reason))
+        object.__setattr__(self, "traceback", public(self.traceback))
 
     @property
     def is_final(self) -> bool:

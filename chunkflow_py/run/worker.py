@@ -170,9 +170,9 @@ def work(
                     return WORK_LEFT, outcome.words
                 if outcome.state in ("complete", "stage-closed"):
                     continue
-                code, words = FAILURES, f"{outcome.words}; chunkflow status {home.url} lists them"
+                code, words = FAILURES, f"{outcome.words}; chunkflow status {home.shown} lists them"
             else:
-                code, words = COMPLETE, f"{home.url} is complete"
+                code, words = COMPLETE, f"{home.shown} is complete"
             # As long as no limit is reached: an --idle-exit counts from the end of the last task.
             wait_s = min(_IDLE_S, limits.idle_left_s(idle_s))
             leaves = working.until_complete or asked is not None or wait_s <= 0

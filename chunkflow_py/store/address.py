@@ -32,6 +32,14 @@ def without_secrets(url: str) -> str:
     return _QUERY.sub(r"\1", _LOGIN.sub(r"\1", url))
 
 
+def public(text: str) -> str:
+    """Return *text* without passwords and signatures of the addresses in it."""
+    if "://" not in text:
+        return text
+    # Word by word: a pattern with :// inside would look for it from each letter of a long word.
+    return re.sub(r"\S+", lambda word: without_secrets(word[0]), text)
+
+
 def check_host(url: str, what: str = "") -> str:
     """Return *url* if it is the address of a web server.
 

@@ -200,7 +200,17 @@ def test_wrong_addresses(home, server):
     port = urlsplit(server.url).port
     with pytest.raises(VolumeError, match=rf"cannot serve on 127.0.0.1:{port}: .*another --port"):
         DashboardServer(RunWatch(home), port=port)
-    with pytest.raises(VolumeError, match=r"cannot serve on 203\.0\.113\.1:0"):
+    with pytest.raises(VolumeError, match=r"on 203\.0\.113\.1:0: .*; give a --bind-address of"):
         DashboardServer(RunWatch(home), "203.0.113.1")
     with pytest.raises(OptionError, match="there is no run at"):
         RunWatch(RunHome(f"{home.url}/nothing"))
+
+
+def test_no_secret_is_sent(home, server):
+    """Passwords and signatures of addresses that stand in a record stay with it."""
+    address = "https://me:geheim@host/em?X-Amz-Signature=geheim"
+    said = {"reason": f"no {address} here", "traceback": f"Error:\n  {address}\n"}
+    home.ledger("infer").fail(failure(PLAN, 16, **said))
+    body = get(server, "/status.json")[2] + get(server, "/task.json?stage=infer&number=16")[2]
+    assert b"geheim" not in body
+    assert b"no https://host/em here" in body

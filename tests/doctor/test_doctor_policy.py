@@ -8,7 +8,11 @@ import yaml
 from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
-from chunkflow_py.doctor.policy import Area, Policy, areas_of
+from chunkflow_py.doctor.policy import Area, Policy, areas_of, policy_of
+from chunkflow_py.geometry import BoxGrid, Zyx
+from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.spec import Spec, Stage, sha256_of
+from chunkflow_py.task_plan import GridPlan
 
 STACK = Path(__file__).parents[2] / "deploy" / "aws" / "fleet.yaml"
 # Parameters of the stack, and what its functions return.
@@ -161,3 +165,15 @@ def test_policy_of_a_run_on_this_machine(tmp_path, monkeypatch):
     assert f"{tmp_path}/out.zarr" in result.output
     assert "sqs" not in result.output
     assert "Statement" not in result.output
+
+
+def test_a_policy_holds_no_secret(tmp_path):
+    """A password in an address of the line is not printed."""
+    plan = GridPlan(BoxGrid(Zyx(0, 0, 0), Zyx(8, 8, 8), Zyx(8, 8, 8), Zyx(1, 1, 1)))
+    said, content = plan.to_json()
+    options = (("load-precomputed", {"reads": ["https://me:geheim@host/em at mip 0"]}),)
+    stage = Stage("infer", (), ("generate-tasks",), 0, options, said, sha256_of(content), 1)
+    RunHome(f"{tmp_path}/r").create(Spec((stage,), "", "/", "0", {}), {"infer": content}, {})
+    words = policy_of(f"{tmp_path}/r").words()
+    assert "geheim" not in words
+    assert "https://host/em" in words

@@ -79,3 +79,11 @@ def test_an_error_of_the_device_breaks_the_process() -> None:
     assert broken.breaks_process
     assert not fault_of(ValueError("shapes differ")).breaks_process
     assert fault_of(RuntimeError("CUDA error: out of memory")).shortage == "memory"
+
+
+def test_a_fault_holds_no_secret() -> None:
+    """What a foreign error says of an address is recorded without its password and signature."""
+    said = "cannot get https://me:geheim@host/em?X-Amz-Signature=geheim here"
+    fault = fault_of(OperatorError("load", None, RuntimeError(said)))
+    assert "geheim" not in fault.reason + fault.traceback
+    assert "https://host/em here" in fault.traceback

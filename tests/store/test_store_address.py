@@ -1,10 +1,12 @@
 """Tests of chunkflow_py.store.address."""
 
+import time
+
 import pytest
 
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store import open_store
-from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.address import public, without_secrets
 from chunkflow_py.store.protocol import Access
 
 ANONYMOUS = Access(anonymous=True)
@@ -91,3 +93,16 @@ def test_bad_web_address(address):
     with pytest.raises(VolumeError, match="names no host and port") as caught:
         open_store(f"http://{address}/em")
     assert "heim" not in str(caught.value)
+
+
+def test_public():
+    """Text keeps its spaces and lines, and loses what is secret in its addresses."""
+    text = "see https://me:geheim@host/a?sig=geheim and\n  s3://key:geheim@b/c, not me@host"
+    assert public(text) == "see https://host/a and\n  s3://b/c, not me@host"
+
+
+def test_public_is_quick():
+    """A long word takes no longer than as many short ones."""
+    start = time.perf_counter()
+    assert public("a" * 1_000_000 + " b://c") == "a" * 1_000_000 + " b://c"
+    assert time.perf_counter() - start < 5  # minutes, if each letter were a start

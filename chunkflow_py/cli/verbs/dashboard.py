@@ -71,6 +71,7 @@ def command(
         from chunkflow_py.dashboard.server import DashboardServer
         from chunkflow_py.dashboard.watch import RunWatch
         from chunkflow_py.run.home import RunHome
+        from chunkflow_py.store.address import public
 
         hour, source = price, "as --price said"
         if hour is None and instance is not None:
@@ -78,7 +79,7 @@ def command(
         watch = RunWatch(RunHome.parse(run), hour, source)
         server = DashboardServer(watch, bind_address, port or 0)
         try:
-            click.echo(f"{run} is shown at {server.url} until you press Ctrl-C")
+            click.echo(f"{public(run)} is shown at {server.url} until you press Ctrl-C")
             if open:
                 webbrowser.open(server.url)
             while True:

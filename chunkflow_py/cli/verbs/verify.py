@@ -40,7 +40,7 @@ def command(run: str, as_json: bool) -> Callable[[], None]:
         if found:
             click.echo(f"{found} findings; to do them again: {', '.join(again.values())}", err=True)
         else:
-            click.echo(f"{home.url}: all that is recorded is stored, just so", err=as_json)
+            click.echo(f"{home.shown}: all that is recorded is stored, just so", err=as_json)
         click.get_current_context().exit(1 if found else 0)
 
     return act
