@@ -44,6 +44,12 @@ def stage_lines(
     lines: list[StageLine] = []
     for name, group in groups:
         stages = [part.stage for part in group]
+        if others := [stage.name for stage in stages if isinstance(stage, Verb)]:
+            msg = (
+                f"stage {len(lines) + 1} holds {', '.join(others)}, which is no part of a line; "
+                "leave it out"
+            )
+            raise OptionError(msg)
         if not stages or not isinstance(stages[0], Source):
             begun = f"begins with {stages[0].name}" if stages else "is empty"
             msg = (
@@ -53,14 +59,11 @@ def stage_lines(
             raise OptionError(msg)
         check_source_first(stages)
         operators = tuple(operators_of(stages))
-        others = [stage.name for stage in stages if isinstance(stage, Verb)]
-        if others or not operators:
-            what = (
-                f"holds {', '.join(others)}, which is no part of a line"
-                if others
-                else f"ends with {stages[0].name} and has nothing to do for a task"
+        if not operators:
+            msg = (
+                f"stage {len(lines) + 1} ends with {stages[0].name} and has nothing to do for a "
+                "task; go on with what is done with each task"
             )
-            msg = f"stage {len(lines) + 1} {what}; mend the line"
             raise OptionError(msg)
         words = tuple(part.words for part in group if any(operators_of([part.stage])))
         lines.append(

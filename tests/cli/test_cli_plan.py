@@ -149,6 +149,30 @@ def test_stages_are_planned_one_by_one():
     assert "it fits" in output
 
 
+def test_only_tasks_that_are_made_are_counted():
+    """A mask, or a part of the tasks, has its share of bytes, requests and patches."""
+    line = f"{LOAD} -e auto {NETWORK} {SAVE}"
+    whole = plan(f"{TASKS} {line}", "--no-rehearse")
+    half = plan(f"{TASKS} --task-index-start 8 --task-index-stop 24 {line}", "--no-rehearse")
+    assert (whole["tasks"], half["tasks"]) == (32, 16)
+    for part, name in (("reads", "total_bytes"), ("reads", "requests"), ("reads", "volume_bytes"),
+                       ("writes", "total_bytes"), ("writes", "requests"), ("patches", "computed"),
+                       ("patches", "ideal")):  # fmt: skip
+        assert half[part][0][name] == pytest.approx(whole[part][0][name] / 2, abs=1), (part, name)
+    for part in ("reads", "patches"):
+        assert half[part][0]["amplification"] == whole[part][0]["amplification"]
+    assert half["suggestion"]["amplification"] == whole["suggestion"]["amplification"]
+
+
+def test_tasks_that_are_not_made_may_lie_anywhere():
+    """Only those that are made have to lie in the volume."""
+    beyond = "generate-tasks --roi-size 16 64 128 --chunk-size 8 16 16"
+    found = plan(f"{beyond} {LOAD} {SAVE}", "--no-rehearse", 2)
+    assert found["misfits"][0].startswith("32 of 64 tasks lie outside of what is read")
+    found = plan(f"{beyond} --task-index-stop 4 {LOAD} {SAVE}", "--no-rehearse")
+    assert found["misfits"] == []
+
+
 def test_a_line_without_tasks_is_one():
     """It reads its volume whole."""
     found = plan(f"{LOAD} threshold --threshold 10 save-h5 -f mask.h5", "--no-rehearse")
@@ -179,6 +203,7 @@ def test_a_task_that_fails_in_a_rehearsal_is_a_misfit():
         ("plan", "there is no line to plan"),
         (f"plan --instance g5.large {TASKS} {LOAD} {SAVE}", "known are g5.xlarge"),
         (f"plan {LOAD} {TASKS} {SAVE}", "stage 1 begins with load-zarr"),
+        (f"plan submit --run r {TASKS} {LOAD} {SAVE}", "holds submit, which is no part of a line"),
         (f"plan fetch-task-from-sqs -q sqlite://q {LOAD} {SAVE}", "does not know all tasks"),
     ],
 )

@@ -10,7 +10,9 @@ from rigs.command_line import say
 from chunkflow_py.cli.line import operators_of, read_line
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.run.planning.amounts import patches_of, reads_of, total, writes_of
+from chunkflow_py.run.planning.tasks import middle_tasks
 from chunkflow_py.run.stage_line import worker_pipeline
+from chunkflow_py.task_plan import GridPlan
 from chunkflow_py.volume import open_volume
 
 sizes = st.builds(Zyx, *[st.integers(1, 12)] * 3)
@@ -121,3 +123,13 @@ def test_files_are_one_a_task():
     (read,), (written,) = reads_of(pipeline), writes_of(pipeline)
     assert read.total_bytes == written.total_bytes == 24 * 48 * 48
     assert (read.requests, written.requests, read.block_bytes) == (0, 1, None)
+
+
+def test_tasks_of_the_middle_are_found_at_once():
+    """However many there are; a few are all taken, those of the middle first."""
+    grid = BoxGrid(Zyx(0, 0, 0), Zyx(8, 8, 8), Zyx(8, 8, 8), Zyx(4000, 4000, 4000))
+    half = 32_000_000_000
+    assert middle_tasks(GridPlan(grid), 3) == [half, half + 1, half + 2]
+    part = GridPlan(grid, indexes=range(1000, 4_000_001_000))
+    assert middle_tasks(part, 2) == [2_000_001_000, 2_000_001_001]
+    assert middle_tasks(GridPlan(grid, indexes=range(7, 11)), 9) == [9, 10, 7, 8]

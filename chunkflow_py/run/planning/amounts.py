@@ -17,7 +17,7 @@ is counted axis by axis.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,17 @@ class Transfer:
     unit: Zyx | None = None
     unit_is_fixed: bool = False
 
+    def times(self, share: float) -> Transfer:
+        """Return what so many times as many tasks transfer."""
+        blocks = self.block_bytes
+        return replace(
+            self,
+            total_bytes=round(self.total_bytes * share),
+            volume_bytes=round(self.volume_bytes * share),
+            block_bytes=None if blocks is None else round(blocks * share),
+            requests=round(self.requests * share),
+        )
+
     @property
     def amplification(self) -> float:
         """Bytes that tasks ask for, per byte of what they cover."""
@@ -108,6 +119,11 @@ class Patches:
     amplification: float
     batch_size: int
     box: Measure
+
+    def times(self, share: float) -> Patches:
+        """Return what so many times as many tasks compute."""
+        computed, ideal = round(self.computed * share), round(self.ideal * share)
+        return replace(self, computed=computed, ideal=ideal)
 
     @property
     def recomputation(self) -> float:

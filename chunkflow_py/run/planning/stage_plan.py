@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ from chunkflow_py.run.planning.prices import cost_of, load_prices
 from chunkflow_py.run.planning.rehearsal import left_out
 from chunkflow_py.run.planning.speeds import speed_duration
 from chunkflow_py.run.planning.suggestion import KEPT, better_size, cut_stride
+from chunkflow_py.run.planning.tasks import middle_tasks, spread_boxes
 from chunkflow_py.run.stage_line import check_margins, worker_pipeline
 from chunkflow_py.volume.output import VolumeOutput
 
@@ -77,6 +77,8 @@ class _Planner:
         self.is_first = is_first
         self.found = StagePlan(line.name)
         self.boxes: Boxes | None = None
+        self.looked_at: Boxes | None = None
+        self.share = 1.0  # of the tasks in the boxes: not 1 with a mask, a part, or time points
         self.numbers: list[int] = []
         self.observations: list[Observation] = []
 
@@ -95,8 +97,10 @@ class _Planner:
             return found
         self._check(problems)
         found.task_size = largest_task(self.boxes, domain_of(self.pipeline))
-        found.reads, found.writes = reads_of(self.pipeline), writes_of(self.pipeline)
-        found.patches = patches_of(self.pipeline)
+        found.reads = [each.times(self.share) for each in reads_of(self.pipeline)]
+        found.writes = [each.times(self.share) for each in writes_of(self.pipeline)]
+        self.patches = patches_of(self.pipeline)
+        found.patches = [each.times(self.share) for each in self.patches]
         if self.settings.module is not None and not found.misfits:
             self._rehearse(self.settings.module)
         self._take_memory()
@@ -132,11 +136,9 @@ class _Planner:
             if not self._waits_for([error]):
                 self.found.misfits.append(str(error))
             return False
-        # Those in the middle have neighbours; they follow each other, as in a run.
-        first = 0 if len(plan) <= _REHEARSED else len(plan) // 2
-        some = list(islice(plan, first, first + _REHEARSED))
-        half = len(some) // 2 if len(plan) <= _REHEARSED else 0
-        self.numbers = some[half:] + some[:half]
+        self.share = len(plan) / max(1, len(plan.boxes))
+        self.looked_at = plan.boxes if self.share == 1 else spread_boxes(plan)
+        self.numbers = middle_tasks(plan, _REHEARSED)
         return True
 
     def _check(self, problems: list[ChunkflowError]) -> None:
@@ -162,16 +164,17 @@ class _Planner:
 
     def _check_cover(self) -> None:
         """See whether tasks and volume cover each other."""
-        domain, boxes = domain_of(self.pipeline), self.boxes
+        domain, boxes = domain_of(self.pipeline), self.looked_at
         cutout = getattr(self.line.operators[0].body, "cutout", None)
         if domain is None or not boxes or cutout is None or cutout.is_explicit:
             return
-        touching = round(total(boxes, lambda box: _sign(box.intersection(domain).size)))
-        if touching < len(boxes):
+        inside = total(boxes, lambda box: _sign(box.intersection(domain).size)) / len(boxes)
+        tasks = self.found.tasks
+        if outside := tasks - round(inside * tasks):
             first = boxes.start if isinstance(boxes, BoxGrid) else boxes[0].start
             start = first.high(domain.start).low(domain.stop - 1)
             self.found.misfits.append(
-                f"{len(boxes) - touching} of {len(boxes)} tasks lie outside of what is read, "
+                f"{outside} of {tasks} tasks lie outside of what is read, "
                 f"{domain}; the nearest region is --roi-start {_words(start)} --roi-stop "
                 f"{_words(domain.stop)} (zyx, voxels)"
             )
@@ -284,7 +287,7 @@ class _Planner:
         process, limit = found.memory.bytes, self._limit
         share = limit // crew.processes
         found.suggestion = better_size(
-            self.pipeline, found.writes, found.patches, share, process,
+            self.pipeline, found.writes, self.patches, share, process,
             found.memory.parts.get(RESIDENT, 0),
         )  # fmt: skip
         if process * crew.processes > limit:

@@ -47,7 +47,7 @@ def _stage(plan: LinePlan, stage: StagePlan) -> Iterator[str]:
         yield _line("time", f"{duration_words(took.seconds)} on {who}")
         yield f"{_INDENT}{took.task_s:.3g} s a task, {took.start_s:.3g} s to start; {took.how}"
     if stage.hours is not None:
-        yield _line("hours", f"{stage.hours:,.3g} of machines")
+        yield _line("hours", f"{_number(stage.hours)} of machines")
     if stage.cost is not None:
         yield from _cost(plan, stage, stage.cost)
     if stage.suggestion is not None:
@@ -143,8 +143,12 @@ def duration_words(seconds: float) -> str:
     """Return a time in the unit that suits it."""
     for unit, name in _UNITS:
         if seconds >= 2 * unit:
-            return f"{seconds / unit:,.3g} {name}"
+            return f"{_number(seconds / unit)} {name}"
     return f"{seconds:.3g} s"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _money(dollars: float) -> str:
