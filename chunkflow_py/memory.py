@@ -40,6 +40,9 @@ class Need:
 
 def describe_bytes(size: int) -> str:
     """Return a number of bytes as it is printed, in units of 1000."""
+    for unit, factor in (("PB", 1e15), ("TB", 1e12)):
+        if size >= factor:
+            return f"{size / factor:,.2f} {unit}"
     return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 

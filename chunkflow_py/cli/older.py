@@ -72,10 +72,11 @@ def near_options(error: click.NoSuchOption) -> click.NoSuchOption:
     command = error.ctx.command.name if error.ctx else None
     older: Mapping[str, str] = OPTIONS.get(command or "", {})
     near = [older[name] for name in get_close_matches(error.option_name, older)]
-    if not near:
-        return error
-    found = dict.fromkeys(map(repr, [*near, *(error.possibilities or [])]))
-    msg = f"No such option {error.option_name!r}. Did you mean {' or '.join(found)}?"
+    # Hyphens, which all of them begin with, make no two alike.
+    word = error.option_name.lstrip("-")
+    alike = [p for p in error.possibilities or [] if get_close_matches(word, [p.lstrip("-")])]
+    found = " or ".join(dict.fromkeys(map(repr, [*near, *alike])))
+    msg = f"No such option {error.option_name!r}." + (f" Did you mean {found}?" if found else "")
     return click.NoSuchOption(error.option_name, msg, ctx=error.ctx)
 
 

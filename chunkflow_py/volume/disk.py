@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import VolumeError
+from chunkflow_py.memory import describe_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,8 +72,8 @@ def check_room(place: Location, block_bytes: int, total_bytes: int) -> None:
         raise VolumeError(msg)
     if free < total_bytes:
         logger.warning(
-            "%s may not fit: the tasks make %.3g GB before compression, and the disk has %.3g GB "
-            "left", place, total_bytes / 1e9, free / 1e9,
+            "%s may not fit: the tasks make %s before compression, and the disk has %s left",
+            place, describe_bytes(total_bytes), describe_bytes(free),
         )  # fmt: skip
 
 

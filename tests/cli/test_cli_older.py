@@ -134,3 +134,9 @@ def test_what_is_not_here_is_answered_with_what_to_do_instead(name: str) -> None
         result = run(line)
         assert result.exit_code == 2
         assert older_names.INSTEAD[name] in " ".join(result.stderr.split())
+
+
+def test_hyphens_make_no_two_options_alike() -> None:
+    """What is nothing like an option but for its hyphens is not taken for it."""
+    assert "Did you mean" not in run("plan --spot").output
+    assert "Did you mean '--machines'" in run("plan --machine 2").output

@@ -260,3 +260,13 @@ def test_a_check_that_does_not_exist_is_refused(doctor):
     report = doctor("dsk")
     assert report.code == 2
     assert "did you mean disk?" in report.output
+
+
+@pytest.mark.parametrize(
+    ("check", "option"), [("store", "--store URL"), ("queue", "--queue URL"), ("clock", "--store")]
+)
+def test_a_check_of_nothing_is_refused(doctor, check, option):
+    """Who looks at stores alone and names none is not told that all is well."""
+    report = doctor(check)
+    assert report.code == 2
+    assert option in report.output

@@ -170,3 +170,13 @@ def test_what_is_unknown_is_said_to_be():
     assert str(found).startswith("at least ")
     assert str(found).endswith("and the network's activations")
     assert found.table().splitlines()[-1].split() == ["network", "activations", "unknown"]
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(99_900_000, "99.9 MB"), (10**8, "0.10 GB"), (10**12 - 10**9, "999.00 GB"),
+     (3_024_057 * 10**9, "3.02 PB"), (2 * 10**12, "2.00 TB")],
+)  # fmt: skip
+def test_bytes_are_told_in_a_unit_that_suits_them(size, words):
+    """From megabytes to petabytes."""
+    assert describe_bytes(size) == words

@@ -325,7 +325,7 @@ def test_a_disk_that_is_too_small(url, caplog):
     with pytest.raises(VolumeError, match=r"bytes left and one block takes 1000000000000000;"):
         huge.prepare(grid, domain, voxels)
     VolumeSaver(url, format="zarr").prepare(grid, domain, voxels)
-    assert "may not fit: the tasks make 1e+09 GB before compression" in caplog.text
+    assert "may not fit: the tasks make 1,000.00 PB before compression" in caplog.text
 
 
 @pytest.mark.parametrize(("line", "asked", "made"), [(3, None, 3), (1, None, None), (None, 4, 4)])

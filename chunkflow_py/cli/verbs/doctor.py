@@ -50,7 +50,7 @@ def command(
             found = policy_of(policy)
             click.echo(json.dumps(found.to_json(), indent=2) if as_json else found.words())
             return
-        _check_names(only or ())
+        _check_names(only or (), stores, queues)
         from chunkflow_py.doctor.examine import Places, examine
 
         findings = []
@@ -70,11 +70,13 @@ def command(
     return act
 
 
-def _check_names(names: tuple[str, ...]) -> None:
-    """Refuse checks that do not exist.
+def _check_names(
+    names: tuple[str, ...], stores: tuple[str, ...], queues: tuple[str, ...]
+) -> None:
+    """Refuse checks that do not exist, and those of what is not named, which would find nothing.
 
     Raises:
-        OptionError: names the nearest that does.
+        OptionError: names the nearest that does, or the option that is missing.
     """
     from difflib import get_close_matches
 
@@ -85,4 +87,10 @@ def _check_names(names: tuple[str, ...]) -> None:
         if name not in CHECKS:
             near = get_close_matches(name, CHECKS, n=1, cutoff=0.0)[0]
             msg = f"--only {name} is no check; did you mean {near}? There are {', '.join(CHECKS)}"
+            raise OptionError(msg)
+        needed = {"store": stores, "queue": queues, "clock": (*stores, *queues)}.get(name, names)
+        if not needed:
+            options = {"store": "--store URL", "queue": "--queue URL"}
+            what = options.get(name, "--store URL or --queue URL")
+            msg = f"--only {name} looks at what is named, and nothing is; give {what}"
             raise OptionError(msg)
