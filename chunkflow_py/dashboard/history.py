@@ -16,7 +16,7 @@ import numpy as np
 
 from chunkflow_py.dashboard.states import DONE, FAILED, SKIPPED
 from chunkflow_py.run.page import FAILURES
-from chunkflow_py.run.record import Failure
+from chunkflow_py.run.record import Failure, reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -113,7 +113,7 @@ class History:
         self._states.settle()
 
     def _keep(self, number: int, finished: float, seconds: float, worker: str) -> None:
-        self.finished[number] = max(1, int(finished))
+        self.finished[number] = min(max(1, int(finished)), 2**32 - 1)
         self.seconds[number] = seconds
         self.worker[number] = self._index(worker)
 
@@ -133,13 +133,14 @@ class History:
             if entry.kind != "record":
                 failures.append(Failure.from_json(entry.text))
                 continue
-            said = json.loads(entry.text)
-            task = said["number"]
-            if tasks.start <= task < tasks.stop:
-                spent = sum(said["seconds"].values())
-                self._keep(task, said["finished"], spent, said["worker"])
-                if said["state"] == "dead":
-                    dead.append((task, said["reason"] or ""))
+            with reading(entry.text):
+                said = json.loads(entry.text)
+                task = said["number"]
+                if tasks.start <= task < tasks.stop:
+                    spent = sum(said["seconds"].values())
+                    self._keep(task, said["finished"], spent, said["worker"])
+                    if said["state"] == "dead":
+                        dead.append((task, said["reason"] or ""))
         for failure in failures:
             if tasks.start <= failure.number < tasks.stop:
                 self._states.tries_on_page[failure.number] += 1

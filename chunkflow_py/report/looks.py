@@ -64,7 +64,8 @@ def seam_parts(report: RunReport) -> Iterator[Html]:
     """Yield the seam measures of all outputs."""
     measured = [(stage.stage.name, seams) for stage in report.stages for seams in stage.seams]
     if not measured:
-        yield tag("p", "Not measured: there is no output that could be read, or --faces is 0.")
+        words = "Not measured: no task is done, there is no output to read, or --faces is 0."
+        yield tag("p", words)
         return
     head = ["axis", "seam measure", "95 % range", "faces", "across", "inside"]
     for name, seams in measured:

@@ -103,7 +103,7 @@ def _state(report: RunReport) -> Iterator[Html]:
     if report.dead:
         words = f"{report.dead:,} of {tasks:,} tasks were given up; their output is missing."
         yield tag("p", words, class_="state failures")
-    if report.damages:
+    if set(report.damage_kinds) - {"not recorded", "failed"}:  # which is said above
         words = "What is stored is not what was recorded; see Verified."
         yield tag("p", words, class_="state damaged")
     if not report.left and not report.dead:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from chunkflow_py.errors import VolumeError
 from chunkflow_py.store.protocol import Stored
 
 State = Literal["done", "skipped", "dead"]
+_STATES: tuple[State, ...] = get_args(State)
+_LATEST = 1e13  # seconds since 1970
 _NUMBER = '{"number":'  # so begins the JSON of a record and of a failure
 # permanent: the task's own fault; transient: may pass by itself, such as a network that is down;
 # resource: this machine's, such as a full disk.
@@ -64,10 +67,20 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Record:
-        """Return the record that `to_json` has written."""
-        said: dict[str, Any] = json.loads(text)
-        said["written"] = tuple(Stored(*each) for each in said["written"])
-        return cls(**said)
+        """Return the record that `to_json` has written.
+
+        Raises:
+            VolumeError: it is damaged.
+        """
+        with reading(text):
+            said: dict[str, Any] = json.loads(text)
+            said["written"] = tuple(Stored(*each) for each in said["written"])
+            record = cls(**said)
+            is_good = record.state in _STATES and 0 <= record.finished < _LATEST
+            if not (is_good and 0 <= sum(record.seconds.values()) < _LATEST):
+                msg = "state, time or seconds cannot be"
+                raise ValueError(msg)
+        return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +113,13 @@ class Failure:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Failure:
-        """Return what `to_json` has written."""
-        return cls(**json.loads(text))
+        """Return what `to_json` has written.
+
+        Raises:
+            VolumeError: it is damaged.
+        """
+        with reading(text):
+            return cls(**json.loads(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +145,58 @@ class Attempt:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Attempt:
-        """Return what `to_json` has written."""
-        return cls(**json.loads(text))
+        """Return what `to_json` has written.
+
+        Raises:
+            VolumeError: it is damaged.
+        """
+        with reading(text):
+            return cls(**json.loads(text))
 
 
 def number_of(text: str) -> int:
-    """Return the number of the task that a line of JSON is about, without parsing the line."""
-    return int(text[len(_NUMBER) : text.index(",")])
+    """Return the number of the task that a line of JSON is about, without parsing the line.
+
+    Raises:
+        VolumeError: the line is damaged.
+    """
+    try:
+        return int(text[len(_NUMBER) : text.index(",")])
+    except ValueError as error:
+        raise _damaged(text, error) from error
+
+
+class reading:  # noqa: N801  (a context manager, quicker than a generator)
+    """Translates what a damaged line of a ledger leads to.
+
+    Args:
+        text: the line.
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str | bytes) -> None:
+        """Keep the line."""
+        self._text = text
+
+    def __enter__(self) -> None:
+        """Begin to read it."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Say that it is damaged if it could not be read.
+
+        Raises:
+            VolumeError: instead of what was raised.
+        """
+        if isinstance(error, ValueError | TypeError | KeyError | AttributeError | OverflowError):
+            raise _damaged(self._text, error) from error
+
+
+def _damaged(text: str | bytes, error: Exception) -> VolumeError:
+    said = text.decode(errors="replace") if isinstance(text, bytes) else text
+    msg = (
+        f"a record of the ledger is damaged ({type(error).__name__}: {error}): "
+        f"{said[:80]!r}; restore it from a copy of the run, or read it with the version of "
+        "chunkflow_py that wrote it"
+    )
+    return VolumeError(msg)

@@ -214,3 +214,28 @@ def test_no_secret_is_sent(home, server):
     body = get(server, "/status.json")[2] + get(server, "/task.json?stage=infer&number=16")[2]
     assert b"geheim" not in body
     assert b"no https://host/em here" in body
+
+
+@pytest.mark.parametrize("is_folded", [False, True])
+def test_a_damaged_record_is_told(home, is_folded):
+    """It is an answer in words, on a page of the ledger or beside it, and no broken connection."""
+    ledger = home.ledger("infer")
+    ledger.record([record(PLAN, 20, seconds={"load": 1.0})])
+    if is_folded:
+        ledger.fold()
+        pages = Path(home.url.removeprefix("file://")) / "ledger/infer/pages"
+        (path,) = (each for each in pages.iterdir() if each.is_file())
+        head, _, body = path.read_bytes().partition(b"\n")
+        lines = gzip.decompress(body).replace(b'"load":1.0', b'"load":"?"')
+        path.write_bytes(head + b"\n" + gzip.compress(lines))
+    else:
+        folder = Path(home.url.removeprefix("file://")) / "ledger/infer/loose"
+        (path,) = folder.rglob("0.20.0.record")
+        path.write_bytes(path.read_bytes().replace(b'"load":1.0', b'"load":"?"'))
+    made = DashboardServer(RunWatch(RunHome(home.url)))
+    try:
+        status, _, body = get(made, "/status.json")
+    finally:
+        made.stop()
+    assert status == 502
+    assert "is damaged" in json.loads(body)["error"]

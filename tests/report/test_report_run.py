@@ -88,7 +88,7 @@ def folder(tmp_path_factory):
     (path / "poison.py").write_text(POISON)
     with contextlib.chdir(path):
         say(f"submit --run one.run {LINE}")
-        say("report one.run -o before.html")
+        say("report one.run -o before.html --verify", 1)
         command = "work one.run --max-failures 1 --worker-name <b>w</b>"
         done = subprocess.run(
             [sys.executable, "-m", "chunkflow_py", *shlex.split(command)],
@@ -228,6 +228,8 @@ def test_a_run_that_is_not_complete_says_so_on_top(folder):
     assert "This run is not complete: 8 of 8 tasks have not ended" in head
     assert "No task has ended." in rest
     assert "complete: all" not in head
+    assert "not what was recorded" not in head, "nothing was recorded"
+    assert "8 findings: 8 not recorded" in rest
 
 
 def test_verify_is_run_when_asked_for(folder):

@@ -2,9 +2,11 @@
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chunkflow_py.errors import VolumeError
 from chunkflow_py.run.record import Attempt, Failure, Record, number_of
 from chunkflow_py.store.protocol import Stored
 
@@ -59,3 +61,30 @@ def test_stored_bytes():
     """Blocks that are not stored, as they hold nothing, have no bytes."""
     written = (Stored("a", 5, "c"), Stored("b"), Stored("d", 7, "e"))
     assert Record(0, "box", "done", "5bec", "a", "w", written=written).stored_bytes == 12
+
+
+GOOD = Record(7, "0-1_0-1_0-1", "done", "5bec", "a-7", "machine", seconds={"load": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("state", "__class__"), ("finished", float("nan")), ("finished", float("inf")),
+     ("finished", -1.0), ("finished", "now"), ("seconds", {"load": "long"}), ("seconds", None),
+     ("seconds", {"load": float("nan")}), ("written", [1]), ("of a later version", 1)],
+)  # fmt: skip
+def test_a_damaged_record_is_refused_in_a_sentence(name, value):
+    """It says which one and what to do, and nothing goes on with what cannot be."""
+    text = json.dumps(json.loads(GOOD.to_json()) | {name: value})
+    with pytest.raises(VolumeError, match=r'damaged .*"number": 7, .*restore it from a copy'):
+        Record.from_json(text)
+
+
+@pytest.mark.parametrize("text", ["", "[1, 2]", '{"number":7,"bo', '{"number":7}'])
+def test_what_is_no_record_is_refused(text):
+    """So is a line that was cut off, or is something else."""
+    for read in (Record.from_json, Failure.from_json, Attempt.from_json):
+        with pytest.raises(VolumeError, match="is damaged"):
+            read(text)
+    if "bo" not in text and "7" not in text:
+        with pytest.raises(VolumeError, match="is damaged"):
+            number_of(text)
