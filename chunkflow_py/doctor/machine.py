@@ -41,7 +41,12 @@ def check_disk() -> Iterator[Finding]:
     yield check_folder("the working folder", Path.cwd(), needed=False)
     temporary = os.environ.get("TMPDIR")
     # What Python chooses by itself is the next that works, where the named one does not.
-    yield check_folder("the folder for temporary files", Path(temporary or tempfile.gettempdir()))
+    if temporary and not Path(temporary).is_dir():
+        text = f"TMPDIR is {temporary}, which is no folder: {tempfile.gettempdir()} is taken"
+        yield Finding("disk", "problem", text, "make it, or name another folder")
+    else:
+        folder = Path(temporary or tempfile.gettempdir())
+        yield check_folder("the folder for temporary files", folder)
     for what, folder in _caches().items():
         yield check_folder(what, folder)
 

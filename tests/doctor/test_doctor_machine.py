@@ -129,6 +129,12 @@ def test_fault_full_disk(doctor, tmp_path):
     assert f"temporary files {disk} cannot be written to: No space left on device" in problem
 
 
+def test_a_temporary_folder_that_is_not_there_is_told(doctor, tmp_path):
+    """Another one would be taken in silence."""
+    problem = doctor("disk", TMPDIR=f"{tmp_path}/nothing").problem()
+    assert f"TMPDIR is {tmp_path}/nothing, which is no folder" in problem
+
+
 def test_fault_unwritable_folder(doctor, tmp_path):
     """A cache that cannot be written to is a problem that names the folder and the reason."""
     (tmp_path / "file").touch()
