@@ -173,6 +173,20 @@ def test_tasks_that_are_not_made_may_lie_anywhere():
     assert found["misfits"] == []
 
 
+def test_one_box_is_planned_like_many():
+    """A line on the box of create-bbox is rehearsed, too."""
+    found = plan(f"create-bbox -s 0 0 0 -z 8 32 32 {LOAD} {SAVE}")
+    assert (found["tasks"], found["task_size"], found["misfits"]) == (1, [8, 32, 32], [])
+    assert "1 of 1 tasks done" in found["duration"]["how"]
+
+
+def test_too_little_time_for_a_rehearsal_is_said():
+    """What to change is its time: it was rehearsed."""
+    found = plan(f"{TASKS} {LOAD} {SAVE}", "--seconds 0.01")
+    (note,) = (note for note in found["notes"] if "how long" in note)
+    assert "the rehearsal ended after 0.01 s: give more --seconds" in note
+
+
 def test_a_line_without_tasks_is_one():
     """It reads its volume whole."""
     found = plan(f"{LOAD} threshold --threshold 10 save-h5 -f mask.h5", "--no-rehearse")

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.errors import VolumeNotFoundError
 from chunkflow_py.hooks import HasTraffic
 from chunkflow_py.pipeline import Listener, Pipeline
+from chunkflow_py.run.planning.tasks import plan_of
 from chunkflow_py.run.stage_line import worker_pipeline
 from chunkflow_py.stages import Source, TaskSource
 from chunkflow_py.volume import open_volume
@@ -88,9 +89,8 @@ def rehearsed(
             stage.body.files = replace(files, name=str(scratch / f"{number}-{name}"))
     some = None
     if source is not None:
-        body: Any = source.body
-        plan = body.plan
-        tasks = TaskSource(body.boxes, lambda: [plan.region(number) for number in numbers])
+        plan = plan_of(source)
+        tasks = TaskSource(plan.boxes, lambda: [plan.region(number) for number in numbers])
         some = Source(source.name, tasks)
     pipeline = worker_pipeline(kept, some, ahead) if some else Pipeline(kept, ahead=ahead)
     pipeline.listener = listener

@@ -7,7 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.errors import ChunkflowError, OptionError, VolumeNotFoundError
+from chunkflow_py.errors import ChunkflowError, VolumeNotFoundError
 from chunkflow_py.forecast import RESIDENT
 from chunkflow_py.geometry import BoxGrid
 from chunkflow_py.hooks import HasSingleWriter
@@ -29,7 +29,7 @@ from chunkflow_py.run.planning.prices import cost_of, load_prices
 from chunkflow_py.run.planning.rehearsal import left_out
 from chunkflow_py.run.planning.speeds import speed_duration
 from chunkflow_py.run.planning.suggestion import KEPT, better_size, cut_stride
-from chunkflow_py.run.planning.tasks import middle_tasks, spread_boxes
+from chunkflow_py.run.planning.tasks import middle_tasks, plan_of, spread_boxes
 from chunkflow_py.run.stage_line import check_margins, worker_pipeline
 from chunkflow_py.volume.output import VolumeOutput
 
@@ -122,15 +122,8 @@ class _Planner:
     # --- what fits -----------------------------------------------------------------------------
 
     def _take_tasks(self, source: Source) -> bool:
-        body: Any = source.body
         try:
-            plan = getattr(body, "plan", None)
-            if plan is None:
-                msg = (
-                    f"{source.name} does not know all tasks beforehand; plan the line with "
-                    "generate-tasks in its place"
-                )
-                raise OptionError(msg)
+            plan = plan_of(source)
             self.boxes, self.found.tasks = plan.boxes, len(plan)
         except ChunkflowError as error:
             if not self._waits_for([error]):
@@ -323,9 +316,11 @@ class _Planner:
         elif self.observations:
             found.duration = self._measured()
         if found.duration is None:
-            found.notes.append(
-                "how long it takes is not known; rehearse it, or give --seconds-per-task"
-            )
+            how = "rehearse it"
+            if self.observations:
+                how = f"the rehearsal ended after {settings.rehearsal_s:g} s: give more --seconds"
+            words = f"how long it takes is not known; {how}, or give --seconds-per-task"
+            found.notes.append(words)
         else:
             if settings.instance is not None and self.observations:
                 found.notes.append(

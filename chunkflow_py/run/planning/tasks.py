@@ -4,15 +4,39 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.task_plan import GridPlan
+from chunkflow_py.errors import OptionError
+from chunkflow_py.geometry import BoxGrid, Region
+from chunkflow_py.stages import TaskSource
+from chunkflow_py.task_plan import GridPlan, ListPlan
 
 if TYPE_CHECKING:
     from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.stages import Source
     from chunkflow_py.task_plan import Plan
 
 _LOOKED_AT = 512  # tasks, at least, that stand for a part of a grid
+
+
+def plan_of(source: Source) -> Plan:
+    """Return the plan of the tasks that a source makes.
+
+    Raises:
+        OptionError: it does not know them all.
+    """
+    body: Any = source.body
+    if isinstance(body, TaskSource) and body.regions is None:  # such as that of create-bbox
+        boxes = body.boxes
+        return GridPlan(boxes) if isinstance(boxes, BoxGrid) else ListPlan([*map(Region, boxes)])
+    plan: Plan | None = getattr(body, "plan", None)
+    if plan is None:
+        msg = (
+            f"{source.name} does not know all tasks beforehand; plan the line with "
+            "generate-tasks in its place"
+        )
+        raise OptionError(msg)
+    return plan
 
 
 def middle_tasks(plan: Plan, most: int) -> list[int]:
