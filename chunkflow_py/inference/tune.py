@@ -392,7 +392,7 @@ class _Search:
                 failure = last or f"ended with exit code {done.returncode}"
         except subprocess.TimeoutExpired as late:
             output = late.stdout or b""
-            failure = f"not finished after {limit_s:.0f} s"
+            failure = f"not finished after {limit_s:.0f} s; give more --seconds"
         answer: dict[str, Any] = {"failure": failure}
         for line in output.splitlines():
             answer |= json.loads(line)
