@@ -45,6 +45,10 @@ class Zyx(NamedTuple):
             raise GeometryError(msg)
         return cls(*whole)
 
+    def turned(self, order: Sequence[int]) -> Zyx:
+        """Return the numbers in another order: those of the old axes that become z, y and x."""
+        return Zyx(*(self[axis] for axis in order))
+
     def _zip(self, other: Iterable[int] | int, op: Callable[[int, int], int]) -> Zyx:
         if isinstance(other, Zyx):
             others: tuple[int, ...] = other
@@ -197,6 +201,10 @@ class BoundingBox:
         that levels lie over each other: the start is rounded down and the stop up.
         """
         return BoundingBox(self.start // factor, -(-self.stop // factor))
+
+    def turned(self, order: Sequence[int]) -> BoundingBox:
+        """Return the box with its axes in another order: the old axes that become z, y and x."""
+        return BoundingBox(self.start.turned(order), self.stop.turned(order))
 
     def aligned_outward(
         self, unit: Iterable[int], origin: Iterable[int] = (0, 0, 0)

@@ -2,14 +2,14 @@
 
 `prepare`, `bounds`, `times`, `voxels`, `negotiate`  before the first task, in line order
 `memory`, `check_memory`                             when all bodies have been entered
-`required_input`, `face_offsets`, …                  what it does to boxes and names
+`required_input`, `face_offsets`, `order`, …         what it does to boxes and names
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx, hull_of
 
@@ -144,6 +144,13 @@ class MovesFaces(Protocol):
     """A body that changes the box of the task."""
 
     face_offsets: tuple[Zyx, Zyx]
+
+
+@runtime_checkable
+class TurnsAxes(Protocol):
+    """A body that changes the order of axes, those of the task's box included."""
+
+    order: tuple[int, ...]  # the old axes that become z, y and x
 
 
 @runtime_checkable
@@ -331,8 +338,32 @@ def voxels_made(body: object, held: Voxels | None) -> Voxels | dict[str, Voxels]
 # --- boxes on their way down the line -------------------------------------------------------------
 
 
-def moved_boxes(boxes: Boxes, body: MovesFaces) -> Boxes:
-    """Return *boxes* as they leave a body that moves their faces."""
+_Turned = TypeVar("_Turned", BoundingBox, Zyx)
+
+
+def turned(value: _Turned, body: object) -> _Turned:
+    """Return a box or three numbers as they are after a body, which may turn axes."""
+    return value.turned(body.order) if isinstance(body, TurnsAxes) else value
+
+
+def turned_back(box: BoundingBox, body: object) -> BoundingBox:
+    """Return a box after a body, which may turn axes, as it is before."""
+    if not isinstance(body, TurnsAxes):
+        return box
+    return box.turned([body.order.index(axis) for axis in range(3)])
+
+
+def moved_boxes(boxes: Boxes, body: object) -> Boxes:
+    """Return *boxes* as they leave a body, which may move their faces or turn their axes."""
+    if isinstance(body, TurnsAxes):
+        if not isinstance(boxes, BoxGrid):
+            return [box.turned(body.order) for box in boxes]
+        grid = (boxes.start, boxes.size, boxes.stride, boxes.count)
+        start, size, stride, count = (value.turned(body.order) for value in grid)
+        clip = boxes.clip_stop and boxes.clip_stop.turned(body.order)
+        return BoxGrid(start, size, stride, count, clip)
+    if not isinstance(body, MovesFaces):
+        return boxes
     low, high = body.face_offsets
     if isinstance(boxes, BoxGrid):
         clip = None if boxes.clip_stop is None else boxes.clip_stop + high

@@ -28,7 +28,6 @@ from chunkflow_py.hooks import (
     HasSettle,
     HasTimes,
     HasVoxelSize,
-    MovesFaces,
     Outline,
     ReportsProgress,
     SetsBox,
@@ -36,6 +35,8 @@ from chunkflow_py.hooks import (
     coarser_nm,
     moved_boxes,
     shrunk_boxes,
+    turned,
+    turned_back,
     voxels_made,
 )
 from chunkflow_py.lanes import Lane, lanes_of
@@ -172,14 +173,13 @@ class Pipeline:
                 domain = domain and domain.coarser(body.shrinks_by)
                 scale = scale * body.shrinks_by
                 size_nm = size_nm and coarser_nm(size_nm, body.shrinks_by)
-            self._scales.append((item.scale, scale))
+            self._scales.append((item.scale, scale := turned(scale, body)))
             for name in {*stage.outputs, *named}:
                 known[name] = _Item(domain, times, named.get(name), scale, size_nm)
             self._voxels[stage.name] = dict(named)
             if largest := largest_size(boxes) if has_tasks else domain and domain.size:
                 self._extents[stage.name] = largest
-            if isinstance(body, MovesFaces) and boxes is not None:
-                boxes = moved_boxes(boxes, body)
+            boxes = boxes and moved_boxes(boxes, body)
             has_tasks = has_tasks or (isinstance(body, SetsBox) and body.set_bbox)
         if cut and problems is not None:
             problems += cut
@@ -202,15 +202,15 @@ class Pipeline:
         """
         need: dict[str, BoundingBox] = {}
         later = self.operators[index + 1 :]
-        boxes = [box]
-        for stage in later:
-            body = stage.body
-            boxes += moved_boxes(boxes[-1:], body) if isinstance(body, MovesFaces) else boxes[-1:]
         unit = Zyx(1, 1, 1)
         scales = self._scales[index + 1 :] or [(unit,) * 2] * len(later)
         made = self._scales[index][1] if self._scales else unit
-        for stage, own, (fine, scale) in zip(
-            reversed(later), reversed(boxes), reversed(scales), strict=False
+        boxes, frames = [box], [(domain, made)]
+        for stage in later:
+            boxes += moved_boxes(boxes[-1:], stage.body)
+            frames.append((turned(frames[-1][0], stage.body), turned(frames[-1][1], stage.body)))
+        for stage, own, (bounds, voxel), (fine, scale) in zip(
+            reversed(later), reversed(boxes), reversed(frames[:-1]), reversed(scales), strict=False
         ):
             wanted = own.coarser(scale)
             for name in stage.outputs:
@@ -218,10 +218,10 @@ class Pipeline:
             if isinstance(stage.body, ShrinksVoxels):
                 by = stage.body.shrinks_by
                 wanted = BoundingBox(wanted.start * by, wanted.stop * by)
+            wanted = turned_back(wanted, stage.body)
             if isinstance(stage.body, HasHalo):
-                wanted = stage.body.required_input(
-                    wanted, domain.coarser((fine // made).high(unit))
-                )
+                whole = bounds.coarser((fine // voxel).high(unit))
+                wanted = stage.body.required_input(wanted, whole)
             for name in stage.inputs:
                 need[name] = need.get(name, wanted).hull(wanted)
         result = box.coarser(made)

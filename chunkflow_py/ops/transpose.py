@@ -3,8 +3,8 @@
 Example: chunkflow load-h5 -f written_as_xyz.h5 transpose save-h5 -f zyx.h5
 
 --axes says which of the old axes become the new ones: with xyz, the new z is the old x. Offset,
-voxel size and domain change with them, and the channels of affinity and vector maps. Tasks keep
-their boxes: transpose what is loaded whole, or with save-h5, save-tif, which name files after them.
+voxel size and domain change with them, the channels of affinity and vector maps, and the box of the
+task: what comes after works in the new order, so save or transpose other chunks, too.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.geometry import AXES, BoundingBox, Zyx
+from chunkflow_py.geometry import AXES
 from chunkflow_py.params import input_option, output_option
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from chunkflow_py.chunk import Chunk
+    from chunkflow_py.geometry import BoundingBox
     from chunkflow_py.task import Task
 
 ORDERS = ("zyx", "zxy", "yzx", "yxz", "xzy", "xyz")
@@ -48,8 +47,8 @@ def transpose(chunk: Chunk, axes: str = "xyz") -> Chunk:
     first = chunk.ndim - 3
     array = array.transpose((*range(first), *(first + axis for axis in order)))
     size_nm = [chunk.voxel_size_nm[axis] for axis in order]
-    offset = _turned(chunk.voxel_offset, order)
-    return Chunk(array, offset, size_nm, chunk.kind, _turned_box(chunk.domain, order))
+    offset, domain = chunk.voxel_offset.turned(order), chunk.domain.turned(order)
+    return Chunk(array, offset, size_nm, chunk.kind, domain)
 
 
 def _order(axes: str) -> tuple[int, ...]:
@@ -57,14 +56,6 @@ def _order(axes: str) -> tuple[int, ...]:
         msg = f"axes {axes!r} of transpose is not an order of z, y and x; write one of {ORDERS}"
         raise OptionError(msg)
     return tuple(AXES.index(axis) for axis in axes)
-
-
-def _turned(values: Sequence[int], order: tuple[int, ...]) -> Zyx:
-    return Zyx.of(values[axis] for axis in order)
-
-
-def _turned_box(box: BoundingBox, order: tuple[int, ...]) -> BoundingBox:
-    return BoundingBox(_turned(box.start, order), _turned(box.stop, order))
 
 
 @dataclass
@@ -77,6 +68,11 @@ class Transposer:
     keeps_voxels: bool = field(default=True, init=False)
     _outline: Any = field(default=None, init=False, repr=False)
 
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The old axes that become z, y and x."""
+        return _order(self.axes)
+
     def prepare(self, outline: Any) -> None:
         """Take the bounds and the voxel size of what comes (an `Outline`)."""
         self._outline = outline
@@ -84,19 +80,21 @@ class Transposer:
     def bounds(self) -> BoundingBox | None:
         """Return the bounds of what is made."""
         domain = self._outline.domain
-        return None if domain is None else _turned_box(domain, _order(self.axes))
+        return None if domain is None else domain.turned(self.order)
 
     def known_voxel_size_nm(self) -> tuple[float, float, float] | None:
         """Return the voxel size of what is made."""
         size = self._outline.voxel_size_nm
         if size is None:
             return None
-        z, y, x = (size[axis] for axis in _order(self.axes))
+        z, y, x = (size[axis] for axis in self.order)
         return z, y, x
 
     def __call__(self, task: Task) -> Task:
-        """Transpose the chunk."""
+        """Transpose the chunk, and the task's box."""
         task[self.output_name] = transpose(task.chunk(self.input_name), self.axes)
+        if task.region is not None:
+            task.region = task.region.with_box(task.region.bbox.turned(self.order))
         return task
 
 

@@ -60,3 +60,28 @@ def test_in_a_line(tmp_path):
     assert np.array_equal(volume.read(volume.bounds).array, ARRAY.T)
     with pytest.raises(OptionError, match="'xx' of transpose is not an order"):
         transpose(CHUNK, "xx")
+
+
+def test_the_box_of_the_task_turns_with_its_chunk(tmp_path):
+    """Margins are read in the order of the loader, and tasks fill what is made of the whole."""
+    array = np.random.default_rng(0).integers(0, 255, (8, 8, 12), np.uint8)
+    save_h5(Chunk(array, (2, -4, 6), (40, 8, 4), "image"), tmp_path / "a.h5")
+    work = (
+        f"load-h5 -f {tmp_path}/a.h5 --expand-margin-size auto transpose gaussian-filter "
+        "downsample -f 2 1 1 transpose -a yxz"
+    )
+    for cut, block in (("", "4 2 8"), ("generate-tasks -s 2 -4 6 -z 8 8 12 -c 4 4 4 ", "4 4 2")):
+        line = f"{cut}{work} save-zarr -s {tmp_path}/{len(cut)}.zarr --block-size {block}"
+        result = CliRunner().invoke(cli, line.split())
+        assert result.exit_code == 0, result.output
+    whole, tasks = (open_volume(f"{tmp_path}/{n}.zarr") for n in (0, len(cut)))
+    assert whole.bounds == tasks.bounds
+    assert np.array_equal(tasks.read(tasks.bounds).array, whole.read(whole.bounds).array)
+
+
+def test_files_are_named_after_the_box_that_they_hold(tmp_path, monkeypatch):
+    """So that a loader finds them with the tasks of the new order."""
+    monkeypatch.chdir(tmp_path)
+    line = "create-bbox -s 1 2 3 -z 2 3 4 create-chunk -s 2 3 4 -t 1 2 3 transpose save-h5 -f t_"
+    assert CliRunner().invoke(cli, line.split()).exit_code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["t_3-7_2-5_1-3.h5"]
