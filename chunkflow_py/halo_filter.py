@@ -62,6 +62,8 @@ class HaloFilter:
             bbox: the task's box.
         """
         target = chunk.bbox
+        if target.is_empty:
+            return self.function(chunk)
         if bbox is not None and self._needed is not None:
             asked = self._needed(bbox, chunk.domain).intersection(target)
             target = target if asked.is_empty else asked

@@ -44,7 +44,8 @@ def gaussian_filter(chunk: Chunk, sigma: float = 1.0, sigma_z: float = 0.0) -> C
     if min(sigma, sigma_z) < 0:
         msg = f"standard deviations must not be negative, got sigma {sigma} and sigma_z {sigma_z}"
         raise OptionError(msg)
-    if chunk.kind == "segmentation" or (chunk.dtype.kind in "iu" and chunk.dtype.itemsize > 4):
+    wide = chunk.dtype.kind in "iu" and chunk.dtype.itemsize > 4
+    if chunk.kind == "segmentation" or chunk.dtype.kind == "b" or wide:
         msg = (
             f"gaussian-filter averages values, but chunk {chunk.bbox} holds {chunk.dtype} labels; "
             "blur the map before its threshold, or use median-filter on a mask"

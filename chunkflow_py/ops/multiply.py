@@ -52,6 +52,8 @@ def multiply(chunk: Chunk, multiplier: Chunk) -> Chunk:
         other = other[0]
     if chunk.dtype.kind not in "iu" or other.dtype.kind not in "biu":
         return chunk.with_array(chunk.array * other)
+    if not chunk.array.size:
+        return chunk
     limits = np.iinfo(chunk.dtype)
     extremes = [int(f(array)) for array in (chunk.array, other) for f in (np.min, np.max)]
     products = [a * b for a in extremes[:2] for b in extremes[2:]]

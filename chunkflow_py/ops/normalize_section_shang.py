@@ -34,7 +34,8 @@ def normalize_section_shang(
     """Return *chunk* with the inner extremes of each section stretched to the nominal ones.
 
     Args:
-        chunk: (z, y, x) or (c, z, y, x), integers or floating point; each channel by itself.
+        chunk: (z, y, x) or (c, z, y, x), integers of at most 32 bits or floating point; each
+            channel by itself.
         nominalmin: what the second smallest value of a section becomes (default: 0).
         nominalmax: what the second largest value becomes (default: the largest of the type; 1 for
             floating point).
@@ -45,14 +46,18 @@ def normalize_section_shang(
 
     Raises:
         OptionError: *nominalmin* is not below *nominalmax*.
-        ChunkError: the voxels are booleans.
+        ChunkError: the voxels are booleans, or labels.
     """
     import numpy as np
 
     from chunkflow_py.intensity.contrast import stretched_inside
 
-    if chunk.dtype.kind not in "iuf":
-        msg = f"normalize-section-shang takes grey values, but chunk {chunk.bbox} is {chunk.dtype}"
+    labels = chunk.kind == "segmentation" or (chunk.dtype.kind in "iu" and chunk.dtype.itemsize > 4)
+    if labels or chunk.dtype.kind not in "iuf":
+        msg = (
+            f"normalize-section-shang takes grey values, but chunk {chunk.bbox} holds "
+            f"{chunk.dtype} {'labels' if labels else 'voxels'}; give it the image"
+        )
         raise ChunkError(msg)
     largest = 1.0 if chunk.dtype.kind == "f" else float(np.iinfo(chunk.dtype).max)
     low = 0.0 if nominalmin is None else nominalmin

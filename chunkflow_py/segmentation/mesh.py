@@ -66,6 +66,8 @@ def task_box(chunk: Chunk, box: BoundingBox | None) -> BoundingBox:
     if box is None:
         return chunk.bbox
     inside = box.intersection(chunk.domain)
+    if chunk.bbox.is_empty:
+        return chunk.bbox
     if inside.is_empty or not chunk.bbox.contains(inside):
         msg = (
             f"chunk {chunk.bbox} of the volume {chunk.domain} does not hold the task {box}; let "
@@ -132,6 +134,8 @@ def create_meshes(
     with needs_extra("mesh", "mesh"):
         from zmesh import Mesher
     inside = task_box(chunk, box)
+    if inside.is_empty:
+        return
     size_nm = chunk.voxel_size_nm if voxel_size_nm is None else voxel_size_nm
     cells, start = cells_of(chunk, inside)
     unit = np.array(size_nm[::-1], np.float64)

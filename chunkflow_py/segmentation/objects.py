@@ -37,14 +37,15 @@ def mask_out(
 
     check_labels(labels)
     array = np.ascontiguousarray(labels)
-    array = array.view(np.uint8) if array.dtype == bool else array
+    # Unsigned: of negative int8 the library crashes.
+    array = array if array.dtype.kind == "u" else array.view(f"u{array.dtype.itemsize}")
     masked = array
     if least_voxels > 1:
         ids, sizes = fastremap.unique(array, return_counts=True)
         small = ids[(sizes < least_voxels) & (ids != 0)]
         masked = fastremap.mask(array, small.tolist())
     if selected is not None:
-        highest = np.iinfo(array.dtype).max  # no voxel holds an id above it
+        highest = 1 if labels.dtype == bool else np.iinfo(labels.dtype).max  # no id is above it
         kept = [label for label in selected if label <= highest]
         masked = fastremap.mask_except(masked, kept) if kept else np.zeros_like(array)
     result: NDArray[Any] = masked.copy() if masked is array else masked

@@ -21,7 +21,7 @@ import numpy as np
 
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.geometry import Zyx
+from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.volume.protocol import coarser
 
 if TYPE_CHECKING:
@@ -66,9 +66,11 @@ def downsample(
         msg = f"chunk {chunk.bbox} is bool, which has no mean; use the mode, or convert it to uint8"
         raise ChunkError(msg)
     box = coarser(chunk.bbox, factor)
+    if not chunk.array.size:  # whose faces would be rounded apart
+        box = BoundingBox.from_size(box.start, -(-chunk.size // factor))
     result = np.empty((*chunk.shape[:-3], *box.size), chunk.dtype)
     spans = [_spans(*axis) for axis in zip(chunk.bbox.start, chunk.bbox.stop, factor, strict=True)]
-    for channel in np.ndindex(chunk.shape[:-3]):
+    for channel in np.ndindex(chunk.shape[:-3]) if result.size else ():
         fine, coarse = chunk.array[channel], result[channel]
         for part in product(*spans):
             source, target = (tuple(span[i] for span in part) for i in (0, 1))

@@ -187,8 +187,11 @@ def create_info(
 
     Raises:
         VolumeError: the format, or the encoding, cannot hold such voxels, or shards of this size;
-            or two levels would be the same.
+            two levels would be the same; or there is no voxel.
     """
+    if spec.bounds.is_empty:
+        msg = f"cannot create {url}: its bounds {spec.bounds} hold no voxel; choose another region"
+        raise VolumeError(msg)
     encoding = spec.encoding or "raw"
     check_encoding(encoding, spec.dtype, spec.channels or 1)
     if spec.times is not None and spec.times > 1:

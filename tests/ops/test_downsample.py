@@ -131,3 +131,10 @@ def test_other_names(channels):
     Downsampler(input_name="em", output_name="small")(task)
     assert task["em"] is chunk
     assert task["small"].shape == (*shape[:-3], 2, 2, 2)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint64])
+def test_no_voxels_are_no_error(dtype):
+    """What is empty stays so, wherever it lies."""
+    found = downsample(Chunk(np.zeros((0, 3, 4), dtype), (-3, 1, 2)), Zyx(2, 2, 2))
+    assert found.shape == (0, 2, 2)

@@ -47,6 +47,8 @@ def test_what_cannot_be_averaged_is_refused():
         gaussian_filter(Chunk(np.zeros((1, 2, 2), np.uint8), kind="segmentation"))
     with pytest.raises(ChunkError, match="holds uint64 labels"):
         gaussian_filter(Chunk(np.zeros((1, 2, 2), np.uint64)))
+    with pytest.raises(ChunkError, match="holds bool labels"):
+        gaussian_filter(Chunk(np.zeros((1, 2, 2), bool)))
     with pytest.raises(OptionError, match="must not be negative"):
         gaussian_filter(Chunk(np.zeros((1, 2, 2))), -1)
 

@@ -115,6 +115,9 @@ def test_normalize_section_shang(dtype):
     assert normalize_section_shang(Chunk(sections)).array[0, 0, 3] == np.float32(top)
     with pytest.raises(OptionError, match="--nominalmin 2 must be below --nominalmax 1"):
         normalize_section_shang(Chunk(sections), 2, 1)
+    for chunk in (Chunk(sections.astype(np.uint64)), Chunk(sections, kind="segmentation")):
+        with pytest.raises(ChunkError, match="holds .* labels; give it the image"):
+            normalize_section_shang(chunk)
 
 
 def test_clahe_is_that_of_scikit_image():

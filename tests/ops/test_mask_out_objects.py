@@ -46,3 +46,11 @@ def test_ids_of_a_line_and_of_files(tmp_path, monkeypatch) -> None:
     assert result.exit_code == 2
     assert ObjectMasker(None, "ids.json").needed_files == {"ids.json": "data"}
     assert ObjectMasker(None, "s3://bucket/ids.json").needed_files == {}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int64"])
+def test_negative_ids_are_ids(dtype) -> None:
+    """They are counted and kept like others; the library alone crashes on negative int8."""
+    labels = np.repeat(np.array([0, -3, 5, -128], dtype), [5, 2, 3, 90]).reshape(1, 10, 10)
+    assert np.unique(mask_out_objects(chunk_of(labels), 3).array).tolist() == [-128, 0, 5]
+    assert np.unique(mask_out_objects(chunk_of(labels), 3, {5, 125}).array).tolist() == [0, 5]

@@ -269,3 +269,9 @@ def test_welding_does_not_depend_on_the_order():
         assert np.array_equal(first.vertices, again.vertices)
         assert np.array_equal(first.faces, again.faces)
     assert welded([]).is_empty
+
+
+def test_no_voxels_have_no_surface():
+    """An empty chunk is no error, with a box of its task or without."""
+    empty = Chunk(np.zeros((0, 3, 4), np.uint8), (1, 2, 3))
+    assert mesh(empty) == mesh(empty, box=empty.bbox) == {}

@@ -78,3 +78,9 @@ def test_in_a_line():
     result = CliRunner().invoke(cli, ["create-chunk", "multiply", "-m", "chunk", "-o", "a,b"])
     assert result.exit_code == 2
     assert "2 names and --input-names 1" in result.output
+
+
+def test_no_voxels_are_no_error():
+    """What is empty stays so."""
+    empty = Chunk(np.zeros((0, 3, 4), np.uint8))
+    assert multiply(empty, empty).shape == (0, 3, 4)
