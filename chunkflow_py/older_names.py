@@ -61,3 +61,16 @@ INSTEAD = {
 
 # Folders in which plugins lay: `plugin -f aws/cloud-watch` is the command cloud-watch.
 PLUGIN_FOLDERS = ("aws", "synapse")
+
+# plugin -> which of the command's items its inputs were, in their order; "" for one without use
+PLUGIN_INPUTS = {
+    "adjust-pre": ("synapses_name", "input_name"),
+    "detect-duplicate-post": ("", "synapses_name", "input_name"),  # the first was the box
+    "find-tbar-object": ("synapses_name", "input_name"),
+}
+
+# plugin -> its argument -> the command's option; "" for one without use
+PLUGIN_ARGUMENTS = {
+    "detect-duplicate-post": {"args": "max_post_num"},  # a number alone
+    "gaussian-filter": {"inplace": ""},  # inputs are never changed
+}

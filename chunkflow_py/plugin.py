@@ -84,6 +84,8 @@ def load_file(path: Path) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         msg = f"plugin {path} cannot be loaded: {type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError) and error.name == "chunkflow":
+            msg += "; Chunk and BoundingBox are imported from chunkflow_py here"
         raise OptionError(msg) from error
     return module
 

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.older_names import COMMANDS, INSTEAD, PLUGIN_FOLDERS
+from chunkflow_py.older_names import (
+    COMMANDS,
+    INSTEAD,
+    PLUGIN_ARGUMENTS,
+    PLUGIN_FOLDERS,
+    PLUGIN_INPUTS,
+)
 from chunkflow_py.option_words import divide, options_by_name, split_word
 from chunkflow_py.params import ItemName, ItemNames
 from chunkflow_py.plugin import (
@@ -196,6 +202,11 @@ def _operator_words(called: Called, own: dict[str, Any]) -> list[str]:
     params = [p for p in called.operator.params if isinstance(p, click.Option)]  # type: ignore[union-attr]
     params.sort(key=lambda option: not str(option.name).startswith("input"))  # the first is first
     words = [] if own["label"] is None else ["--name", own["label"]]
+    command = _command_name(called.name) if called.path is None else ""
+    if order := PLUGIN_INPUTS.get(command):
+        given = dict(zip(order, own["input_names"] or (), strict=False))
+        read = (p for p in params if isinstance(p.type, ItemName) and p.type.direction == "in")
+        own = own | {"input_names": [given.get(str(p.name), NOTHING) for p in read]}
     for key, way in (("input_names", "in"), ("output_names", "out")):
         names = list(own[key] or ())
         for param in params:
@@ -206,7 +217,11 @@ def _operator_words(called: Called, own: dict[str, Any]) -> list[str]:
             if taken and taken != [NOTHING]:
                 words += [param.opts[0], ",".join(taken)]
     options = options_by_name(params)
-    for name, value in ({} if own["args"] is None else parse_arguments(own["args"])).items():
+    arguments = {} if own["args"] is None else parse_arguments(own["args"])
+    older = PLUGIN_ARGUMENTS.get(command, {})
+    for name, value in ((older.get(name, name), value) for name, value in arguments.items()):
+        if not name:
+            continue
         option = options.get(f"--{name.replace('_', '-')}")
         if option is None:
             known = ", ".join(p.opts[0] for p in params)

@@ -349,6 +349,7 @@ def test_plugins_from_python(folder):
         ("1 / 0", "ZeroDivisionError"),
         ("def run(): pass", "has no function execute"),
         ("def execute(a): pass", "it takes (a)"),
+        ("from chunkflow.chunk import Chunk", "are imported from chunkflow_py"),
     ],
 )
 def test_plugins_that_cannot_work_end_with_2(folder, source, words):
@@ -358,6 +359,22 @@ def test_plugins_that_cannot_work_end_with_2(folder, source, words):
     assert result.exit_code == 2
     assert words in result.output
     assert "Traceback" not in result.output
+
+
+def test_plugins_take_their_items_in_the_order_that_they_had():
+    """Where a command's own names come in another order, those of the plugin count."""
+    for line, inputs in (
+        ("synapse/adjust_pre -i s,img -o s -a img_threshold=50;radius=2", ("img", "s")),
+        ("synapse/find_tbar_object -i s,seg", ("seg", "s")),
+        ("find-tbar-object -i s", ("chunk", "s")),
+        ("synapse/detect_duplicate_post -i bbox,s,seg -a 5", ("seg", "s")),
+        ("synapse/detect_post_synapses -i img,s,bbox -o s", ("img", "s")),
+        ("gaussian_filter -i img -o img -a sigma=2;inplace=False", ("img",)),
+    ):
+        (stage,) = read_line(["plugin", "-f", *line.split()])
+        assert sorted(stage.inputs) == sorted(inputs), line
+        assert stage.options["input_name"] == inputs[0], line
+        assert "-a 5" not in line or stage.options["max_post_num"] == 5
 
 
 def test_missing_plugins_suggest_an_operator():
