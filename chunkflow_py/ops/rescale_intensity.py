@@ -76,7 +76,8 @@ def rescale_intensity(
         )
         raise ChunkError(msg)
     if not first < last:  # all voxels are alike, or on one side of what was given
-        first, last = (first, first + 1) if high is None else (last - 1, last)
+        step = max(1.0, abs(first if high is None else last) * 1e-6)  # single precision tells it
+        first, last = (first, first + step) if high is None else (last - step, last)
     array = rescaled(chunk.array, (first, last), (out_low, out_high), kind)
     return chunk.with_array(array)
 

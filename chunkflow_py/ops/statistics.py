@@ -59,7 +59,7 @@ def statistics(chunk: Chunk) -> dict[str, Any]:
     finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     by_value = array.dtype.kind != "f" and high - low < 2**16
-    bins = None if by_value else Bins(low, high if high > low else low + 1, 1000)
+    bins = None if by_value else Bins(low, high if high > low else low + max(1, abs(low)), 1000)
     return {"channels": histogram_of(array, bins=bins, per_section=False).statistics()}
 
 

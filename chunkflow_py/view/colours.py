@@ -59,7 +59,7 @@ def value_range(array: NDArray[Any], kind: Kind) -> tuple[float, float]:
     if not (np.isfinite(low) and np.isfinite(high)):
         finite = array[np.isfinite(array)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    return low, high if high > low else low + 1
+    return low, high if high > low else low + max(1.0, abs(low) * 1e-6)
 
 
 def grey(array: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.uint8]:

@@ -88,6 +88,7 @@ def test_rescale_intensity_of_a_chunks_own_range():
     """Without a range it is that of the chunk; one value becomes the lowest."""
     assert values(rescale_intensity(row(10, 15, 20))) == [0, 128, 255]
     assert values(rescale_intensity(row(7, 7))) == [0, 0]
+    assert values(rescale_intensity(row(2**24, 2**24, dtype=np.float32))) == [0, 0]
     assert values(rescale_intensity(row(10, 20), high=5)) == [255, 255]
     assert values(rescale_intensity(row(10, 20), low=25)) == [0, 0]
     unit = rescale_intensity(row(0, 255), out_high=1, dtype="float32")

@@ -20,8 +20,9 @@ def test_of_an_image():
     assert abs(real["percentiles"]["95"] - np.percentile(array / 8, 95)) < 0.2
     (wide,) = statistics(Chunk(array.astype(np.uint32) * 100_000, kind="image"))["channels"]
     assert (wide["max"], wide["mean"]) == (2_300_000, 1_150_000)
-    (flat,) = statistics(Chunk(np.full((1, 1, 3), 0.25, np.float32)))["channels"]
-    assert (flat["std"], flat["percentiles"]["50"]) == (0, 0.25)
+    for value in (np.float32(0.25), np.float32(-1e20)):  # which is not changed by 1
+        (flat,) = statistics(Chunk(np.full((1, 1, 3), value)))["channels"]
+        assert (flat["std"], flat["percentiles"]["50"]) == (0, value)
 
 
 def test_of_a_segmentation(capsys):

@@ -91,6 +91,7 @@ def test_more_points_than_a_page_can_hold_are_cut_with_a_warning(server, caplog)
         (np.array([np.nan]), "logit", (0, 1)),
         (np.array([-3.0, np.nan, 4]), "logit", (-3, 4)),
         (np.array([4.0, 4.0]), "image", (4, 5)),
+        (np.full(2, 2**63, np.uint64), "image", (2**63, 2**63 * (1 + 1e-6))),
         (np.array([0.2]), "affinity", (0, 1)),
         (np.zeros(0), "image", (0, 1)),
     ],
@@ -103,4 +104,5 @@ def test_black_and_white_follow_kind_and_type(values, kind, limits):
     assert found == limits
     assert found[1] > found[0]
     ends = np.array([limits[0] - 1.0, limits[1] + 1.0, np.nan, np.inf])
+    assert not grey(values, limits)[values == limits[0]].any()
     assert grey(ends, limits).tolist() == [0, 255, 0, 255]
