@@ -146,6 +146,15 @@ class MovesFaces(Protocol):
     face_offsets: tuple[Zyx, Zyx]
 
 
+class LooksAtChunk(Protocol):
+    """A body of a transform whose result depends on all of the chunk; a function may say so, too.
+
+    What *cut_remedy* says against that is told when a chunk is a part of a volume.
+    """
+
+    cut_remedy: str | None
+
+
 @runtime_checkable
 class TurnsAxes(Protocol):
     """A body that changes the order of axes, those of the task's box included."""

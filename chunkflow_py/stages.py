@@ -17,6 +17,7 @@ A body may have any of the hooks of `chunkflow_py.hooks`; the pipeline looks for
 from __future__ import annotations
 
 import inspect
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
 
-    from chunkflow_py.chunk import Voxels
+    from chunkflow_py.chunk import Chunk, Voxels
 
 
 __all__ = [
@@ -46,6 +47,8 @@ __all__ = [
     "source",
     "transform",
 ]
+
+logger = logging.getLogger(__name__)
 
 Lane = Literal["read", "compute", "write"]
 _Body = TypeVar("_Body", bound="Callable[..., Any]")
@@ -239,12 +242,14 @@ def transform(function: Callable[..., Any]) -> StageCommand:
         except ValueError:  # compiled functions, such as NumPy's, do not tell
             wants_box = False
         source, target = params["input_name"], params["output_name"]
+        tell_of_cut = _cut_teller(name, body)
         named = list(outputs)
         named.remove(target)  # which is not made where the body names its chunks itself
         outputs = tuple(named) or outputs
 
         def call(task: Task) -> Task:
             chunk = task.chunk(source)
+            tell_of_cut(chunk)
             finish(task, body(chunk, bbox=task.bbox) if wants_box else body(chunk))
             return task
 
@@ -270,6 +275,21 @@ def transform(function: Callable[..., Any]) -> StageCommand:
     without_names.__module__ = function.__module__
     without_names.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
     return _decorate(without_names, make, (output_option(), input_option()))
+
+
+def _cut_teller(name: str, body: object) -> Callable[[Chunk], None]:
+    """Return what warns, once, of a chunk that is cut where the result depends on all of it."""
+    remedy = getattr(getattr(body, "func", body), "cut_remedy", None)
+    untold = [remedy] if remedy else []
+
+    def tell(chunk: Chunk) -> None:
+        if untold and chunk.bbox != chunk.domain:
+            logger.warning(
+                "%s looks at all of chunk %s, which is a part of %s: the result depends on how the "
+                "volume is cut into tasks; %s", name, chunk.bbox, chunk.domain, untold.pop(),
+            )  # fmt: skip
+
+    return tell
 
 
 def source(function: Callable[..., Any]) -> StageCommand:

@@ -105,6 +105,7 @@ class Equaliser:
     clip_limit: float = 0.01
     per_section: bool = True
     keeps_voxels: ClassVar[bool] = True
+    cut_remedy: ClassVar[str] = "normalize-contrast --levels and stretch-intensity do not"
 
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return *box* with a tile around it, inside of *domain*."""

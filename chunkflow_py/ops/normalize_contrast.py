@@ -95,6 +95,7 @@ class ContrastNormalizer:
 
     options: dict[str, Any]
     levels: SectionLevels | None = None
+    cut_remedy: str | None = "count the volume by compute-statistics, and give --levels"
     keeps_voxels: ClassVar[bool] = True
 
     @property
@@ -145,4 +146,4 @@ def command(levels: str | None, min_coverage: float, **options: Any) -> Contrast
     from chunkflow_py.intensity.levels import SectionLevels
 
     found = SectionLevels(levels, lower, upper, options["per_section"], min_coverage)
-    return ContrastNormalizer(options, found)
+    return ContrastNormalizer(options, found, None)

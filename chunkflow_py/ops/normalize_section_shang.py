@@ -72,6 +72,11 @@ def normalize_section_shang(
     return chunk.with_array(result)
 
 
+normalize_section_shang.cut_remedy = (  # type: ignore[attr-defined]
+    "count the volume by compute-statistics, and use normalize-contrast --levels"
+)
+
+
 def _check(low: float, high: float) -> None:
     if not low < high:
         msg = f"--nominalmin {low:g} must be below --nominalmax {high:g}"

@@ -94,6 +94,12 @@ class Rescaler:
 
     options: dict[str, Any]
 
+    @property
+    def cut_remedy(self) -> str | None:
+        """What to say where the range is that of the chunk."""
+        given = None not in (self.options["low"], self.options["high"])
+        return None if given else "say --low and --high"
+
     def voxels_from(self, read: Voxels) -> Voxels:
         """Return what is made of voxels like *read*."""
         return read._replace(dtype=self.options["dtype"] or read.dtype)

@@ -17,6 +17,7 @@ from chunkflow_py.ops.inverse import inverse
 from chunkflow_py.ops.mapto01 import mapto01
 from chunkflow_py.ops.normalize_section_shang import normalize_section_shang
 from chunkflow_py.ops.rescale_intensity import rescale_intensity
+from chunkflow_py.ops.save_h5 import save_h5
 from chunkflow_py.ops.stretch_intensity import stretch_intensity
 
 
@@ -168,3 +169,25 @@ def test_bad_options_end_with_2(words, said):
     result = CliRunner().invoke(cli, ["create-chunk", *words.split()])
     assert result.exit_code == 2
     assert said in result.output
+
+
+@pytest.mark.parametrize(
+    ("work", "remedy"),
+    [
+        ("normalize-contrast", "count the volume by compute-statistics, and give --levels"),
+        ("rescale-intensity --low 0", "say --low and --high"),
+        ("normalize-section-shang", "use normalize-contrast --levels"),
+        ("clahe", "stretch-intensity do not"),
+        ("rescale-intensity --low 0 --high 9", None),
+        ("stretch-intensity", None),
+    ],
+)
+def test_grey_values_that_depend_on_the_cut_are_told_of(tmp_path, caplog, work, remedy):
+    """Once, where chunks are parts of a volume, with what does not depend on it."""
+    save_h5(Chunk(np.arange(256, dtype=np.uint8).reshape(4, 8, 8)), tmp_path / "a.h5")
+    for cut, count in (("", 0), ("generate-tasks -z 4 8 8 -c 2 8 8 -s 0 0 0 ", remedy is not None)):
+        caplog.clear()
+        result = CliRunner().invoke(cli, f"{cut}load-h5 -f {tmp_path}/a.h5 {work}".split())
+        assert result.exit_code == 0, result.output
+        assert caplog.text.count("a part of 0-4_0-8_0-8: the result depends on how") == count
+        assert not count or remedy in caplog.text
