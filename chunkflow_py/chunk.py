@@ -27,12 +27,14 @@ class Voxels(NamedTuple):
         channels: number of channels.
         kind: what the voxels mean.
         has_channel_axis: whether a single channel has an axis of its own; several always have.
+        channel_names: one a channel, if known.
     """
 
     dtype: str
     channels: int
     kind: Kind | None
     has_channel_axis: bool = False
+    channel_names: tuple[str, ...] = ()
 
 
 class Chunk(NDArrayOperatorsMixin):

@@ -13,7 +13,7 @@ from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.blocking import fitting_block, shard_for_memory
 from chunkflow_py.volume.disk import check_leave_to_write
 from chunkflow_py.volume.location import Location
-from chunkflow_py.volume.new_volume import check_new
+from chunkflow_py.volume.new_volume import check_new, names_of, names_setting
 from chunkflow_py.volume.protocol import Opening, VolumeSpec
 
 if TYPE_CHECKING:
@@ -257,12 +257,8 @@ def kept_names(
         url: of the new volume; formats other than zarr have no place for names.
         format: of the new volume, where the address does not say it.
     """
-    known = tuple(getattr(model, "channel_names", ()))
-    if (Location.parse(url).format or format) != "zarr" or model is None:
-        return {}
-    if not known or len(known) != (model.channels or 1):
-        return {}
-    return {"channel_names": known if channels is None else [known[c] for c in channels]}
+    names = () if model is None else names_of(model, channels)
+    return names_setting(names, url, format)
 
 
 def _voxel_bytes(of: VolumeSpec | Volume) -> int:

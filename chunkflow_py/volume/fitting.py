@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import ChunkError
+from chunkflow_py.volume.new_volume import names_setting
 
 if TYPE_CHECKING:
     import numpy as np
 
     from chunkflow_py.chunk import Chunk, Kind, Voxels
-    from chunkflow_py.volume.protocol import Volume
+    from chunkflow_py.volume.protocol import Volume, VolumeSpec
 
 
 def fitted(chunk: Chunk, volume: Volume) -> Chunk:
@@ -68,3 +69,18 @@ def check_voxels(
             f"{channels or 1} of {dtype}; write to another volume, or change the line"
         )
         raise ChunkError(msg)
+
+
+def named(
+    voxels: Voxels | None, spec: VolumeSpec, url: str, format: str | None = None
+) -> dict[str, Any]:
+    """Return the setting of `create_volume` by which channels keep the names that are known.
+
+    Args:
+        voxels: that a line makes, if known.
+        spec: of the new volume.
+        url: of the new volume.
+        format: of the new volume, where the address does not say it.
+    """
+    names = () if voxels is None else voxels.channel_names
+    return names_setting(names if len(names) == (spec.channels or 1) else (), url, format)

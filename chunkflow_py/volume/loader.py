@@ -143,13 +143,15 @@ class VolumeLoader:
     def voxels(self) -> Voxels:
         """Return what the chunks will hold."""
         from chunkflow_py.chunk import Voxels
+        from chunkflow_py.volume.new_volume import names_of
 
         volume = self.volume
         count = volume.channels or 1
         if volume.channels is not None and self.channels is not None:
             count = len(self.channels)
         kind, has_axis = self.kind or volume.kind, volume.channels is not None
-        return Voxels(str(volume.dtype), count, kind, has_axis)
+        names = names_of(volume, self.channels)
+        return Voxels(str(volume.dtype), count, kind, has_axis, names)
 
     def known_voxel_size_nm(self) -> tuple[float, float, float]:
         """Return the voxel size of the chunks."""

@@ -50,6 +50,26 @@ def check_new(
     driver.check_new(spec, place, mip, dtype_known=dtype_known, **settings)
 
 
+def names_of(volume: Volume, channels: Sequence[int] | None = None) -> tuple[str, ...]:
+    """Return the names of channels of a volume, of those asked for; none where not all have one."""
+    known = tuple(getattr(volume, "channel_names", ()))
+    if len(known) != (volume.channels or 1):
+        return ()
+    return known if channels is None else tuple(known[channel] for channel in channels)
+
+
+def names_setting(names: Sequence[str], url: str, format: str | None) -> dict[str, Any]:
+    """Return the setting of `create_volume` for names of channels; only zarr has a place for them.
+
+    Args:
+        names: one a channel, or none.
+        url: of the new volume.
+        format: of the new volume, where the address does not say it.
+    """
+    is_zarr = (Location.parse(url).format or format) == "zarr"
+    return {"channel_names": tuple(names)} if names and is_zarr else {}
+
+
 def coarser_spec(spec: VolumeSpec) -> VolumeSpec:
     """Return what is true of the next coarser level."""
     z, y, x = (nm * f for nm, f in zip(spec.voxel_size_nm, spec.factor, strict=True))

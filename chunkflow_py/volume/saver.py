@@ -30,7 +30,7 @@ from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx, hull_of
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.blocking import fitting_block
 from chunkflow_py.volume.disk import check_leave_to_write, check_room
-from chunkflow_py.volume.fitting import check_voxels, fitted
+from chunkflow_py.volume.fitting import check_voxels, fitted, named
 from chunkflow_py.volume.levels import level_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.new_volume import (
@@ -380,8 +380,9 @@ class VolumeSaver:
 
     def _created(self, spec: VolumeSpec) -> Volume:
         check_added_level(spec, self.url, self.mip, self.format, self.opening)
+        creating = {**named(self._voxels, spec, self.url, self.format), **self.creating}
         volume = create_volume(
-            spec, self.url, self.mip, format=self.format, opening=self.opening, **self.creating
+            spec, self.url, self.mip, format=self.format, opening=self.opening, **creating
         )
         logger.info(
             "created %s: %s, %s, blocks of %s", self.url, spec.bounds, spec.dtype, spec.block_size
@@ -394,6 +395,5 @@ class VolumeSaver:
 
 def _check_touch(box: BoundingBox | None, bounds: BoundingBox, url: str) -> None:
     if box is not None and box.intersection(bounds).is_empty and not box.is_empty:
-        axes = "".join(AXES)
-        msg = f"{box} lies outside of {url}, whose bounds are {bounds} ({axes}, voxels)"
+        msg = f"{box} lies outside of {url}, whose bounds are {bounds} ({''.join(AXES)}, voxels)"
         raise GeometryError(msg)

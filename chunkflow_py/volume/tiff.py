@@ -253,8 +253,9 @@ def write_tiff(path: Path, chunk: Chunk, compression: str = "zlib") -> None:
         msg = f"chunk {chunk.bbox} holds no voxel, and TIFF has no empty images; save it as HDF5"
         raise ChunkError(msg)
     if compression == "jpeg" and (array.dtype != np.uint8 or chunk.kind == "segmentation"):
+        what = "labels" if chunk.kind == "segmentation" else f"{array.dtype} voxels"
         msg = (
-            f"jpeg holds uint8 images, not a {chunk.kind or 'chunk'} of {array.dtype}; "
+            f"jpeg holds uint8 images, but chunk {chunk.bbox} holds {what}; "
             "use --compression zlib, or --dtype uint8 for an image"
         )
         raise ChunkError(msg)

@@ -4,6 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
+from chunkflow_py.volume import open_volume
 
 
 def run(*words, code=0):
@@ -37,3 +38,16 @@ def test_bad_options(words, code, text, tmp_path, monkeypatch):
     assert text in output
     assert "Traceback" not in output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_names_of_channels_go_with_them(tmp_path, monkeypatch):
+    """Where a line keeps channels, a new zarr volume has their names; of chosen ones theirs."""
+    monkeypatch.chdir(tmp_path)
+    run("create-volume -v zarr://a -z 4 8 8 -c 2 -b 4 8 8 --data-type uint8 -s 1 1 1",
+        "--channel-names dapi,gfp")  # fmt: skip
+    run("load-volume -v a median-filter save-volume -v zarr://all")
+    run("load-volume -v a --channels 1 save-zarr -s plain --plain")
+    run("load-volume -v a channel-voting save-zarr -s labels")
+    names = {n: open_volume(n).channel_names for n in ("all", "plain", "labels")}
+    assert names == {"all": ("dapi", "gfp"), "plain": ("gfp",), "labels": ()}
+    run("load-volume -v a save-volume -v precomputed://other")

@@ -144,7 +144,7 @@ def test_wrong_files_are_told_apart(tmp_path):
     ("array", "kind", "compression", "message"),
     [
         (np.zeros((1, 16, 16), "uint16"), "image", "jpeg", "jpeg holds uint8 images"),
-        (np.zeros((1, 16, 16), "uint8"), "segmentation", "jpeg", "not a segmentation of uint8"),
+        (np.zeros((1, 16, 16), "uint8"), "segmentation", "jpeg", "holds labels; use"),
         (np.zeros((0, 16, 16), "uint8"), "image", "zlib", "holds no voxel"),
     ],
 )
