@@ -6,7 +6,8 @@ save-points -f points.h5
 A peak is above the threshold, and no voxel nearer than --min-distance along each axis is higher; of
 a flat top it is the middle. The threshold is a part of the map's full scale, not of the chunk's
 maximum. With tasks, each peak belongs to the task in whose box it lies; load a margin of three
-distances (--expand-margin-size auto), and the peaks of all tasks are those of the whole.
+distances (--expand-margin-size auto), and the peaks of all tasks are those of the whole, unless a
+flat top, such as of a saturated map, is larger than the distance: blur such a map before.
 """
 
 from __future__ import annotations

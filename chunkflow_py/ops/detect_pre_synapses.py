@@ -5,8 +5,8 @@ save-synapses -f tbars_found.h5
 
 A peak is above the threshold, and no voxel nearer than --min-distance along each axis is higher.
 With tasks, each T-bar belongs to the task in whose box it lies; load a margin of three distances
-(--expand-margin-size auto), and those of all tasks are those of the whole. A task without any gives
-None, which skip-none skips.
+(--expand-margin-size auto), and those of all tasks are those of the whole, unless a flat top of the
+map is larger than the distance. A task without any gives None, which skip-none skips.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
     from chunkflow_py.geometry import BoundingBox
     from chunkflow_py.task import Task
+
+logger = logging.getLogger(__name__)
 
 # In distances: to a top of equal height, to the end of that, and to what is higher than that end.
 REACH = 3
@@ -144,6 +147,7 @@ class PeakDetector:
     output_name: str
     min_distance: float
     threshold_rel: float
+    _told: bool = field(default=False, init=False, repr=False)
 
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
         """Return *box* with what decides on a peak in it."""
@@ -154,8 +158,21 @@ class PeakDetector:
         if task[self.input_name] is None:
             task[self.output_name] = None
             return task
-        points = detect_peaks(task.chunk(self.input_name), self.min_distance, self.threshold_rel)
+        chunk = task.chunk(self.input_name)
+        if task.bbox is not None:
+            self._check(chunk, task.bbox)
+        points = detect_peaks(chunk, self.min_distance, self.threshold_rel)
         task[self.output_name] = self.make(
             points if task.bbox is None else points.inside(task.bbox)
         )
         return task
+
+    def _check(self, chunk: Chunk, box: BoundingBox) -> None:
+        wanted = self.required_input(box, chunk.domain).intersection(chunk.domain)
+        if not self._told and not chunk.bbox.contains(wanted):
+            self._told = True
+            logger.warning(
+                "peaks in %s depend on %s, but the chunk is %s: those near its faces may be found "
+                "twice or not at all; load it with --expand-margin-size auto",
+                box, wanted, chunk.bbox,
+            )  # fmt: skip

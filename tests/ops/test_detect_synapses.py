@@ -85,3 +85,10 @@ def test_nothing_to_find():
     for items in ({"chunk": None, "syns": 1}, {"chunk": flat, "syns": None}):
         assert PostDetector()(Task(items=items))["syns"] is None
     run("create-chunk -s 4 4 4 plugin -f detect-points -o p --min-distance 2")
+
+
+def test_a_missing_margin_is_told_of_once(file, caplog):
+    """With one the faces of tasks decide nothing; without, peaks near them are doubtful."""
+    for line, count in ((file, 0), (file.replace(" --expand-margin-size auto", ""), 1)):
+        run(f"{line} detect-points --min-distance 3")
+        assert caplog.text.count("may be found twice or not at all") == count
