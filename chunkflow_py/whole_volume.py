@@ -174,7 +174,8 @@ class Conversion:
         stored = f"{skipper.count} of {total} stored already"
         if skipper.count == total:
             stored = f"all {total} stored already"
-        logger.info("%s: %d tasks written, %s", without_secrets(self.target), output.count, stored)
+        written = f"{output.count} {'task' if output.count == 1 else 'tasks'} written"
+        logger.info("%s: %s, %s", without_secrets(self.target), written, stored)
 
     def _target(self, spec: VolumeSpec, source: Volume, *, create: bool) -> Volume | None:
         first, second = Location.parse(self.source), Location.parse(self.target)

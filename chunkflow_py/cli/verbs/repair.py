@@ -28,6 +28,6 @@ def command(run: str) -> Callable[[], None]:
 
         count = repair_run(home := RunHome.parse(run))
         where = home.spec.queue or "whoever runs the same chunkflow run --on dask://… again"
-        click.echo(f"sent {count} tasks again to {where}")
+        click.echo(f"sent {count} {'task' if count == 1 else 'tasks'} again to {where}")
 
     return act

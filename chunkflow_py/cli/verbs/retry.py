@@ -33,6 +33,6 @@ def command(run: str, failed: bool) -> Callable[[], None]:
 
         count = retry_run(home := RunHome.parse(run))
         where = home.spec.queue or "whoever runs the same chunkflow run --on dask://… again"
-        click.echo(f"sent {count} tasks again to {where}")
+        click.echo(f"sent {count} {'task' if count == 1 else 'tasks'} again to {where}")
 
     return act
