@@ -131,7 +131,7 @@ def perform(order: Order, number: int) -> None:
             ended, is_alone = line.perform(number)
             break
     if ended.fault is not None:
-        raise NotEndedError(_left(order, line, attempt, ended.fault, number, is_alone=is_alone))
+        raise NotEndedError(_left(order, line, attempt, ended, ended.fault, is_alone=is_alone))
     record = Record(
         number,
         line.plan.text(number),
@@ -152,15 +152,15 @@ def perform(order: Order, number: int) -> None:
 
 
 def _left(
-    order: Order, line: _Line, attempt: str, fault: Fault, number: int, *, is_alone: bool
+    order: Order, line: _Line, attempt: str, ended: Ended, fault: Fault, *, is_alone: bool
 ) -> Left:
     """Count a failure, unless it is this machine's, and return what the client is told."""
     name = process_name()
     if fault.kind == "resource":
         return Left("short", fault, name, order.caps.delay_s, is_alone)
-    failure = Failure(
-        number, line.plan.text(number), attempt, name, fault.kind, fault.reason, fault.traceback
-    )
+    who = ended.number, line.plan.text(ended.number), attempt, name
+    why = fault.kind, fault.reason, fault.traceback
+    failure = Failure(*who, *why, seconds=sum(ended.seconds.values()))
     record, delay_s = settle_failure(line.ledger, failure, order.caps, line.spec)
     return Left("dead" if record else "failed", fault, name, delay_s, is_alone)
 
@@ -313,7 +313,8 @@ class _Line(Listener):
                 _check_process()
                 taken_s = 0.0 if task.begun is None else monotonic() - task.begun
                 if self._limit_s is not None and taken_s > self._limit_s:
-                    return Ended(slot, number, "failed", None, self._cut(task)), True
+                    seconds = {task.operator: taken_s}
+                    return Ended(slot, number, "failed", None, self._cut(task), seconds), True
             return task.ended.result()
         finally:
             with self._changing:

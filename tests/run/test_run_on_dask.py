@@ -273,6 +273,7 @@ def test_task_that_raises(tmp_path, raw, cluster):
     failures = [f for f in home.ledger("work").failures() if f.box == BOXES[3]]
     assert len(failures) == 3
     assert all('raise ValueError("this box is poison")' in f.traceback for f in failures)
+    assert all(f.seconds > 0 for f in failures)
     assert not home.is_closed("work")
     assert carried_out(home, cluster)[0] == 1  # nothing is left to do
     assert begun(tmp_path, BOXES[3]) == 3
@@ -288,6 +289,7 @@ def test_task_that_hangs(tmp_path, raw, cluster):
     assert [f.box for f in failures] == [BOXES[1]]
     assert "took longer than 2 s in operator plugin" in failures[0].reason
     assert "time.sleep(3600)" in failures[0].traceback
+    assert failures[0].seconds > 2
 
 
 def test_shortage_is_no_fault_of_a_task(tmp_path, raw, cluster):
