@@ -28,6 +28,7 @@ from chunkflow_py.errors import OptionError
 from chunkflow_py.failpoints import reached
 from chunkflow_py.pipeline import Listener
 from chunkflow_py.run.child import THREADS, ChildLease, Ended, Feed, ended_of, profile_of
+from chunkflow_py.run.dask_versions import check_here
 from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.outcome import Fault, fault_of
 from chunkflow_py.run.record import Failure, Record
@@ -61,6 +62,7 @@ class Order:
         allow_code: whether the line may run code that is not part of this package.
         threads: for libraries that ask the environment; ``None``: as it is.
         ahead: how far lanes may work ahead.
+        versions: of what must be the same here as with the client.
     """
 
     run: str
@@ -71,6 +73,7 @@ class Order:
     allow_code: bool = True
     threads: int | None = None
     ahead: int | None = None
+    versions: tuple[tuple[str, str], ...] = ()
 
 
 class Left(NamedTuple):
@@ -278,6 +281,7 @@ class _Line(Listener):
 
     def __init__(self, order: Order) -> None:
         """Make the line, enter its operators, and compare the profile."""
+        check_here(order.versions)
         if order.threads is not None:
             os.environ.update(dict.fromkeys(THREADS, str(order.threads)))
         self._home, self._limit_s = RunHome.parse(order.run), order.task_limit_s

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,12 @@ from chunkflow_py.cli.main import main
 from chunkflow_py.cli.run_lines import worker_line
 from chunkflow_py.errors import OptionError
 from chunkflow_py.run import on_dask
+from chunkflow_py.run.dask_versions import versions_here
+from chunkflow_py.run.dask_worker import NotEndedError, Order, perform, release
 from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.limits import Limits
 from chunkflow_py.run.on_dask import run_on_dask
+from chunkflow_py.run.returns import Caps
 from chunkflow_py.run.stage_line import StageLine
 from chunkflow_py.run.submit import submit
 from chunkflow_py.run.supervisor import Settings
@@ -344,6 +348,19 @@ def test_other_versions_are_refused(tmp_path, raw, cluster, monkeypatch):
     with pytest.raises(OptionError, match=r"worker tcp://.* this machine 2020\.1\.0"):
         carried_out(home, cluster)
     assert not records(home)
+
+
+def test_other_versions_of_a_worker_that_joins_later(tmp_path, raw):
+    """It was not there to be asked, so it looks for itself: it refuses its first task."""
+    home = submitted(tmp_path, words(raw, plugin(tmp_path), out=tmp_path / "a.zarr"))
+    same, *others = versions_here()
+    order = Order(home.address, "work", worker_line, Caps(), versions=(same, ("dask", "2020.1.0")))
+    with pytest.raises(NotEndedError, match="it has dask .*, and who .* 2020.1.0") as said:
+        perform(order, 0)
+    assert said.value.left.how == "refused", "which ends the run"
+    perform(replace(order, versions=(same, *others)), 0)
+    release(order.run)
+    assert len(records(home)) == 1
 
 
 def test_no_scheduler(tmp_path, raw, monkeypatch):
