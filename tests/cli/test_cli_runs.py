@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -258,6 +259,25 @@ def test_another_line_at_the_same_place_is_refused():
     say(f"submit --run r {LINE} threshold -t 100 {SAVE} mask.zarr")
     told = say(f"submit --run r {LINE} threshold -t 90 {SAVE} mask.zarr", code=2)
     assert "threshold --threshold is 90.0, not 100.0" in told
+
+
+def test_tasks_that_would_go_elsewhere_are_refused():
+    """A run sends its tasks by itself: an own queue or file of the source is no part of it."""
+    for option, place in (("--queue-name", "sqlite://q.sqlite"), ("--file-path", "boxes.npy")):
+        line = f"{TASKS} {option} {place} load-zarr --store image.zarr threshold {SAVE} a.zarr"
+        said = say(f"submit --run r {line}", code=2)
+        assert f"leave {option} out, and say the queue with submit --queue" in said
+        assert not Path("r").exists()
+
+
+@pytest.mark.parametrize("verb", ["submit", "run --on local:1", "work", "repair", "retry --failed"])
+def test_what_acts_on_a_run_takes_no_dry_run(verb):
+    """It would be done all the same, and others would see it."""
+    line = f"{LINE} threshold {SAVE} a.zarr"
+    rest = f"--run r {line}" if verb.startswith(("submit", "run")) else "r"
+    assert "--dry-run leaves out commands that save" in say(f"--dry-run {verb} {rest}", code=2)
+    assert not Path("r").exists()
+    assert not Path("a.zarr").exists()
 
 
 def test_an_address_of_another_run_is_refused():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.cli.failed import worker_fails_in_order
-from chunkflow_py.cli.verbs import line_verb
+from chunkflow_py.cli.verbs import line_verb, refuse_dry_run
 from chunkflow_py.cli.working import working_from, working_options
 from chunkflow_py.errors import OptionError
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 @working_options()  # fmt: skip
 def command(place: str, run: str | None, **options: Any) -> Callable[[Sequence[Part]], None]:
     """Check the options; all is done when the whole line has been read."""
+    refuse_dry_run()
     kind, _, rest = place.partition(":")
     if kind == "local" and rest.isdecimal() and int(rest):
         options["processes"] = int(rest)
