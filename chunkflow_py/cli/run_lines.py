@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from chunkflow_py.cli.line import check_source_first, operators_of, read_line
 from chunkflow_py.cli.verbs import Verb
 from chunkflow_py.errors import OptionError
-from chunkflow_py.run.stage_line import StageLine, worker_pipeline
+from chunkflow_py.run.stage_line import StageLine, check_outputs_there, worker_pipeline
 from chunkflow_py.run.worker import LineOfStage, enter_folder
 from chunkflow_py.stages import Operator, Source
 from chunkflow_py.task_source import TaskGenerator
@@ -121,6 +121,7 @@ def worker_line(line: LineOfStage, feed: Feed) -> Pipeline:
     feed.boxes = line.plan.boxes
     pipeline = worker_pipeline(operators, Source("work", feed), line.ahead)
     pipeline.check()
+    check_outputs_there(operators)
     return pipeline
 
 

@@ -8,12 +8,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import ChunkflowError, OptionError
 from chunkflow_py.failpoints import removed
@@ -69,7 +69,8 @@ def line_of_stage(
     """Fetch the files of a stage and return its line.
 
     Raises:
-        OptionError: the stage runs code, and that is not allowed; or a file is damaged.
+        OptionError: the stage runs code, and that is not allowed; a file is damaged; or the
+            folder is not on this machine in which paths of the line begin.
     """
     if stage.code and not allow_code:
         msg = (
@@ -77,6 +78,7 @@ def line_of_stage(
             "refuses; leave it out, or use a built-in network"
         )
         raise OptionError(msg)
+    _check_folder(home.spec.folder, stage)
     words = list(stage.words)
     for file in stage.files:
         path = str(home.fetch(file))
@@ -85,12 +87,39 @@ def line_of_stage(
     return LineOfStage(tuple(words), stage.mip, plan, folder, ahead, allow_code)
 
 
+def _check_folder(folder: str, stage: Stage) -> None:
+    """Refuse a stage whose relative paths would lead elsewhere on this machine.
+
+    Raises:
+        OptionError: names the folder and a path.
+    """
+    if _is_here(folder):
+        return
+    places = (place for _, options in stage.options for place in _places(options))
+    below = next((each for each in places if each.startswith(f"file://{folder.rstrip('/')}/")), "")
+    if below:
+        msg = (
+            f"stage {stage.name} uses {below.removeprefix('file://')}, and this machine has no "
+            f"folder {folder}: mount it, or submit the line with a file system that machines "
+            "share, or a bucket"
+        )
+        raise OptionError(msg)
+
+
+def _places(options: dict[str, Any]) -> Iterable[str]:
+    return (*options.get("reads", ()), *options.get("writes", ()))
+
+
 def enter_folder(folder: str) -> None:
     """Go to the folder in which the line was typed, if it is on this machine."""
-    if os.access(folder, os.X_OK) and os.path.isdir(folder):  # noqa: PTH112 is_dir may raise
+    if _is_here(folder):
         os.chdir(folder)
     else:
         logger.info("%s cannot be entered here; relative paths begin in %s", folder, Path.cwd())
+
+
+def _is_here(folder: str) -> bool:
+    return os.access(folder, os.X_OK) and os.path.isdir(folder)  # noqa: PTH112 is_dir may raise
 
 
 @dataclass(frozen=True)

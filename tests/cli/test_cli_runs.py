@@ -394,6 +394,33 @@ def test_a_relative_path_is_another_one_in_another_folder(folder, monkeypatch):
     assert list(RunHome("t").spec.reused) == ["threshold"]
 
 
+def test_a_machine_without_the_folder_writes_nowhere_else(folder, monkeypatch):
+    """Relative paths would lead to another folder there, and be recorded: the worker refuses."""
+    (there := folder / "there").mkdir()
+    monkeypatch.chdir(there)
+    say(f"--quiet {IMAGE} {SAVE} image.zarr")
+    say(f"submit --run {folder}/r {LINE} threshold {SAVE} mask.zarr")
+    monkeypatch.chdir(folder)
+    there.rename(folder / "elsewhere")
+    said = say("work r", code=2)
+    assert f"uses {there}/image.zarr" in said
+    assert f"this machine has no folder {there}" in said
+    assert not Path("mask.zarr").exists()
+
+
+def test_an_output_that_is_gone_is_not_made_by_workers(folder):
+    """It may be on a file system that is not mounted; the same line makes it again."""
+    line = f"submit --run r {LINE} threshold {SAVE} {folder}/shared/mask.zarr"
+    say(line)
+    (folder / "shared").rename(folder / "unmounted")
+    said = say("work r", code=2)
+    assert f"{folder}/shared/mask.zarr, which was made with the run and is not on this" in said
+    assert not (folder / "shared").exists()
+    say(line)
+    work("work r")
+    say("verify r")
+
+
 def test_one_place_is_the_same_however_it_is_spelled(folder):
     """A line is the same run again with other spellings of its paths; another format is not."""
     address = f"--run {folder}/r --queue sqlite://tasks.sqlite"
