@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from rigs.command_line import IMAGE, LINE, SAVE, TASKS, say
 
 from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.run import worker as worker_module
 from chunkflow_py.run.home import RunHome
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
@@ -111,6 +113,28 @@ def test_a_worker_between_two_stages_says_that_work_is_left(number, worker):
     assert home.store.get("stages/two/sending") == claim
     home.store.delete("stages/two/sending")
     assert worker().wait(60) == 0
+
+
+def test_tasks_that_a_dead_worker_did_not_send_are_sent_by_another(monkeypatch):
+    """Whatever its clock says, who is not heard of is dead, and who is heard of is not."""
+    second = f"{TASKS} load-zarr --store mask.zarr threshold {SAVE} twice.zarr"
+    say(f"submit --run r --stage mask {LINE} threshold {SAVE} mask.zarr then --stage two {second}")
+    home = RunHome("r")
+    queue = open_queue(home.spec.queue)
+    monkeypatch.setattr(worker_module, "_LOOK_S", 0.05)
+    monkeypatch.setattr(worker_module, "_SILENT_S", 1.5)
+    home.store.put("stages/two/sending", json.dumps({"since": time.time() + 9999}).encode())
+    began = time.monotonic()
+    monkeypatch.setattr(worker_module, "_RENEW_S", 0.1)
+    with worker_module._renewed(home, "stages/two/sending"):
+        other = threading.Thread(target=worker_module._open_stage, args=(home, queue, "two"))
+        other.start()
+        time.sleep(2.5)
+        assert not home.is_sent("two"), "somebody is about to"
+    other.join(30)
+    assert home.is_sent("two")
+    assert time.monotonic() - began < 30
+    queue.close()
 
 
 @pytest.mark.parametrize(("verb", "code"), [("submit", 143), ("run --on local:1", 75)])
