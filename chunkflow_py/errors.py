@@ -26,8 +26,11 @@ units; then what to change and the nearest value that works.
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import contextmanager
+from importlib.util import find_spec
+from traceback import walk_tb
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,6 +42,9 @@ _SECRETS = (
     re.compile(r"(?<=://)[^\s/?#@]*@"),
     re.compile(r"(?<=\w)[?#](?=[^\s?#]*(?:[Ss]ig|[Tt]oken|[Kk]ey|[Cc]redential))[^\s|;,]+"),
 )
+
+
+PLUGIN_MODULE = "chunkflow_plugin_"  # so begin the names of modules that plugins are loaded as
 
 
 class ChunkflowError(Exception):
@@ -140,7 +146,17 @@ class OperatorError(ChunkflowError, RuntimeError):
             what = f"there is not enough memory{why}; make the chunk or the tasks smaller"
         elif not isinstance(cause, ChunkflowError):
             what = f"{type(cause).__name__}: {what}" if what else type(cause).__name__
+            what += _place_in_plugin(cause)
         super().__init__(f"{operator} failed{where}: {what}")
+
+
+def _place_in_plugin(cause: BaseException) -> str:
+    """Return where in the file of a plugin an error has come from, if it has."""
+    said = ""
+    for frame, line in walk_tb(cause.__traceback__):
+        if frame.f_globals.get("__name__", "").startswith(PLUGIN_MODULE):
+            said = f" ({frame.f_code.co_filename.rpartition(os.sep)[2]}, line {line})"
+    return said
 
 
 @contextmanager
@@ -162,3 +178,20 @@ def needs_extra(extra: str, purpose: str) -> Iterator[None]:
             f"pip install 'chunkflow_py[{extra}]'"
         )
         raise MissingExtraError(msg) from error
+
+
+def check_extra(extra: str, purpose: str, *modules: str) -> None:
+    """Find out whether optional libraries are there, before the first task; imports none of them.
+
+    Args:
+        extra: name of the extra of this package that holds them.
+        purpose: what needs them, see `needs_extra`.
+        modules: names by which they are imported, without a dot.
+
+    Raises:
+        MissingExtraError: one of them is not installed.
+    """
+    with needs_extra(extra, purpose):
+        for module in modules:
+            if find_spec(module) is None:
+                raise ModuleNotFoundError(name=module)

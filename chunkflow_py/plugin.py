@@ -17,7 +17,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.errors import ChunkError, OptionError
+from chunkflow_py.errors import PLUGIN_MODULE, ChunkError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -73,7 +73,7 @@ def load_file(path: Path) -> ModuleType:
     Raises:
         OptionError: the file fails.
     """
-    name = f"chunkflow_plugin_{path.stem.replace('-', '_')}"
+    name = f"{PLUGIN_MODULE}{path.stem.replace('-', '_')}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         msg = f"plugin {path} is not a Python file"

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from chunkflow_py.cli.line import check_source_first, operators_of, read_line
 from chunkflow_py.cli.verbs import Verb
 from chunkflow_py.errors import OptionError
-from chunkflow_py.run.stage_line import StageLine, worker_pipeline
+from chunkflow_py.run.stage_line import StageLine, check_outputs_there, worker_pipeline
 from chunkflow_py.run.worker import LineOfStage, enter_folder
 from chunkflow_py.stages import Operator, Source
+from chunkflow_py.task_source import TaskGenerator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,6 +59,7 @@ def stage_lines(
             )
             raise OptionError(msg)
         check_source_first(stages)
+        _check_tasks_stay(stages[0])
         operators = tuple(operators_of(stages))
         if not operators:
             msg = (
@@ -78,6 +80,24 @@ def stage_lines(
             )
         )
     return lines
+
+
+def _check_tasks_stay(source: Source) -> None:
+    """Refuse a source that is to hand its tasks over, which is what a run does.
+
+    Raises:
+        OptionError: names the option.
+    """
+    body = source.body
+    if not isinstance(body, TaskGenerator):
+        return
+    for option, place in (("--queue-name", body.queue_name), ("--file-path", body.file_path)):
+        if place:
+            msg = (
+                f"{source.name} {option} {place} would hand the tasks over, which a run does by "
+                f"itself; leave {option} out, and say the queue with submit --queue"
+            )
+            raise OptionError(msg)
 
 
 def _name(operators: Sequence[Operator], taken: set[str]) -> str:
@@ -104,6 +124,7 @@ def worker_line(line: LineOfStage, feed: Feed) -> Pipeline:
     feed.boxes = line.plan.boxes
     pipeline = worker_pipeline(operators, Source("work", feed), line.ahead)
     pipeline.check()
+    check_outputs_there(operators)
     return pipeline
 
 

@@ -164,7 +164,7 @@ class States:
         """Return what there is to say of all tasks together at *now*, seconds since 1970."""
         parts = [header.sums for header in self.headers.values()]
         parts += [Sums.of(record) for record in self.records.values()]
-        parts.append(Sums(failures=len(self.failures)))
+        parts += [Sums.of_failure(failure) for failure in self.failures]
         return LedgerCounts.of(parts, now)
 
     def changes(self, since: int) -> tuple[bool, bytes]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.errors import ChunkError, needs_extra
+from chunkflow_py.errors import ChunkError, check_extra, needs_extra
 from chunkflow_py.params import input_option, output_option
 from chunkflow_py.stages import operator
 
@@ -118,4 +118,5 @@ def command(
     input_name: str, synapses_name: str, output_name: str, img_threshold: float, radius: int
 ) -> Adjuster:
     """Take threshold and radius."""
+    check_extra("segmentation", "adjust-pre", "scipy")
     return Adjuster(input_name, synapses_name, output_name, img_threshold, radius)

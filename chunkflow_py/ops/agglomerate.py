@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.errors import OptionError, needs_extra
+from chunkflow_py.errors import OptionError, check_extra
 from chunkflow_py.label_options import numbering_from, numbering_options
 from chunkflow_py.params import Decorator, ItemName, input_option, output_option
 from chunkflow_py.segmentation import MEAN_AFFINITY, score_code
@@ -91,15 +91,6 @@ class Agglomerator:
         """What it runs that is not part of this package, in words."""
         return score_code(self.settings)
 
-    def __enter__(self) -> Agglomerator:
-        """Find out that the libraries are there before a network has run for hours."""
-        with needs_extra("segmentation", "agglomerate"):
-            import waterz  # noqa: F401
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is held."""
-
     def __call__(self, task: Task) -> Task:
         """Make the segmentation."""
         settings = dict(self.settings)
@@ -139,6 +130,8 @@ def command(
     """Check the thresholds."""
     from chunkflow_py.segmentation.agglomerate import check_affinity_thresholds, check_threshold
 
+    seeds = ("cc3d", "scipy", "skimage") if fragments == "seeded" else ()
+    check_extra("segmentation", "agglomerate", "waterz", *seeds)
     check_affinity_thresholds(settings["aff_threshold_low"], settings["aff_threshold_high"])
     check_threshold(settings["threshold"], settings["scoring_function"])
     if fragments_name and fragments == "seeded":

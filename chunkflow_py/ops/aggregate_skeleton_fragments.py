@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.errors import OptionError
+from chunkflow_py.errors import OptionError, check_extra
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def command(
     from chunkflow_py.segmentation.skeletonize import SkeletonAggregator
     from chunkflow_py.volume.location import Location
 
+    check_extra("skeleton", "aggregate-skeleton-fragments", "kimimaro")
     if prefix is not None and not prefix.rstrip(":").isdecimal():
         msg = f"--prefix {prefix} is not how an id begins; give digits, such as 12"
         raise OptionError(msg)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from chunkflow_py.errors import ChunkError, needs_extra
+from chunkflow_py.errors import ChunkError, check_extra, needs_extra
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.params import zyx_option
 from chunkflow_py.stages import transform
@@ -126,4 +126,5 @@ class Equaliser:
               help="Sections (z) by themselves, or in 3D.")  # fmt: skip
 def command(**options: Any) -> Equaliser:
     """Take tiles and limit."""
+    check_extra("segmentation", "clahe", "skimage")
     return Equaliser(**options)

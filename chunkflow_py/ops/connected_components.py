@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from chunkflow_py.errors import needs_extra
+from chunkflow_py.errors import check_extra, needs_extra
 from chunkflow_py.label_options import connectivity_option, numbering_from, numbering_options
 from chunkflow_py.stages import transform
 
@@ -100,4 +100,5 @@ class Labeller:
 @numbering_options()
 def command(threshold: float | None, connectivity: str, **options: Any) -> Labeller:
     """Take threshold and connectivity."""
+    check_extra("segmentation", "connected-components", "cc3d")
     return Labeller(threshold, connectivity, numbering_from(options))

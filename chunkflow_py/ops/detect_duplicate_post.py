@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.errors import check_extra
 from chunkflow_py.params import ItemName, input_option, output_option
 from chunkflow_py.stages import operator
 
@@ -124,4 +125,5 @@ def command(
     **options: Any,
 ) -> DuplicateRemover:
     """Take the distances."""
+    check_extra("segmentation", "detect-duplicate-post", "scipy")
     return DuplicateRemover(input_name, synapses_name, output_name, duplicates_name, options)

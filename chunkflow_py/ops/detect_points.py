@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.errors import check_extra
 from chunkflow_py.params import input_option, output_option
 from chunkflow_py.stages import operator
 
@@ -68,4 +69,5 @@ def command(
     """Take distance and threshold."""
     from chunkflow_py.segmentation.peaks import PeakDetector
 
+    check_extra("segmentation", "detect-points", "scipy")
     return PeakDetector(lambda points: points, input_name, output_name, min_distance, threshold_rel)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.errors import check_extra
 from chunkflow_py.params import input_option, output_option
 from chunkflow_py.stages import operator
 
@@ -102,4 +103,5 @@ class PostDetector:
               help="Points of a T-bar at most.")  # fmt: skip
 def command(input_name: str, synapses_name: str, output_name: str, **options: Any) -> PostDetector:
     """Take distances and threshold."""
+    check_extra("segmentation", "detect-post-synapses", "scipy")
     return PostDetector(input_name, synapses_name, output_name, options)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.errors import check_extra
 from chunkflow_py.params import input_option, output_option
 from chunkflow_py.stages import operator
 
@@ -80,4 +81,5 @@ def command(
     """Take distance and threshold."""
     from chunkflow_py.segmentation.peaks import PeakDetector
 
+    check_extra("segmentation", "detect-pre-synapses", "scipy")
     return PeakDetector(_synapses, input_name, output_name, min_distance, threshold_rel)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.errors import OptionError, needs_extra
+from chunkflow_py.errors import OptionError, check_extra, needs_extra
 from chunkflow_py.params import BBOX, input_option, is_dry_run, output_option
 from chunkflow_py.scoring_options import scoring_options
 from chunkflow_py.stages import operator
@@ -114,6 +114,8 @@ def command(
                     f"volume's; leave out {option} or --table-path"
                 )
                 raise OptionError(msg)
+    if options["relabel"]:
+        check_extra("segmentation", "evaluate-segmentation --relabel", "cc3d", "scipy")
     names = (segmentation_name, groundtruth_name, output)
     if is_dry_run():
         path = table_path = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chunkflow_py.errors import needs_extra
+from chunkflow_py.errors import check_extra, needs_extra
 from chunkflow_py.stages import makes, transform
 
 if TYPE_CHECKING:
@@ -46,4 +46,5 @@ def fill_segmentation_holes(chunk: Chunk) -> Chunk:
 @transform
 def command() -> Callable[[Chunk], Chunk]:
     """There is nothing to choose."""
+    check_extra("segmentation", "fill-segmentation-holes", "cc3d")
     return fill_segmentation_holes

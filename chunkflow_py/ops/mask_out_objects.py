@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.errors import needs_extra
+from chunkflow_py.errors import check_extra, needs_extra
 from chunkflow_py.stages import transform
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class ObjectMasker:
               help="Keep these: 34,56,78, or a JSON file of a list.  [default: all]")  # fmt: skip
 def command(dust_size_threshold: int | None, selected_obj_ids: str | None) -> ObjectMasker:
     """Check the list; a file is read when the line has been accepted."""
+    check_extra("segmentation", "mask-out-objects", "fastremap")
     if selected_obj_ids is not None and not selected_obj_ids.endswith(".json"):
         from chunkflow_py.segmentation.objects import ids_of_text
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from chunkflow_py.errors import ChunkError, OptionError
+from chunkflow_py.errors import ChunkError, OptionError, check_extra
 from chunkflow_py.geometry import Zyx
 from chunkflow_py.params import zyx_option
 from chunkflow_py.stages import transform
@@ -89,4 +89,5 @@ def command(size: Zyx, mode: Mode) -> HaloFilter:
     """Take the neighbourhood."""
     from chunkflow_py.halo_filter import HaloFilter
 
+    check_extra("segmentation", "median-filter", "scipy")
     return HaloFilter(partial(median_filter, size=size, mode=mode), size // 2, "median-filter")

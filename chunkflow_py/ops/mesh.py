@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from chunkflow_py.errors import OptionError
+from chunkflow_py.errors import OptionError, check_extra
 from chunkflow_py.params import NUMBERS, floats_option, input_option
 from chunkflow_py.stages import operator
 
@@ -131,14 +131,16 @@ def command(
 
     if shard:
         msg = (
-            "--shard would pack the fragments of a task into a file that only igneous reads, by "
-            "its package mapbuffer; leave it out, and let mesh-manifest --multires make one file "
-            "of each object, in several levels of detail"
+            "--shard would make files that only igneous reads, by its package mapbuffer; leave it "
+            "out, and let mesh-manifest --multires make one of each object, in levels of detail"
         )
         raise OptionError(msg)
     if manifest and output_format != "precomputed":
         msg = f"--manifest lists fragments of --output-format precomputed, not of {output_format}"
         raise OptionError(msg)
+    check_extra("mesh", "mesh", "zmesh")
+    if settings["dust_threshold"]:
+        check_extra("segmentation", "mesh --dust-threshold", "fastremap")
     line_mip = (ctx.parent.params.get("mip") if ctx.parent else None) or 0
     settings["skip_ids"] = skip_ids or ()
     place = Location.parse(output_path).store_url

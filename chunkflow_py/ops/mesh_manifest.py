@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.errors import OptionError
+from chunkflow_py.errors import OptionError, check_extra
 from chunkflow_py.params import environment_number
 from chunkflow_py.stages import source
 
@@ -84,6 +84,9 @@ def command(
     """Find out which tasks there are; the volume is opened later."""
     from chunkflow_py.volume.location import Location
 
+    if multires:
+        check_extra("precomputed", "mesh-manifest --multires", "DracoPy")
+        check_extra("mesh", "mesh-manifest --multires", "zmesh")
     if disbatch:
         if prefix is not None:
             msg = f"--prefix {prefix} and --disbatch both say which task to do; give one"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.errors import check_extra
 from chunkflow_py.params import ItemNames
 from chunkflow_py.stages import operator
 
@@ -110,5 +111,6 @@ def command(inputs: tuple[str, ...], output_path: str, width: int) -> PreviewSav
     """Take names and place."""
     from chunkflow_py.task_files import ItemSaver, TaskFiles
 
+    check_extra("image", "preview", "PIL")
     files = TaskFiles(output_path, ".png", (".png",), "--output-path")
     return PreviewSaver(inputs, ItemSaver(files, inputs[0], bytes, bytes), width)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.errors import needs_extra
+from chunkflow_py.errors import check_extra
 from chunkflow_py.label_options import place_of
 from chunkflow_py.params import input_option, output_option
 from chunkflow_py.stages import operator
@@ -68,9 +68,7 @@ class Relabeller:
         return read._replace(dtype="uint64", kind="segmentation")
 
     def __enter__(self) -> Relabeller:
-        """Find out that the library is there."""
-        with needs_extra("segmentation", "relabel"):
-            import fastremap  # noqa: F401
+        """Read the table with the first task."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -99,4 +97,5 @@ class Relabeller:
 @access_options()
 def command(table_path: str, input_name: str, output_name: str, **options: Any) -> Relabeller:
     """Take the place of the table."""
+    check_extra("segmentation", "relabel", "fastremap")
     return Relabeller(table_path, input_name, output_name, access_from(options))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.errors import check_extra
 from chunkflow_py.params import input_option
 from chunkflow_py.stages import operator
 
@@ -68,6 +69,7 @@ def command(input_name: str, file_name: str | None, dtype: str | None, encoding:
     from chunkflow_py.volume.file_name import FileName
     from chunkflow_py.volume.single_file import FileSaver
 
+    check_extra("image", "save-nrrd", "nrrd")
     write = partial(_write, dtype=dtype, encoding=encoding)
     return FileSaver(FileName(file_name or "", (".nrrd",)), write, input_name)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.errors import check_extra
 from chunkflow_py.params import NUMBERS, floats_option, input_option, is_dry_run, output_option
 from chunkflow_py.stages import operator
 
@@ -114,6 +115,7 @@ def command(
     from chunkflow_py.segmentation.skeletonize import SkeletonFragments, Skeletonizer
     from chunkflow_py.volume.location import Location
 
+    check_extra("skeleton", "skeletonize", "kimimaro")
     settings["voxel_size_nm"] = voxel_size
     if output_path is None or is_dry_run():
         return Skeletonizer(input_name, output_name, settings)

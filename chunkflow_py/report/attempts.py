@@ -36,6 +36,8 @@ class Attempts:
 
     Attributes:
         failures: number of attempts that failed.
+        seconds: that they took, as far as it is known.
+        untimed: number of those of which it is not.
         kinds: of them -> how many.
         reasons: first line of what they said, without the box of the task -> how many.
         examples: reason -> one of its attempts; of the first reasons.
@@ -43,6 +45,8 @@ class Attempts:
     """
 
     failures: int = 0
+    seconds: float = 0.0
+    untimed: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     examples: dict[str, Failure] = field(default_factory=dict)
@@ -55,6 +59,8 @@ class Attempts:
         for failure in ledger.failures():
             reason = failure.reason.partition("\n")[0].replace(failure.box, "(box)")
             found.failures += 1
+            found.seconds += failure.seconds or 0.0
+            found.untimed += failure.seconds is None
             found.kinds[failure.kind] += 1
             count(found.reasons, reason)
             if len(found.examples) < EXAMPLES:

@@ -95,11 +95,11 @@ class StageReport:
 
     @property
     def wasted_s(self) -> float:
-        """About how many seconds went into attempts that failed.
+        """Seconds of all operators on attempts that failed.
 
-        The ledger does not say how long they took: each counts as much as a task that is done.
+        Those of unknown length, such as of workers that died, count as much as a task that is done.
         """
-        return self.attempts.failures * self.mean_s
+        return self.attempts.seconds + self.attempts.untimed * self.mean_s
 
 
 @dataclass

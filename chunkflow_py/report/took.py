@@ -129,7 +129,8 @@ def _costs(stage: StageReport, wanted: Wanted) -> Iterator[Html]:
         said.append(("wasted", f"{failures:,} failed attempts, of unknown length"))
     elif failures:
         share = stage.wasted_s / (sum(found.seconds.values()) + stage.wasted_s)
-        words = f"{failures:,} failed attempts, about {duration(stage.wasted_s)} ({share:.1%})"
+        about = "about " if stage.attempts.untimed else ""
+        words = f"{failures:,} failed attempts, {about}{duration(stage.wasted_s)} ({share:.1%})"
         said.append(("wasted", words))
         if price is not None:
             # of the hours of machines, which may work on several tasks at once

@@ -86,7 +86,7 @@ class Crew:
         start: what they run.
         settings: how many there are, which devices they see, and how long a task may take.
         post: called in threads with a child and its messages, see `Child`.
-        on_failed: called with a task, and why it has failed.
+        on_failed: called with a task, why it has failed, and after how many seconds.
 
     Attributes:
         mean_s, longest_s: seconds of the tasks so far.
@@ -97,7 +97,7 @@ class Crew:
         start: ChildStart,
         settings: Settings,
         post: Callable[[Child[Job], Sequence[Any] | None], None],
-        on_failed: Callable[[Job, Fault], None],
+        on_failed: Callable[[Job, Fault, float | None], None],
     ) -> None:
         """Start no child yet."""
         self._start, self._limit_s = start, settings.task_limit_s
@@ -312,6 +312,7 @@ class Crew:
         begun = [slot for slot in child.begun() if slot in jobs]
         verdict, was_ready, was_told = seat.verdict, child.window > 0, child.is_ending
         wheres = {slot: child.operator(slot) for slot in begun}
+        taken = {slot: at.seconds for slot in begun if (at := child.progress(slot))}
         seat.child, seat.kill_at, seat.verdict, seat.gone = None, None, None, 0
         child.jobs.clear()
         child.close()
@@ -339,7 +340,8 @@ class Crew:
             self._suspects.append(jobs[slot])
             seat.is_apart = True
         if blamed is not None and blamed in jobs:
-            self._on_failed(jobs[blamed], Fault("permanent", why, said))
+            fault = Fault("permanent", why, said)
+            self._on_failed(jobs[blamed], fault, taken.get(blamed))
         if not was_ready:
             self._not_born(seat, child.broken, cause)
         elif seat.deaths > TRANSIENT_STARTS:

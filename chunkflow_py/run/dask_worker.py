@@ -28,6 +28,7 @@ from chunkflow_py.errors import OptionError
 from chunkflow_py.failpoints import reached
 from chunkflow_py.pipeline import Listener
 from chunkflow_py.run.child import THREADS, ChildLease, Ended, Feed, ended_of, profile_of
+from chunkflow_py.run.dask_versions import check_here
 from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.outcome import Fault, fault_of
 from chunkflow_py.run.record import Failure, Record
@@ -61,6 +62,7 @@ class Order:
         allow_code: whether the line may run code that is not part of this package.
         threads: for libraries that ask the environment; ``None``: as it is.
         ahead: how far lanes may work ahead.
+        versions: of what must be the same here as with the client.
     """
 
     run: str
@@ -71,6 +73,7 @@ class Order:
     allow_code: bool = True
     threads: int | None = None
     ahead: int | None = None
+    versions: tuple[tuple[str, str], ...] = ()
 
 
 class Left(NamedTuple):
@@ -131,7 +134,7 @@ def perform(order: Order, number: int) -> None:
             ended, is_alone = line.perform(number)
             break
     if ended.fault is not None:
-        raise NotEndedError(_left(order, line, attempt, ended.fault, number, is_alone=is_alone))
+        raise NotEndedError(_left(order, line, attempt, ended, ended.fault, is_alone=is_alone))
     record = Record(
         number,
         line.plan.text(number),
@@ -152,15 +155,15 @@ def perform(order: Order, number: int) -> None:
 
 
 def _left(
-    order: Order, line: _Line, attempt: str, fault: Fault, number: int, *, is_alone: bool
+    order: Order, line: _Line, attempt: str, ended: Ended, fault: Fault, *, is_alone: bool
 ) -> Left:
     """Count a failure, unless it is this machine's, and return what the client is told."""
     name = process_name()
     if fault.kind == "resource":
         return Left("short", fault, name, order.caps.delay_s, is_alone)
-    failure = Failure(
-        number, line.plan.text(number), attempt, name, fault.kind, fault.reason, fault.traceback
-    )
+    who = ended.number, line.plan.text(ended.number), attempt, name
+    why = fault.kind, fault.reason, fault.traceback
+    failure = Failure(*who, *why, seconds=sum(ended.seconds.values()))
     record, delay_s = settle_failure(line.ledger, failure, order.caps, line.spec)
     return Left("dead" if record else "failed", fault, name, delay_s, is_alone)
 
@@ -278,6 +281,7 @@ class _Line(Listener):
 
     def __init__(self, order: Order) -> None:
         """Make the line, enter its operators, and compare the profile."""
+        check_here(order.versions)
         if order.threads is not None:
             os.environ.update(dict.fromkeys(THREADS, str(order.threads)))
         self._home, self._limit_s = RunHome.parse(order.run), order.task_limit_s
@@ -313,7 +317,8 @@ class _Line(Listener):
                 _check_process()
                 taken_s = 0.0 if task.begun is None else monotonic() - task.begun
                 if self._limit_s is not None and taken_s > self._limit_s:
-                    return Ended(slot, number, "failed", None, self._cut(task)), True
+                    seconds = {task.operator: taken_s}
+                    return Ended(slot, number, "failed", None, self._cut(task), seconds), True
             return task.ended.result()
         finally:
             with self._changing:

@@ -145,7 +145,7 @@ class Holding:
             if job.lost or ended.state == "lost":
                 self.give_back(job)
             elif ended.fault is not None:
-                self._sort_failure(job, ended.fault, is_alone=not child.begun())
+                self._sort_failure(job, ended, ended.fault, is_alone=not child.begun())
             else:
                 self.patience.succeeded()
                 records.append((job, self._record(job, ended)))
@@ -199,8 +199,9 @@ class Holding:
 
     # --- failures --------------------------------------------------------------------------------
 
-    def _sort_failure(self, job: Job, fault: Fault, *, is_alone: bool) -> None:
-        now = time.monotonic()
+    def _sort_failure(self, job: Job, ended: Ended, fault: Fault, *, is_alone: bool) -> None:
+        now, seconds = time.monotonic(), sum(ended.seconds.values())
+        blamed = Fault("permanent", fault.reason, fault.traceback)
         if fault.shortage == "disk":
             pause = self.patience.disk_full(now)
             words = f"{fault.reason}; takes no tasks, and tries again in {pause:.0f} s"
@@ -213,7 +214,7 @@ class Holding:
         elif fault.shortage == "memory":
             match self.patience.memory_short(job.number):
                 case "blame":
-                    self.failed(job, Fault("permanent", fault.reason, fault.traceback))
+                    self.failed(job, blamed, seconds)
                 case "release":
                     self.give_back(job, self._settings.retry_s)
                 case "stop":
@@ -222,7 +223,7 @@ class Holding:
         elif fault.shortage == "access":
             match self.patience.access_refused(job.number):
                 case "blame":
-                    self.failed(job, Fault("permanent", fault.reason, fault.traceback))
+                    self.failed(job, blamed, seconds)
                 case "release":
                     logger.warning("task %s was refused access: %s", job.box, fault.reason)
                     self.give_back(job, self._settings.retry_s)
@@ -232,15 +233,16 @@ class Holding:
         else:
             if fault.kind == "transient":
                 self.patience.network_failed(now)
-            self.failed(job, fault)
+            self.failed(job, fault, seconds)
 
-    def failed(self, job: Job, fault: Fault) -> None:
-        """Count a failure of a task, and give it back or up."""
+    def failed(self, job: Job, fault: Fault, seconds: float | None) -> None:
+        """Count a failure of a task after some seconds of work, and give it back or up."""
         fields = {"task": job.box, "kind": fault.kind, "error": fault.reason}
         extra = {"event": "task_failed", "fields": fields | {"attempt": job.attempt}}
         logger.warning("task %s failed: %s", job.box, fault.reason, extra=extra)
         who = job.number, job.box, job.attempt, self._worker
-        self._settle([(job, Failure(*who, fault.kind, fault.reason, fault.traceback))])
+        why = fault.kind, fault.reason, fault.traceback
+        self._settle([(job, Failure(*who, *why, seconds=seconds))])
 
     # --- giving back -----------------------------------------------------------------------------
 

@@ -140,12 +140,15 @@ class RunHome:
 
     @contextmanager
     def undone_if_refused(self) -> Iterator[None]:
-        """Remove the folder of a run that does not come to be, if it was not there before."""
+        """Remove the folder of a run that does not come to be, if it was not there before.
+
+        A signal that comes before there is a run refuses it as well.
+        """
         folder = Path(self.store.url.removeprefix("file://")) if self.store.is_local else None
         is_ours = folder is not None and not folder.exists()
         try:
             yield
-        except Exception:
+        except BaseException:
             if is_ours and folder is not None and not self.exists():
                 shutil.rmtree(folder, ignore_errors=True)
             raise

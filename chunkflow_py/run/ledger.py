@@ -165,12 +165,11 @@ class Ledger:
             now: seconds since 1970, for the rate; by this machine's clock unless given.
         """
         names = list(self._loose.listed())
-        entries = self._loose.read([name for name in names if name.kind == "record"])
+        entries = self._loose.read([n for n in names if n.kind in ("record", *FAILURES)])
         headers = self._pages.headers(self._pages.listed())
         parts = [header.sums for header in headers.by_page.values()]
         parts += [Sums.of(record) for record in _records(entries, headers)]
-        failed = [name for name in names if name.kind in FAILURES and not headers.is_void(name)]
-        parts.append(Sums(failures=len(failed)))
+        parts += [Sums.of_failure(failure) for failure in _failures(entries, headers)]
         return LedgerCounts.of(parts, time.time() if now is None else now)
 
     def records(self, *, states: Collection[State] = STATES) -> Iterator[Record]:
@@ -210,10 +209,7 @@ class Ledger:
         headers = self._pages.headers([page])
         has_some = headers.by_page[page].sums.failures
         found = {f.attempt: f for f in self._pages.read(page).failures()} if has_some else {}
-        for entry in entries:
-            if entry is not None and not headers.is_void(entry):
-                failure = Failure.from_json(entry.text)
-                found[failure.attempt] = failure
+        found |= {failure.attempt: failure for failure in _failures(entries, headers)}
         return found.values()
 
     def attempts(self, number: int) -> list[Attempt]:
@@ -361,5 +357,14 @@ class Ledger:
 def _records(entries: Iterable[Entry | None], headers: Headers) -> Iterator[Record]:
     """Yield the loose records that are those of their tasks: not void, nor on the page already."""
     for entry in entries:
-        if entry is not None and not headers.is_void(entry) and not headers.state(entry.number):
+        if entry is None or entry.kind != "record" or headers.is_void(entry):
+            continue
+        if not headers.state(entry.number):
             yield Record.from_json(entry.text)
+
+
+def _failures(entries: Iterable[Entry | None], headers: Headers) -> Iterator[Failure]:
+    """Yield the loose failures that are not void."""
+    for entry in entries:
+        if entry is not None and entry.kind in FAILURES and not headers.is_void(entry):
+            yield Failure.from_json(entry.text)

@@ -12,7 +12,6 @@ on one run do no harm.
 
 from __future__ import annotations
 
-import logging
 import time
 import warnings
 from contextlib import suppress
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError, needs_extra
 from chunkflow_py.run.dask_dispatch import Dispatch, Stop
+from chunkflow_py.run.dask_versions import check_cluster, versions_here
 from chunkflow_py.run.dask_worker import Order, release
 from chunkflow_py.run.returns import Caps
 from chunkflow_py.run.worker import COMPLETE, FAILURES, WORK_LEFT, line_of_stage
@@ -27,8 +27,6 @@ from chunkflow_py.run.worker import COMPLETE, FAILURES, WORK_LEFT, line_of_stage
 if TYPE_CHECKING:
     from chunkflow_py.run.home import RunHome
     from chunkflow_py.run.worker import MakeLine, Working
-
-logger = logging.getLogger(__name__)
 
 CONNECT_S = 30.0
 
@@ -70,7 +68,7 @@ def run_on_dask(
             msg = f"there is no Dask scheduler at {address} for now ({error}); start one there"
             return WORK_LEFT, msg
         try:
-            _check_versions(client, address)
+            check_cluster(client, address)
             while (name := home.current_stage()) is not None:
                 order = Order(
                     home.address,
@@ -81,6 +79,7 @@ def run_on_dask(
                     working.allow_code,
                     working.threads,
                     settings.ahead,
+                    versions_here(),
                 )
                 Dispatch(client, home, order, working, stop).run()
                 counts, tasks = home.ledger(name).counts(), len(home.plan(name))
@@ -130,42 +129,6 @@ def _connect(address: str) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", VersionMismatchWarning)  # refused below, or harmless
         return client(address, timeout=CONNECT_S, set_as_default=False)
-
-
-def _check_versions(client: Any, address: str) -> None:
-    """Compare what is installed here and there.
-
-    Raises:
-        OptionError: names what differs, and where.
-    """
-    own = "chunkflow_py"
-    said: Any = client.get_versions(packages=[own])
-    here = said["client"]["packages"]
-    there = {"the scheduler": said["scheduler"], **said["workers"]}
-    for name, each in there.items():
-        packages = each["packages"]
-        who = name if name == "the scheduler" else f"worker {name}"
-        for package in ("python", "dask", "distributed", own):
-            mine, theirs = (_version(package, found) for found in (here, packages))
-            if theirs is None:
-                msg = (
-                    f"{who} of {address} has no {package}; install {package} {mine} there, as "
-                    "scheduler and workers need what this machine has"
-                )
-                raise OptionError(msg)
-            if mine != theirs and package == own:
-                logger.warning("%s of %s has %s %s, not %s", who, address, own, theirs, mine)
-            elif mine != theirs:
-                msg = (
-                    f"{who} of {address} has {package} {theirs}, and this machine {mine}; install "
-                    "the same version everywhere"
-                )
-                raise OptionError(msg)
-
-
-def _version(package: str, found: dict[str, str | None]) -> str | None:
-    version = found.get(package)
-    return ".".join(version.split(".")[:2]) if package == "python" and version else version
 
 
 def _leave(client: Any, run: str) -> None:

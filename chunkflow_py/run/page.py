@@ -215,11 +215,11 @@ class Page:
             elif entry.kind in FAILURES:
                 if failed is None:
                     failed = {each.attempt for each in self.failures()}
-                attempt = Failure.from_json(entry.text).attempt
-                if attempt in failed:
+                failure = Failure.from_json(entry.text)
+                if failure.attempt in failed:
                     continue
-                failed.add(attempt)
-                sums.failures += 1
+                failed.add(failure.attempt)
+                sums.add(Sums.of_failure(failure))
             lines.append(f"{entry.kind} {entry.text}\n")
         packed = gzip.compress("".join(lines).encode(), 6, mtime=0) if lines else b""
         header = replace(self.header, states=bytes(states), sums=sums)

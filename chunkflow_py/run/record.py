@@ -96,6 +96,7 @@ class Failure:
         reason: one sentence.
         traceback: of the exception, or what the process said when it died.
         when: seconds since 1970 by the worker's clock; for people only.
+        seconds: that operators have spent on it; ``None`` if nobody knows.
     """
 
     number: int
@@ -106,10 +107,16 @@ class Failure:
     reason: str
     traceback: str = ""
     when: float = field(default_factory=time.time)
+    seconds: float | None = None
 
     def to_json(self) -> str:
         """Return it as one line of JSON, which begins with the number."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        said = asdict(self)
+        if self.seconds is None:
+            del said["seconds"]
+        else:
+            said["seconds"] = round(self.seconds, 6)
+        return json.dumps(said, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Failure:

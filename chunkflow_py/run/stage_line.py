@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.errors import OptionError
 from chunkflow_py.hooks import CreatesOutput, HasBounds, HasSingleWriter, WritesTo, WritesToSeveral
 from chunkflow_py.pipeline import Pipeline
+from chunkflow_py.volume.saver import VolumeSaver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,6 +94,29 @@ def worker_pipeline(
         if getattr(placement, "grid", None) == "auto":
             placement.grid = "anchored"
     return Pipeline(operators, source, ahead=ahead)
+
+
+def check_outputs_there(operators: Sequence[Operator]) -> None:
+    """Refuse to make an output anew that is gone, or is not seen from this machine.
+
+    Who submits a run makes its outputs. A worker that made one where no file system is mounted
+    would write to its own disk, and record it.
+
+    Args:
+        operators: of a line that was checked.
+
+    Raises:
+        OptionError: names the output.
+    """
+    for operator in operators:
+        saver = getattr(operator.body, "saver", None)
+        if isinstance(saver, VolumeSaver) and saver.volume is None:
+            msg = (
+                f"{operator.name} writes to {saver.url}, which was made with the run and is not "
+                "on this machine: mount what holds it, use a file system that machines share or a "
+                "bucket, or, if it was deleted, submit the same line again, which makes it"
+            )
+            raise OptionError(msg)
 
 
 def prepared(line: StageLine, *, rehearse: bool) -> tuple[StageLine, Expectation]:

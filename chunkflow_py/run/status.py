@@ -36,6 +36,7 @@ class StageStatus:
         tasks: how many there are.
         done, skipped, failed: how many have ended so.
         attempts_failed: how many attempts have failed, of these and others.
+        attempts_failed_s: seconds that they took, as far as it is known.
         stored_bytes: by those that are done.
         missing_blocks: that they have read as the fill value, as nothing is stored there.
         tasks_per_s: of late, or ``None`` if nothing has ended of late.
@@ -51,6 +52,7 @@ class StageStatus:
     skipped: int
     failed: int
     attempts_failed: int
+    attempts_failed_s: float
     stored_bytes: int
     missing_blocks: int
     tasks_per_s: float | None
@@ -91,6 +93,7 @@ class FailedTask:
         for number, each in enumerate(self.attempts, 1):
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.when))
             who = f"attempt {number} of {len(self.attempts)}, {each.kind}, {each.worker}, {when}"
+            who += _taken(each.seconds)
             yield f"    {who}: {_harmless(each.reason)}"
             yield from (f"      {_harmless(line)}" for line in each.traceback.splitlines())
 
@@ -152,7 +155,7 @@ class RunStatus:
                     (stage.skipped, "skipped"),
                     (stage.failed, "failed"),
                     (stage.left, "left"),
-                    (stage.attempts_failed, "failed attempts"),
+                    (stage.attempts_failed, f"failed attempts{_taken(stage.attempts_failed_s)}"),
                     (stage.missing_blocks, "missing blocks read as the fill value"),
                 )
                 if count
@@ -201,6 +204,7 @@ def status_of(home: RunHome, most: int = 20, *, attempts: bool = False) -> RunSt
                 counts.skipped,
                 counts.dead,
                 counts.failures,
+                counts.failed_s,
                 counts.stored_bytes,
                 counts.missing_blocks,
                 counts.recent,
@@ -246,6 +250,11 @@ def _queue_counts(url: str) -> Counts | None:
     except QueueError as error:
         logger.warning("%s", error)
         return None
+
+
+def _taken(seconds: float | None) -> str:
+    """Return in words what attempts have taken, if it is known."""
+    return f" ({seconds:.3g} s)" if seconds else ""
 
 
 def _seconds(stage: StageStatus) -> float:

@@ -112,7 +112,7 @@ def submit(
         home.check_store()
         ready: list[StageLine] = []
         expected: list[Expectation] = []
-        stack.push(lambda kind, *_: _tell_of(expected) if kind else None)
+        stack.push(lambda kind, *_: _tell_of(home, expected, kind) if kind else None)
         queue = None
         for line in lines:
             # A stage may read what the one before it writes, which is then there.
@@ -146,11 +146,19 @@ def _check_names(lines: Sequence[StageLine]) -> None:
         seen.add(line.name)
 
 
-def _tell_of(expected: Iterable[Expectation]) -> None:
-    """Say what a submission has made that is refused at a later stage."""
-    if made := [address for stage in expected for address in stage.created]:
-        words = "made for an earlier stage, stays there; mend the line and submit it again"
-        logger.warning("%s, %s", " and ".join(made), words)
+def _tell_of(home: RunHome, expected: Iterable[Expectation], kind: type[BaseException]) -> None:
+    """Say what a submission has made that is refused at a later stage, or was interrupted."""
+    made = " and ".join(address for stage in expected for address in stage.created)
+    if issubclass(kind, Exception):
+        if made:
+            words = "made for an earlier stage, stays there; mend the line and submit it again"
+            logger.warning("%s, %s", made, words)
+    elif home.exists():
+        logger.warning("%s is there, but not all of its tasks; the same line goes on", home.url)
+    elif made:
+        logger.warning("no run was made, but %s, which the same line takes over", made)
+    else:
+        logger.warning("no run was made")
 
 
 def check_own(queue: Queue, home: RunHome) -> None:

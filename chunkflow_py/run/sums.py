@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from chunkflow_py.run.record import Record
+    from chunkflow_py.run.record import Failure, Record
 
 RECENT_MINUTES = 10
 _MINUTES = 16  # of which the number of tasks that ended is kept
@@ -21,6 +21,7 @@ class Totals:
     Attributes:
         done, skipped, dead: number of tasks that ended so.
         failures: number of attempts that failed.
+        failed_s: seconds that they took, as far as it is known.
         stored_bytes: by tasks that are done.
         missing_blocks: that tasks have read as the fill value.
         seconds: by operator.
@@ -32,6 +33,7 @@ class Totals:
     skipped: int = 0
     dead: int = 0
     failures: int = 0
+    failed_s: float = 0.0
     stored_bytes: int = 0
     missing_blocks: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -69,12 +71,18 @@ class Sums(Totals):
         setattr(sums, record.state, 1)
         return sums
 
+    @classmethod
+    def of_failure(cls, failure: Failure) -> Sums:
+        """Return what one attempt that failed adds."""
+        return cls(failures=1, failed_s=failure.seconds or 0.0)
+
     def add(self, other: Sums) -> None:
         """Add what *other* says."""
         self.done += other.done
         self.skipped += other.skipped
         self.dead += other.dead
         self.failures += other.failures
+        self.failed_s = round(self.failed_s + other.failed_s, 6)
         self.stored_bytes += other.stored_bytes
         self.missing_blocks += other.missing_blocks
         for name, value in other.seconds.items():

@@ -8,12 +8,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import ChunkflowError, OptionError
 from chunkflow_py.failpoints import removed
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COMPLETE, FAILURES, WORK_LEFT = 0, 1, 75  # exit codes; 75 is EX_TEMPFAIL: try again later
-_SENDING_S = 900.0  # after which who wanted to send the tasks of a stage is taken for dead
+_SILENT_S = 120.0  # after which who sends the tasks of a stage is taken for dead
+_RENEW_S = 20.0
 _LOOK_S = 5.0
 _IDLE_S = 30.0  # between two looks whether a complete run was reopened
 
@@ -69,7 +70,8 @@ def line_of_stage(
     """Fetch the files of a stage and return its line.
 
     Raises:
-        OptionError: the stage runs code, and that is not allowed; or a file is damaged.
+        OptionError: the stage runs code, and that is not allowed; a file is damaged; or the
+            folder is not on this machine in which paths of the line begin.
     """
     if stage.code and not allow_code:
         msg = (
@@ -77,6 +79,7 @@ def line_of_stage(
             "refuses; leave it out, or use a built-in network"
         )
         raise OptionError(msg)
+    _check_folder(home.spec.folder, stage)
     words = list(stage.words)
     for file in stage.files:
         path = str(home.fetch(file))
@@ -85,12 +88,39 @@ def line_of_stage(
     return LineOfStage(tuple(words), stage.mip, plan, folder, ahead, allow_code)
 
 
+def _check_folder(folder: str, stage: Stage) -> None:
+    """Refuse a stage whose relative paths would lead elsewhere on this machine.
+
+    Raises:
+        OptionError: names the folder and a path.
+    """
+    if _is_here(folder):
+        return
+    places = (place for _, options in stage.options for place in _places(options))
+    below = next((each for each in places if each.startswith(f"file://{folder.rstrip('/')}/")), "")
+    if below:
+        msg = (
+            f"stage {stage.name} uses {below.removeprefix('file://')}, and this machine has no "
+            f"folder {folder}: mount it, or submit the line with a file system that machines "
+            "share, or a bucket"
+        )
+        raise OptionError(msg)
+
+
+def _places(options: dict[str, Any]) -> Iterable[str]:
+    return (*options.get("reads", ()), *options.get("writes", ()))
+
+
 def enter_folder(folder: str) -> None:
     """Go to the folder in which the line was typed, if it is on this machine."""
-    if os.access(folder, os.X_OK) and os.path.isdir(folder):  # noqa: PTH112 is_dir may raise
+    if _is_here(folder):
         os.chdir(folder)
     else:
         logger.info("%s cannot be entered here; relative paths begin in %s", folder, Path.cwd())
+
+
+def _is_here(folder: str) -> bool:
+    return os.access(folder, os.X_OK) and os.path.isdir(folder)  # noqa: PTH112 is_dir may raise
 
 
 @dataclass(frozen=True)
@@ -226,21 +256,52 @@ def _waited(seconds: float) -> bool:
 
 
 def _open_stage(home: RunHome, queue: Queue, stage: str) -> None:
-    """See to it that the tasks of a stage are sent: by one worker; the others wait for it."""
+    """See to it that the tasks of a stage are sent: by one worker; the others wait for it.
+
+    Who sends says so again and again, however long it takes. Who was not heard of for some time, by
+    the clock of who listens, is taken for dead.
+    """
     if stage == home.spec.first:
         return  # which submit sends
-    key = f"stages/{stage}/sending"
-    mine = json.dumps({"since": time.time(), "process": os.getpid()}).encode()
+    key, heard, since = f"stages/{stage}/sending", None, time.monotonic()
     while not home.is_sent(stage):
-        if home.store.put_if_absent(key, mine):
+        if home.store.put_if_absent(key, _claim()):
             logger.info("stage %s opens: sending its tasks", stage)
             try:
-                send_stage(home, queue, stage)
+                with _renewed(home, key):
+                    send_stage(home, queue, stage)
             except BaseException:  # also a signal: others need not wait for what does not come
                 home.store.delete(key)
                 raise
             return
-        there = json.loads(home.store.get(key) or b"{}")
-        if time.time() - there.get("since", 0) > _SENDING_S:
+        if (said := home.store.get(key)) != heard:
+            heard, since = said, time.monotonic()
+        elif time.monotonic() - since > _SILENT_S:
             home.store.delete(key)  # who sends it twice does no harm
         time.sleep(_LOOK_S)
+
+
+def _claim() -> bytes:
+    """Return what no claim has said before."""
+    return json.dumps({"since": time.time(), "process": os.getpid()}).encode()
+
+
+@contextmanager
+def _renewed(home: RunHome, key: str) -> Iterator[None]:
+    """Renew a claim meanwhile, in a thread."""
+    over = threading.Event()
+
+    def renew() -> None:
+        while not over.wait(_RENEW_S):
+            try:
+                home.store.put(key, _claim())
+            except ChunkflowError as error:
+                logger.warning("others may send the tasks as well: %s", error)
+
+    thread = threading.Thread(target=renew, name="claim", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

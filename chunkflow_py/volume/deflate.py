@@ -15,7 +15,7 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-from chunkflow_py.errors import needs_extra
+from chunkflow_py.errors import check_extra, needs_extra
 
 FASTEST = 1
 _LARGE = 1 << 16  # bytes: below, either way takes no time
@@ -23,6 +23,15 @@ _SAMPLE = 1 << 14
 _GAIN = 1.02  # what repetitions have to save to be looked for
 _SHORTEST = 18  # bytes of header and trailer
 _MOST = 1032  # deflate never shrinks more than that
+
+
+def check_compressed() -> None:
+    """See whether gzip can be written here, before there is anything to write.
+
+    Raises:
+        MissingExtraError: a library is not installed.
+    """
+    check_extra("precomputed", "writing gzip", "imagecodecs", "zlib_ng")
 
 
 def compressed(data: Any, level: int = FASTEST) -> bytes:

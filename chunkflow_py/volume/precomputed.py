@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.store import open_store
+from chunkflow_py.volume.deflate import check_compressed
 from chunkflow_py.volume.encoded import EncodedVolume
+from chunkflow_py.volume.precomputed_codec import GZIPPED
 from chunkflow_py.volume.precomputed_info import (
     CREATE,
     any_dtype,
@@ -64,6 +66,8 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Enco
                 "so that it can be read but not written; write to a volume of another sharding"
             )
             raise VolumeError(msg)
+    if mode == "r+" and layout.gzipped:
+        check_compressed()
     volume = EncodedVolume(
         place.address,
         store,
@@ -93,6 +97,8 @@ def check_new(
     if not dtype_known:
         spec = replace(spec, dtype=any_dtype(spec.encoding), channels=None)
     create_info(spec, mip, layer_type=layer_type, url=str(place))
+    if spec.encoding in (None, *GZIPPED):
+        check_compressed()
 
 
 def create_volume(

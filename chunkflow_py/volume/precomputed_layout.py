@@ -35,6 +35,9 @@ class PrecomputedLayout(Layout):
     Args:
         level: of the info file.
         is_local: whether the store is a folder, so that names tell the compression.
+
+    Attributes:
+        gzipped: whether blocks are gzipped when written.
     """
 
     def __init__(self, level: Level, *, is_local: bool) -> None:
@@ -53,6 +56,7 @@ class PrecomputedLayout(Layout):
         # sharded volumes say once for all whether their blocks are gzipped
         compress = level.compress if level.sharding is None else level.sharding.gzip_data
         self._codec = Codec(level.scale, level.dtype, compress=compress)
+        self.gzipped = self._codec.gzipped
         self._is_local = is_local
         self._written = ".gz" if self._codec.gzipped and is_local else ""
         self._found = self._written  # what the last block had that was read

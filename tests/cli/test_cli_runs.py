@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -260,6 +261,25 @@ def test_another_line_at_the_same_place_is_refused():
     assert "threshold --threshold is 90.0, not 100.0" in told
 
 
+def test_tasks_that_would_go_elsewhere_are_refused():
+    """A run sends its tasks by itself: an own queue or file of the source is no part of it."""
+    for option, place in (("--queue-name", "sqlite://q.sqlite"), ("--file-path", "boxes.npy")):
+        line = f"{TASKS} {option} {place} load-zarr --store image.zarr threshold {SAVE} a.zarr"
+        said = say(f"submit --run r {line}", code=2)
+        assert f"leave {option} out, and say the queue with submit --queue" in said
+        assert not Path("r").exists()
+
+
+@pytest.mark.parametrize("verb", ["submit", "run --on local:1", "work", "repair", "retry --failed"])
+def test_what_acts_on_a_run_takes_no_dry_run(verb):
+    """It would be done all the same, and others would see it."""
+    line = f"{LINE} threshold {SAVE} a.zarr"
+    rest = f"--run r {line}" if verb.startswith(("submit", "run")) else "r"
+    assert "--dry-run leaves out commands that save" in say(f"--dry-run {verb} {rest}", code=2)
+    assert not Path("r").exists()
+    assert not Path("a.zarr").exists()
+
+
 def test_an_address_of_another_run_is_refused():
     """The digest pins the spec."""
     say(f"submit --run r {LINE} threshold -t 100 {SAVE} mask.zarr")
@@ -372,6 +392,33 @@ def test_a_relative_path_is_another_one_in_another_folder(folder, monkeypatch):
     monkeypatch.chdir(folder)
     say(f"submit --run t --fork r {line}")
     assert list(RunHome("t").spec.reused) == ["threshold"]
+
+
+def test_a_machine_without_the_folder_writes_nowhere_else(folder, monkeypatch):
+    """Relative paths would lead to another folder there, and be recorded: the worker refuses."""
+    (there := folder / "there").mkdir()
+    monkeypatch.chdir(there)
+    say(f"--quiet {IMAGE} {SAVE} image.zarr")
+    say(f"submit --run {folder}/r {LINE} threshold {SAVE} mask.zarr")
+    monkeypatch.chdir(folder)
+    there.rename(folder / "elsewhere")
+    said = say("work r", code=2)
+    assert f"uses {there}/image.zarr" in said
+    assert f"this machine has no folder {there}" in said
+    assert not Path("mask.zarr").exists()
+
+
+def test_an_output_that_is_gone_is_not_made_by_workers(folder):
+    """It may be on a file system that is not mounted; the same line makes it again."""
+    line = f"submit --run r {LINE} threshold {SAVE} {folder}/shared/mask.zarr"
+    say(line)
+    (folder / "shared").rename(folder / "unmounted")
+    said = say("work r", code=2)
+    assert f"{folder}/shared/mask.zarr, which was made with the run and is not on this" in said
+    assert not (folder / "shared").exists()
+    say(line)
+    work("work r")
+    say("verify r")
 
 
 def test_one_place_is_the_same_however_it_is_spelled(folder):

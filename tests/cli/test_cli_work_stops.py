@@ -1,4 +1,4 @@
-"""Workers that are asked to stop where no stage listens: at their start, and between stages."""
+"""Who is asked to stop where no stage listens: at the start, between stages, while submitting."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from rigs.command_line import IMAGE, LINE, SAVE, TASKS, say
 
 from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.run import worker as worker_module
 from chunkflow_py.run.home import RunHome
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
@@ -30,14 +33,14 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def worker():
-    """A function that starts `work` on the run ``r``, and returns its process."""
+def started():
+    """A function that starts a line, and returns its process."""
     started = []
 
-    def start(*options):
+    def start(*words):
         started.append(
             subprocess.Popen(
-                [sys.executable, "-m", "chunkflow_py", "work", "r", *options],
+                [sys.executable, "-m", "chunkflow_py", *words],
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
                 stderr=subprocess.PIPE,
                 text=True,
@@ -49,6 +52,12 @@ def worker():
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def worker(started):
+    """A function that starts `work` on the run ``r``, and returns its process."""
+    return partial(started, "work", "r")
 
 
 def wait_for(is_so):
@@ -104,6 +113,65 @@ def test_a_worker_between_two_stages_says_that_work_is_left(number, worker):
     assert home.store.get("stages/two/sending") == claim
     home.store.delete("stages/two/sending")
     assert worker().wait(60) == 0
+
+
+def test_tasks_that_a_dead_worker_did_not_send_are_sent_by_another(monkeypatch):
+    """Whatever its clock says, who is not heard of is dead, and who is heard of is not."""
+    second = f"{TASKS} load-zarr --store mask.zarr threshold {SAVE} twice.zarr"
+    say(f"submit --run r --stage mask {LINE} threshold {SAVE} mask.zarr then --stage two {second}")
+    home = RunHome("r")
+    queue = open_queue(home.spec.queue)
+    monkeypatch.setattr(worker_module, "_LOOK_S", 0.05)
+    monkeypatch.setattr(worker_module, "_SILENT_S", 1.5)
+    home.store.put("stages/two/sending", json.dumps({"since": time.time() + 9999}).encode())
+    began = time.monotonic()
+    monkeypatch.setattr(worker_module, "_RENEW_S", 0.1)
+    with worker_module._renewed(home, "stages/two/sending"):
+        other = threading.Thread(target=worker_module._open_stage, args=(home, queue, "two"))
+        other.start()
+        time.sleep(2.5)
+        assert not home.is_sent("two"), "somebody is about to"
+    other.join(30)
+    assert home.is_sent("two")
+    assert time.monotonic() - began < 30
+    queue.close()
+
+
+@pytest.mark.parametrize(("verb", "code"), [("submit", 143), ("run --on local:1", 75)])
+def test_a_submission_that_is_stopped_while_it_sends_goes_on(folder, started, verb, code):
+    """The run is there, and it says so; `run` has work left, `submit` was ended by SIGTERM."""
+    many = "generate-tasks --roi-size 8000 8192 8192 --chunk-size 8 16 16"
+    process = started(*f"{verb} --run r {many} create-chunk skip-all-zero".split())
+    wait_for((folder / "r/queue.sqlite").exists)
+    wait_for((folder / "r/spec.json").exists)
+    found, said = stopped(process, signal.SIGTERM)
+    assert found == code, said
+    assert "/r is there, but not all of its tasks; the same line goes on" in said
+    assert not RunHome("r").is_sent("skip-all-zero")
+
+
+def test_a_submission_that_is_stopped_before_leaves_no_run(folder, started):
+    """The folder of the run that would have come to be is removed, and it is said what was made."""
+    (folder / "slow.py").write_text(
+        "import pathlib, time\npathlib.Path('loads').touch()\ntime.sleep(60)\n"
+        "def execute(chunk):\n    return chunk\n"
+    )
+    line = f"submit --run r {LINE} threshold {SAVE} mask.zarr then "
+    line += f"{LINE} plugin -f slow.py -i chunk -o chunk {SAVE} out.zarr"
+    process = started(*line.split())
+    wait_for((folder / "loads").exists)
+    assert (folder / "r").is_dir()
+    code, said = stopped(process, signal.SIGTERM)
+    assert code == 143, said
+    assert "no run was made, but mask.zarr, which the same line takes over" in said
+    assert not (folder / "r").exists()
+
+
+@pytest.mark.parametrize("place", ["local:1", "dask://localhost:1"])
+def test_a_run_that_cannot_be_made_is_not_complete(folder, place):
+    """Its code is that of a worker that cannot go on: 1 would say that it has failures only."""
+    (folder / "image.zarr/zarr.json").write_text("{")
+    say(f"run --on {place} --run r {LINE} threshold {SAVE} mask.zarr", code=2)
 
 
 def test_a_run_that_is_deleted_is_nothing_to_try_again(folder, worker):

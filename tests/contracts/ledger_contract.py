@@ -22,9 +22,10 @@ def a_record(number, attempt="first", state="done", **said):
     return Record(number, f"box {number}", state, "5bec", attempt, "worker", **said)
 
 
-def a_failure(number, attempt, kind="permanent"):
+def a_failure(number, attempt, kind="permanent", seconds=None):
     """Return a failure of which only some things matter."""
-    return Failure(number, f"box {number}", attempt, "worker", kind, "it is broken", when=1.0)
+    who = number, f"box {number}", attempt, "worker"
+    return Failure(*who, kind, "it is broken", when=1.0, seconds=seconds)
 
 
 class LedgerContract:
@@ -138,7 +139,10 @@ class LedgerContract:
     def test_sums(self, ledger, other):
         """Sums are the same whether what they are over is loose, on pages, or both."""
         ledger.record([a_record(n) for n in range(10)])
+        for attempt, seconds in enumerate((1.5, 2.0, None)):
+            ledger.fail(a_failure(20, f"{attempt}", seconds=seconds))
         loose = ledger.counts(now=1100)
+        assert (loose.failures, loose.failed_s) == (3, 3.5)
         assert (loose.done, loose.skipped, loose.dead, loose.finished) == (10, 0, 0, 10)
         assert (loose.stored_bytes, loose.seconds) == (100, {"inference": 20.0})
         assert (loose.first, loose.last, loose.recent) == (1000, 1009, pytest.approx(0.1))

@@ -46,8 +46,7 @@ def test_fragments_of_the_task() -> None:
     thirds = np.repeat(np.arange(1, 4), 4) * np.ones((6, 8, 1), np.uint32)
     task = Task(items={"chunk": affinity, "pieces": affinity.with_array(thirds.astype("u4"))})
     body = Agglomerator("chunk", "seg", "pieces", {"threshold": 0.5})
-    with body:
-        labels = body(task).chunk("seg").array
+    labels = body(task).chunk("seg").array
     assert labels[0, 0].tolist() == [1] * 12  # no border of the pieces lies on that of the cells
 
 

@@ -110,6 +110,19 @@ def test_options_and_args_reach_execute_in_a_line(folder):
     assert (folder / "record").read_text() == repr((2, arguments))
 
 
+def test_an_error_names_the_file_and_the_line(folder):
+    """The last line of the plugin that was at work, be it in execute or in an operator's body."""
+    (folder / "wrong.py").write_text(
+        "def helper(chunk):\n    return int('seven')\ndef execute(chunk):\n    helper(chunk)\n"
+    )
+    assert "'seven' (wrong.py, line 2)" in run("create-chunk plugin -f wrong.py -i chunk").output
+    (folder / "command.py").write_text(
+        "from chunkflow_py.stages import transform\n"
+        "@transform\ndef command():\n    return lambda chunk: chunk.slab\n"
+    )
+    assert "'slab' (command.py, line 4)" in run("create-chunk plugin -f command.py").output
+
+
 def test_a_plugin_without_inputs_and_outputs(folder):
     """Without names it is called with nothing and may return nothing."""
     assert run("plugin --file record_it.py --args text").exit_code == 0

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,12 @@ from chunkflow_py.cli.main import main
 from chunkflow_py.cli.run_lines import worker_line
 from chunkflow_py.errors import OptionError
 from chunkflow_py.run import on_dask
+from chunkflow_py.run.dask_versions import versions_here
+from chunkflow_py.run.dask_worker import NotEndedError, Order, perform, release
 from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.limits import Limits
 from chunkflow_py.run.on_dask import run_on_dask
+from chunkflow_py.run.returns import Caps
 from chunkflow_py.run.stage_line import StageLine
 from chunkflow_py.run.submit import submit
 from chunkflow_py.run.supervisor import Settings
@@ -273,6 +277,7 @@ def test_task_that_raises(tmp_path, raw, cluster):
     failures = [f for f in home.ledger("work").failures() if f.box == BOXES[3]]
     assert len(failures) == 3
     assert all('raise ValueError("this box is poison")' in f.traceback for f in failures)
+    assert all(f.seconds > 0 for f in failures)
     assert not home.is_closed("work")
     assert carried_out(home, cluster)[0] == 1  # nothing is left to do
     assert begun(tmp_path, BOXES[3]) == 3
@@ -288,6 +293,7 @@ def test_task_that_hangs(tmp_path, raw, cluster):
     assert [f.box for f in failures] == [BOXES[1]]
     assert "took longer than 2 s in operator plugin" in failures[0].reason
     assert "time.sleep(3600)" in failures[0].traceback
+    assert failures[0].seconds > 2
 
 
 def test_shortage_is_no_fault_of_a_task(tmp_path, raw, cluster):
@@ -342,6 +348,19 @@ def test_other_versions_are_refused(tmp_path, raw, cluster, monkeypatch):
     with pytest.raises(OptionError, match=r"worker tcp://.* this machine 2020\.1\.0"):
         carried_out(home, cluster)
     assert not records(home)
+
+
+def test_other_versions_of_a_worker_that_joins_later(tmp_path, raw):
+    """It was not there to be asked, so it looks for itself: it refuses its first task."""
+    home = submitted(tmp_path, words(raw, plugin(tmp_path), out=tmp_path / "a.zarr"))
+    same, *others = versions_here()
+    order = Order(home.address, "work", worker_line, Caps(), versions=(same, ("dask", "2020.1.0")))
+    with pytest.raises(NotEndedError, match="it has dask .*, and who .* 2020.1.0") as said:
+        perform(order, 0)
+    assert said.value.left.how == "refused", "which ends the run"
+    perform(replace(order, versions=(same, *others)), 0)
+    release(order.run)
+    assert len(records(home)) == 1
 
 
 def test_no_scheduler(tmp_path, raw, monkeypatch):

@@ -38,6 +38,7 @@ failures = st.builds(
     texts,
     texts,
     st.floats(0, 1e10),
+    st.none() | st.integers(0, 10**9).map(lambda n: n / 1000),
 )
 attempts = st.builds(Attempt, numbers, texts, texts)
 
@@ -55,6 +56,17 @@ def test_round_trip(said):
 def test_number(said):
     """The number of the task can be told without parsing the line."""
     assert number_of(said.to_json()) == said.number
+
+
+def test_failures_of_earlier_versions():
+    """What was written before attempts said how long they took is read; they have taken None."""
+    old = (
+        '{"number":3,"box":"b","attempt":"a","worker":"w","kind":"permanent","reason":"r",'
+        '"traceback":"","when":1.0}'
+    )
+    assert Failure.from_json(old) == Failure(3, "b", "a", "w", "permanent", "r", when=1.0)
+    assert Failure.from_json(old).seconds is None
+    assert Failure.from_json(old).to_json() == old
 
 
 def test_stored_bytes():

@@ -49,6 +49,7 @@ def test_a_task_that_fails_is_given_up_after_some_attempts(stage: Stage) -> None
     assert len({failure.attempt for failure in failures}) == 3
     assert all("task 5 is poison" in failure.reason for failure in failures)
     assert all("in fails\n    raise ValueError" in failure.traceback for failure in failures)
+    assert all((failure.seconds or 0) > 0 for failure in failures)
     (letter,) = stage.queue.dead_letters()
     assert "failed 3 times, the last time: acts failed on task 0-1_0-1_5-6" in letter.reason
     (dead,) = stage.ledger.records(states=["dead"])
@@ -100,6 +101,7 @@ def test_a_task_that_hangs_is_cut(stage: Stage) -> None:
     assert {failure.number for failure in failures} == {5}
     assert "s in operator acts; the limit is 0.5 s" in failures[0].reason
     assert "in hangs" in failures[0].traceback
+    assert all((failure.seconds or 0) > 0.5 for failure in failures), "what they have wasted"
 
 
 def test_a_task_without_enough_memory_is_given_up_where_others_succeed(stage: Stage) -> None:

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.errors import OptionError
+from chunkflow_py.params import is_dry_run
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -60,6 +63,21 @@ class LineVerbCommand(VerbCommand):
     """A verb that is followed by a line."""
 
     takes_line = True
+
+
+def refuse_dry_run() -> None:
+    """Refuse the global option --dry-run for a verb that begins, does or mends a run.
+
+    Raises:
+        OptionError: it was given; what the verb does others would rely on.
+    """
+    if is_dry_run():
+        name = click.get_current_context().info_name
+        msg = (
+            f"--dry-run leaves out commands that save, and {name} works on a run, which others "
+            "see; leave one of them out, or see with chunkflow plan what a line would take"
+        )
+        raise OptionError(msg)
 
 
 def verb(function: Callable[..., Callable[[], None]]) -> VerbCommand:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.cli.verbs import verb
+from chunkflow_py.cli.verbs import refuse_dry_run, verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.argument("run")
 def command(run: str) -> Callable[[], None]:
     """Take the address; the run is opened when the verb acts."""
+    refuse_dry_run()
 
     def act() -> None:
         from chunkflow_py.run.home import RunHome

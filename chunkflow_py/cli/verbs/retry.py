@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.cli.verbs import verb
+from chunkflow_py.cli.verbs import refuse_dry_run, verb
 from chunkflow_py.errors import OptionError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--failed", is_flag=True, help="Those that failed; there are no others to retry.")
 def command(run: str, failed: bool) -> Callable[[], None]:
     """Take the options; the run is opened when the verb acts."""
+    refuse_dry_run()
     if not failed:
         msg = "say --failed; chunkflow repair does again what is missing or damaged"
         raise OptionError(msg)

@@ -2,7 +2,7 @@
 
 The same as submit and work in one: what is done is recorded, and the same line again goes on where
 this one stopped. The exit code is 0 if the run is complete, 1 if it is complete but for failures,
-75 if it stopped with work left.
+75 if it stopped with work left, and 2 if the line cannot be carried out here.
 
 Example: chunkflow run --on local:4 --run file:///data/affinity.run
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.cli.failed import worker_fails_in_order
-from chunkflow_py.cli.verbs import line_verb
+from chunkflow_py.cli.verbs import line_verb, refuse_dry_run
 from chunkflow_py.cli.working import working_from, working_options
 from chunkflow_py.errors import OptionError
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 @working_options()  # fmt: skip
 def command(place: str, run: str | None, **options: Any) -> Callable[[Sequence[Part]], None]:
     """Check the options; all is done when the whole line has been read."""
+    refuse_dry_run()
     kind, _, rest = place.partition(":")
     if kind == "local" and rest.isdecimal() and int(rest):
         options["processes"] = int(rest)
@@ -59,20 +60,19 @@ def command(place: str, run: str | None, **options: Any) -> Callable[[Sequence[P
 
         context = click.get_current_context()
         root = context.find_root().params
-        mip = root["mip"]
-        lines = stage_lines(parts, None, mip=mip, device_class="same")
-        home = RunHome.parse(run or default_run(lines[-1]))
-        if kind == "local":
-            from chunkflow_py.run.worker import work
+        with worker_fails_in_order():
+            lines = stage_lines(parts, None, mip=root["mip"], device_class="same")
+            home = RunHome.parse(run or default_run(lines[-1]))
+            if kind == "local":
+                from chunkflow_py.run.worker import work
 
-            submit(home, lines, default_queue(home.url), rehearse=False)
-            with worker_fails_in_order(), WorkReport(home, root | options) as report:
-                code, words = work(home, working(), worker_line, report)
-        else:
-            from chunkflow_py.run.on_dask import run_on_dask
+                submit(home, lines, default_queue(home.url), rehearse=False)
+                with WorkReport(home, root | options) as report:
+                    code, words = work(home, working(), worker_line, report)
+            else:
+                from chunkflow_py.run.on_dask import run_on_dask
 
-            submit(home, lines, "", rehearse=False)
-            with worker_fails_in_order():
+                submit(home, lines, "", rehearse=False)
                 code, words = run_on_dask(home, f"tcp:{rest}", worker_line, working())
         tell_end(code, words)
         context.exit(code)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.cli.verbs import line_verb
+from chunkflow_py.cli.verbs import line_verb, refuse_dry_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,6 +49,7 @@ def command(
 ) -> Callable[[Sequence[Part]], None]:
     """Take the options; all is done when the whole line has been read."""
     # fmt: on
+    refuse_dry_run()
 
     def act(parts: Sequence[Part]) -> None:
         from chunkflow_py.cli.run_lines import stage_lines

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.cli.failed import worker_fails_in_order
-from chunkflow_py.cli.verbs import verb
+from chunkflow_py.cli.verbs import refuse_dry_run, verb
 from chunkflow_py.cli.working import working_from, working_options
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @working_options()
 def command(run: str, **options: Any) -> Callable[[], None]:
     """Check the options; the run is opened when the verb acts."""
+    refuse_dry_run()
     working = working_from(options)
 
     def act() -> None:
