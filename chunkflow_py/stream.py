@@ -29,7 +29,7 @@ def prefetch(stream: Iterable[T], depth: int, name: str = "prefetch") -> Iterato
         yield from stream
         return
     items = iter(stream)
-    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+    pool = _one_thread(name)
     try:
         waiting = deque(pool.submit(next, items, _END) for _ in range(depth))
         while (item := waiting.popleft().result()) is not _END:
@@ -62,7 +62,7 @@ def mapped(
         name: of the threads.
     """
     items = iter(stream)
-    feeder = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{name}-feed")
+    feeder = _one_thread(f"{name}-feed")
     workers = ThreadPoolExecutor(max_workers=depth + 1, thread_name_prefix=name)
 
     def begin() -> Future[R] | None:
@@ -101,7 +101,7 @@ def overlapped(
         name: of the thread.
     """
     items = iter(stream)
-    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+    pool = _one_thread(name)
     running: deque[Future[T]] = deque()
     upcoming: Future[object] | None = pool.submit(next, items, _END)
     ended = False
@@ -130,6 +130,16 @@ def overlapped(
         pool.shutdown(cancel_futures=True)
         if close := getattr(items, "close", None):
             close()
+
+
+def _one_thread(name: str) -> ThreadPoolExecutor:
+    """Return a pool whose thread is there: of one that ctrl-C meets as it starts, no pool knows.
+
+    What that one ran could not be waited for, and a stream that it ran could not be closed.
+    """
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+    pool.submit(int).result()
+    return pool
 
 
 def _wait_for_either(one: Future[Any], other: Future[Any]) -> None:

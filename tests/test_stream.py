@@ -38,6 +38,37 @@ def test_order_is_kept(items: list[int | None], depth: int) -> None:
     assert list(prefetch(items, depth)) == items
 
 
+@pytest.mark.parametrize(
+    "run_ahead",
+    [
+        lambda stream: prefetch(stream, 1),
+        lambda stream: mapped(stream, str, 1),
+        lambda stream: overlapped(stream, lambda item: Future()),
+    ],
+    ids=["prefetch", "mapped", "overlapped"],
+)
+def test_ctrl_c_while_a_thread_starts(
+    run_ahead: Callable[[Iterator[int]], Iterator[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is raised, and the stream is nowhere at work, so that it can be closed."""
+
+    def start(thread: threading.Thread) -> None:
+        begin(thread)
+        time.sleep(0.05)  # in which the thread may begin an item
+        raise KeyboardInterrupt
+
+    def stream() -> Iterator[int]:
+        time.sleep(0.2)
+        yield 1
+
+    items = stream()
+    begin = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        next(run_ahead(items))
+    items.close()
+
+
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_no_more_than_depth_items_wait(depth: int) -> None:
     """The stream runs *depth* items ahead of what was taken, and no further."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import signal
@@ -300,6 +301,9 @@ class _Ending:
         self._before.clear()  # what comes now ends it, to the last instant
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, lambda *_: self._leave())
+            # When all threads have ended Python gives up its handlers: one more signal in that
+            # instant would be what the process has ended with.
+            atexit.register(signal.signal, each, signal.SIG_IGN)
         timer = threading.Timer(GRACE_S, self._leave)
         timer.daemon = True
         timer.start()
