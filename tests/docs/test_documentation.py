@@ -131,7 +131,6 @@ def run_page(page: Path, folder: Path, variables: dict[str, str]) -> None:
 ALL_BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 
 
-@pytest.mark.timeout(900)
 def _marks(page: Path) -> list[pytest.MarkDecorator]:
     marks = [pytest.mark.aws] if buckets_of(page) else []
     # Whole stories, of which the pages of docs/ tell the parts.
@@ -139,6 +138,7 @@ def _marks(page: Path) -> list[pytest.MarkDecorator]:
     return [*marks, pytest.mark.long] if is_long else marks
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "page",
     [
