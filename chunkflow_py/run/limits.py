@@ -107,7 +107,7 @@ class Limits:
         """Which of them the deadline is, in words."""
         walltime_s = self.walltime_s
         if walltime_s is not None and self.deadline_s == _without_share(walltime_s) - self.spent_s:
-            return f"the walltime of {walltime_s:.0f} s"
+            return f"the walltime of {walltime_s:g} s"
         return f"the cost limit of {self.max_cost} at {self.cost_per_hour} per hour"
 
     def after(self, seconds: float, tasks: int) -> Limits:

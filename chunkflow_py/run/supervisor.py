@@ -329,7 +329,7 @@ class Supervisor:
         elif self._deadline is not None and now + self._crew.longest_s >= self._deadline:
             left, longest = max(0.0, self._deadline - now), self._crew.longest_s
             self._stop(
-                f"{left:.0f} s are left of {limits.reason}, and a task took up to {longest:.0f} s"
+                f"{left:.1f} s are left of {limits.reason}, and a task took up to {longest:.0f} s"
             )
 
     def _leave(self) -> None:
