@@ -75,7 +75,7 @@ def test_verify_and_repair_do_just_what_is_damaged():
     assert record.box in found[0]
     assert "1 findings" in found[-1]
     assert json.loads(say("verify r --json", code=1).splitlines()[0])["box"] == record.box
-    assert "sent 1 tasks" in say("repair r")
+    assert "sent 1 task again" in say("repair r")
     assert "unfinished" in say("status r")
     work("work r")
     np.testing.assert_array_equal(voxels("mask.zarr"), before)
@@ -125,7 +125,7 @@ def test_a_task_that_fails_is_given_up_and_can_be_retried(folder):
     assert [letter.body for letter in queue.dead_letters()]
     queue.close()
     (folder / "mended").touch()
-    assert "sent 1 tasks" in say("retry r --failed")
+    assert "sent 1 task again" in say("retry r --failed")
     work(f"work {address}")
     assert "complete" in say("status r")
     np.testing.assert_array_equal(voxels("out.zarr"), voxels("image.zarr"))

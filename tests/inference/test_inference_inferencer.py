@@ -312,7 +312,7 @@ def test_a_line_that_cannot_fit_is_refused_with_what_would():
     inferencer.prepare(ONE_TASK)
     with inferencer:
         inferencer.check_memory(1_000_000)
-        with pytest.raises(OptionError, match=r"expected to peak at 10{6}\.00 GB of host memory, "):
+        with pytest.raises(OptionError, match=r"expected to peak at 1\.00 PB of host memory, "):
             inferencer.check_memory(10**15)
 
 

@@ -73,7 +73,7 @@ def command(
 def _check_names(
     names: tuple[str, ...], stores: tuple[str, ...], queues: tuple[str, ...]
 ) -> None:
-    """Refuse checks that do not exist, and those of what is not named, which would find nothing.
+    """Refuse checks that do not exist, and those of what is not named, if there are no others.
 
     Raises:
         OptionError: names the nearest that does, or the option that is missing.
@@ -88,9 +88,9 @@ def _check_names(
             near = get_close_matches(name, CHECKS, n=1, cutoff=0.0)[0]
             msg = f"--only {name} is no check; did you mean {near}? There are {', '.join(CHECKS)}"
             raise OptionError(msg)
-        needed = {"store": stores, "queue": queues, "clock": (*stores, *queues)}.get(name, names)
-        if not needed:
-            options = {"store": "--store URL", "queue": "--queue URL"}
-            what = options.get(name, "--store URL or --queue URL")
-            msg = f"--only {name} looks at what is named, and nothing is; give {what}"
-            raise OptionError(msg)
+    named = {"store": stores, "queue": queues, "clock": (*stores, *queues)}
+    if names and not any(named.get(name, names) for name in names):
+        options = {"store": "--store URL", "queue": "--queue URL"}
+        what = options.get("".join(names), "--store URL or --queue URL")
+        msg = f"--only {','.join(names)} looks at what is named, and nothing is; give {what}"
+        raise OptionError(msg)
