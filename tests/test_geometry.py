@@ -304,7 +304,7 @@ def test_ten_million_boxes_take_no_memory() -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 100_000
+    assert peak < 1_000_000  # boxes that were kept would take megabytes
 
 
 @pytest.mark.parametrize(

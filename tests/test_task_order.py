@@ -89,6 +89,7 @@ def test_ten_million_boxes_take_no_memory_and_no_search(order):
         assert len(set(islice(boxes.part(range(5_000_000, 10_000_000)), 3))) == 3
         assert perf_counter() - start < 10
         assert sum(1 for _ in islice(boxes, 20_000)) == 20_000
-        assert tracemalloc.get_traced_memory()[1] < 200_000
+        # Boxes that were kept would take megabytes; other threads of the process may take a little.
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
