@@ -68,7 +68,8 @@ def _in_unit(value: float, unit: str) -> str:
         return f"{value / 1e9:.2f} GB"
     if unit == "x":
         return f"{value:.2f} x"
-    return f"{value:.3g} {unit}".rstrip()
+    number = f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    return f"{number} {unit}".rstrip()
 
 
 def within(section: str, what: str, ratio: float, limit: float, note: str = "") -> Line:
