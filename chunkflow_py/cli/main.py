@@ -242,7 +242,10 @@ def run_line(
                 listener.print_failure(task, debug=debug)
                 if settle is None:
                     ctx.exit(1)
-            (failed.add if task.failed else failed.discard)(str(task))
+            if task.failed:
+                failed.add(str(task))
+            elif failed:
+                failed.discard(str(task))
             if settle is not None:
                 settle(task)
             del task  # or its chunks would live on beside those of the next

@@ -69,8 +69,9 @@ class Report(Listener):
 
     def operator_started(self, label: str, task: Task) -> None:
         """Show which operator is at work on which task."""
-        words = f"{task}: {label} begins"
-        tell(logger, logging.DEBUG, "operator_started", words, task=_name(task), operator=label)
+        if logger.isEnabledFor(logging.DEBUG):  # its words take longer than a task may
+            words = f"{task}: {label} begins"
+            tell(logger, logging.DEBUG, "operator_started", words, task=_name(task), operator=label)
         self.state.started(label, task)
 
     def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:
@@ -79,9 +80,10 @@ class Report(Listener):
 
     def operator_finished(self, label: str, task: Task, seconds: float) -> None:
         """Count its time."""
-        words = f"{task}: {label} took {seconds:.3f} s"
-        about = {"task": _name(task), "operator": label, "seconds": seconds}
-        tell(logger, logging.DEBUG, "operator_finished", words, **about)
+        if logger.isEnabledFor(logging.DEBUG):
+            words = f"{task}: {label} took {seconds:.3f} s"
+            about = {"task": _name(task), "operator": label, "seconds": seconds}
+            tell(logger, logging.DEBUG, "operator_finished", words, **about)
         self.state.finished(label, task, seconds)
 
     def task_finished(self, task: Task) -> None:
