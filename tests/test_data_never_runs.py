@@ -20,7 +20,7 @@ from chunkflow_py.inference.statistics import read_statistics
 from chunkflow_py.ops.load_npy import load_npy
 from chunkflow_py.queue.body import parse_body
 from chunkflow_py.queue.box_file import read_boxes
-from chunkflow_py.run.page import Page
+from chunkflow_py.run.page import Header
 from chunkflow_py.run.record import Record
 from chunkflow_py.run.spec import Spec
 from chunkflow_py.segmentation.label_table import INDEX, LabelTable
@@ -102,7 +102,7 @@ READERS = {
     "specs of runs": Spec.parse,
     "plans of tasks": lambda data: plan_from_json({"kind": "grid", "indexes": None}, data),
     "records": Record.from_json,
-    "pages of a ledger": lambda data: Page.parse(data, 0, 2048, "page"),
+    "pages of a ledger": lambda data: Header.from_line(data.partition(b"\n")[0], 2048, "page"),
     "statistics of tasks": lambda data: (
         put(f"s/{BOX}.npz", data) and list(CountStore("s", "test").read())
     ),

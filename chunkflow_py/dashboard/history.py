@@ -6,7 +6,6 @@ first, and each again only when it has changed. Of a record three numbers are ke
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from dataclasses import asdict, dataclass, field, replace
@@ -16,7 +15,7 @@ import numpy as np
 
 from chunkflow_py.dashboard.states import DONE, FAILED, SKIPPED
 from chunkflow_py.run.page import FAILURES
-from chunkflow_py.run.record import Failure, reading
+from chunkflow_py.run.record import Failure, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -128,19 +127,16 @@ class History:
         tasks = self._states.numbers(number)
         for column in (self.finished, self.seconds, self.worker, self._states.tries_on_page):
             column[tasks] = 0
-        failures, dead = [], []
+        failures: list[Failure] = []
+        dead: list[tuple[int, str]] = []
         for entry in page.entries(("record", *FAILURES)):
-            if entry.kind != "record":
-                failures.append(Failure.from_json(entry.text))
-                continue
-            with reading(entry.text):
-                said = json.loads(entry.text)
-                task = said["number"]
-                if tasks.start <= task < tasks.stop:
-                    spent = sum(said["seconds"].values())
-                    self._keep(task, said["finished"], spent, said["worker"])
-                    if said["state"] == "dead":
-                        dead.append((task, said["reason"] or ""))
+            said, task = entry.said, entry.number
+            if isinstance(said, Failure):
+                failures.append(said)
+            elif isinstance(said, Record) and tasks.start <= task < tasks.stop:
+                self._keep(task, said.finished, sum(said.seconds.values()), said.worker)
+                if said.state == "dead":
+                    dead.append((task, said.reason or ""))
         for failure in failures:
             if tasks.start <= failure.number < tasks.stop:
                 self._states.tries_on_page[failure.number] += 1

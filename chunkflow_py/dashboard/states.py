@@ -50,6 +50,7 @@ class States:
         stage: name of the stage.
         is_task: by number, whether there is such a task.
         page: how many numbers a page of the ledger has.
+        older: whether the ledger is of version 0.1.0.
 
     Attributes:
         codes: by number, a position in `CODES`.
@@ -63,11 +64,17 @@ class States:
     """
 
     def __init__(
-        self, store: Store, stage: str, is_task: NDArray[np.bool_], page: int = PAGE
+        self,
+        store: Store,
+        stage: str,
+        is_task: NDArray[np.bool_],
+        page: int = PAGE,
+        *,
+        older: bool = False,
     ) -> None:
         """Look at nothing yet."""
-        self._pages = Pages(store, f"ledger/{stage}/", page)
-        self._loose = LooseObjects(store, f"ledger/{stage}/")
+        self._pages = Pages(store, f"ledger/{stage}/", page, len(is_task), older=older)
+        self._loose = LooseObjects(store, f"ledger/{stage}/", page, len(is_task), older=older)
         self._is_task, self._size = is_task, page
         self._on_page = np.where(is_task, np.uint8(MISSING), np.uint8(NONE))
         self._read: dict[Name, Record | Failure] = {}
@@ -112,9 +119,9 @@ class States:
         there = set(names)
         self._read = {name: said for name, said in self._read.items() if name in there}
         for name, entry in zip(new, self._loose.read(new), strict=True):
-            if entry is not None:  # or it is on its page by now
-                kind = Record if name.kind == "record" else Failure
-                self._read[name] = kind.from_json(entry.text)
+            # Else it is on its page by now, or cannot be read.
+            if entry is not None and isinstance(entry.said, Record | Failure):
+                self._read[name] = entry.said
 
     def _read_headers(self, names: list[Name]) -> None:
         there = self._pages.listed()

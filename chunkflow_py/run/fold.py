@@ -87,7 +87,7 @@ class Folder:
 
     def _fold(self, page: int, names: Sequence[Name], conflicts: int | None = None) -> None:
         # In order, as what is alike packs better.
-        read = self._loose.read(sorted(names))
+        read = self._loose.read(order := sorted(names))
         entries = [entry for entry in read if entry is not None]
         tries = 0
 
@@ -97,10 +97,13 @@ class Folder:
             if conflicts is not None and tries > conflicts:
                 raise _BusyError
             new = old.added(entries)
-            if len(new.body) == len(old.body):
+            if len(new.body) == len(old.body) and not old.damage:
                 raise _NothingToAddError
             return new
 
         with suppress(_NothingToAddError):
             self._pages.update(page, add)
-        self._loose.delete(names)
+        # What could not be read stays, so that it can be looked at, until its task is reopened.
+        headers = self._pages.headers([page])
+        moved = [n for n, entry in zip(order, read, strict=True) if entry or headers.is_void(n)]
+        self._loose.delete(moved)

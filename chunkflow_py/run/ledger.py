@@ -41,6 +41,12 @@ The races, each with why nothing is lost and nothing counted twice:
 
 Folds run in a thread of their own and hold nothing that a record waits for: one that hangs, with
 its process, keeps nobody from recording.
+
+**What cannot be read is not recorded.** A loose object or a page that was cut, emptied or changed
+is named in a warning, and `unreadable` says which: its tasks count as not ended, whatever names
+and headers say, and everything else goes on. Whoever records such a task puts its record in the
+place of the damaged one. `missing`, `ended` and `counts` look at headers, which is enough to tell
+how far a stage is; `records` reads every record, and is what `verify` believes.
 """
 
 from __future__ import annotations
@@ -82,9 +88,10 @@ class Ledger:
         span: numbers of tasks are 0 to *span* - 1.
         page: how many numbers a page has; the same for all who ever open the ledger.
         in_background: whether to fold in a thread of its own, or inside of the calls that record.
+        older: whether it was written by version 0.1.0: it can be read, not written.
 
     Raises (all methods):
-        VolumeError: the store cannot be reached or refuses, or the ledger is damaged.
+        VolumeError: the store cannot be reached or refuses.
     """
 
     def __init__(
@@ -95,11 +102,12 @@ class Ledger:
         *,
         page: int = PAGE,
         in_background: bool = True,
+        older: bool = False,
     ) -> None:
         """Keep where it is; nothing is read or written."""
         self._stage, self._span = stage, span
-        self._pages = Pages(store, f"ledger/{stage}/", page)
-        self._loose = LooseObjects(store, f"ledger/{stage}/")
+        self._pages = Pages(store, f"ledger/{stage}/", page, span, older=older)
+        self._loose = LooseObjects(store, f"ledger/{stage}/", page, span, older=older)
         self._folder = Folder(self._pages, self._loose, in_background=in_background)
         self._full: dict[int, int] = {}  # pages on which all tasks had ended, and how many
 
@@ -119,8 +127,8 @@ class Ledger:
             for name, entry in zip(names, self._loose.read(names), strict=True):
                 if entry is None:
                     absent.append(name)
-                else:
-                    found[name.number] = Record.from_json(entry.text).state
+                elif isinstance(entry.said, Record):
+                    found[name.number] = entry.said.state
             # They have not ended, unless they have moved to the page since it was looked at.
             headers = self._pages.headers({name.page for name in absent})
             waiting = {n.number for n in absent if headers.state(n.number) or headers.is_void(n)}
@@ -129,8 +137,9 @@ class Ledger:
     def missing(self, plan: Plan) -> Iterator[int]:
         """Yield the tasks of a plan that have no record, in the order of the plan."""
         loose = [name for name in self._loose.listed() if name.kind == "record"]
+        entries = self._loose.read(loose)
         headers = self._pages.headers(self._pages.listed())
-        ended = {name.number for name in loose if not headers.is_void(name)}
+        ended = {entry.number for entry in entries if entry and not headers.is_void(entry)}
         for number in plan:
             if number not in ended and not headers.state(number):
                 yield number
@@ -175,8 +184,11 @@ class Ledger:
     def records(self, *, states: Collection[State] = STATES) -> Iterator[Record]:
         """Yield how tasks ended, in the order of their numbers, in constant memory."""
         loose = self._loose.by_page()
-        pages = self._pages.headers(self._pages.listed()).by_page.items()
-        some = {page for page, header in pages if any(getattr(header.sums, s) for s in states)}
+        # The header of a page may say less than its body: all pages are read for all records.
+        some = self._pages.listed()
+        if set(states) != set(STATES):
+            pages = self._pages.headers(some).by_page.items()
+            some = {page for page, header in pages if any(getattr(header.sums, s) for s in states)}
 
         def read(number: int) -> list[Record]:
             entries = self._loose.read([n for n in loose.get(number, ()) if n.kind == "record"])
@@ -223,16 +235,29 @@ class Ledger:
         whole = self._pages.read(page)
         generation = whole.header.generation(number - whole.first)
         entries = [entry for entry in entries if entry.generation == generation]
-        entries += [entry for entry in whole.entries(ATTEMPTS) if entry.number == number]
+        entries += whole.entries(ATTEMPTS, {number})
         found: dict[str, Attempt] = {}
         for entry in entries:
-            if entry.kind == "begun":
-                begun = Attempt.from_json(entry.text)
-                found.setdefault(begun.attempt, begun)
-            else:
-                record = Record.from_json(entry.text)
-                found[record.attempt] = Attempt(number, record.attempt, record.profile, record)
+            said = entry.said
+            if isinstance(said, Attempt):
+                found.setdefault(said.attempt, said)
+            elif isinstance(said, Record):
+                found[said.attempt] = Attempt(number, said.attempt, said.profile, said)
         return list(found.values())
+
+    def unreadable(self) -> dict[str, str]:
+        """Return what of the ledger could not be read so far: addresses, and what is wrong."""
+        found = {self._pages.address(page): why for page, why in self._pages.damaged.items()}
+        loose = self._loose.unreadable.items()
+        return found | {self._loose.address(name): why for name, why in loose}
+
+    def unreadable_at(self, number: int) -> str:
+        """Return the address of what could not be read of a task; nothing if all could be."""
+        for name in self._loose.unreadable:
+            if name.number == number and name.kind == "record":
+                return self._loose.address(name)
+        page = self._page(number)
+        return self._pages.address(page) if page in self._pages.damaged else ""
 
     # What is told
 
@@ -278,8 +303,10 @@ class Ledger:
                 on_page[name.page].append(index)
             elif is_first:
                 won[index] = True
-            elif (entry := self._loose.read([name])[0]) is not None:
-                won[index] = Record.from_json(entry.text).attempt == records[index].attempt
+            elif (entry := self._loose.read([name])[0]) is None:
+                self._loose.mend(name, records[index].to_json())
+            elif isinstance(entry.said, Record):
+                won[index] = entry.said.attempt == records[index].attempt
         for page, indexes in on_page.items():
             numbers = {records[index].number for index in indexes}
             attempts = {r.number: r.attempt for r in self._pages.read(page).records(numbers)}
@@ -359,12 +386,14 @@ def _records(entries: Iterable[Entry | None], headers: Headers) -> Iterator[Reco
     for entry in entries:
         if entry is None or entry.kind != "record" or headers.is_void(entry):
             continue
-        if not headers.state(entry.number):
-            yield Record.from_json(entry.text)
+        if not headers.state(entry.number) and isinstance(entry.said, Record):
+            yield entry.said
 
 
 def _failures(entries: Iterable[Entry | None], headers: Headers) -> Iterator[Failure]:
     """Yield the loose failures that are not void."""
     for entry in entries:
-        if entry is not None and entry.kind in FAILURES and not headers.is_void(entry):
-            yield Failure.from_json(entry.text)
+        if entry is None or headers.is_void(entry):
+            continue
+        if isinstance(entry.said, Failure):
+            yield entry.said

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from typing import TYPE_CHECKING
 
 from chunkflow_py.run.loose import Name, each
-from chunkflow_py.run.page import Header, Page
+from chunkflow_py.run.page import DamagedHeaderError, Header, Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -14,8 +16,11 @@ if TYPE_CHECKING:
     from chunkflow_py.run.record import State
     from chunkflow_py.store.protocol import Store
 
+logger = logging.getLogger(__name__)
+
 HEADER_BYTES = 4096  # hold the header of almost every page
 AT_ONCE = 4  # whole pages in memory
+_NAME = re.compile("[0-9]{1,15}")
 
 
 class Headers:
@@ -53,16 +58,23 @@ class Pages:
         store: that holds them.
         root: what their keys begin with.
         size: how many numbers a page has.
+        span: numbers of tasks are 0 to *span* - 1.
+        older: whether the ledger is of version 0.1.0.
 
     Attributes:
+        damaged: pages that were cut or changed -> what is wrong with them.
         hints: headers as they were last seen, which may be long ago, of pages on which tasks were
             reopened: their generations are tried first, and looked up afterwards.
         at_once: how many whole pages to work on at the same time.
     """
 
-    def __init__(self, store: Store, root: str, size: int) -> None:
+    def __init__(
+        self, store: Store, root: str, size: int, span: int, *, older: bool = False
+    ) -> None:
         """Keep where they are."""
         self._store, self._root, self.size = store, f"{root}pages/", size
+        self._count, self._older = -(-span // size), older
+        self.damaged: dict[int, str] = {}
         self.hints = Headers(size, {})
         self.at_once = min(AT_ONCE, store.connections)
 
@@ -70,8 +82,11 @@ class Pages:
         return f"{self._root}{page}"
 
     def listed(self) -> set[int]:
-        """Return which there are."""
-        return {int(key.rpartition("/")[2]) for key in self._store.list(self._root)}
+        """Return which there are; what has another name is none."""
+        names = (key[len(self._root) :] for key in self._store.list(self._root))
+        # "07" is not where page 7 is.
+        pages = (int(name) for name in names if _NAME.fullmatch(name) and str(int(name)) == name)
+        return {page for page in pages if page < self._count}
 
     def headers(self, pages: Collection[int]) -> Headers:
         """Return what the headers of some pages say now; several are read at the same time."""
@@ -85,7 +100,12 @@ class Pages:
         while (data := self._store.get_range(self._key(page), 0, length)) is not None:
             line, separator, _ = data.partition(b"\n")
             if separator or len(data) < length:
-                header = Header.from_line(line, self.size, self._where(page))
+                try:
+                    header = Header.from_line(
+                        line, self.size, self.address(page), older=self._older
+                    )
+                except DamagedHeaderError:
+                    header = self.read(page).header
                 self._notice(page, header)
                 return header
             length *= 16
@@ -103,10 +123,24 @@ class Pages:
         self._notice(page, self._parsed(page, new).header)
 
     def _parsed(self, page: int, data: bytes | None) -> Page:
-        return Page.parse(data, page * self.size, self.size, self._where(page))
+        where = self.address(page)
+        parsed = Page.parse(data, page * self.size, self.size, where, older=self._older)
+        if parsed.damage:
+            if self.damaged.get(page) != parsed.damage:
+                logger.warning(
+                    "%s is damaged: %s; tasks whose record on it cannot be read count as not "
+                    "recorded, and chunkflow verify lists them",
+                    where,
+                    parsed.damage,
+                )
+            self.damaged[page] = parsed.damage
+        else:
+            self.damaged.pop(page, None)
+        return parsed
 
-    def _where(self, page: int) -> str:
-        return f"{self._store.url}/{self._key(page)}"
+    def address(self, page: int) -> str:
+        """Return the address of a page, for messages."""
+        return f"{self._store.url.rstrip('/')}/{self._key(page)}"
 
     def _notice(self, page: int, header: Header) -> None:
         if header.generations:

@@ -1,22 +1,56 @@
-"""What a run writes down: how each task ended, and each attempt that failed."""
+"""What a run writes down: how each task ended, and each attempt that failed.
+
+Every line of a ledger is *sealed*: it ends in a tab and the CRC-32 of what stands before, so that
+a line that was cut, changed or mixed up is never taken for a record.
+"""
 
 from __future__ import annotations
 
 import json
 import time
+import zlib
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store.protocol import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 State = Literal["done", "skipped", "dead"]
 _STATES: tuple[State, ...] = get_args(State)
 _LATEST = 1e13  # seconds since 1970
 _NUMBER = '{"number":'  # so begins the JSON of a record and of a failure
+_SEAL_DIGITS = 8
 # permanent: the task's own fault; transient: may pass by itself, such as a network that is down;
 # resource: this machine's, such as a full disk.
 FailureKind = Literal["permanent", "transient", "resource"]
+
+
+def sealed(text: str) -> str:
+    """Return a line of the ledger with its seal: a tab, and the CRC-32 of *text* in hexadecimal."""
+    return f"{text}\t{zlib.crc32(text.encode()):0{_SEAL_DIGITS}x}"
+
+
+def unsealed(line: str, *, older: bool = False) -> str:
+    """Return the text that `sealed` was given.
+
+    Args:
+        line: of the ledger.
+        older: whether lines of version 0.1.0, which have no seal, are accepted as well.
+
+    Raises:
+        VolumeError: the line was cut or changed.
+    """
+    text, tab, seal = line.rpartition("\t")
+    if not tab and older:
+        return line
+    if not tab or seal != f"{zlib.crc32(text.encode(errors='replace')):0{_SEAL_DIGITS}x}":
+        found = f"ends in {seal!r}" if tab else "has no checksum"
+        raise _damaged(line, ValueError(f"its checksum does not match: it {found}"))
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +108,13 @@ class Record:
         """
         with reading(text):
             said: dict[str, Any] = json.loads(text)
-            said["written"] = tuple(Stored(*each) for each in said["written"])
+            said["written"] = tuple(_stored(*each) for each in said["written"])
             record = cls(**said)
             is_good = record.state in _STATES and 0 <= record.finished < _LATEST
             if not (is_good and 0 <= sum(record.seconds.values()) < _LATEST):
                 msg = "state, time or seconds cannot be"
                 raise ValueError(msg)
+            _check_types(record, _RECORD_TYPES)
         return record
 
 
@@ -126,7 +161,12 @@ class Failure:
             VolumeError: it is damaged.
         """
         with reading(text):
-            return cls(**json.loads(text))
+            failure = cls(**json.loads(text))
+            _check_types(failure, _FAILURE_TYPES)
+            if failure.kind not in get_args(FailureKind) or not 0 <= failure.when < _LATEST:
+                msg = "kind or time cannot be"
+                raise ValueError(msg)
+        return failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +198,55 @@ class Attempt:
             VolumeError: it is damaged.
         """
         with reading(text):
-            return cls(**json.loads(text))
+            attempt = cls(**json.loads(text))
+            _check_types(attempt, _ATTEMPT_TYPES)
+        return attempt
+
+
+_RECORD_TYPES: dict[str, type | tuple[type, ...]] = {
+    "number": int,
+    "box": str,
+    "spec": str,
+    "attempt": str,
+    "worker": str,
+    "profile": str,
+    "reason": (str, NoneType),
+    "missing_blocks": int,
+}
+_FAILURE_TYPES: dict[str, type | tuple[type, ...]] = {
+    "number": int,
+    "box": str,
+    "attempt": str,
+    "worker": str,
+    "reason": str,
+    "traceback": str,
+    "seconds": (int, float, NoneType),
+}
+_ATTEMPT_TYPES: dict[str, type | tuple[type, ...]] = {
+    "number": int,
+    "attempt": str,
+    "profile": str,
+    "record": NoneType,
+}
+
+
+def _check_types(said: Any, types: Mapping[str, type | tuple[type, ...]]) -> None:
+    for name, wanted in types.items():
+        value = getattr(said, name)
+        if not isinstance(value, wanted) or isinstance(value, bool):
+            msg = f"{name} is {type(value).__name__}"
+            raise TypeError(msg)
+    if said.number < 0:
+        msg = f"number is {said.number}"
+        raise ValueError(msg)
+
+
+def _stored(url: Any, size: Any, checksum: Any) -> Stored:
+    good = isinstance(url, str) and isinstance(size, (int, NoneType)) and not isinstance(size, bool)
+    if not (good and isinstance(checksum, (str, NoneType)) and (size is None or size >= 0)):
+        msg = "what was written is no address, length and checksum"
+        raise TypeError(msg)
+    return Stored(url, size, checksum)
 
 
 def number_of(text: str) -> int:
@@ -195,15 +283,20 @@ class reading:  # noqa: N801  (a context manager, quicker than a generator)
         Raises:
             VolumeError: instead of what was raised.
         """
-        if isinstance(error, ValueError | TypeError | KeyError | AttributeError | OverflowError):
+        kinds = ValueError | TypeError | KeyError | AttributeError | OverflowError | RecursionError
+        if isinstance(error, kinds):
             raise _damaged(self._text, error) from error
 
 
-def _damaged(text: str | bytes, error: Exception) -> VolumeError:
+class DamagedRecordError(VolumeError):
+    """A line of a ledger was cut or changed."""
+
+
+def _damaged(text: str | bytes, error: Exception) -> DamagedRecordError:
     said = text.decode(errors="replace") if isinstance(text, bytes) else text
     msg = (
         f"a record of the ledger is damaged ({type(error).__name__}: {error}): "
         f"{said[:80]!r}; restore it from a copy of the run, or read it with the version of "
         "chunkflow_py that wrote it"
     )
-    return VolumeError(msg)
+    return DamagedRecordError(msg)
