@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.chunk import Chunk, Voxels
     from chunkflow_py.memory import Need
+    from chunkflow_py.outputs import Output
     from chunkflow_py.task import Task
     from chunkflow_py.volume.traffic import Traffic
 
@@ -212,6 +213,17 @@ class WritesToSeveral(Protocol):
     @property
     def destinations(self) -> tuple[str, ...]:
         """The places."""
+
+
+@runtime_checkable
+class StoresOutputs(Protocol):
+    """A body that stores objects which the record of a task names; follows `prepare`.
+
+    Of a body that `WritesTo` places and does not say so, all that lies there is its output.
+    """
+
+    def stores(self) -> tuple[Output, ...]:
+        """Return where, so that a run can tell whether a record names all that it should."""
 
 
 @runtime_checkable

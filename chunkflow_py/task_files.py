@@ -14,6 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import GeometryError, OptionError, VolumeError, VolumeNotFoundError
+from chunkflow_py.outputs import BOX, Output
 from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import Stored
 
@@ -65,6 +66,17 @@ class TaskFiles:
         """The file, or the files of all tasks with BOX for their boxes; absolute."""
         name = self._named("BOX")
         return str(_local(name).absolute()) if _is_local(name) else name
+
+    @property
+    def output(self) -> Output:
+        """The file, or the file of every task, as a run keeps it."""
+        return Output("file", self._address(self._named(BOX)))
+
+    @property
+    def outputs(self) -> Output:
+        """The files of all tasks, whatever box each is named after."""
+        address = self.output.url
+        return Output("objects", address.rpartition(BOX)[0] or address)
 
     def url(self, region: Region | None) -> str:
         """Return the file of one task.
@@ -120,13 +132,18 @@ class TaskFiles:
         """Write a task's file whole; it is stored for good when this returns."""
         store, key = _split(self.url(region))
         store.put(key, data)
-        return Stored.of(f"{store.url.rstrip('/')}/{key}", data)
+        return Stored.of(self._address(self.url(region)), data)
 
     def touch(self, region: Region | None) -> Stored:
         """Make a task's file, with nothing in it, unless it is there; what it holds is kept."""
         store, key = _split(self.url(region))
         content = b"" if store.put_if_absent(key, b"") else store.get(key)
-        return Stored.of(f"{store.url.rstrip('/')}/{key}", content or b"")
+        return Stored.of(self._address(self.url(region)), content or b"")
+
+    @staticmethod
+    def _address(url: str) -> str:
+        store, key = _split(url)
+        return f"{store.url.rstrip('/')}/{key}"
 
 
 def _is_local(url: str) -> bool:
@@ -178,6 +195,10 @@ class ItemSaver:
     def destination(self) -> str:
         """The file or files."""
         return self.files.place
+
+    def stores(self) -> tuple[Output, ...]:
+        """Return the file, or the file of every task."""
+        return (self.files.output,)
 
     def prepare(self, outline: Any) -> None:
         """Refuse one file for several tasks of a line (an `Outline`).

@@ -49,7 +49,8 @@ class StageWatch:
         store = home.store if taken is None else open_store(taken)
         self.plan: Plan = home.plan(stage.name)
         self.layout = Layout.of(self.plan)
-        self.states = States(store, stage.name, self.layout.is_task)
+        older = home.spec.is_older
+        self.states = States(store, stage.name, self.layout.is_task, older=older)
         self.history = History(self.states)
         self.closed = False
 

@@ -20,6 +20,7 @@ from chunkflow_py.errors import OptionError
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
+    from chunkflow_py.outputs import Output
     from chunkflow_py.stages import Outline
     from chunkflow_py.task import Task
     from chunkflow_py.task_files import TaskFiles
@@ -38,6 +39,10 @@ class Marker:
     def destination(self) -> str:
         """The files."""
         return self.files.place
+
+    def stores(self) -> tuple[Output, ...]:
+        """Return the file of every task."""
+        return (self.files.output,)
 
     def prepare(self, outline: Outline) -> None:
         """Refuse a line whose tasks have no box.

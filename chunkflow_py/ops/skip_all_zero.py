@@ -21,6 +21,7 @@ from chunkflow_py.task import Skip
 
 if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
+    from chunkflow_py.outputs import Output
     from chunkflow_py.task import Task
     from chunkflow_py.task_files import TaskFiles
 
@@ -47,6 +48,10 @@ class ZeroSkipper:
     flags: TaskFiles | None = None
     adjust_size: int = 0
     chunk_bbox: bool = True
+
+    def stores(self) -> tuple[Output, ...]:
+        """Return the files to leave."""
+        return () if self.flags is None else (self.flags.outputs,)
 
     def __call__(self, task: Task) -> Task:
         """Raise `Skip` if the chunk is all zero."""

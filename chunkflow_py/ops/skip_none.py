@@ -19,6 +19,7 @@ from chunkflow_py.stages import operator
 from chunkflow_py.task import Skip
 
 if TYPE_CHECKING:
+    from chunkflow_py.outputs import Output
     from chunkflow_py.task import Task
     from chunkflow_py.task_files import TaskFiles
 
@@ -36,6 +37,10 @@ class NoneSkipper:
 
     input_name: str = "chunk"
     flags: TaskFiles | None = None
+
+    def stores(self) -> tuple[Output, ...]:
+        """Return the files to leave."""
+        return () if self.flags is None else (self.flags.outputs,)
 
     def __call__(self, task: Task) -> Task:
         """Raise `Skip` if the item is ``None``."""

@@ -68,7 +68,10 @@ def verify_parts(report: RunReport) -> Iterator[Html]:
         )
         yield tag("p", words)
     elif not report.damages:
-        words = "All that is recorded was read again for this report, and is stored just so."
+        words = (
+            "Every recorded object was read again for this report: all are present and match "
+            "their checksums."
+        )
         yield tag("p", words, class_="state")
     else:
         total = sum(report.damage_kinds.values())

@@ -4,6 +4,7 @@
 <run>/spec.json                       what workers do; never changes
 <run>/plan/<stage>                    which tasks there are, where that takes more than a few words
 <run>/files/<sha256>/<name>           networks, weights, plugins
+<run>/documents/<sha256>              metadata of the outputs, as it was made
 <run>/stages/<stage>/profile.json     what the stage is computed with; set by its first worker
 <run>/stages/<stage>/sent, closed     that all its tasks were sent; that all of them have ended
 <run>/ledger/<stage>/…                how each task ended: `chunkflow_py.run.ledger`
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.failpoints import removed
+from chunkflow_py.run.coverage import Coverage
 from chunkflow_py.run.ledger import Ledger, LedgerCounts
 from chunkflow_py.run.spec import Spec, differences, sha256_of
 from chunkflow_py.store import open_store
@@ -186,8 +188,20 @@ class RunHome:
             )
             raise VolumeError(msg)
 
-    def create(self, spec: Spec, plans: Mapping[str, bytes], files: Mapping[File, Path]) -> bool:
+    def create(
+        self,
+        spec: Spec,
+        plans: Mapping[str, bytes],
+        files: Mapping[File, Path],
+        documents: Mapping[str, bytes] | None = None,
+    ) -> bool:
         """Write all of a new run, its spec last; return whether it is new.
+
+        Args:
+            spec: of the run.
+            plans: files of the plans, by stage.
+            files: that stages need, and where they are.
+            documents: metadata of the outputs, by SHA-256.
 
         Raises:
             OptionError: another run is there; says how it differs.
@@ -198,6 +212,9 @@ class RunHome:
         for file, path in files.items():
             if self.store.size(file.key) is None:
                 self.store.put(file.key, path.read_bytes())
+        for digest, content in (documents or {}).items():
+            if self.store.size(f"documents/{digest}") is None:
+                self.store.put(f"documents/{digest}", content)
         new = self.store.put_if_absent(SPEC, spec.content)
         self.check_same(spec, len(spec.stages))
         return new
@@ -213,6 +230,7 @@ class RunHome:
             OptionError: it is another; says how they differ.
         """
         there = self.spec
+        there.check_current()
         found = [
             f"stage {old.name}: {words}"
             for old, new in zip(there.stages, spec.stages, strict=False)
@@ -252,8 +270,19 @@ class RunHome:
         if stage not in self._ledgers:
             taken = self.spec.reused.get(stage)
             store = self.store if taken is None else open_store(taken)
-            self._ledgers[stage] = Ledger(store, stage, self.plan(stage).span)
+            span, older = self.plan(stage).span, self.spec.is_older
+            self._ledgers[stage] = Ledger(store, stage, span, older=older)
         return self._ledgers[stage]
+
+    def document(self, digest: str) -> bytes | None:
+        """Return metadata of an output as it was when the run was made; ``None`` if it is lost."""
+        content = self.store.get(f"documents/{digest}")
+        return content if content is not None and sha256_of(content) == digest else None
+
+    def coverage(self, stage: str) -> Coverage:
+        """Return what the records of a stage must name."""
+        said = self.spec.stage(stage)
+        return Coverage(said.outputs, self.document, [name for name, _ in said.options])
 
     def is_sent(self, stage: str) -> bool:
         """Tell whether all tasks of a stage were sent once."""
@@ -274,11 +303,8 @@ class RunHome:
             self.store.put_if_absent(f"stages/{stage}/closed", counts)
 
     def counts(self, stage: str) -> LedgerCounts:
-        """Return what there is to say of all tasks of a stage, at once if it is closed."""
-        taken = self.spec.reused.get(stage)
-        store = self.store if taken is None else open_store(taken)
-        said = json.loads(store.get(f"stages/{stage}/closed") or b"{}")
-        return LedgerCounts(**said) if said else self.ledger(stage).counts()
+        """Return what there is to say of all tasks of a stage."""
+        return self.ledger(stage).counts()
 
     def reopen(self, stage: str) -> None:
         """Take it back, for tasks that are done again."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from chunkflow_py.errors import OptionError
 from chunkflow_py.queue.body import body_text
 from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.run.verify import repair, retry_failed, verify
+from chunkflow_py.run.verify import Damage, repair, retry_failed, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,26 +17,35 @@ if TYPE_CHECKING:
     from chunkflow_py.queue.protocol import Queue
     from chunkflow_py.run.home import RunHome
     from chunkflow_py.run.spec import Stage
-    from chunkflow_py.run.verify import Damage
 
 
 def damages_of(home: RunHome) -> Iterator[tuple[str, Damage]]:
-    """Yield what is wrong in the stages that have begun, with the name of the stage."""
-    for stage in _begun(home):
-        for damage in _found(home, stage):
-            yield stage.name, damage
+    """Yield what is wrong in all stages, with the name of the stage."""
+    begun = {stage.name for stage in _begun(home)}
+    for stage in home.spec.stages:
+        if stage.name in begun:
+            for damage in _found(home, stage):
+                yield stage.name, damage
+        else:
+            reason = f"none of its {stage.tasks} tasks: the stage has not begun"
+            yield stage.name, Damage(None, "", "not recorded", reason)
 
 
-def repair_run(home: RunHome) -> int:
-    """Send tasks again whose output is missing or damaged; return how many.
+def repair_run(home: RunHome) -> tuple[int, list[str]]:
+    """Restore metadata of outputs, and send tasks again whose output is missing or damaged.
+
+    Returns:
+        How many tasks were sent, and the addresses of the metadata that was restored.
 
     Raises:
         OptionError: they are of a stage that was taken over from another run, whose workers alone
             do its tasks.
     """
-    count = 0
+    home.spec.check_current()
+    count, mended = 0, list[str]()
     with closing(_queue_of(home)) as queue:
         for stage in _begun(home):
+            mended += home.coverage(stage.name).restore()
             found = [each for each in _found(home, stage) if each.can_be_repaired]
             if found and (owner := home.spec.reused.get(stage.name)):
                 msg = (
@@ -52,11 +61,12 @@ def repair_run(home: RunHome) -> int:
                     partial(_body, home, stage),
                 )  # fmt: skip
                 break  # what comes after reads what is mended first
-    return count
+    return count, mended
 
 
 def retry_run(home: RunHome) -> int:
     """Send tasks again that were given up; return how many."""
+    home.spec.check_current()
     count = 0
     with closing(_queue_of(home)) as queue:
         for stage in _begun(home):
@@ -75,16 +85,28 @@ def _queue_of(home: RunHome) -> Queue:
 
 
 def _begun(home: RunHome) -> Iterator[Stage]:
-    """Yield the stages up to the one that is open."""
+    """Yield the stages whose tasks were sent, or taken over from another run, and the first one.
+
+    Those of a run on Dask are not sent: there a stage has begun when the one before it is closed.
+    """
+    is_next = True
     for stage in home.spec.stages:
-        yield stage
-        if not home.is_closed(stage.name):
-            return
+        if is_next or home.is_sent(stage.name) or home.is_closed(stage.name):
+            yield stage
+        is_next = home.is_closed(stage.name)
 
 
 def _found(home: RunHome, stage: Stage) -> Iterator[Damage]:
     mixed = stage.device_class == "any"
-    return verify(home.ledger(stage.name), home.plan(stage.name), mixed=mixed)
+    if home.spec.is_older:
+        return verify(home.ledger(stage.name), home.plan(stage.name), mixed=mixed)
+    return verify(
+        home.ledger(stage.name),
+        home.plan(stage.name),
+        spec=stage.hash,
+        coverage=home.coverage(stage.name),
+        mixed=mixed,
+    )
 
 
 def _body(home: RunHome, stage: Stage, number: int) -> str:

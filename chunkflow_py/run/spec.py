@@ -20,10 +20,12 @@ from functools import cached_property
 from typing import Any
 
 from chunkflow_py.errors import OptionError
+from chunkflow_py.outputs import Output
 
-FORMAT = "chunkflow run 1"
+FORMAT = "chunkflow run 2"
+OLDER = "chunkflow run 1"  # of version 0.1.0 before outputs were kept; it can be looked at only
 # Raised when the same options, files and input give other bytes than before.
-ANSWER = 1
+ANSWER = 2
 # Options that change no byte of a result: where it is computed is told by the numerical profile.
 NEUTRAL = {"label", "parallel", "device", "lower_batch", "upload_log", "trust_weights"}
 FILE_MARK = "chunkflow-file:"
@@ -60,6 +62,31 @@ class File:
 
 
 @dataclass(frozen=True)
+class StageOutput:
+    """What an operator of a stage stores of every task.
+
+    Attributes:
+        operator: its name.
+        output: where.
+        moves: how the box of a task becomes the box that reaches the operator, in order:
+            ``("move", low, high)`` adds to its faces, ``("turn", order)`` reorders its axes, three
+            numbers each.
+        scale: voxels of the line's input that make one of the operator's chunk, zyx.
+        domain: bounds of what the chunk is made of, which it does not reach beyond, if known.
+        is_known: whether the box that is saved follows from the task's.
+        documents: metadata of the volume as it was when the run was made: key -> SHA-256.
+    """
+
+    operator: str
+    output: Output
+    moves: tuple[tuple[Any, ...], ...] = ()
+    scale: tuple[int, int, int] = (1, 1, 1)
+    domain: str | None = None
+    is_known: bool = True
+    documents: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
 class Stage:
     """One line of a run.
 
@@ -76,6 +103,8 @@ class Stage:
         code: what of the line is not built in, in words.
         device_class: ``same``: all workers compute with one numerical profile; ``any``: mixed.
         previous: hash of the stage before this one.
+        outputs: what its operators store.
+        answer: `ANSWER` of the version that made the run.
     """
 
     name: str
@@ -90,12 +119,14 @@ class Stage:
     code: tuple[str, ...] = ()
     device_class: str = "same"
     previous: str = ""
+    outputs: tuple[StageOutput, ...] = ()
+    answer: int = ANSWER
 
     @cached_property
     def hash(self) -> str:
         """Of what determines the bytes of the output: 32 hexadecimal digits."""
         covered = [
-            ANSWER,
+            self.answer,
             self.mip,
             self.options,
             self.plan,
@@ -124,11 +155,37 @@ class Spec:
     folder: str
     version: str
     reused: dict[str, str]
+    format: str = FORMAT
 
     @cached_property
     def content(self) -> bytes:
         """The spec as it is stored: canonical JSON, the same for the same line."""
-        return _canonical({"format": FORMAT, **asdict(self)}) + b"\n"
+        said = asdict(self)
+        for stage in said["stages"]:
+            del stage["answer"]
+            if self.is_older:
+                del stage["outputs"]
+        return _canonical(said) + b"\n"
+
+    @property
+    def is_older(self) -> bool:
+        """Whether a version of the package made it that kept less: it can be looked at only."""
+        return self.format == OLDER
+
+    def check_current(self) -> None:
+        """Refuse to go on with a run of an older version.
+
+        Raises:
+            OptionError: names both versions, and what to do.
+        """
+        if self.is_older:
+            msg = (
+                f"the run was made by chunkflow_py {self.version} ({OLDER!r}), and this version "
+                f"goes on with {FORMAT!r} only, whose records and bytes differ: use chunkflow_py "
+                f"{self.version} for this run, or submit the line again with another --run; "
+                "status and verify can look at it"
+            )
+            raise OptionError(msg)
 
     @cached_property
     def digest(self) -> str:
@@ -167,9 +224,9 @@ class Spec:
         """
         try:
             said = json.loads(content)
-            found = said.pop("format")
-            if found == FORMAT:
-                stages = tuple(_stage(each) for each in said.pop("stages"))
+            found = said["format"]
+            if found in (FORMAT, OLDER):
+                stages = tuple(_stage(each, found) for each in said.pop("stages"))
                 return cls(stages=stages, **said)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             msg = f"this is no spec of a run ({type(error).__name__}: {error})"
@@ -208,12 +265,25 @@ def differences(old: Stage, new: Stage) -> list[str]:
     return found + [f"{what} is another" for what, one, other in others if one != other]
 
 
-def _stage(said: dict[str, Any]) -> Stage:
+def _stage(said: dict[str, Any], format: str) -> Stage:
+    said["answer"] = 1 if format == OLDER else ANSWER
+    said["outputs"] = tuple(_output(each) for each in said.get("outputs", ()))
     said["files"] = tuple(File(**file) for file in said["files"])
     for name in ("words", "source", "code"):
         said[name] = tuple(said[name])
     said["options"] = tuple((name, options) for name, options in said["options"])
     return Stage(**said)
+
+
+def _output(said: dict[str, Any]) -> StageOutput:
+    said["output"]["shrink"] = tuple(said["output"]["shrink"])
+    said["output"] = Output(**said["output"])
+    said["moves"] = tuple(
+        (kind, *(tuple(each) for each in numbers)) for kind, *numbers in said["moves"]
+    )
+    said["scale"] = tuple(said["scale"])
+    said["documents"] = tuple((key, digest) for key, digest in said["documents"])
+    return StageOutput(**said)
 
 
 def _canonical(value: Any) -> bytes:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.errors import OptionError
 from chunkflow_py.hooks import CreatesOutput, HasBounds, HasSingleWriter, WritesTo, WritesToSeveral
 from chunkflow_py.pipeline import Pipeline
+from chunkflow_py.run.coverage import outputs_of
 from chunkflow_py.volume.saver import VolumeSaver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from chunkflow_py.forecast import LineForecast
+    from chunkflow_py.run.spec import StageOutput
     from chunkflow_py.stages import Operator, Source
     from chunkflow_py.task_plan import Plan
 
@@ -76,6 +78,7 @@ class Expectation:
         output_bytes: of all voxels that are stored, before compression, as far as it is known.
         memory: of one process that works on it, if it was tried.
         created: volumes that were made for it, see `create_outputs`.
+        outputs: what its operators store.
     """
 
     stage: str
@@ -83,6 +86,7 @@ class Expectation:
     output_bytes: int
     memory: LineForecast | None
     created: tuple[str, ...] = ()
+    outputs: tuple[StageOutput, ...] = ()
 
 
 def worker_pipeline(
@@ -155,7 +159,8 @@ def prepared(line: StageLine, *, rehearse: bool) -> tuple[StageLine, Expectation
         logger.warning("stage %s saves nothing, unless a plugin does: add save-zarr", line.name)
     memory = pipeline.rehearse() if rehearse else None
     size = pipeline.output_bytes(len(plan))
-    return line, Expectation(line.name, len(plan), size, memory)
+    outputs = outputs_of(pipeline)
+    return line, Expectation(line.name, len(plan), size, memory, outputs=outputs)
 
 
 def create_outputs(line: StageLine) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from chunkflow_py.hooks import HasFiles, ReadsFrom, WritesTo, WritesToSeveral
 from chunkflow_py.memory import describe_bytes
 from chunkflow_py.queue.body import BodyError, body_text, parse_body
 from chunkflow_py.queue.protocol import address_of, open_queue
+from chunkflow_py.run.coverage import documented
 from chunkflow_py.run.spec import File, Spec, Stage, options_of, sha256_of
 from chunkflow_py.run.stage_line import create_outputs, prepared
 from chunkflow_py.store.local import absolute
@@ -129,7 +130,14 @@ def submit(
             expected.append(replace(told, created=create_outputs(checked)))
         if fork is not None:
             spec = forked(spec, fork)
-        is_new, sent = home.create(spec, plans, files), 0
+        # All outputs are there: a later stage may have added levels to what one before it writes.
+        documents: dict[str, bytes] = {}
+        stages = [
+            replace(stage, outputs=documented(told.outputs, documents))
+            for stage, told in zip(spec.stages, expected, strict=True)
+        ]
+        spec = replace(spec, stages=tuple(stages))
+        is_new, sent = home.create(spec, plans, files, documents), 0
         stage = home.current_stage()
         # Later stages are opened by workers when all before them is done.
         if queue is not None and stage is not None and stage == spec.first:

@@ -1,17 +1,23 @@
-"""Is what was recorded still stored, just so? And what to do where it is not.
+"""Compare what is stored with what the plan, the spec and the records say.
+
+`verify` is a function of three things, and believes nothing else:
 
 ```
-plan      every task  -- no record -->  "not recorded"
-ledger    its record  -- dead ------->  "failed"
-store     each object of a record that is done:
-            not there ---------------->  "missing"
-            other length or bytes ---->  "damaged"
-            there, although nothing
-            was stored --------------->  "unexpected"
+plan, spec   every task               -- no record that can be read -->  "not recorded"
+             metadata of the outputs  -- gone or changed ------------->  "metadata"
+records      one a task               -- given up -------------------->  "failed"
+             spec that it names       -- another than the run's ------>  "other spec"
+             objects that it names    -- in no output of the stage --->  "outside"
+             objects of its box       -- not in the record ----------->  "missing"
+outputs      each object of a record:
+               not there --------------------------------------------->  "missing"
+               other length or bytes --------------------------------->  "damaged"
+               there, although nothing was stored -------------------->  "unexpected"
 ```
 
-Where devices of several kinds work on one run, attempts on a task store different bytes. A task is
-fine there if its objects are those of one attempt, whichever; else it is a "mixture".
+A task that was skipped has stored nothing, so that nothing may lie where it would have. Where
+devices of several kinds work on one run, attempts on a task store different bytes. A task is fine
+there if its objects are those of one attempt, whichever; else it is a "mixture".
 """
 
 from __future__ import annotations
@@ -31,12 +37,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from chunkflow_py.queue.protocol import Queue
+    from chunkflow_py.run.coverage import Coverage
     from chunkflow_py.run.ledger import Ledger
-    from chunkflow_py.run.record import Record
+    from chunkflow_py.run.record import Attempt, Record
     from chunkflow_py.store.protocol import Store
     from chunkflow_py.task_plan import Plan
 
-Kind = Literal["not recorded", "failed", "missing", "damaged", "unexpected", "mixture"]
+Kind = Literal[
+    "not recorded", "failed", "missing", "damaged", "unexpected", "mixture", "other spec",
+    "outside", "metadata",
+]  # fmt: skip
 
 PARALLEL = 16
 PIECE_BYTES = 16 << 20  # of an object that are in memory at once
@@ -49,14 +59,14 @@ class Damage:
     """Something that is not as it should be.
 
     Attributes:
-        number: of the task.
+        number: of the task; ``None`` if it is about all of them.
         box: of the task.
         kind: what is wrong.
         reason: what disagrees, with both values.
         url: of the object, if it is about one.
     """
 
-    number: int
+    number: int | None
     box: str
     kind: Kind
     reason: str = ""
@@ -69,8 +79,18 @@ class Damage:
 
     def __str__(self) -> str:
         """Return it as one line."""
-        what = self.kind if self.url is None else f"{self.url} is {self.kind}"
-        return f"{self.box}: {what}{f' ({self.reason})' if self.reason else ''}"
+        about = "" if self.number is None else f"{self.box}: "
+        if self.url is None:
+            what: str = self.kind
+        elif self.kind == "other spec":
+            what = f"{self.url} was recorded for another spec"
+        elif self.kind == "outside":
+            what = f"{self.url} is no output of this stage"
+        elif self.kind == "metadata":
+            what = f"metadata {self.url} has changed"
+        else:
+            what = f"{self.url} is {self.kind}"
+        return f"{about}{what}{f' ({self.reason})' if self.reason else ''}"
 
     def to_json(self, stage: str) -> dict[str, Any]:
         """Return what can be said of it in JSON, with the *stage* whose task it is."""
@@ -82,63 +102,141 @@ def verify(
     plan: Plan,
     open_store: Callable[[str], Store] = open_any_store,
     *,
+    spec: str | None = None,
+    coverage: Coverage | None = None,
     parallel: int = PARALLEL,
     mixed: bool = False,
 ) -> Iterator[Damage]:
     """Yield what of a stage is not done, or not stored as it was recorded.
 
-    Memory does not grow with the number of tasks, but for one bit or two of each. What is wrong
-    with one task comes together.
+    Memory does not grow with the number of tasks, but for one bit of each. What is wrong with one
+    task comes together; what has no record comes last.
 
     Args:
         ledger: of the stage.
         plan: of the stage.
         open_store: URL of a bucket, or of the file system -> store.
+        spec: hash of the stage, which records must name; ``None`` accepts all.
+        coverage: what records must name; ``None``: nobody knows.
         parallel: how many objects to read at once.
         mixed: whether attempts on one task may have stored different bytes.
 
     Raises:
         VolumeError: a store cannot be read, which is no damage.
     """
-    for number in ledger.missing(plan):
-        yield Damage(number, str(plan.region(number)), "not recorded")
+    for url, reason in coverage.wrong_documents() if coverage else ():
+        yield Damage(None, "", "metadata", reason, url)
+    recorded = bytearray(plan.span // 8 + 1)
     objects = _Objects(open_store, parallel)
     with objects:
-        for record, mismatches in _compared(ledger, plan, objects, 4 * parallel):
+        checks = _Checks(ledger, plan, spec, coverage, recorded)
+        for record, mismatches in _compared(checks, objects, 4 * parallel):
             if record.state == "dead":
                 yield Damage(record.number, record.box, "failed", record.reason or "")
-            elif mismatches and mixed:
-                yield from _of_mixed(ledger, record, objects, mismatches)
+            elif mismatches and mixed and all(each.url for each in mismatches):
+                yield from _of_mixed(checks, record, objects, mismatches)
             else:
                 yield from mismatches
+    for number in plan:
+        if not recorded[number >> 3] >> (number & 7) & 1:
+            where = ledger.unreadable_at(number)
+            reason = f"{where} cannot be read" if where else ""
+            yield Damage(number, str(plan.region(number)), "not recorded", reason)
+
+
+class _Checks:
+    """What can be said of records without their objects; notes which tasks have one."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        plan: Plan,
+        spec: str | None,
+        coverage: Coverage | None,
+        recorded: bytearray,
+    ) -> None:
+        self._ledger, self._plan, self._spec = ledger, plan, spec
+        self._coverage, self._recorded = coverage, recorded
+
+    def records(self) -> Iterator[tuple[Record, list[Damage], list[Stored]]]:
+        """Yield the records of the plan's tasks, each once.
+
+        With what is wrong with each, and which objects are to be looked at.
+        """
+        for record in self._ledger.records():
+            number = record.number
+            if number not in self._plan or self._recorded[number >> 3] >> (number & 7) & 1:
+                continue
+            if record.box != str(self._plan.region(number)):
+                continue  # it is of another plan: this task has none
+            self._recorded[number >> 3] |= 1 << (number & 7)
+            yield record, *self._checked(record)
+
+    def attempts(self, record: Record) -> Iterator[Attempt]:
+        """Yield the other attempts on a task, but for those that name what is no output."""
+        for attempt in self._ledger.attempts(record.number):
+            written = attempt.record.written if attempt.record else ()
+            is_ours = self._coverage is None or all(
+                self._coverage.is_output(stored.url) for stored in written
+            )
+            if is_ours and attempt.attempt != record.attempt:
+                yield attempt
+
+    def _checked(self, record: Record) -> tuple[list[Damage], list[Stored]]:
+        # Of an object written twice, the last counts.
+        objects = {stored.url: stored for stored in record.written}
+        if record.state == "dead":
+            return [], []
+        if self._spec is not None and record.spec != self._spec:
+            reason = f"its record is of spec {record.spec}, and the run's is {self._spec}"
+            return [Damage(record.number, record.box, "other spec", reason)], []
+        if self._coverage is None:
+            return [], list(objects.values())
+        wrong = []
+        for url in [url for url in objects if not self._coverage.is_output(url)]:
+            wrong.append(Damage(record.number, record.box, "outside", "", url))
+            del objects[url]
+        expected = self._coverage.expected(self._plan.region(record.number))
+        absent = [url for url in expected if url not in objects]
+        if record.state == "done" and absent:
+            reason = (
+                f"its record names {len(expected) - len(absent)} of the {len(expected)} objects "
+                "that its box takes"
+            )
+            wrong.append(Damage(record.number, record.box, "missing", reason, absent[0]))
+        elif record.state == "skipped" and not self._coverage.skips_stored:
+            objects |= {url: Stored(url) for url in absent if expected[url]}
+        return wrong, list(objects.values())
 
 
 def _compared(
-    ledger: Ledger, plan: Plan, objects: _Objects, ahead: int
+    checks: _Checks, objects: _Objects, ahead: int
 ) -> Iterator[tuple[Record, list[Damage]]]:
     """Yield the records of the plan with what is wrong with their objects, *ahead* of them."""
-    waiting: deque[tuple[Record, list[tuple[Stored, Future[Stored]]]]] = deque()
+    waiting: deque[tuple[Record, list[Damage], list[tuple[Stored, Future[Stored]]]]] = deque()
     begun = 0
-    records = (record for record in ledger.records() if record.number in plan)
-    for record in records:
-        looks = objects.look_all(record)
-        waiting.append((record, looks))
+
+    def settled() -> tuple[Record, list[Damage]]:
+        record, wrong, looks = waiting.popleft()
+        return record, wrong + _settled(record, looks)
+
+    for record, wrong, stored in checks.records():
+        looks = objects.look_all(stored)
+        waiting.append((record, wrong, looks))
         begun += len(looks)
         while waiting and begun > ahead:
-            begun -= len(waiting[0][1])
-            yield _settled(*waiting.popleft())
+            begun -= len(waiting[0][2])
+            yield settled()
     while waiting:
-        yield _settled(*waiting.popleft())
+        yield settled()
 
 
-def _settled(
-    record: Record, looks: Iterable[tuple[Stored, Future[Stored]]]
-) -> tuple[Record, list[Damage]]:
+def _settled(record: Record, looks: Iterable[tuple[Stored, Future[Stored]]]) -> list[Damage]:
     found = []
     for stored, look in looks:
         if (wrong := _mismatch(stored, look.result())) is not None:
             found.append(Damage(record.number, record.box, *wrong, stored.url))
-    return record, found
+    return found
 
 
 def _mismatch(recorded: Stored, found: Stored) -> tuple[Kind, str] | None:
@@ -158,16 +256,16 @@ def _mismatch(recorded: Stored, found: Stored) -> tuple[Kind, str] | None:
 
 
 def _of_mixed(
-    ledger: Ledger, record: Record, objects: _Objects, mismatches: list[Damage]
+    checks: _Checks, record: Record, objects: _Objects, mismatches: list[Damage]
 ) -> Iterator[Damage]:
     """Yield what is wrong with a task whose objects are not those of its record."""
     by_url: dict[str, bool] = {stored.url: True for stored in record.written}
     for damage in mismatches:
         by_url[damage.url or ""] = False
-    for attempt in ledger.attempts(record.number):
-        if attempt.record is None or attempt.attempt == record.attempt:
+    for attempt in checks.attempts(record):
+        if attempt.record is None:
             continue
-        _, wrong = _settled(attempt.record, objects.look_all(attempt.record))
+        wrong = _settled(attempt.record, objects.look_all(attempt.record.written))
         if not wrong:
             return
         for stored in attempt.record.written:
@@ -195,9 +293,9 @@ class _Objects:
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def look_all(self, record: Record) -> list[tuple[Stored, Future[Stored]]]:
-        """Begin to look at the objects of a record; of one written twice, the last counts."""
-        last = {stored.url: stored for stored in record.written}
+    def look_all(self, written: Iterable[Stored]) -> list[tuple[Stored, Future[Stored]]]:
+        """Begin to look at what was stored; of an object written twice, the last counts."""
+        last = {stored.url: stored for stored in written}
         return [(stored, self._look(stored)) for stored in last.values()]
 
     def _look(self, stored: Stored) -> Future[Stored]:
@@ -257,9 +355,9 @@ def repair(
         damages: what `verify` yields.
         body_of: number of a task -> text of its message.
     """
-    wrong = (each for each in damages if each.can_be_repaired and each.number in plan)
-    kinds = ((number, next(group).kind) for number, group in groupby(wrong, lambda d: d.number))
-    return _done_again(ledger, queue, kinds, body_of)
+    wrong = (d.number for d in damages if d.can_be_repaired and d.number is not None)
+    numbers = (number for number, _ in groupby(wrong) if number in plan)
+    return _done_again(ledger, queue, numbers, body_of)
 
 
 def retry_failed(ledger: Ledger, plan: Plan, queue: Queue, body_of: Callable[[int], str]) -> int:
@@ -272,17 +370,18 @@ def retry_failed(ledger: Ledger, plan: Plan, queue: Queue, body_of: Callable[[in
         body_of: number of a task -> text of its message.
     """
     dead = (record.number for record in ledger.records(states={"dead"}) if record.number in plan)
-    return _done_again(ledger, queue, ((number, "failed") for number in dead), body_of)
+    return _done_again(ledger, queue, dead, body_of)
 
 
 def _done_again(
     ledger: Ledger,
     queue: Queue,
-    tasks: Iterator[tuple[int, str]],
+    numbers: Iterator[int],
     body_of: Callable[[int], str],
 ) -> int:
     sent = 0
-    while batch := dict(islice(tasks, BATCH)):
-        ledger.reopen(number for number, kind in batch.items() if kind != "not recorded")
+    while batch := list(islice(numbers, BATCH)):
+        # Also those without a record: one may be there that cannot be read.
+        ledger.reopen(batch)
         sent += queue.send(map(body_of, batch))
     return sent

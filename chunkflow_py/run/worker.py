@@ -159,6 +159,7 @@ def work(
     """
     began = time.monotonic()
     spec = home.spec
+    spec.check_current()
     if not home.digest and not home.store.is_local and not removed("pinned-spec"):
         msg = (
             f"{home.url} can be written by others, who could change what runs here; start the "
@@ -201,6 +202,8 @@ def work(
                 if outcome.state in ("complete", "stage-closed"):
                     continue
                 code, words = FAILURES, f"{outcome.words}; chunkflow status {home.shown} lists them"
+            elif lost := _no_longer_recorded(home):
+                return WORK_LEFT, lost
             else:
                 code, words = COMPLETE, f"{home.shown} is complete"
             # As long as no limit is reached: an --idle-exit counts from the end of the last task.
@@ -239,6 +242,19 @@ def _work_on(
         listener=listener,
     )
     return supervisor.run()
+
+
+def _no_longer_recorded(home: RunHome) -> str:
+    """Return what is missing of the records of a run whose stages are closed; nothing: nothing."""
+    for stage in home.spec.stages:
+        finished = home.counts(stage.name).finished
+        if finished < stage.tasks:
+            return (
+                f"stage {stage.name} of {home.shown} was complete, and {stage.tasks - finished} of "
+                f"its {stage.tasks} tasks are no longer recorded; chunkflow verify lists them, "
+                "chunkflow repair does them again"
+            )
+    return ""
 
 
 def _waited(seconds: float) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError, needs_extra
+from chunkflow_py.outputs import Output
 from chunkflow_py.segmentation.mesh import labels_of
 from chunkflow_py.segmentation.mesh_format import Mesh, welded
 from chunkflow_py.segmentation.mesh_manifest import LEGACY, legacy_folder, read_mesh
@@ -40,6 +41,11 @@ class MeshDownload:
     ranks: slice = field(default_factory=lambda: slice(0, None))
     prefix: str = "./"
     format: Literal["ply", "obj"] = "ply"
+
+    def stores(self) -> tuple[Output, ...]:
+        """Return how the names of the files begin."""
+        folder, start = named_after(self.prefix)
+        return (Output("objects", f"{folder.url.rstrip('/')}/{start}"),)
 
     @property
     def destination(self) -> str:

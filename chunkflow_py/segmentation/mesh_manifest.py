@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.segmentation.mesh_format import Mesh, welded
-from chunkflow_py.segmentation.object_folder import ObjectFolder, as_json, folder_of
+from chunkflow_py.segmentation.object_folder import ObjectFolder, as_json, folder_of, objects_below
 from chunkflow_py.segmentation.prefix import fragments_of, prefix_of, prefix_plan
 from chunkflow_py.task import Task
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from chunkflow_py.geometry import BoxGrid
+    from chunkflow_py.outputs import Output
     from chunkflow_py.task_plan import GridPlan
 
 logger = logging.getLogger(__name__)
@@ -114,6 +115,10 @@ class ManifestWriter:
     url: str
     digits: int = 1
     multires: bool = False
+
+    def stores(self) -> tuple[Output, ...]:
+        """Return the folder of the files, or of the volume that has one."""
+        return (objects_below(self.url),)
 
     @property
     def destination(self) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.errors import ChunkError, VolumeError
 from chunkflow_py.segmentation.mesh import create_meshes, lacks_overlap, task_box
 from chunkflow_py.segmentation.mesh_manifest import LEGACY, add_fragment, legacy_folder
-from chunkflow_py.segmentation.object_folder import ObjectFolder, scales_of
+from chunkflow_py.segmentation.object_folder import ObjectFolder, objects_below, scales_of
 from chunkflow_py.segmentation.prefix import xyz
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.chunk import Chunk
     from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.outputs import Output
     from chunkflow_py.segmentation.mesh_format import MeshFormat
     from chunkflow_py.task import Task
 
@@ -53,6 +54,10 @@ class MeshSaver:
     _known_nm: tuple[float, float, float] | None = field(default=None, init=False, repr=False)
     _folder: ObjectFolder | None = field(default=None, init=False, repr=False)
     _warned: bool = field(default=False, init=False, repr=False)
+
+    def stores(self) -> tuple[Output, ...]:
+        """Return the folder of the files, or of the volume that has one."""
+        return (objects_below(self.url),)
 
     @property
     def destination(self) -> str:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from chunkflow_py.errors import VolumeError
+from chunkflow_py.outputs import Output
 from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import together
 from chunkflow_py.store.recording import RecordingStore
@@ -231,6 +232,11 @@ def _unpacked(data: bytes) -> bytes:
         return gzip.decompress(data)
     except (OSError, EOFError, zlib.error):  # three bytes of something else
         return data
+
+
+def objects_below(url: str) -> Output:
+    """Return what a run keeps of files in a folder, or in one of the volume there."""
+    return Output("objects", f"{open_store(url).url.rstrip('/')}/")
 
 
 def named_after(prefix: str) -> tuple[ObjectFolder, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
+from chunkflow_py.outputs import Output
 from chunkflow_py.segmentation.object_folder import ObjectFolder, folder_of, named_after
 from chunkflow_py.skeleton import ATTRIBUTES, Skeleton
 
@@ -139,6 +140,11 @@ class SwcSaver:
     def prepare(self, outline: Outline) -> None:
         """See whether other tasks of the line may have a part of the same object."""
         self._has_several = outline.has_tasks and (outline.boxes is None or len(outline.boxes) > 1)
+
+    def stores(self) -> tuple[Output, ...]:
+        """Return how the names of the files begin."""
+        folder, start = named_after(self.prefix)
+        return (Output("objects", f"{folder.url.rstrip('/')}/{start}"),)
 
     @property
     def destination(self) -> str:

@@ -21,7 +21,12 @@ import numpy as np
 
 from chunkflow_py.errors import needs_extra
 from chunkflow_py.segmentation.mesh import labels_of, task_box
-from chunkflow_py.segmentation.object_folder import ObjectFolder, folder_of, scales_of
+from chunkflow_py.segmentation.object_folder import (
+    ObjectFolder,
+    folder_of,
+    objects_below,
+    scales_of,
+)
 from chunkflow_py.segmentation.prefix import fragments_of, prefix_of, xyz
 from chunkflow_py.segmentation.skeleton_files import INFO
 from chunkflow_py.skeleton import Skeleton, merged
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.chunk import Chunk
     from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.outputs import Output
     from chunkflow_py.task import Task
 
 logger = logging.getLogger(__name__)
@@ -171,6 +177,10 @@ class SkeletonFragments(Skeletonizer):
     _known_nm: tuple[float, ...] | None = field(default=None, init=False, repr=False)
     _folder: ObjectFolder | None = field(default=None, init=False, repr=False)
 
+    def stores(self) -> tuple[Output, ...]:
+        """Return the folder of the files, or of the volume that has one."""
+        return (objects_below(self.url),)
+
     @property
     def destination(self) -> str:
         """The folder, or the skeletons of the volume."""
@@ -230,6 +240,10 @@ class SkeletonAggregator:
     digits: int | None = None
     dust_threshold: float = 1000
     tick_threshold: float = 3500
+
+    def stores(self) -> tuple[Output, ...]:
+        """Return the folder of the files, or of the volume that has one."""
+        return (objects_below(self.output or self.fragments),)
 
     @property
     def destination(self) -> str:

@@ -309,6 +309,14 @@ class BlockVolume:
 
     # --- what is stored --------------------------------------------------------------------------
 
+    def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:
+        """Return the addresses of the write units that *bbox* touches, as `Volume` says."""
+        check_inside(bbox, self.bounds, self.url)
+        if bbox.is_empty:
+            return []
+        units = self._units(self._wanted(bbox, time))
+        return [f"{self._store.url.rstrip('/')}/{self._layout.key(unit)}" for unit in units]
+
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
         """Tell whether every write unit that *bbox* touches is stored, as `Volume` says."""
         check_inside(bbox, self.bounds, self.url)

@@ -10,6 +10,8 @@ class EncodedVolume(BlockVolume):
 
     Attributes:
         encoding: compression of the blocks, as `VolumeSpec` names it, where it has a name there.
+        documents: keys of the metadata that say what this level holds, as far as they exist.
     """
 
     encoding: str | None = None
+    documents: tuple[str, ...] = ()

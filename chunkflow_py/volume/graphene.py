@@ -107,6 +107,10 @@ class GrapheneVolume:
         """Refuse: a graph is changed by proofreading alone."""
         raise VolumeError(_READ_ONLY.format(url=self.url))
 
+    def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
+        """Return nothing: no task writes objects of its own."""
+        return []
+
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:  # noqa: ARG002
         """Tell whether every block that *bbox* touches is stored, as `Volume` says."""
         check_inside(bbox, self.bounds, self.url)

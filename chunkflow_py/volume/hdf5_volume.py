@@ -140,6 +140,10 @@ class Hdf5Volume:
                 sink.check()  # after a failure nothing more is compressed
         return ()
 
+    def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
+        """Return nothing: no task writes objects of its own."""
+        return []
+
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:  # noqa: ARG002
         """Tell whether every block that *bbox* touches is stored, as `Volume.has_blocks` says."""
         check_inside(bbox, self.bounds, self.url)

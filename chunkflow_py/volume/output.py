@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError, VolumeNotFoundError
 from chunkflow_py.geometry import Zyx
+from chunkflow_py.outputs import Output
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.blocking import common_unit
 from chunkflow_py.volume.location import Location
@@ -63,6 +64,17 @@ class VolumeOutput:
         more = {"thumbnail": self.create_thumbnail, "log": self.upload_log}
         beside = (f"{address}/{name}" for name, wanted in more.items() if wanted)
         return (self.saver.destination, *beside)
+
+    def stores(self) -> tuple[Output, ...]:
+        """Return the level of the volume, and what is written beside it."""
+        saver, place = self.saver, self.saver.place
+        more = (
+            Output("objects", f"{self._beside(name).store_url}/")
+            for name, wanted in (("thumbnail", self.create_thumbnail), ("log", self.upload_log))
+            if wanted
+        )
+        kind = place.format or saver.format
+        return (Output("volume", place.store_url, saver.mip, kind, saver.time), *more)
 
     def prepare(self, outline: Any) -> None:
         """Check the boxes of all tasks (of an `Outline`) against every write unit.
@@ -116,11 +128,12 @@ class VolumeOutput:
     def __call__(self, task: Task) -> Task:
         """Write the chunk, and what goes with it."""
         chunk = task.chunk(self.input_name)
+        time = None if task.region is None else task.region.time
         start = perf_counter()
         if self.intensity_threshold is not None and (chunk.array < self.intensity_threshold).all():
             logger.info("%s: all voxels below %g, not saved", task, self.intensity_threshold)
+            task.written += self.saver.left_out(chunk, time)
             return task
-        time = None if task.region is None else task.region.time
         task.written += self.saver(chunk, time)
         at_first = not (time if self.saver.time is None else self.saver.time)
         if self.create_thumbnail and at_first and self.saver.volume is not None:

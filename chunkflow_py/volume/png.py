@@ -29,6 +29,7 @@ from chunkflow_py.errors import (
     needs_extra,
 )
 from chunkflow_py.geometry import BoxGrid, Zyx
+from chunkflow_py.outputs import Output
 from chunkflow_py.store import open_store
 from chunkflow_py.store.local import os_errors
 from chunkflow_py.store.protocol import together
@@ -154,6 +155,10 @@ class PngSaver:
     def destination(self) -> str:
         """The folder."""
         return open_store(str(self.folder)).url.removeprefix("file://")
+
+    def stores(self) -> tuple[Output, ...]:
+        """Return the folder."""
+        return (Output("objects", f"{open_store(str(self.folder)).url.rstrip('/')}/"),)
 
     def prepare(self, outline: Any) -> None:
         """Refuse tasks (of an `Outline`) that share a section.

@@ -81,6 +81,7 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Enco
         opening=opening,
     )
     volume.encoding = level.scale["encoding"]
+    volume.documents = ("info",)
     return volume
 
 

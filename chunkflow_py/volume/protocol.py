@@ -141,6 +141,15 @@ class Volume(Protocol):
             VolumeError: a block cannot be written, or there is no such time index.
         """
 
+    def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:
+        """Return the addresses of the write units that *bbox* touches, as `write` returns them.
+
+        None of a volume with a single writer.
+
+        Raises:
+            GeometryError: *bbox* reaches outside of the bounds.
+        """
+
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
         """Tell whether every write unit that *bbox* touches is stored.
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import AlignmentError, OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx
+from chunkflow_py.outputs import Output
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.downsample import Mode, downsample
 from chunkflow_py.volume.levels import level_name
@@ -140,6 +141,15 @@ class PyramidOutput:
         """The levels of the volume."""
         place = Location.parse(self.url)
         return tuple(level_name(place, mip) for mip in range(self.start_mip, self.stop_mip))
+
+    def stores(self) -> tuple[Output, ...]:
+        """Return the levels of the volume."""
+        place = Location.parse(self.url)
+        where, kind = place.store_url, place.format
+        return tuple(
+            Output("volume", where, mip, kind, shrink=_power(self.factor, mip - self.chunk_mip))
+            for mip in range(self.start_mip, self.stop_mip)
+        )
 
     def prepare(self, outline: Any) -> None:
         """Check the boxes of all tasks (of an `Outline`) against the write units of all levels.

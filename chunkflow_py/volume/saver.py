@@ -263,6 +263,16 @@ class VolumeSaver:
             chunk = chunk.cut(inside)
         return volume.write(fitted(converted(chunk, self.dtype), volume), time=time)
 
+    def left_out(self, chunk: Chunk, time: int | None = None) -> tuple[Stored, ...]:
+        """Return what a record says of a chunk that is not written, by a rule of its command."""
+        from chunkflow_py.store.protocol import Stored
+
+        time = time if self.time is None else self.time
+        if self.volume is None:
+            return ()
+        inside = chunk.bbox.intersection(self.volume.bounds)
+        return tuple(Stored(url) for url in self.volume.objects(inside, time=time))
+
     @property
     def _is_announced(self) -> bool:
         return self.place.store_url in self.announced

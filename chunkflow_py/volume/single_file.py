@@ -17,7 +17,9 @@ from chunkflow_py.chunk import Chunk, Voxels
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
 from chunkflow_py.failpoints import reached
 from chunkflow_py.geometry import BoundingBox, Region, Zyx
+from chunkflow_py.outputs import Output
 from chunkflow_py.store.local import os_errors, replacing, stored_file
+from chunkflow_py.store.protocol import Stored
 from chunkflow_py.volume.conversion import converted
 from chunkflow_py.volume.cutout import Cutout
 from chunkflow_py.volume.file_name import FileName
@@ -253,6 +255,10 @@ class FileSaver:
         """The file or files."""
         return self.files.place
 
+    def stores(self) -> tuple[Output, ...]:
+        """Return the file, or the file of every task."""
+        return (Output("file", f"file://{self.files.place}"),)
+
     def prepare(self, outline: Any) -> None:
         """Check the name against the tasks of the line (an `Outline`).
 
@@ -271,11 +277,13 @@ class FileSaver:
         """
         item = task[self.input_name] if self.touch is not None else None
         if self.touch is not None and item is None:
+            path = self._path(task, task.region)
             if self.touch:
-                path = self._path(task, task.region)
                 with replacing(path) as temporary:
                     temporary.touch()
                 task.written.append(stored_file(path))
+            else:
+                task.written.append(Stored(f"file://{path.absolute()}"))
             return task
         region = task.region
         if not isinstance(item, self.others):

@@ -174,6 +174,10 @@ class TensorStoreVolume:
         msg = f"cannot write {chunk.bbox} to {self.url}: TensorStore is only read from here"
         raise VolumeError(msg)
 
+    def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
+        """Return nothing: no task writes objects of its own."""
+        return []
+
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
         """Refuse to tell: drivers do not say it."""
         del time

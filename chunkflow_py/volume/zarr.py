@@ -32,6 +32,7 @@ from chunkflow_py.volume.zarr_metadata import (
     ArrayNode,
     GroupNode,
     damage,
+    document_keys,
     documents_of,
     encoding_of,
     read_node,
@@ -113,6 +114,7 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Enco
             channel_names=frame.channel_names,
         )
         volume.encoding = encoding_of(array.document)
+        volume.documents = document_keys("", prefix)
         return volume
 
 

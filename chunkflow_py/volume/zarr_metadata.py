@@ -192,6 +192,11 @@ def documents_of(memory: MemoryStore) -> dict[str, bytes]:
     return sync(collect())
 
 
+def document_keys(*prefixes: str) -> tuple[str, ...]:
+    """Return the keys that documents of nodes may have, of either version of the format."""
+    return tuple(dict.fromkeys(f"{prefix}{name}" for prefix in prefixes for name in _ORDER))
+
+
 def write_documents(
     store: Store, documents: Mapping[str, bytes], url: str, *, overwrite: bool = False
 ) -> None:

@@ -57,7 +57,7 @@ def test_three_commands():
     (stage,) = status["stages"]
     assert (status["state"], stage["done"], stage["left"], stage["failed"]) == ("complete", 8, 0, 0)
     assert status["queue"]["waiting"] == 0
-    assert "just so" in say(f"verify {address}")
+    assert "verified: all" in say(f"verify {address}")
     assert "is complete" in work(f"work {address}"), "again at once"
 
 

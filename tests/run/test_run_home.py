@@ -150,10 +150,9 @@ def test_a_stage_closes_and_opens_again(home):
     home.ledger("infer").record([Record(3, "box", "done", "5bec", "a", "w")])
     home.close("infer")
     assert home.current_stage() is None
-    told = home.counts("infer")
-    assert told.done == 1
+    assert home.counts("infer").done == 1
     home.ledger("infer").reopen([3])
-    assert home.counts("infer") == told, "no record of a closed stage is read"
+    assert home.counts("infer").done == 0, "what is counted is what is recorded now"
     home.reopen("infer")
     assert home.counts("infer").done == 0
     assert home.current_stage() == "infer"

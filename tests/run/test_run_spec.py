@@ -89,7 +89,7 @@ def test_what_is_no_spec_is_refused(content):
 
 def test_a_format_to_come_is_refused():
     """A spec of a later version is not half understood."""
-    later = spec().content.replace(b"chunkflow run 1", b"chunkflow run 9")
+    later = spec().content.replace(b"chunkflow run 2", b"chunkflow run 9")
     with pytest.raises(OptionError, match="chunkflow run 9"):
         Spec.parse(later)
 

@@ -119,11 +119,11 @@ def test_not_done(run):
             run.record_of(8, (), state="skipped", reason="all zero"),
         ]
     )
-    assert run.damages() == [(4, "not recorded", None), (7, "failed", None)]
+    assert run.damages() == [(7, "failed", None), (4, "not recorded", None)]
     said = [str(damage) for damage in verify(run.ledger, PLAN)]
     assert said == [
-        f"{PLAN.text(4)}: not recorded",
         f"{PLAN.text(7)}: failed (it is broken)",
+        f"{PLAN.text(4)}: not recorded",
     ]
 
 
@@ -199,10 +199,10 @@ def test_repair(run):
     sent = run.sent()
     assert sorted(sent) == sorted(map(PLAN.text, (3, 9, 12)))
     assert run.damages() == [
+        (14, "failed", None),
         (3, "not recorded", None),
         (9, "not recorded", None),
         (12, "not recorded", None),
-        (14, "failed", None),
     ]
     assert run.do([3, 9, 12]) == [True] * 3
     assert run.damages() == [(14, "failed", None)]

@@ -1,6 +1,7 @@
 """Do again what of a run is missing or damaged, and no more.
 
-Looks as verify does. Workers that run, or are started, do them again.
+Checks as verify does, restores metadata of outputs, and sends tasks again to the workers that
+run or are started afterwards.
 
 Example: chunkflow repair s3://bucket/affinity.run
 """
@@ -27,7 +28,9 @@ def command(run: str) -> Callable[[], None]:
         from chunkflow_py.run.home import RunHome
         from chunkflow_py.run.repair import repair_run
 
-        count = repair_run(home := RunHome.parse(run))
+        count, mended = repair_run(home := RunHome.parse(run))
+        for address in mended:
+            click.echo(f"restored {address}")
         where = home.spec.queue or "whoever runs the same chunkflow run --on dask://… again"
         click.echo(f"sent {count} {'task' if count == 1 else 'tasks'} again to {where}")
 

@@ -1,7 +1,7 @@
-"""Compare what a run has stored with its records, object by object.
+"""Compare what a run has stored with its plan and its records, object by object.
 
-Lists what is missing, damaged or not done; the exit code is 1 if there is any. All that was stored
-is read again.
+Lists what is missing, damaged or not done; the exit code is 1 if there is any. Everything that was
+stored is read again.
 
 Example: chunkflow verify s3://bucket/affinity.run
 """
@@ -37,10 +37,21 @@ def command(run: str, as_json: bool) -> Callable[[], None]:
             verb = "repair" if damage.can_be_repaired else "retry --failed"
             again[damage.can_be_repaired] = f"chunkflow {verb} {shlex.quote(home.url)}"
             click.echo(json.dumps(damage.to_json(stage)) if as_json else f"{stage} {damage}")
-        if found:
+        if home.spec.is_older:
+            click.echo(
+                f"{home.shown}: metadata, and whether records name all that their tasks stored, "
+                f"are not checked: recorded by an older version ({home.spec.version})",
+                err=as_json,
+            )
+        elif found:
             click.echo(f"{found} findings; to do them again: {', '.join(again.values())}", err=True)
         else:
-            click.echo(f"{home.shown}: all that is recorded is stored, just so", err=as_json)
-        click.get_current_context().exit(1 if found else 0)
+            tasks = sum(stage.tasks for stage in home.spec.stages)
+            click.echo(
+                f"{home.shown}: verified: all {tasks} tasks are recorded, and all recorded objects "
+                "are present and match their checksums",
+                err=as_json,
+            )
+        click.get_current_context().exit(1 if found or home.spec.is_older else 0)
 
     return act
