@@ -73,9 +73,16 @@ class Damage:
     url: str | None = None
 
     @property
+    def remedy(self) -> Literal["repair", "retry --failed", "work"]:
+        """The subcommand that does something about it."""
+        if self.kind == "failed":
+            return "retry --failed"
+        return "work" if self.kind == "not recorded" and self.number is None else "repair"
+
+    @property
     def can_be_repaired(self) -> bool:
-        """Whether `repair` does it again; what was given up is for `retry_failed`."""
-        return self.kind != "failed"
+        """Whether `repair` does it again."""
+        return self.remedy == "repair"
 
     def __str__(self) -> str:
         """Return it as one line."""

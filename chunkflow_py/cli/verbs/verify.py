@@ -31,11 +31,10 @@ def command(run: str, as_json: bool) -> Callable[[], None]:
         from chunkflow_py.run.repair import damages_of
 
         found = 0
-        again: dict[bool, str] = {}  # whether it can be repaired -> what does it again
+        again: dict[str, None] = {}  # what does something about it, in the order of the findings
         for stage, damage in damages_of(home := RunHome.parse(run)):
             found += 1
-            verb = "repair" if damage.can_be_repaired else "retry --failed"
-            again[damage.can_be_repaired] = f"chunkflow {verb} {shlex.quote(home.url)}"
+            again[f"chunkflow {damage.remedy} {shlex.quote(home.url)}"] = None
             click.echo(json.dumps(damage.to_json(stage)) if as_json else f"{stage} {damage}")
         if home.spec.is_older:
             click.echo(
@@ -44,7 +43,7 @@ def command(run: str, as_json: bool) -> Callable[[], None]:
                 err=as_json,
             )
         elif found:
-            click.echo(f"{found} findings; to do them again: {', '.join(again.values())}", err=True)
+            click.echo(f"{found} findings; to do them again: {', '.join(again)}", err=True)
         else:
             tasks = sum(stage.tasks for stage in home.spec.stages)
             click.echo(
