@@ -179,16 +179,18 @@ class Coverage:
 
     def _wrong(self, url: str, key: str, digest: str) -> str | None:
         content = self._store(url).get(key)
+        if content is not None and sha256_of(content) == digest:
+            return None
+        recorded = parsed(self._document(digest))
+        if recorded is None:
+            found = "it is gone" if content is None else f"its SHA-256 is {sha256_of(content)}"
+            copy = f"documents/{digest}"
+            return f"{found}, and the run's copy of it, {copy}, cannot be read: restore one of them"
         if content is None:
             return "it is gone"
-        if sha256_of(content) == digest:
-            return None
-        recorded, found = parsed(self._document(digest)), parsed(content)
-        if recorded is None:
-            return f"its SHA-256 is {sha256_of(content)}, not {digest}"
-        if found is None:
+        if (said := parsed(content)) is None:
             return "it is no JSON"
-        return difference(recorded, found)
+        return difference(recorded, said)
 
     def restore(self) -> list[str]:
         """Put metadata back that is not as it was; return the addresses of what was mended."""
