@@ -1,6 +1,7 @@
 """Settings for all tests."""
 
 import os
+import signal
 
 from hypothesis import settings
 from rigs.s3 import google, gs, ministack, ministack_address, moto, s3  # fixtures
@@ -15,3 +16,20 @@ __all__ = [
     "fauxqs", "google", "gs", "ministack", "ministack_address", "moto", "s3", "sqs_queue",
     "sqs_server",
 ]  # fmt: skip
+
+
+def stop_ignoring_signals():
+    """Let no test inherit ignored signals from the shell: children of this process have defaults.
+
+    A shell ignores SIGINT and SIGQUIT for what it starts in the background, and nohup SIGHUP. A
+    program that is started with an ignored signal cannot be tested for what it does on it. SIGHUP
+    still does nothing here, but by a handler, which ends at exec.
+    """
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: lambda *_: None}
+    ignored_by_python = {signal.SIGPIPE, signal.SIGXFSZ}  # and restored by subprocess
+    for number in signal.valid_signals() - ignored_by_python:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, defaults.get(number, signal.SIG_DFL))
+
+
+stop_ignoring_signals()

@@ -1,0 +1,36 @@
+"""What the suite promises of itself, however it is started."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+# Prints the signals that a program ignores when this process starts it.
+IGNORED_BY_CHILDREN = """
+import subprocess
+import conftest
+row = subprocess.run(["grep", "SigIgn", "/proc/self/status"], capture_output=True, text=True).stdout
+mask = int(row.split()[1], 16)
+print([number for number in range(1, 65) if mask >> (number - 1) & 1])
+"""
+
+
+def _ignore_all() -> None:
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_children_ignore_no_signal_that_the_suite_was_started_with() -> None:
+    """Started under nohup, or in the background of a script, tests see the same signals."""
+    result = subprocess.run(
+        [sys.executable, "-c", IGNORED_BY_CHILDREN], cwd=TESTS, preexec_fn=_ignore_all,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert result.stdout == "[]\n"
