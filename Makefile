@@ -9,8 +9,9 @@ READY := .venv/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # Tests start processes and wait for them: there is one process of pytest more than cores, each with
-# one thread.
-PROCESSES := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+# one thread. tests/conftest.py puts long tests first; a process is given few tests at a time, or it
+# would be given all of the long ones.
+PROCESSES := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1))) --maxschedchunk=4
 SHORT := 'not (drill and slow) and not long and not container'
 test coverage drills docs-test: export OMP_NUM_THREADS := 1
 
@@ -21,10 +22,10 @@ demo: $(READY) ## segment neurons in the shipped electron microscopy volume; res
 	@$(BIN)/python examples/fib25/demo.py
 
 test: $(READY) rigs lint ## lint, then every test but long ones and long drills; pytest's summary is last
-	@$(BIN)/pytest -n $(PROCESSES) -rs -m $(SHORT)
+	@$(BIN)/pytest $(PROCESSES) -rs -m $(SHORT)
 
 coverage: $(READY) rigs ## the same tests, and how many lines of the package they run: at least 90 %
-	@$(BIN)/pytest -n $(PROCESSES) -m $(SHORT) --cov=chunkflow_py --cov-report=term:skip-covered --cov-fail-under=90
+	@$(BIN)/pytest $(PROCESSES) -m $(SHORT) --cov=chunkflow_py --cov-report=term:skip-covered --cov-fail-under=90
 
 lint: $(READY) ## ruff, mypy --strict, and the rules on who may import whom
 	@$(BIN)/ruff check .
@@ -33,7 +34,7 @@ lint: $(READY) ## ruff, mypy --strict, and the rules on who may import whom
 	@$(BIN)/lint-imports --no-cache
 
 drills: $(READY) rigs ## kill, stop, cut off and damage on purpose, and all that takes long; ARGS=-k NAME for one
-	@$(BIN)/pytest -n 2 -rs -m 'drill or long' tests $(ARGS)
+	@$(BIN)/pytest $(PROCESSES) -rs -m 'drill or long' tests $(ARGS)
 
 image: $(READY) ## build the image and try it, where buildah and debootstrap are
 	@$(BIN)/pytest -rs -m container tests/deploy
@@ -46,7 +47,7 @@ docs: $(READY) ## build the documentation as a site, build/site; a warning is an
 	@echo "file://$(CURDIR)/build/site/index.html"
 
 docs-test: $(READY) rigs ## run every command of README.md, docs/ and examples/ only
-	@$(BIN)/pytest -n auto -rs tests/docs
+	@$(BIN)/pytest $(PROCESSES) -rs tests/docs
 
 rigs: $(READY) ## make the environments of the servers and readers that the tests call
 	@$(BIN)/python tests/rigs/build.py

@@ -3,6 +3,7 @@
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 from rigs.s3 import google, gs, ministack, ministack_address, moto, s3  # fixtures
 from rigs.sqs import fauxqs, sqs_queue, sqs_server
@@ -33,3 +34,20 @@ def stop_ignoring_signals():
 
 
 stop_ignoring_signals()
+
+
+@pytest.hookimpl(trylast=True)  # after pytest-randomly has shuffled
+def pytest_collection_modifyitems(items):
+    """Put long tests first, so that no process is left with one when the others have finished.
+
+    The order is otherwise kept, which shares the fixtures of a module between its tests.
+    """
+    items.sort(key=lambda item: -duration_s(item))
+
+
+def duration_s(item):
+    """Return about how many seconds a test takes, from its marks; 0 for all short ones."""
+    if not item.get_closest_marker("slow"):
+        return 0
+    limit = item.get_closest_marker("timeout")
+    return max([10, *(limit.args if limit else ())])

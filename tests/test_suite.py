@@ -34,3 +34,38 @@ def test_children_ignore_no_signal_that_the_suite_was_started_with() -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert result.stdout == "[]\n"
+
+
+LONG_AND_SHORT = """
+import pytest
+
+def test_a(): pass
+
+@pytest.mark.slow
+def test_b(): pass
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_c(): pass
+
+@pytest.mark.timeout(900)
+def test_d(): pass
+
+@pytest.mark.slow
+def test_e(): pass
+"""
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_long_tests_come_first(tmp_path: Path, seed: str) -> None:
+    """However the tests are shuffled: by the limit of a slow one, then the other slow ones."""
+    (tmp_path / "test_it.py").write_text(LONG_AND_SHORT)
+    options = ["-p", "conftest", "-c", "/dev/null", "--rootdir", tmp_path, "--collect-only", "-q"]
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, f"--randomly-seed={seed}", tmp_path],
+        cwd=TESTS, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    order = [row[-1] for row in result.stdout.splitlines() if "::" in row]
+    assert order[0] == "c"
+    assert set(order[1:3]) == {"b", "e"}
+    assert set(order[3:]) == {"a", "d"}
