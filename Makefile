@@ -21,7 +21,8 @@ help: ## list the targets
 demo: $(READY) ## segment neurons in the shipped electron microscopy volume; results in demo-output/
 	@$(BIN)/python examples/fib25/demo.py
 
-test: $(READY) rigs lint ## lint, then every test but long ones and long drills; pytest's summary is last
+test: $(READY) ## lint, then every test but long ones and long drills; pytest's summary is last
+	@$(MAKE) --no-print-directory -j 2 rigs lint
 	@$(BIN)/pytest $(PROCESSES) -rs -m $(SHORT)
 
 coverage: $(READY) rigs ## the same tests, and how many lines of the package they run: at least 90 %
@@ -76,7 +77,9 @@ clean: ## remove the virtual environment and everything that was generated
 
 # The environment is made anew when it is broken, and brought up to date when a pin changes.
 # torch comes first and alone, so that pip takes the build that suits the machine; atomicwrites
-# exists as source only, and without it pip would silently take an old neuroglancer.
+# exists as source only, and without it pip would silently take an old neuroglancer. pip compiles
+# files one after the other, compileall on all cores; it says what cannot be compiled, such as
+# templates of Python 2, and fails of it, which pip does neither.
 $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -c 'import pip' 2>/dev/null || { \
 	  for python in $(PYTHON) python3 python3.13 python3.12 python3.11 none; do \
@@ -93,6 +96,7 @@ $(READY): pyproject.toml constraints.txt
 	  echo "Making .venv with Python $$version"; \
 	  $$python -m venv --clear .venv; }
 	@echo "Installing into .venv (minutes, the first time)"
-	@$(BIN)/python -m pip install --quiet torch==2.13.0
-	@$(BIN)/python -m pip install --quiet -c constraints.txt --no-binary atomicwrites -e '.[all,skeleton,dev,docs]'
+	@$(BIN)/python -m pip install --quiet --no-compile torch==2.13.0
+	@$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt --no-binary atomicwrites -e '.[all,skeleton,dev,docs]'
+	@$(BIN)/python -W ignore -m compileall -qq -j 0 .venv/lib || true
 	@touch $@

@@ -46,8 +46,8 @@ def pytest_collection_modifyitems(items):
 
 
 def duration_s(item):
-    """Return about how many seconds a test takes, from its marks; 0 for all short ones."""
-    if not item.get_closest_marker("slow"):
-        return 0
+    """Return a guess of how many seconds a test takes, from its marks; 0 for short ones."""
     limit = item.get_closest_marker("timeout")
-    return max([10, *(limit.args if limit else ())])
+    if limit:
+        return limit.args[0]
+    return 20 if item.get_closest_marker("slow") else 5 if item.get_closest_marker("drill") else 0

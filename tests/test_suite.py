@@ -44,21 +44,23 @@ def test_a(): pass
 @pytest.mark.slow
 def test_b(): pass
 
-@pytest.mark.slow
+@pytest.mark.drill
 @pytest.mark.timeout(900)
 def test_c(): pass
 
-@pytest.mark.timeout(900)
 def test_d(): pass
 
 @pytest.mark.slow
 def test_e(): pass
+
+@pytest.mark.drill
+def test_f(): pass
 """
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_long_tests_come_first(tmp_path: Path, seed: str) -> None:
-    """However the tests are shuffled: by the limit of a slow one, then the other slow ones."""
+    """In any shuffle: those with limits of their own, then slow ones, then drills."""
     (tmp_path / "test_it.py").write_text(LONG_AND_SHORT)
     options = ["-p", "conftest", "-c", "/dev/null", "--rootdir", tmp_path, "--collect-only", "-q"]
     result = subprocess.run(
@@ -68,4 +70,5 @@ def test_long_tests_come_first(tmp_path: Path, seed: str) -> None:
     order = [row[-1] for row in result.stdout.splitlines() if "::" in row]
     assert order[0] == "c"
     assert set(order[1:3]) == {"b", "e"}
-    assert set(order[3:]) == {"a", "d"}
+    assert order[3] == "f"
+    assert set(order[4:]) == {"a", "d"}
