@@ -78,8 +78,7 @@ clean: ## remove the virtual environment and everything that was generated
 # The environment is made anew when it is broken, and brought up to date when a pin changes.
 # torch comes first and alone, so that pip takes the build that suits the machine; atomicwrites
 # exists as source only, and without it pip would silently take an old neuroglancer. pip compiles
-# files one after the other, compileall on all cores; it says what cannot be compiled, such as
-# templates of Python 2, and fails of it, which pip does neither.
+# files one by one, compileall on all cores. Like pip it is not stopped by a file that is no Python.
 $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -c 'import pip' 2>/dev/null || { \
 	  for python in $(PYTHON) python3 python3.13 python3.12 python3.11 none; do \
