@@ -9,8 +9,9 @@ READY := .venv/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # Tests start processes and wait for them: there is one process of pytest more than cores, each with
-# one thread.
-PROCESSES := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+# one thread. tests/conftest.py puts long tests first; a process is given few tests at a time, or it
+# would be given all of the long ones.
+PROCESSES := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1))) --maxschedchunk=4
 SHORT := 'not (drill and slow) and not long and not container'
 test coverage drills docs-test: export OMP_NUM_THREADS := 1
 
@@ -20,11 +21,12 @@ help: ## list the targets
 demo: $(READY) ## segment neurons in the shipped electron microscopy volume; results in demo-output/
 	@$(BIN)/python examples/fib25/demo.py
 
-test: $(READY) rigs lint ## lint, then every test but long ones and long drills; pytest's summary is last
-	@$(BIN)/pytest -n $(PROCESSES) -rs -m $(SHORT)
+test: $(READY) ## lint, then every test but long ones and long drills; pytest's summary is last
+	@$(MAKE) --no-print-directory -j 2 rigs lint
+	@$(BIN)/pytest $(PROCESSES) -rs -m $(SHORT)
 
 coverage: $(READY) rigs ## the same tests, and how many lines of the package they run: at least 90 %
-	@$(BIN)/pytest -n $(PROCESSES) -m $(SHORT) --cov=chunkflow_py --cov-report=term:skip-covered --cov-fail-under=90
+	@$(BIN)/pytest $(PROCESSES) -m $(SHORT) --cov=chunkflow_py --cov-report=term:skip-covered --cov-fail-under=90
 
 lint: $(READY) ## ruff, mypy --strict, and the rules on who may import whom
 	@$(BIN)/ruff check .
@@ -33,7 +35,7 @@ lint: $(READY) ## ruff, mypy --strict, and the rules on who may import whom
 	@$(BIN)/lint-imports --no-cache
 
 drills: $(READY) rigs ## kill, stop, cut off and damage on purpose, and all that takes long; ARGS=-k NAME for one
-	@$(BIN)/pytest -n 2 -rs -m 'drill or long' tests $(ARGS)
+	@$(BIN)/pytest $(PROCESSES) -rs -m 'drill or long' tests $(ARGS)
 
 image: $(READY) ## build the image and try it, where buildah and debootstrap are
 	@$(BIN)/pytest -rs -m container tests/deploy
@@ -46,7 +48,7 @@ docs: $(READY) ## build the documentation as a site, build/site; a warning is an
 	@echo "file://$(CURDIR)/build/site/index.html"
 
 docs-test: $(READY) rigs ## run every command of README.md, docs/ and examples/ only
-	@$(BIN)/pytest -n auto -rs tests/docs
+	@$(BIN)/pytest $(PROCESSES) -rs tests/docs
 
 rigs: $(READY) ## make the environments of the servers and readers that the tests call
 	@$(BIN)/python tests/rigs/build.py
@@ -75,7 +77,8 @@ clean: ## remove the virtual environment and everything that was generated
 
 # The environment is made anew when it is broken, and brought up to date when a pin changes.
 # torch comes first and alone, so that pip takes the build that suits the machine; atomicwrites
-# exists as source only, and without it pip would silently take an old neuroglancer.
+# exists as source only, and without it pip would silently take an old neuroglancer. pip compiles
+# files one by one, compileall on all cores. Like pip it is not stopped by a file that is no Python.
 $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -c 'import pip' 2>/dev/null || { \
 	  for python in $(PYTHON) python3 python3.13 python3.12 python3.11 none; do \
@@ -92,6 +95,7 @@ $(READY): pyproject.toml constraints.txt
 	  echo "Making .venv with Python $$version"; \
 	  $$python -m venv --clear .venv; }
 	@echo "Installing into .venv (minutes, the first time)"
-	@$(BIN)/python -m pip install --quiet torch==2.13.0
-	@$(BIN)/python -m pip install --quiet -c constraints.txt --no-binary atomicwrites -e '.[all,skeleton,dev,docs]'
+	@$(BIN)/python -m pip install --quiet --no-compile torch==2.13.0
+	@$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt --no-binary atomicwrites -e '.[all,skeleton,dev,docs]'
+	@$(BIN)/python -W ignore -m compileall -qq -j 0 .venv/lib || true
 	@touch $@

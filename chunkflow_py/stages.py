@@ -26,7 +26,14 @@ import click
 from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.geometry import Region
 from chunkflow_py.hooks import Boxes, Outline, RunsCode, StartsAhead
-from chunkflow_py.params import ItemName, ItemNames, input_option, output_option, spread_auto
+from chunkflow_py.params import (
+    Command,
+    ItemName,
+    ItemNames,
+    input_option,
+    output_option,
+    spread_auto,
+)
 from chunkflow_py.task import Skip, Task
 
 if TYPE_CHECKING:
@@ -130,7 +137,7 @@ class TaskSource:
         return len(self.boxes)
 
 
-class StageCommand(click.Command):
+class StageCommand(Command):
     """A click command that returns a stage instead of doing work."""
 
     def __init__(self, *args: Any, make: Callable[..., Operator | Source], **kwargs: Any) -> None:
@@ -186,7 +193,6 @@ def _decorate(
         params=params,
         # After \b click leaves lines as they are: an example can be pasted.
         help=text and text.replace("\nExample:", "\n\b\nExample:"),
-        context_settings={"help_option_names": ["--help", "-h"]},
         make=make,
     )
 

@@ -1,7 +1,9 @@
 """Settings for all tests."""
 
 import os
+import signal
 
+import pytest
 from hypothesis import settings
 from rigs.s3 import google, gs, ministack, ministack_address, moto, s3  # fixtures
 from rigs.sqs import fauxqs, sqs_queue, sqs_server
@@ -15,3 +17,37 @@ __all__ = [
     "fauxqs", "google", "gs", "ministack", "ministack_address", "moto", "s3", "sqs_queue",
     "sqs_server",
 ]  # fmt: skip
+
+
+def stop_ignoring_signals():
+    """Let no test inherit ignored signals from the shell: children of this process have defaults.
+
+    A shell ignores SIGINT and SIGQUIT for what it starts in the background, and nohup SIGHUP. A
+    program that is started with an ignored signal cannot be tested for what it does on it. SIGHUP
+    still does nothing here, but by a handler, which ends at exec.
+    """
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: lambda *_: None}
+    ignored_by_python = {signal.SIGPIPE, signal.SIGXFSZ}  # and restored by subprocess
+    for number in signal.valid_signals() - ignored_by_python:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, defaults.get(number, signal.SIG_DFL))
+
+
+stop_ignoring_signals()
+
+
+@pytest.hookimpl(trylast=True)  # after pytest-randomly has shuffled
+def pytest_collection_modifyitems(items):
+    """Put long tests first, so that no process is left with one when the others have finished.
+
+    The order is otherwise kept, which shares the fixtures of a module between its tests.
+    """
+    items.sort(key=lambda item: -duration_s(item))
+
+
+def duration_s(item):
+    """Return a guess of how many seconds a test takes, from its marks; 0 for short ones."""
+    limit = item.get_closest_marker("timeout")
+    if limit:
+        return limit.args[0]
+    return 20 if item.get_closest_marker("slow") else 5 if item.get_closest_marker("drill") else 0

@@ -51,8 +51,15 @@ def stored(folder):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("grid", "dtype"), [("anchored", "float32"), ("anchored", "uint8"), ("padded", "uint8")]
+    ("grid", "dtype"),
+    [
+        ("anchored", "float32"),
+        # What the two others promise together.
+        pytest.param("anchored", "uint8", marks=pytest.mark.long),
+        ("padded", "uint8"),
+    ],
 )
 def test_one_task_8_tasks_and_27_tasks_write_the_same_files(raw, tmp_path, dtype, grid):
     """The real network, tasks cut on blocks but off the patch grid, in shuffled order."""

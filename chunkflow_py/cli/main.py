@@ -20,6 +20,7 @@ from chunkflow_py.cli.failed import failed
 from chunkflow_py.cli.line import check_source_first, note_tail, operators_of, parts_of
 from chunkflow_py.cli.verbs import Verb
 from chunkflow_py.errors import OptionError
+from chunkflow_py.params import Command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +59,7 @@ class Ahead(click.ParamType["int | None"]):
         return None if value == "auto" else click.IntRange(min=0).convert(value, param, ctx)
 
 
-class OperatorGroup(click.Group):
+class OperatorGroup(Command, click.Group):
     """A chain group that finds its commands by file name and imports them one by one.
 
     Three things of click are overridden because they would import every operator: the list of
@@ -143,7 +144,7 @@ def _shorten(text: str, width: int) -> str:
     cls=OperatorGroup,
     chain=True,
     help=HELP,
-    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 110},
+    context_settings={"max_content_width": 110},
 )
 @click.option(
     "--mip",

@@ -18,10 +18,14 @@ from click.testing import CliRunner
 
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.main import GRACE_S, OperatorGroup, cli, main
+from chunkflow_py.cli.verbs import verb
+from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from chunkflow_py.params import Command
 
     from .conftest import Result
 
@@ -62,6 +66,25 @@ def test_help_of_a_command(chunkflow: Run) -> None:
     assert "Turn a map into a mask" in result.out
     assert "[default: 0.5]" in " ".join(result.out.split())
     assert chunkflow("threshold", "--help") == result
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: operator("compute")(lambda: None),
+        lambda: verb(lambda: None),
+        lambda: OperatorGroup("chunkflow", chain=True),
+    ],
+)
+def test_help_has_both_names_whatever_saw_the_command_first(make: Callable[[], Command]) -> None:
+    """A context of a completion, a page or another group does not decide what shows the help."""
+    command = make()
+    other = click.Context(click.Group("other"), help_option_names=["--usage"])
+    command.get_params(click.Context(command, parent=other))
+    for name in ("--help", "-h"):
+        result = CliRunner().invoke(command, [name])
+        assert result.exit_code == 0, result.output
+        assert "Show this message and exit" in result.output
 
 
 def test_long_summaries_are_cut_to_the_terminal(operators: Path, chunkflow: Run) -> None:

@@ -166,7 +166,7 @@ class CoreContract:
         """A dict keeps its keys and their order, a tuple its order; also from the cache."""
         network = make(name)
         returned = run(network, batch())
-        for _ in range(2):
+        for _ in range(2 if digest else 1):  # the second is from the cache
             found = self.core_class(network, SHAPE, digest=digest)(batch())
             wanted = returned
             assert isinstance(found, dict) == isinstance(wanted, dict)

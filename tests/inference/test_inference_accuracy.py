@@ -15,8 +15,8 @@ from chunkflow_py.inference.backends import create_backend
 
 SETTINGS = {
     "model": "rsunet",
-    "input_patch_size": Zyx(4, 32, 32),
-    "output_patch_size": Zyx(4, 32, 32),
+    "input_patch_size": Zyx(4, 16, 16),
+    "output_patch_size": Zyx(4, 16, 16),
     "batch_size": 2,
     "device": "cpu",
 }
@@ -67,7 +67,7 @@ def test_backends_are_compared_on_patches():
     """Float32 is itself to the byte; bfloat16 is near, and never exact."""
     reference = create_backend(**SETTINGS)
     half = create_backend(**SETTINGS, dtype="bfloat16")
-    batches = non_empty_batches(torch.rand(4, 1, 4, 32, 32), 2)
+    batches = non_empty_batches(torch.rand(4, 1, 4, 16, 16), 2)
     same = compare(create_backend(**SETTINGS), reference, batches)
     near = compare(half, reference, batches)
     assert same.largest == 0
@@ -84,6 +84,6 @@ def test_nothing_to_compare_on():
 def test_outputs_of_another_shape_are_told():
     """Two networks whose outputs differ in shape cannot be compared."""
     other = create_backend(**(SETTINGS | {"model": "rsunet"}), num_output_channels=2)
-    batches = [torch.rand(2, 1, 4, 32, 32)]
-    with pytest.raises(ChunkError, match=r"\(2, 3, 4, 32, 32\) and \(2, 2, 4, 32, 32\)"):
+    batches = [torch.rand(2, 1, 4, 16, 16)]
+    with pytest.raises(ChunkError, match=r"\(2, 3, 4, 16, 16\) and \(2, 2, 4, 16, 16\)"):
         compare(other, create_backend(**SETTINGS), batches)

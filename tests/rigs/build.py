@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 RIGS = Path(__file__).parents[2] / ".rigs"
@@ -78,5 +79,5 @@ def build(name):
 
 
 if __name__ == "__main__":
-    for each in PINS:
-        build(each)
+    with ThreadPoolExecutor() as threads:  # each waits for what it downloads
+        list(threads.map(build, PINS))

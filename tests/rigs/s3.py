@@ -1,5 +1,7 @@
 """A bucket of S3 for a test: on two emulators, each behind a proxy that can inject faults."""
 
+import contextlib
+import functools
 import secrets
 from dataclasses import dataclass, field
 
@@ -44,6 +46,7 @@ def environment(endpoint, folder):
         endpoint: address of the server.
         folder: an empty folder, where no configuration of the machine is found.
     """
+    parse_models_once()
     return {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": "rig",
@@ -57,6 +60,19 @@ def environment(endpoint, folder):
         "AWS_SHARED_CREDENTIALS_FILE": f"{folder}/no-credentials",
         "NO_PROXY": "127.0.0.1,localhost",
     }
+
+
+@functools.cache
+def parse_models_once():
+    """Let all sessions of boto3 in this process share the descriptions of the services.
+
+    Each test has sessions of its own, and to parse the descriptions takes most of a short test.
+    """
+    with contextlib.suppress(ImportError):
+        from botocore.loaders import JSONFileLoader
+
+        load = functools.cache(functools.partial(JSONFileLoader.load_file, JSONFileLoader()))
+        JSONFileLoader.load_file = lambda _, path: load(path)
 
 
 def make_bucket(endpoint):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.params import is_dry_run
+from chunkflow_py.params import Command, is_dry_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ class Verb:
     takes_line: bool = False
 
 
-class VerbCommand(click.Command):
+class VerbCommand(Command):
     """A click command that returns a verb instead of doing work."""
 
     takes_line = False
@@ -93,11 +93,9 @@ def line_verb(function: Callable[..., Callable[[Sequence[Part]], None]]) -> Verb
 def _decorate(function: Callable[..., Any], cls: type[VerbCommand]) -> VerbCommand:
     module = inspect.getmodule(function)
     text = (inspect.getdoc(module) if module else None) or ""
-    settings: dict[str, Any] = {"help_option_names": ["--help", "-h"]}
     return click.command(
         function.__module__.rpartition(".")[2].replace("_", "-"),
         cls=cls,
         # After \b click leaves lines as they are: an example can be pasted.
         help=text.replace("\nExample:", "\n\b\nExample:"),
-        context_settings=settings,
     )(function)

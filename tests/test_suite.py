@@ -1,0 +1,74 @@
+"""What the suite promises of itself, however it is started."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+# Prints the signals that a program ignores when this process starts it.
+IGNORED_BY_CHILDREN = """
+import subprocess
+import conftest
+row = subprocess.run(["grep", "SigIgn", "/proc/self/status"], capture_output=True, text=True).stdout
+mask = int(row.split()[1], 16)
+print([number for number in range(1, 65) if mask >> (number - 1) & 1])
+"""
+
+
+def _ignore_all() -> None:
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_children_ignore_no_signal_that_the_suite_was_started_with() -> None:
+    """Started under nohup, or in the background of a script, tests see the same signals."""
+    result = subprocess.run(
+        [sys.executable, "-c", IGNORED_BY_CHILDREN], cwd=TESTS, preexec_fn=_ignore_all,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert result.stdout == "[]\n"
+
+
+LONG_AND_SHORT = """
+import pytest
+
+def test_a(): pass
+
+@pytest.mark.slow
+def test_b(): pass
+
+@pytest.mark.drill
+@pytest.mark.timeout(900)
+def test_c(): pass
+
+def test_d(): pass
+
+@pytest.mark.slow
+def test_e(): pass
+
+@pytest.mark.drill
+def test_f(): pass
+"""
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_long_tests_come_first(tmp_path: Path, seed: str) -> None:
+    """In any shuffle: those with limits of their own, then slow ones, then drills."""
+    (tmp_path / "test_it.py").write_text(LONG_AND_SHORT)
+    options = ["-p", "conftest", "-c", "/dev/null", "--rootdir", tmp_path, "--collect-only", "-q"]
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, f"--randomly-seed={seed}", tmp_path],
+        cwd=TESTS, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    order = [row[-1] for row in result.stdout.splitlines() if "::" in row]
+    assert order[0] == "c"
+    assert set(order[1:3]) == {"b", "e"}
+    assert order[3] == "f"
+    assert set(order[4:]) == {"a", "d"}
