@@ -20,6 +20,7 @@ from chunkflow_py.cli.failed import failed
 from chunkflow_py.cli.line import check_source_first, note_tail, operators_of, parts_of
 from chunkflow_py.cli.verbs import Verb
 from chunkflow_py.errors import OptionError
+from chunkflow_py.interrupts import Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,13 +116,13 @@ class OperatorGroup(click.Group):
             return super().invoke(ctx)
         except click.NoSuchOption as error:
             raise older.near_options(error) from error
-        except KeyboardInterrupt:
+        except Interrupted:
             if ctx.params["log_json"]:
                 raise click.Abort from None  # click prints an empty line before it says so
             raise
         except (click.ClickException, click.Abort, Exit):
             raise
-        except Exception as error:
+        except BaseException as error:  # sys.exit() in a plugin is no success
             logger.debug("the error came from here", exc_info=True)
             if isinstance(error, OptionError):
                 raise click.UsageError(str(error), ctx) from error
@@ -310,7 +311,7 @@ class _Ending:
         timer = threading.Timer(GRACE_S, self._leave)
         timer.daemon = True
         timer.start()
-        raise KeyboardInterrupt
+        raise Interrupted
 
     def _leave(self) -> None:
         if screen := sys.modules.get("chunkflow_py.cli.screen"):

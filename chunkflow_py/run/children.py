@@ -17,9 +17,10 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from chunkflow_py.interrupts import STOP
 from chunkflow_py.memory import describe_bytes
 from chunkflow_py.run.board import SLOTS, Board, Progress
-from chunkflow_py.run.child import DEAF_TO, WHERE, Broken, Options, child_main, send
+from chunkflow_py.run.child import WHERE, Broken, Options, child_main, send
 from chunkflow_py.run.looks import ChildLook, TaskLook
 from chunkflow_py.run.outcome import LONGEST_TRACEBACK
 
@@ -140,10 +141,10 @@ class Child(Generic[Job]):
         )
         # Signals that come while it starts wait until it is deaf to them; the process that tracks
         # shared memory must not hear them either.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
         try:
             resource_tracker.ensure_running()
-            signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)  # the call above unblocks some
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP)  # the call above unblocks some
             self.process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -155,7 +156,9 @@ class Child(Generic[Job]):
         while True:
             try:
                 messages = pickle.loads(self._connection.recv_bytes())  # noqa: S301 our own child
-            except (EOFError, OSError):
+            except Exception as error:  # noqa: BLE001  (what it sends may be damaged)
+                if not isinstance(error, (EOFError, OSError)):
+                    logger.warning("child %d: a message cannot be read: %s", self.number, error)
                 self._post(self, None)
                 return
             self._post(self, messages)

@@ -27,7 +27,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import ChunkflowError, OptionError
-from chunkflow_py.run.child import DEAF_TO
+from chunkflow_py.interrupts import stop_signals
 from chunkflow_py.run.dask_worker import Left, NotEndedError, Order, perform, settle_failure
 from chunkflow_py.run.outcome import Fault, fault_of
 from chunkflow_py.run.patience import Patience
@@ -66,7 +66,7 @@ class Stop:
     def __enter__(self) -> Stop:
         """Listen to signals, if this is the main thread."""
         if threading.current_thread() is threading.main_thread():
-            for number in DEAF_TO:
+            for number in stop_signals():
                 self._before[number] = signal.signal(number, self._hear)
         return self
 

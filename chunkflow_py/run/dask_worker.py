@@ -237,7 +237,7 @@ def _line_for(order: Order) -> _Line:
                 _lines.pop(other).end()  # a stage before this one
             try:
                 _lines[key] = _Line(order)
-            except Exception as error:
+            except BaseException as error:
                 raise _broken(error) from error
         return _lines[key]
 
@@ -345,7 +345,7 @@ class _Line(Listener):
             for task in self._pipeline.run():
                 self._took(task)
                 del task  # it may hold chunks
-        except Exception as problem:  # noqa: BLE001 told to the client, which says it
+        except BaseException as problem:  # noqa: BLE001  (sent to the client, which reports it)
             error = _broken(problem)
             if not self._ready.done():
                 self._ready.set_exception(problem)

@@ -46,7 +46,7 @@ PAUSE_S = 1.0
 class _Batches(ABC):
     """A thread that takes all that has come up at once."""
 
-    def __init__(self, name: str, on_error: Callable[[Exception], None]) -> None:
+    def __init__(self, name: str, on_error: Callable[[BaseException], None]) -> None:
         self._changed = threading.Condition()
         self._waiting: deque[Any] = deque()
         self._busy = self._ends = False
@@ -83,7 +83,7 @@ class _Batches(ABC):
                 self._busy = True
             try:
                 self._do(batch)
-            except Exception as error:  # noqa: BLE001 raised in the supervisor's thread
+            except BaseException as error:  # noqa: BLE001  (raised in the supervisor's thread)
                 self._on_error(error)
             finally:
                 with self._changed:
@@ -113,7 +113,7 @@ class Returns(_Batches):
         on_error: called in the thread with what must not happen.
     """
 
-    def __init__(self, keeper: LeaseKeeper, on_error: Callable[[Exception], None]) -> None:
+    def __init__(self, keeper: LeaseKeeper, on_error: Callable[[BaseException], None]) -> None:
         """Start the thread."""
         self._keeper, self._queue = keeper, keeper.queue
         super().__init__("returns", on_error)

@@ -22,9 +22,10 @@ from contextlib import ExitStack, suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
-from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.errors import ChunkflowError, as_error
+from chunkflow_py.interrupts import stop_signals
 from chunkflow_py.queue.leases import LeaseKeeper
-from chunkflow_py.run.child import DEAF_TO, Broken, Ended, Ready, Said
+from chunkflow_py.run.child import Broken, Ended, Ready, Said
 from chunkflow_py.run.completion import CompletionWatch
 from chunkflow_py.run.crew import Crew
 from chunkflow_py.run.doubt import Doubt
@@ -189,7 +190,7 @@ class Supervisor:
     def _listen_to_signals(self, stack: ExitStack) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in DEAF_TO:
+        for number in stop_signals():
             # The handler only leaves a note: it may run between any two steps of this thread.
             stack.callback(signal.signal, number, signal.signal(number, self._signalled))
 
@@ -207,7 +208,7 @@ class Supervisor:
                 try:
                     with self._profile_lock:  # this may ask a store; nobody else waits for it
                         self._check_profile(message.profile)
-                except Exception as error:  # noqa: BLE001 raised in the supervisor's thread
+                except BaseException as error:  # noqa: BLE001  (raised in the supervisor's thread)
                     self._post("fatal", error)
                     return
         self._post("child", (child, messages))
@@ -272,9 +273,9 @@ class Supervisor:
             case "fatal":
                 self._fatal(content)
 
-    def _fatal(self, error: Exception) -> None:
+    def _fatal(self, error: BaseException) -> None:
         if self._error is None:
-            self._error = error
+            self._error = as_error(error, "a thread of the worker")
 
     def _heard(self, child: Child[Job], messages: Sequence[Any] | None) -> None:
         if messages is None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import ChunkflowError, OptionError
 from chunkflow_py.failpoints import removed
+from chunkflow_py.interrupts import stop_signals
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.children import ChildStart
 from chunkflow_py.run.submit import send_stage
@@ -260,10 +261,7 @@ def _no_longer_recorded(home: RunHome) -> str:
 def _waited(seconds: float) -> bool:
     """Wait so long; return whether nobody has asked this process to stop meanwhile."""
     asked = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: asked.set())
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    }
+    before = {number: signal.signal(number, lambda *_: asked.set()) for number in stop_signals()}
     try:
         return not asked.wait(seconds)
     finally:
