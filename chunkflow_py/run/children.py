@@ -92,6 +92,7 @@ class Child(Generic[Job]):
         jobs: what it holds, by slot of its board.
         operators: labels of the line's operators; empty before it is ready.
         lanes: of these operators.
+        began: when it was started, by the monotonic clock.
         ready_at: since when it can take tasks, by the monotonic clock.
         device: that it sees, or ``None`` for all.
         window: how many tasks its line can hold; 0 before it is ready.
@@ -115,6 +116,7 @@ class Child(Generic[Job]):
         self.jobs: dict[int, Job] = {}
         self.operators: tuple[str, ...] = ()
         self.lanes: tuple[str, ...] = ()
+        self.began = time.monotonic()
         self.ready_at: float | None = None
         self.device = device
         self.window = 0
@@ -262,11 +264,15 @@ class Child(Generic[Job]):
         self.process.kill()
 
     def reap(self) -> None:
-        """Wait for the process, whose pipe has ended, and let go of it; `cause` still works."""
+        """Wait for the process, whose pipe has ended, and let go of it; `cause` still works.
+
+        One that waits in the kernel, as for a file server that does not answer, cannot be killed:
+        it is left behind.
+        """
         self.process.join(5)
         if self.process.is_alive():
             self.process.kill()
-            self.process.join()
+            self.process.join(5)
         # It may be about to read; one that a process left behind keeps waiting dies with us.
         if self._reader is not threading.current_thread():
             self._reader.join(1)
@@ -278,7 +284,9 @@ class Child(Generic[Job]):
         if self.broken is not None:
             return self.broken.fault.reason, self.broken.fault.traceback or said
         code = self.process.exitcode
-        if code is None or code >= 0:
+        if code is None:
+            return "cannot be killed: it waits in the kernel, as for a file server", said
+        if code >= 0:
             return f"ended with exit code {code}", said
         if -code == signal.SIGKILL:
             return f"killed by SIGKILL, {self._killer()}", said
@@ -295,7 +303,8 @@ class Child(Generic[Job]):
     def close(self) -> None:
         """Let go of files."""
         self._faults.file.close()
-        self.process.close()
+        with suppress(ValueError):  # it cannot be killed
+            self.process.close()
 
 
 def memory_kills() -> int:

@@ -172,11 +172,14 @@ class Caps:
         permanent: failures that are the task's own fault.
         transient: failures that may pass.
         delay_s: before the second attempt; it doubles with each further one.
+        worker_lost: attempts whose whole worker was not heard of again. Machines are preempted and
+            processes killed, whatever the task; but one that ends its workers must end, too.
     """
 
     permanent: int = 3
     transient: int = 20
     delay_s: float = 5.0
+    worker_lost: int = 20
 
     def judge(
         self, failure: Failure, counts: Mapping[FailureKind, int], spec: str
@@ -189,7 +192,8 @@ class Caps:
             spec: hash of the stage's spec.
         """
         number = counts.get(failure.kind, 1)
-        if number < (self.transient if failure.kind == "transient" else self.permanent):
+        caps = {"transient": self.transient, "worker-lost": self.worker_lost}
+        if number < caps.get(failure.kind, self.permanent):
             # Full jitter on the upper half: tasks that failed together do not come back together.
             delay = min(LONGEST_DELAY_S, self.delay_s * 2 ** min(number - 1, 30))
             return None, round(delay * random.uniform(0.5, 1), 1)  # noqa: S311 not a secret

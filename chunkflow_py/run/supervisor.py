@@ -35,6 +35,7 @@ from chunkflow_py.run.interruption import InterruptionWatch
 from chunkflow_py.run.looks import WorkerLook
 from chunkflow_py.run.returns import Caps, Returns, Settler
 from chunkflow_py.run.settings import Listener, Outcome, Settings
+from chunkflow_py.run.task_limit import Durations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -133,7 +134,12 @@ class Supervisor:
             )
             self._returns = Returns(self._keeper, lambda error: post("fatal", error))
             stack.callback(self._returns.close)
-            caps = Caps(settings.max_failures, settings.max_transient, settings.retry_s)
+            caps = Caps(
+                settings.max_failures,
+                settings.max_transient,
+                settings.retry_s,
+                settings.max_worker_lost,
+            )
             doubt = Doubt(self._ledger, caps, self._spec, keeps_attempts=settings.records_attempts)
             self._settler = Settler(
                 self._ledger,
@@ -166,7 +172,10 @@ class Supervisor:
                 self._listener,
                 self._stop,
             )
-            self._crew = Crew(self._start, settings, self._from_child, self._holding.failed)
+            durations = Durations(settings.task_limit, self._ledger.durations)
+            self._crew = Crew(
+                self._start, settings, self._from_child, self._holding.failed, durations
+            )
             self._holding.crew = self._crew
             stack.callback(self._crew.kill)
             if settings.watches_notices:
