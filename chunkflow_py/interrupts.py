@@ -6,6 +6,7 @@ Importing the command line takes a fraction of a second. A worker keeps a signal
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
@@ -46,10 +47,30 @@ def starts_worker(arguments: Sequence[str]) -> bool:
 
 
 def keep_signals() -> None:
-    """Keep the first signal that asks this process to stop; the second one ends it at once."""
-    _kept.clear()
-    for number in stop_signals():
+    """Keep the first signal that asks this process to stop; the second one ends it at once.
+
+    For the rest of the process: in its last instant, when Python has given up its handlers, a
+    signal is ignored. Whoever handles signals in between puts these handlers back.
+    """
+    numbers = stop_signals()
+    for number in numbers:
         signal.signal(number, _keep)
+        atexit.register(signal.signal, number, signal.SIG_IGN)
+
+
+@contextmanager
+def kept_signals() -> Iterator[None]:
+    """Keep signals inside as `keep_signals` does, for those who call the command line."""
+    if threading.current_thread() is not threading.main_thread():  # only there are they handled
+        yield
+        return
+    before = {number: signal.signal(number, _keep) for number in stop_signals()}
+    try:
+        yield
+    finally:
+        _kept.clear()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def kept_signal() -> str | None:

@@ -20,7 +20,7 @@ from chunkflow_py.cli.failed import failed
 from chunkflow_py.cli.line import check_source_first, note_tail, operators_of, parts_of
 from chunkflow_py.cli.verbs import Verb
 from chunkflow_py.errors import OptionError
-from chunkflow_py.interrupts import Interrupted
+from chunkflow_py.interrupts import Interrupted, kept_signals, starts_worker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -339,11 +339,12 @@ def main(args: Sequence[str] | None = None) -> None:
         completing.register()
     keep_freed_memory()
     sleep_while_waiting()
-    log_json = "--log-json" in (sys.argv[1:] if args is None else args)
+    arguments = sys.argv[1:] if args is None else args
+    log_json = "--log-json" in arguments
     ending = _Ending(log_json=log_json)
     said: str | None = None
     try:
-        with ending:
+        with kept_signals() if starts_worker(arguments) else ending:
             ended = cli.main(args, prog_name="chunkflow", standalone_mode=False)
         code = ended if isinstance(ended, int) else 0
     except click.Abort:

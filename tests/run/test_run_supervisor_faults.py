@@ -17,6 +17,7 @@ from rigs.metadata import metadata_server
 from rigs.workers import LONG_S, Background, Stage, wait_for
 
 from chunkflow_py.errors import QueueUnreachableError
+from chunkflow_py.interrupts import STOP
 from chunkflow_py.queue.protocol import Counts, open_queue
 from chunkflow_py.run.doubt import GIVEN_BACK
 from chunkflow_py.run.task_limit import TaskLimit
@@ -262,7 +263,7 @@ def begun(folder: Path) -> list[int]:
     return [int(line.split()[0]) for line in lines if line]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize("number", STOP)
 def test_the_first_signal_lets_tasks_finish(tmp_path: Path, number: int) -> None:
     """Sent to all its processes, as terminals and Slurm do, it stops nothing that has begun."""
     with program(tmp_path, "hangs_2_s") as process:
