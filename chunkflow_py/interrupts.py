@@ -7,14 +7,15 @@ Importing the command line takes a fraction of a second. A worker keeps a signal
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import signal
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 # What operators of machines, schedulers and terminals send to have a worker stop.
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
@@ -35,6 +36,47 @@ def stop_signals() -> list[signal.Signals]:
     return [number for number in STOP if not (is_ignored and number == signal.SIGHUP)]
 
 
+def on_stop_signals(handler: Callable[[int], None]) -> dict[int, Any]:
+    """Have *handler* called with each signal that asks this process to stop, in the main thread.
+
+    When a terminal closes, shell and kernel may each send a SIGHUP: it is no second request.
+
+    Returns:
+        What handled them before, for `restore_signals`.
+    """
+    heard: list[int] = []
+
+    def handle(number: int, _: object) -> None:
+        if number == signal.SIGHUP:
+            leave_closed_terminal()
+            if heard:
+                return
+        heard.append(number)
+        handler(number)
+
+    return {number: signal.signal(number, handle) for number in stop_signals()}
+
+
+def restore_signals(before: dict[int, Any]) -> None:
+    """Put back what `on_stop_signals` has returned."""
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def leave_closed_terminal(*_: object) -> None:
+    """Discard what would be written to a terminal that has closed: each write would fail."""
+    import termios
+
+    for descriptor in (0, 1, 2):
+        try:
+            termios.tcgetattr(descriptor)
+        except termios.error as error:
+            if error.args[0] == errno.EIO:
+                nowhere = os.open(os.devnull, os.O_RDWR)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
+
+
 def starts_worker(arguments: Sequence[str]) -> bool:
     """Return whether the arguments of the command line begin with a subcommand that drains."""
     words = iter(arguments)
@@ -52,9 +94,7 @@ def keep_signals() -> None:
     For the rest of the process: in its last instant, when Python has given up its handlers, a
     signal is ignored. Whoever handles signals in between puts these handlers back.
     """
-    numbers = stop_signals()
-    for number in numbers:
-        signal.signal(number, _keep)
+    for number in on_stop_signals(_keep):
         atexit.register(signal.signal, number, signal.SIG_IGN)
 
 
@@ -64,13 +104,12 @@ def kept_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # only there are they handled
         yield
         return
-    before = {number: signal.signal(number, _keep) for number in stop_signals()}
+    before = on_stop_signals(_keep)
     try:
         yield
     finally:
         _kept.clear()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore_signals(before)
 
 
 def kept_signal() -> str | None:
@@ -78,7 +117,7 @@ def kept_signal() -> str | None:
     return signal.Signals(_kept[0]).name if _kept else None
 
 
-def _keep(number: int, _: object) -> None:
+def _keep(number: int) -> None:
     if _kept:
         os._exit(_TRY_AGAIN)  # nothing is held yet
     _kept.append(number)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from chunkflow_py.errors import LeaseLostError, OptionError
 from chunkflow_py.geometry import Region
 from chunkflow_py.hooks import HasProfile, HasTraffic, RunsNetwork
-from chunkflow_py.interrupts import STOP
+from chunkflow_py.interrupts import STOP, leave_closed_terminal
 from chunkflow_py.lanes import lanes_of
 from chunkflow_py.pipeline import Listener
 from chunkflow_py.run.outcome import Fault, fault_of, reason_of
@@ -338,6 +338,7 @@ def _settle(options: Options) -> None:
     # What asks a worker to stop is for its supervisor; terminals and Slurm send it to everybody.
     for number in STOP:
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, leave_closed_terminal)  # and go on
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
     if sys.platform == "linux":
         import ctypes

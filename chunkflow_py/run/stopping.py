@@ -8,7 +8,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from chunkflow_py.interrupts import Interrupted, kept_signal, stop_signals
+from chunkflow_py.interrupts import Interrupted, kept_signal, on_stop_signals, restore_signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,23 +33,24 @@ def stops_when_asked(code: int) -> Iterator[None]:
         yield
         return
 
+    asked: list[int] = []
+
     def leave() -> None:
         os._exit(code)
 
-    def ask(number: int, _: object) -> None:
-        for each in numbers:
-            signal.signal(each, lambda *_: leave())
+    def ask(number: int) -> None:
+        if asked:
+            leave()
+        asked.append(number)
         timer = threading.Timer(GRACE_S, leave)
         timer.daemon = True
         timer.start()
         raise AskedToStop(signal.Signals(number).name)
 
-    numbers = stop_signals()
-    before = {number: signal.signal(number, ask) for number in numbers}
+    before = on_stop_signals(ask)
     try:
         if (kept := kept_signal()) is not None:  # it came while the command line was imported
             raise AskedToStop(kept)
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore_signals(before)

@@ -23,7 +23,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
 from chunkflow_py.errors import ChunkflowError, as_error
-from chunkflow_py.interrupts import stop_signals
+from chunkflow_py.interrupts import on_stop_signals, restore_signals
 from chunkflow_py.queue.leases import LeaseKeeper
 from chunkflow_py.run.child import Broken, Ended, Ready, Said
 from chunkflow_py.run.completion import CompletionWatch
@@ -199,11 +199,10 @@ class Supervisor:
     def _listen_to_signals(self, stack: ExitStack) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in stop_signals():
-            # The handler only leaves a note: it may run between any two steps of this thread.
-            stack.callback(signal.signal, number, signal.signal(number, self._signalled))
+        # The handler only leaves a note: it may run between any two steps of this thread.
+        stack.callback(restore_signals, on_stop_signals(self._signalled))
 
-    def _signalled(self, number: int, _: object) -> None:
+    def _signalled(self, number: int) -> None:
         self._outcome.signal = signal.Signals(number).name
         self._post("signal", self._outcome.signal)
 

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 LONG_S = 60.0
-SLOW = "import time\ndef execute(chunk):\n    time.sleep(0.4)\n    return chunk\n"
+SLOW = "import time\ndef execute(chunk):\n    time.sleep(0.3)\n    return chunk\n"
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunHome:
-    """A run of eight tasks of half a second each."""
+    """A run of eight tasks that take some time."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     say(f"--quiet {IMAGE} {SAVE} image.zarr")
@@ -96,7 +96,7 @@ def check_drained(home: RunHome, process: subprocess.Popen[bytes], name: str) ->
 def test_in_its_first_second(home: RunHome, start: Any, number: signal.Signals) -> None:
     """From its first instant on, sent to all of its processes, a signal drains it."""
     draw = random.Random(number)
-    for delay_s in (0.0, draw.uniform(0, 0.4), draw.uniform(0.4, 1.5)):
+    for delay_s in (draw.uniform(0, 0.2), draw.uniform(0.2, 1.2)):
         process = start()
         wait_for(lambda process=process: listens(process))  # type: ignore[misc]
         time.sleep(delay_s)
@@ -162,7 +162,7 @@ def test_a_terminal_that_closes(home: RunHome, start: Any) -> None:
     os.close(theirs)
     wait_for(lambda: is_at_work(home))
     os.close(ours)
-    process.communicate(timeout=LONG_S)
+    process.wait(LONG_S)
     queue = open_queue(home.spec.queue)
     counts = queue.counts()
     queue.close()
