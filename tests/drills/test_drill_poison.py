@@ -155,3 +155,20 @@ def test_a_task_that_takes_its_worker_down(make_drill, expected):
     check(drill, expected(drill), dead=[1], faults=len(drill.workers))
     (record,) = [record for record in drill.records().values() if record.state == "dead"]
     assert "was not heard of again" in record.reason
+
+
+@pytest.mark.slow
+def test_a_healthy_task_whose_workers_are_killed(make_drill, expected):
+    """Ten kills of everything, each in the middle of it, are no fault of the task: it is done."""
+    drill = make_drill((1, 1, 1), {None: "sleep:1.5"})
+    drill.submit()
+    for times in range(1, 11):
+        worker = drill.work("--lease", 1, "--max-failures", 1)
+        drill.until(lambda times=times: len(drill.calls()) == times, "the task")
+        worker.kill()
+    drill.work("--lease", 1, "--max-failures", 1)
+    assert drill.wait()[-1] == 0
+    check(drill, expected(drill), faults=10)
+    kinds = [failure.kind for failure in drill.home.ledger(STAGE).failures()]
+    assert set(kinds) == {"worker-lost"}
+    assert len(kinds) >= 6
