@@ -1,6 +1,18 @@
 """``python -m chunkflow_py`` is ``chunkflow``."""
 
-from chunkflow_py.cli.main import main
+import sys
+
+from chunkflow_py.interrupts import keep_signals, starts_worker
+
+
+def main() -> None:
+    """Run the command line; a worker keeps signals from here on."""
+    if starts_worker(sys.argv[1:]):
+        keep_signals()
+    from chunkflow_py.cli.main import main as run
+
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -44,6 +44,7 @@ _SECRETS = (
 )
 
 
+LONGEST_TEXT = 2000  # characters of a message of an exception
 PLUGIN_MODULE = "chunkflow_plugin_"  # so begin the names of modules that plugins are loaded as
 
 
@@ -140,14 +141,45 @@ class OperatorError(ChunkflowError, RuntimeError):
         self.operator, self.task, self.cause = operator, task, cause
         where = f" on task {task}" if task else ""
         # Our own errors are sentences already; a foreign one needs its type to be understood.
-        what = str(cause)
+        what = text_of(cause)
         if isinstance(cause, MemoryError) and not isinstance(cause, ChunkflowError):
             why = f" ({what[0].lower()}{what[1:]})" if what else ""
             what = f"there is not enough memory{why}; make the chunk or the tasks smaller"
         elif not isinstance(cause, ChunkflowError):
-            what = f"{type(cause).__name__}: {what}" if what else type(cause).__name__
+            what = named(cause)
             what += _place_in_plugin(cause)
         super().__init__(f"{operator} failed{where}: {what}")
+
+
+def text_of(error: BaseException) -> str:
+    """Return what an exception says, whatever its class does: bounded, and valid Unicode."""
+    try:
+        text = str(error)
+    except BaseException as problem:  # noqa: BLE001  (its class may be anybody's)
+        return f"its message cannot be read ({type(problem).__name__})"
+    if len(text) > LONGEST_TEXT:
+        text = f"{text[:LONGEST_TEXT]} … ({len(text)} characters in all)"
+    return text.encode(errors="backslashreplace").decode()
+
+
+def named(error: BaseException) -> str:
+    """Return what an exception says, preceded by its type if it is not one of ours."""
+    text = text_of(error)
+    if isinstance(error, ChunkflowError):
+        return text
+    return f"{type(error).__name__}: {text}".removesuffix(": ")
+
+
+def as_error(error: BaseException, where: str) -> Exception:
+    """Return *error*, or a sentence in its place if it would end the process, as SystemExit does.
+
+    Args:
+        error: whatever was raised.
+        where: subject of the sentence, such as ``the source generate-tasks``.
+    """
+    if isinstance(error, Exception):
+        return error
+    return ChunkflowError(f"{where} failed: {named(error)}")
 
 
 def _place_in_plugin(cause: BaseException) -> str:

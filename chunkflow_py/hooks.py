@@ -241,7 +241,15 @@ class CreatesOutput(Protocol):
 
 
 @runtime_checkable
-class HasSettle(Protocol):
+class HasStop(Protocol):
+    """A source whose next task may be waited for without a bound."""
+
+    def stop(self) -> None:
+        """Take no more tasks; called while one may be waited for in another thread."""
+
+
+@runtime_checkable
+class HasSettle(HasStop, Protocol):
     """A source whose tasks were lent to it, so that each is given back after the line.
 
     A task that fails does not end the line of such a source.
@@ -249,9 +257,6 @@ class HasSettle(Protocol):
 
     def settle(self, task: Task) -> None:
         """Take back a task that has left the line, whatever its outcome."""
-
-    def stop(self) -> None:
-        """Take no more tasks; called while one may be waited for in another thread."""
 
 
 @runtime_checkable

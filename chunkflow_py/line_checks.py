@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import ChunkflowError, OperatorError, OptionError
 from chunkflow_py.hooks import ReadsFrom, RemovesItems, WritesTo, WritesToSeveral
+from chunkflow_py.interrupts import Interrupted, marked_interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from chunkflow_py.stages import Operator
+    from chunkflow_py.stages import Operator, Source
 
 
 @contextmanager
@@ -26,13 +27,17 @@ def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
 
 
 @contextmanager
-def naming(stage: Operator) -> Iterator[None]:
-    """Say which operator a foreign error came from; our own say what is wrong by themselves."""
+def naming(stage: Operator | Source) -> Iterator[None]:
+    """Name the operator that a foreign exception came from; our own errors name what is wrong.
+
+    SystemExit and its kin become errors as well; only what interrupts the process goes through.
+    """
     try:
-        yield
-    except ChunkflowError:
+        with marked_interrupts():
+            yield
+    except (ChunkflowError, Interrupted):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise OperatorError(stage.name, None, error) from error
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from chunkflow_py.errors import OptionError, needs_extra
 from chunkflow_py.geometry import Region
+from chunkflow_py.run.record import FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -104,7 +105,7 @@ class Metrics:
         self._planned.labels(stage).set(tasks)
         for outcome in ("done", "skipped", "given up"):
             self._tasks.labels(stage, outcome)
-        for kind in ("permanent", "transient", "resource"):
+        for kind in get_args(FailureKind):
             self._failures.labels(stage, kind)
         for each in (self._voxels, self._written, self._read, self._network, self._ready):
             each.labels(stage)

@@ -17,7 +17,14 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chunkflow_py.errors import AlignmentError, ChunkflowError, LeaseLostError, OperatorError
+from chunkflow_py.errors import (
+    AlignmentError,
+    ChunkflowError,
+    LeaseLostError,
+    OperatorError,
+    as_error,
+    text_of,
+)
 from chunkflow_py.forecast import LineForecast, choose_ahead, forecast, largest_size, voxel_bytes
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.hooks import (
@@ -25,7 +32,7 @@ from chunkflow_py.hooks import (
     HasHalo,
     HasMargin,
     HasPrepare,
-    HasSettle,
+    HasStop,
     HasTimes,
     HasVoxelSize,
     Outline,
@@ -39,13 +46,14 @@ from chunkflow_py.hooks import (
     turned_back,
     voxels_made,
 )
+from chunkflow_py.interrupts import Interrupted, marked_interrupts
 from chunkflow_py.lanes import Lane, lanes_of
 from chunkflow_py.line_checks import check_names, check_places, naming, noting
 from chunkflow_py.stream import mapped, overlapped, prefetch
 from chunkflow_py.task import Skip, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from chunkflow_py.chunk import Voxels
     from chunkflow_py.hooks import Boxes
@@ -115,6 +123,7 @@ class Pipeline:
         self.dry_run = dry_run
         self.listener = listener or Listener()
         self._free_since: dict[str, float] = {}
+        self._halt: Callable[[], None] = _nothing
         self._voxels: dict[str, dict[str, Voxels | None]] = {}
         self._extents: dict[str, Zyx] = {}
         self.outlines: dict[str, Outline] = {}  # what each operator is told, from `check`
@@ -242,9 +251,7 @@ class Pipeline:
         """
         with ExitStack() as stack:
             for stage in self.operators:
-                if isinstance(stage.body, AbstractContextManager):
-                    with naming(stage):
-                        stack.enter_context(stage.body)
+                stack.enter_context(_entered(stage))
             return self.foretold()
 
     def foretold(self) -> LineForecast:
@@ -277,12 +284,10 @@ class Pipeline:
         """
         with ExitStack() as stack:
             stages = [s for s in self.operators if not (self.dry_run and s.lane == "write")]
-            if self.source and isinstance(self.source.body, AbstractContextManager):
-                stack.enter_context(self.source.body)  # opens a queue; released at the very end
+            if self.source:
+                stack.enter_context(_entered(self.source))  # released at the very end
             for stage in stages:
-                if isinstance(stage.body, AbstractContextManager):
-                    with naming(stage):
-                        stack.enter_context(stage.body)
+                stack.enter_context(_entered(stage))
             total: int | None = 1
             if self.source:
                 sized: Any = self.source.body
@@ -290,12 +295,13 @@ class Pipeline:
             self.ahead = choose_ahead(stages, self._asked_ahead, self._voxels, self._extents, total)
             self.listener.run_started(stages, total)
             stack.callback(self.listener.run_finished)
-            stream: Iterable[Task] = iter(self.source.body) if self.source else [Task()]
+            stream: Iterable[Task] = _Tasks(self.source) if self.source else [Task()]
+            if self.source and isinstance(self.source.body, HasStop):
+                self._halt = self.source.body.stop  # or closing would wait for another task
             stream = self._line(stream, stages)
             if close := getattr(stream, "close", None):
                 stack.callback(close)
-            if self.source and isinstance(self.source.body, HasSettle):
-                stack.callback(self.source.body.stop)  # or closing would wait for another task
+            stack.callback(self._halt)
             for task in stream:
                 self.listener.task_finished(task)
                 yield task
@@ -306,9 +312,10 @@ class Pipeline:
         for number, lane in enumerate(lanes_of(stages, self.ahead)):
             name = f"{lane.name}-{number}"
             if lane.at_once:
-                stream = mapped(stream, partial(self._through, lane.stages), lane.depth, name)
+                work = partial(self._through, lane.stages)
+                stream = mapped(stream, work, lane.depth, name, self._halt)
             else:
-                stream = prefetch(self._lane(stream, lane), lane.depth, name)
+                stream = prefetch(self._lane(stream, lane), lane.depth, name, self._halt)
         return stream
 
     def _lane(self, stream: Iterable[Task], lane: Lane) -> Iterator[Task]:
@@ -316,7 +323,7 @@ class Pipeline:
         stages = lane.stages
         if lane.begins:
             begin, stages = partial(self._begin, stages[0]), stages[1:]
-            stream = overlapped(stream, begin)
+            stream = overlapped(stream, begin, halt=self._halt)
         try:
             for task in stream:
                 yield self._through(stages, task)
@@ -332,9 +339,9 @@ class Pipeline:
         return task
 
     def _apply(self, stage: Operator, task: Task) -> None:
-        start = self._started(stage, task)
-        with self._failing(stage, task, start):
-            _check_lease(task)
+        self.listener.operator_started(stage.name, task)
+        with self._failing(stage, task, perf_counter()):
+            self._prepare(stage, task)
             result: object = stage.call(task)
             if result is not task:
                 got = "None" if result is None else f"a {type(result).__name__}"
@@ -347,7 +354,8 @@ class Pipeline:
         if task.outcome is not None or stage.start is None or stage.finish is None:
             done.set_result(task)
             return done
-        begun, put = self._started(stage, task), stage.finish
+        self.listener.operator_started(stage.name, task)
+        begun, put = perf_counter(), stage.finish
 
         def finished(result: Future[Any]) -> None:
             # Time in which the stage was busy with the task before does not count.
@@ -362,30 +370,37 @@ class Pipeline:
                 done.set_result(task)
 
         try:
-            _check_lease(task)
-            stage.start(task).add_done_callback(finished)
-        except Exception as error:  # noqa: BLE001  (told of the task, like any failure)
+            with marked_interrupts():
+                self._prepare(stage, task)
+                stage.start(task).add_done_callback(finished)
+        except BaseException as error:  # noqa: BLE001  (`finished` makes it the task's outcome)
             failed: Future[Any] = Future()
             failed.set_exception(error)
             finished(failed)
         return done
 
-    def _started(self, stage: Operator, task: Task) -> float:
+    def _prepare(self, stage: Operator, task: Task) -> None:
+        _check_lease(task)
         if isinstance(stage.body, ReportsProgress):
             stage.body.on_progress = partial(self.listener.operator_progressed, stage.name, task)
-        self.listener.operator_started(stage.name, task)
-        return perf_counter()
 
     @contextmanager
     def _failing(self, stage: Operator, task: Task, start: float) -> Iterator[None]:
-        """Turn what goes wrong inside into the outcome of the task, and take the time."""
+        """Turn whatever is raised inside into the outcome of the task, and take the time.
+
+        That includes SystemExit, KeyboardInterrupt, CancelledError and the panics of extensions in
+        Rust: only `Interrupted`, a real ctrl-C, ends the pipeline.
+        """
         try:
-            yield
+            with marked_interrupts():
+                yield
         except Skip as skip:
             task.outcome = skip
             task.items.clear()
-            logger.info("%s: skipped by %s: %s", task, stage.name, skip)
-        except Exception as error:  # noqa: BLE001  (the runner is the one place that catches all)
+            logger.info("%s: skipped by %s: %s", task, stage.name, text_of(skip))
+        except Interrupted:
+            raise
+        except BaseException as error:  # noqa: BLE001  (the runner is the one place that catches all)
             box = None if task.region is None else str(task.region)
             task.outcome = OperatorError(stage.name, box, error)
             task.outcome.__cause__ = error
@@ -394,6 +409,58 @@ class Pipeline:
             seconds = perf_counter() - start
             task.seconds[stage.name] = task.seconds.get(stage.name, 0.0) + seconds
             self.listener.operator_finished(stage.name, task, seconds)
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@contextmanager
+def _entered(stage: Operator | Source) -> Iterator[None]:
+    """Enter the body of a command if it can be entered; what it raises names the command.
+
+    It cannot suppress an exception: a pipeline that has failed must not look complete.
+    """
+    body = stage.body
+    if not isinstance(body, AbstractContextManager):
+        yield
+        return
+    with naming(stage):
+        body.__enter__()
+    try:
+        yield
+    except BaseException as error:
+        with naming(stage):
+            body.__exit__(type(error), error, error.__traceback__)
+        raise
+    with naming(stage):
+        body.__exit__(None, None, None)
+
+
+class _Tasks:
+    """The tasks of a source; SystemExit and its kin become errors that name it."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._tasks: Iterator[Task] | None = None
+
+    def __iter__(self) -> Iterator[Task]:
+        return self
+
+    def __next__(self) -> Task:
+        try:
+            with marked_interrupts():
+                if self._tasks is None:
+                    self._tasks = iter(self._source.body)
+                return next(self._tasks)
+        except (Exception, Interrupted):
+            raise
+        except BaseException as error:
+            raise as_error(error, f"source {self._source.name}") from error
+
+    def close(self) -> None:
+        if close := getattr(self._tasks, "close", None):
+            close()
 
 
 def _check_lease(task: Task) -> None:

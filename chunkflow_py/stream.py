@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from chunkflow_py.errors import ChunkflowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -12,9 +15,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 _END = object()
+LOOK_S = 1.0  # between two looks whether a thread that is waited for still lives
 
 
-def prefetch(stream: Iterable[T], depth: int, name: str = "prefetch") -> Iterator[T]:
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def prefetch(
+    stream: Iterable[T],
+    depth: int,
+    name: str = "prefetch",
+    halt: Callable[[], None] = _nothing,
+) -> Iterator[T]:
     """Yield the items of *stream*, of which up to *depth* are made ahead by one thread.
 
     Order is kept; an exception of the stream is raised where its item would have come; closing
@@ -24,6 +37,7 @@ def prefetch(stream: Iterable[T], depth: int, name: str = "prefetch") -> Iterato
         stream: what to run in the background.
         depth: how many items may wait; 0 runs the stream here, in the caller's thread.
         name: of the thread, for debuggers and logs.
+        halt: called before the end is waited for: lets a stream end that waits for its next item.
     """
     if depth == 0:
         yield from stream
@@ -32,18 +46,23 @@ def prefetch(stream: Iterable[T], depth: int, name: str = "prefetch") -> Iterato
     pool = _one_thread(name)
     try:
         waiting = deque(pool.submit(next, items, _END) for _ in range(depth))
-        while (item := waiting.popleft().result()) is not _END:
+        while (item := _result(waiting.popleft(), pool)) is not _END:
             waiting.append(pool.submit(next, items, _END))
             yield item  # type: ignore[misc]  # _END was sorted out above
             del item  # an item may be large: do not keep it while waiting for the next
     finally:
+        halt()
         pool.shutdown(cancel_futures=True)
         if close := getattr(items, "close", None):
             close()
 
 
 def mapped(
-    stream: Iterable[T], work: Callable[[T], R], depth: int, name: str = "mapped"
+    stream: Iterable[T],
+    work: Callable[[T], R],
+    depth: int,
+    name: str = "mapped",
+    halt: Callable[[], None] = _nothing,
 ) -> Iterator[R]:
     """Yield what *work* makes of each item; what may wait is worked on at the same time.
 
@@ -60,10 +79,11 @@ def mapped(
         work: may be called in several threads at once.
         depth: how many items may be taken beyond the one that is asked for, or in hand.
         name: of the threads.
+        halt: see `prefetch`.
     """
     items = iter(stream)
     feeder = _one_thread(f"{name}-feed")
-    workers = ThreadPoolExecutor(max_workers=depth + 1, thread_name_prefix=name)
+    workers = _Threads(depth + 1, name)
 
     def begin() -> Future[R] | None:
         item = next(items, _END)
@@ -71,13 +91,14 @@ def mapped(
 
     try:
         waiting = deque(feeder.submit(begin) for _ in range(depth + 1))
-        while (begun := waiting.popleft().result()) is not None:
-            result = begun.result()
+        while (begun := _result(waiting.popleft(), feeder)) is not None:
+            result = _result(begun, workers)
             del begun
             yield result
             del result  # before another item takes its place
             waiting.append(feeder.submit(begin))
     finally:
+        halt()
         feeder.shutdown(cancel_futures=True)
         workers.shutdown(cancel_futures=True)
         if close := getattr(items, "close", None):
@@ -85,7 +106,10 @@ def mapped(
 
 
 def overlapped(
-    stream: Iterable[T], begin: Callable[[T], Future[T]], name: str = "overlapped"
+    stream: Iterable[T],
+    begin: Callable[[T], Future[T]],
+    name: str = "overlapped",
+    halt: Callable[[], None] = _nothing,
 ) -> Iterator[T]:
     """Yield what *begin* makes of each item, the next one begun while one is on its way.
 
@@ -99,6 +123,7 @@ def overlapped(
         stream: of items; what is slow about it runs in a thread.
         begin: starts the work on an item; work on one item follows that on the one before.
         name: of the thread.
+        halt: see `prefetch`.
     """
     items = iter(stream)
     pool = _one_thread(name)
@@ -108,7 +133,7 @@ def overlapped(
     try:
         while upcoming is not None or running:
             if upcoming is not None and (not running or _came(upcoming)):
-                item = upcoming.result()
+                item = _result(upcoming, pool)
                 ended = item is _END
                 upcoming = None
                 if not ended:
@@ -118,7 +143,7 @@ def overlapped(
                 del item
                 continue
             if upcoming is not None and not upcoming.done():
-                _wait_for_either(running[0], upcoming)
+                _wait_for_either(running[0], upcoming, pool)
                 if not running[0].done():
                     continue
             result = running.popleft().result()
@@ -127,24 +152,51 @@ def overlapped(
             yield result
             del result
     finally:
+        halt()
         pool.shutdown(cancel_futures=True)
         if close := getattr(items, "close", None):
             close()
 
 
-def _one_thread(name: str) -> ThreadPoolExecutor:
+class _Threads(ThreadPoolExecutor):
+    """A pool that knows whether any of its threads still lives.
+
+    A pool counts a dead thread as one that works, so that what it was given waits for ever. A
+    thread dies of an exception that somebody else raises in it (PyThreadState_SetAsyncExc).
+    """
+
+    def __init__(self, number: int, name: str) -> None:
+        self._begun: list[threading.Thread] = []
+        super().__init__(number, name, lambda: self._begun.append(threading.current_thread()))
+
+    def check(self) -> None:
+        if self._begun and not any(thread.is_alive() for thread in self._begun):
+            names = ", ".join(thread.name for thread in self._begun)
+            msg = f"thread {names} has ended before its work was done; run the same again"
+            raise ChunkflowError(msg)
+
+
+def _one_thread(name: str) -> _Threads:
     """Return a pool whose thread is there: of one that ctrl-C meets as it starts, no pool knows.
 
     What that one ran could not be waited for, and a stream that it ran could not be closed.
     """
-    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+    pool = _Threads(1, name)
     pool.submit(int).result()
     return pool
 
 
-def _wait_for_either(one: Future[Any], other: Future[Any]) -> None:
+def _result(future: Future[T], threads: _Threads) -> T:
+    """Wait for what the threads of a pool work on, as long as one of them lives."""
+    while not future.done() and not wait((future,), LOOK_S).done:
+        threads.check()
+    return future.result()
+
+
+def _wait_for_either(one: Future[Any], other: Future[Any], threads: _Threads) -> None:
     # A function of its own, so that no futures, nor the items in them, are kept afterwards.
-    wait((one, other), return_when=FIRST_COMPLETED)
+    while not wait((one, other), LOOK_S, FIRST_COMPLETED).done:
+        threads.check()
 
 
 def _came(upcoming: Future[object]) -> bool:

@@ -929,17 +929,17 @@ def test_a_listener_that_breaks_ends_the_run_instead_of_stopping_it() -> None:
         run([make("r", lane="read"), ahead_line(body)], ahead=1, listener=Broken())
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_work_that_exits_ends_the_run_instead_of_stopping_it() -> None:
-    """sys.exit() in a model file is no failure of a task, and nothing waits for it forever."""
+def test_work_that_exits_is_the_outcome_of_its_task() -> None:
+    """sys.exit() in a model file fails one task, and nothing waits for it for ever."""
 
     def leave(chunk: int) -> int:
         if chunk == 1:
             raise SystemExit(3)
         return chunk
 
-    with pytest.raises(SystemExit):
-        run([make("r", lane="read"), ahead_line(Ahead(leave))], ahead=1)
+    tasks = run([make("r", lane="read"), ahead_line(Ahead(leave))], ahead=1)
+    assert [task.failed for task in tasks] == [False, True, *[False] * (len(tasks) - 2)]
+    assert "SystemExit: 3" in str(tasks[1].outcome)
 
 
 def test_times_ahead_add_up_to_the_wall_time() -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 from click.exceptions import Exit
 
-from chunkflow_py.errors import ChunkflowError, OptionError, TransientError
+from chunkflow_py.errors import ChunkflowError, OptionError, TransientError, named
+from chunkflow_py.interrupts import Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,14 +27,12 @@ class _TryAgain(click.ClickException):
 
 
 def failed(
-    error: Exception, *, debug: bool, kind: type[click.ClickException] = click.ClickException
+    error: BaseException, *, debug: bool, kind: type[click.ClickException] = click.ClickException
 ) -> click.ClickException:
     """Return what prints *error* as one sentence, and ends the process with the code of *kind*."""
-    text = str(error)
-    if not isinstance(error, ChunkflowError):
-        text = f"{type(error).__name__}: {text}".removesuffix(": ")
-        if not debug:
-            text += "; run it with --debug to see where this comes from"
+    text = named(error)
+    if not isinstance(error, ChunkflowError) and not debug:
+        text += "; run it with --debug to see where this comes from"
     return kind(text)
 
 
@@ -52,9 +51,9 @@ def worker_fails_in_order() -> Iterator[None]:
     except AskedToStop as asked:
         msg = f"stopped: got {asked}"
         raise _TryAgain(msg) from asked
-    except (click.ClickException, click.Abort, Exit, OptionError):
+    except (click.ClickException, click.Abort, Exit, OptionError, Interrupted):
         raise
-    except Exception as error:
+    except BaseException as error:
         logger.debug("the error came from here", exc_info=True)
         kind = _TryAgain if isinstance(error, TransientError) else _UsageFailed
         debug = click.get_current_context().find_root().params["debug"]

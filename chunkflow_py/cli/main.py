@@ -20,6 +20,7 @@ from chunkflow_py.cli.failed import failed
 from chunkflow_py.cli.line import check_source_first, note_tail, operators_of, parts_of
 from chunkflow_py.cli.verbs import Verb
 from chunkflow_py.errors import OptionError
+from chunkflow_py.interrupts import Interrupted, kept_signals, starts_worker
 from chunkflow_py.params import Command
 
 if TYPE_CHECKING:
@@ -116,13 +117,13 @@ class OperatorGroup(Command, click.Group):
             return super().invoke(ctx)
         except click.NoSuchOption as error:
             raise older.near_options(error) from error
-        except KeyboardInterrupt:
+        except Interrupted:
             if ctx.params["log_json"]:
                 raise click.Abort from None  # click prints an empty line before it says so
             raise
         except (click.ClickException, click.Abort, Exit):
             raise
-        except Exception as error:
+        except BaseException as error:  # sys.exit() in a plugin is no success
             logger.debug("the error came from here", exc_info=True)
             if isinstance(error, OptionError):
                 raise click.UsageError(str(error), ctx) from error
@@ -311,7 +312,7 @@ class _Ending:
         timer = threading.Timer(GRACE_S, self._leave)
         timer.daemon = True
         timer.start()
-        raise KeyboardInterrupt
+        raise Interrupted
 
     def _leave(self) -> None:
         if screen := sys.modules.get("chunkflow_py.cli.screen"):
@@ -339,11 +340,12 @@ def main(args: Sequence[str] | None = None) -> None:
         completing.register()
     keep_freed_memory()
     sleep_while_waiting()
-    log_json = "--log-json" in (sys.argv[1:] if args is None else args)
+    arguments = sys.argv[1:] if args is None else args
+    log_json = "--log-json" in arguments
     ending = _Ending(log_json=log_json)
     said: str | None = None
     try:
-        with ending:
+        with kept_signals() if starts_worker(arguments) else ending:
             ended = cli.main(args, prog_name="chunkflow", standalone_mode=False)
         code = ended if isinstance(ended, int) else 0
     except click.Abort:

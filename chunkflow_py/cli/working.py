@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from typing import TYPE_CHECKING, Any
@@ -16,18 +17,22 @@ if TYPE_CHECKING:
     from chunkflow_py.run.worker import Working
 
 _SECONDS = click.FloatRange(min=0, min_open=True)
+_TASK_LIMITS = {"auto": None, "none": math.inf}
 
 
-class Walltime(click.ParamType["float | str"]):
-    """Seconds, or ``auto``."""
+class SecondsOr(click.ParamType["float | str"]):
+    """Seconds, or one of some words."""
 
-    name = "seconds or auto"
+    def __init__(self, *words: str) -> None:
+        """Take the words."""
+        self._words = words
+        self.name = " or ".join(("seconds", *words))
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float | str:
         """Return the number, or the word."""
-        return "auto" if value == "auto" else float(_SECONDS.convert(value, param, ctx))
+        return value if value in self._words else float(_SECONDS.convert(value, param, ctx))
 
 
 # fmt: off
@@ -41,7 +46,7 @@ _OPTIONS = (
     click.option("--until-complete/--no-until-complete", default=True, show_default=True,
                  help="Leave when the run is complete; or wait for more."),
     click.option("--max-tasks", type=click.IntRange(min=1), help="Leave after so many tasks."),
-    click.option("--walltime", type=Walltime(),
+    click.option("--walltime", type=SecondsOr("auto"),
                  help="Seconds until the machine is taken away: no task is begun that would take "
                       "longer; auto: what Slurm says."),
     click.option("--idle-exit", type=_SECONDS,
@@ -52,8 +57,9 @@ _OPTIONS = (
                  help="Seconds after which a task of a worker that died goes to another."),
     click.option("--grace", type=click.FloatRange(min=0), default=90.0, show_default=True,
                  help="Seconds for finishing what is begun when asked to stop."),
-    click.option("--task-limit", type=_SECONDS,
-                 help="Seconds after which a task is taken to hang, and is cut off."),
+    click.option("--task-limit", type=SecondsOr("auto", "none"), default="auto", show_default=True,
+                 help="Cut off a task that has run for this many seconds; auto: 6 h until 8 tasks "
+                      "have finished, then 20 times their median, but at least 1 h."),
     click.option("--max-failures", type=click.IntRange(min=1), default=3, show_default=True,
                  help="Failed attempts after which a task is given up."),
     click.option("--no-code", is_flag=True,
@@ -93,6 +99,7 @@ def working_from(options: dict[str, Any]) -> Callable[[], Working]:
     def make() -> Working:
         from chunkflow_py.run.limits import Limits, walltime_of_job
         from chunkflow_py.run.supervisor import Settings
+        from chunkflow_py.run.task_limit import TaskLimit
         from chunkflow_py.run.worker import Working
 
         devices = _devices(options["gpus"])
@@ -102,7 +109,7 @@ def working_from(options: dict[str, Any]) -> Callable[[], Working]:
             devices=devices,
             lease_s=options["lease"],
             max_failures=options["max_failures"],
-            task_limit_s=options["task_limit"],
+            task_limit=TaskLimit(_TASK_LIMITS.get(limit := options["task_limit"], limit)),
             limits=Limits(
                 max_tasks=options["max_tasks"],
                 walltime_s=walltime_of_job() if walltime == "auto" else walltime,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.interrupts import Interrupted
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
@@ -37,13 +38,13 @@ class Debugger:
         """Say what the task carries, and stop.
 
         Raises:
-            KeyboardInterrupt: the person has left the debugger, so the line ends.
+            Interrupted: the person has left the debugger, so the line ends.
         """
         click.echo(describe(task), err=True)
         try:
             breakpoint()
         except BdbQuit:
-            raise KeyboardInterrupt from None
+            raise Interrupted from None
         return task
 
 

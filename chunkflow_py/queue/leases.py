@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from chunkflow_py.errors import QueueError
+from chunkflow_py.errors import named
 from chunkflow_py.failpoints import removed
 
 if TYPE_CHECKING:
@@ -224,9 +224,9 @@ class LeaseKeeper:
             return False
         try:
             refused = self.queue.extend([held.message for held in due], self.lease_s)
-        except QueueError as error:
+        except BaseException as error:  # noqa: BLE001  (the thread must live, or all leases end)
             left = min(held.ends for held in due) - self.clock()
-            logger.warning("cannot renew leases, of which %.0f s are left: %s", left, error)
+            logger.warning("cannot renew leases, of which %.0f s are left: %s", left, named(error))
             return False
         gone = {message.handle for message in refused}
         for held in due:

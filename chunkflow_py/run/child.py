@@ -18,6 +18,7 @@ import pickle
 import signal
 import sys
 import threading
+import traceback
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from chunkflow_py.errors import LeaseLostError, OptionError
 from chunkflow_py.geometry import Region
 from chunkflow_py.hooks import HasProfile, HasTraffic, RunsNetwork
+from chunkflow_py.interrupts import STOP, leave_closed_terminal
 from chunkflow_py.lanes import lanes_of
 from chunkflow_py.pipeline import Listener
 from chunkflow_py.run.outcome import Fault, fault_of, reason_of
@@ -39,12 +41,12 @@ if TYPE_CHECKING:
     from chunkflow_py.run.board import Board
     from chunkflow_py.run.record import State
     from chunkflow_py.stages import Operator
+    from chunkflow_py.store.protocol import Stored
 
     MakeLine = Callable[["Feed"], Pipeline]
 
-# What asks a worker to stop is for its supervisor; terminals and Slurm send it to everybody.
-DEAF_TO = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 WHERE = signal.SIGUSR2  # asks where all threads are
+SEND_S = 10.0  # for the last messages
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _PR_SET_PDEATHSIG = 1
 
@@ -196,9 +198,14 @@ class Feed:
         """Say that no more tasks come."""
         self._waiting.put(None)
 
+    stop = end  # the hook of a source: a pipeline that fails must not wait for another task
+
 
 class Sender:
-    """Sends from a thread of its own, all that has come up together in one go."""
+    """Sends from a thread of its own, all that has come up together in one go.
+
+    If that fails the process ends: its supervisor would wait for outcomes that never come.
+    """
 
     def __init__(self, connection: Connection) -> None:
         """Start the thread."""
@@ -212,11 +219,15 @@ class Sender:
         self._waiting.put(message)
 
     def close(self) -> None:
-        """Wait until all has been sent."""
+        """Wait until all has been sent, or nobody reads it."""
         self._waiting.put(None)
-        self._thread.join()
+        self._thread.join(SEND_S)
 
     def _run(self) -> None:
+        with _ends_process():
+            self._send()
+
+    def _send(self) -> None:
         ends = False
         while not ends:
             batch = [self._waiting.get()]
@@ -278,6 +289,16 @@ class _Teller(logging.Handler):
         self._send(Said(record.levelno, self.format(record)))
 
 
+@contextlib.contextmanager
+def _ends_process() -> Iterator[None]:
+    """End the process if its link to the supervisor fails; the supervisor then sees its death."""
+    try:
+        yield
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+        os._exit(1)
+
+
 def send(connection: Connection, messages: object) -> None:
     """Send over a pipe; what an ended reader cannot take is of no use any more."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -301,7 +322,7 @@ def child_main(connection: Connection, line: bytes, options: Options) -> None:
     reader.start()
     try:
         _work(line, feed, sender, options.board)
-    except Exception as error:  # noqa: BLE001 told to the supervisor, which says it
+    except BaseException as error:  # noqa: BLE001  (sent to the supervisor, which reports it)
         sender.send(Broken(fault_of(error), isinstance(error, OptionError)))
         status = 1
     else:
@@ -314,9 +335,11 @@ def child_main(connection: Connection, line: bytes, options: Options) -> None:
 
 def _settle(options: Options) -> None:
     """Make this process deaf, mortal and talkative in its last moment."""
-    for number in DEAF_TO:
+    # What asks a worker to stop is for its supervisor; terminals and Slurm send it to everybody.
+    for number in STOP:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, DEAF_TO)
+    signal.signal(signal.SIGHUP, leave_closed_terminal)  # and go on
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
     if sys.platform == "linux":
         import ctypes
 
@@ -340,6 +363,11 @@ def _tell(level: int, send: Callable[[object], None]) -> None:
 
 
 def _read(connection: Connection, feed: Feed) -> None:
+    with _ends_process():
+        _receive(connection, feed)
+
+
+def _receive(connection: Connection, feed: Feed) -> None:
     while True:
         try:
             verb, content = pickle.loads(connection.recv_bytes())  # noqa: S301 from our supervisor
@@ -371,8 +399,15 @@ def _work(line: bytes, feed: Feed, sender: Sender, board: Board) -> None:
 
 
 def ended_of(task: Task, lease: ChildLease) -> Ended:
-    """Return how a task came to the end of its line."""
-    written = tuple((each.url, each.size, each.checksum) for each in task.written)
+    """Return how a task came to the end of its line; if that cannot be said, it has failed."""
+    try:
+        return _ended_of(task, lease)
+    except Exception as error:  # noqa: BLE001  (a plugin may have put anything into the task)
+        return Ended(lease.slot, lease.number, "failed", None, fault_of(error))
+
+
+def _ended_of(task: Task, lease: ChildLease) -> Ended:
+    written = tuple(_plain(each) for each in task.written)
     common, missing = (lease.slot, lease.number), task.missing_blocks
     match task.outcome:
         case None:
@@ -386,12 +421,23 @@ def ended_of(task: Task, lease: ChildLease) -> Ended:
             return Ended(*common, "failed", None, fault_of(error), task.seconds)
 
 
+def _plain(stored: Stored) -> tuple[str, int | None, str | None]:
+    """Return what was stored, as types that can be sent."""
+    size, checksum = stored.size, stored.checksum
+    return (
+        str(stored.url),
+        None if size is None else int(size),
+        None if checksum is None else str(checksum),
+    )
+
+
 def profile_of(operators: Sequence[Operator]) -> dict[str, str] | None:
     """Join the profiles of all bodies; what they do not agree on is said for each."""
     merged: dict[str, str] = {}
     for each in operators:
         profile = each.body.profile if isinstance(each.body, HasProfile) else None
-        for key, value in (profile or {}).items():
+        for name, said in (profile or {}).items():
+            key, value = str(name), str(said)
             same = merged.setdefault(key, value) == value
             if not same:
                 merged[f"{each.name}.{key}"] = value

@@ -17,9 +17,10 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from chunkflow_py.interrupts import STOP
 from chunkflow_py.memory import describe_bytes
 from chunkflow_py.run.board import SLOTS, Board, Progress
-from chunkflow_py.run.child import DEAF_TO, WHERE, Broken, Options, child_main, send
+from chunkflow_py.run.child import WHERE, Broken, Options, child_main, send
 from chunkflow_py.run.looks import ChildLook, TaskLook
 from chunkflow_py.run.outcome import LONGEST_TRACEBACK
 
@@ -91,6 +92,7 @@ class Child(Generic[Job]):
         jobs: what it holds, by slot of its board.
         operators: labels of the line's operators; empty before it is ready.
         lanes: of these operators.
+        began: when it was started, by the monotonic clock.
         ready_at: since when it can take tasks, by the monotonic clock.
         device: that it sees, or ``None`` for all.
         window: how many tasks its line can hold; 0 before it is ready.
@@ -114,6 +116,7 @@ class Child(Generic[Job]):
         self.jobs: dict[int, Job] = {}
         self.operators: tuple[str, ...] = ()
         self.lanes: tuple[str, ...] = ()
+        self.began = time.monotonic()
         self.ready_at: float | None = None
         self.device = device
         self.window = 0
@@ -140,10 +143,10 @@ class Child(Generic[Job]):
         )
         # Signals that come while it starts wait until it is deaf to them; the process that tracks
         # shared memory must not hear them either.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
         try:
             resource_tracker.ensure_running()
-            signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)  # the call above unblocks some
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP)  # the call above unblocks some
             self.process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -155,7 +158,9 @@ class Child(Generic[Job]):
         while True:
             try:
                 messages = pickle.loads(self._connection.recv_bytes())  # noqa: S301 our own child
-            except (EOFError, OSError):
+            except Exception as error:  # noqa: BLE001  (what it sends may be damaged)
+                if not isinstance(error, (EOFError, OSError)):
+                    logger.warning("child %d: a message cannot be read: %s", self.number, error)
                 self._post(self, None)
                 return
             self._post(self, messages)
@@ -259,11 +264,15 @@ class Child(Generic[Job]):
         self.process.kill()
 
     def reap(self) -> None:
-        """Wait for the process, whose pipe has ended, and let go of it; `cause` still works."""
+        """Wait for the process, whose pipe has ended, and let go of it; `cause` still works.
+
+        One that waits in the kernel, as for a file server that does not answer, cannot be killed:
+        it is left behind.
+        """
         self.process.join(5)
         if self.process.is_alive():
             self.process.kill()
-            self.process.join()
+            self.process.join(5)
         # It may be about to read; one that a process left behind keeps waiting dies with us.
         if self._reader is not threading.current_thread():
             self._reader.join(1)
@@ -275,7 +284,9 @@ class Child(Generic[Job]):
         if self.broken is not None:
             return self.broken.fault.reason, self.broken.fault.traceback or said
         code = self.process.exitcode
-        if code is None or code >= 0:
+        if code is None:
+            return "cannot be killed: it waits in the kernel, as for a file server", said
+        if code >= 0:
             return f"ended with exit code {code}", said
         if -code == signal.SIGKILL:
             return f"killed by SIGKILL, {self._killer()}", said
@@ -292,7 +303,8 @@ class Child(Generic[Job]):
     def close(self) -> None:
         """Let go of files."""
         self._faults.file.close()
-        self.process.close()
+        with suppress(ValueError):  # it cannot be killed
+            self.process.close()
 
 
 def memory_kills() -> int:

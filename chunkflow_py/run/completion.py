@@ -84,7 +84,7 @@ class CompletionWatch:
                 self._post("fatal", error)
             else:
                 self._post("stuck", str(error))
-        except Exception as error:  # noqa: BLE001 raised in the supervisor's thread
+        except BaseException as error:  # noqa: BLE001  (raised in the supervisor's thread)
             self._post("fatal", error)
         self._post("checked", (queued, ended, dead))
 

@@ -5,8 +5,8 @@ jobs -> ready ------------------> child 0: a b c      evenly, as many as its lin
         suspects -> alone ------> child 1: d          were in a child when it died, with others
 ```
 
-Who is alone in a child when it dies has killed it. If several tasks had begun in it, none is
-blamed: each runs again, alone.
+If a child dies with exactly one task running, that task is blamed. If several tasks had begun in
+it, none is blamed: each runs again, alone.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.intake import Job
     from chunkflow_py.run.looks import ChildLook
     from chunkflow_py.run.settings import Settings
+    from chunkflow_py.run.task_limit import Durations
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class _Seat:
         kill_at: when its child is killed for *verdict*.
         verdict: the slot that is to blame (or ``None``), and why.
         gone: how often it was seen dead while its pipe was still open.
+        idle_since: since when its child has begun none of the tasks that it holds.
     """
 
     number: int
@@ -71,6 +73,7 @@ class _Seat:
     kill_at: float | None = None
     verdict: tuple[int | None, str] | None = None
     gone: int = 0
+    idle_since: float | None = None
 
     @property
     def at_work(self) -> Child[Job] | None:
@@ -87,6 +90,7 @@ class Crew:
         settings: how many there are, which devices they see, and how long a task may take.
         post: called in threads with a child and its messages, see `Child`.
         on_failed: called with a task, why it has failed, and after how many seconds.
+        durations: of tasks that are done, and the limit that follows from them.
 
     Attributes:
         mean_s, longest_s: seconds of the tasks so far.
@@ -98,9 +102,10 @@ class Crew:
         settings: Settings,
         post: Callable[[Child[Job], Sequence[Any] | None], None],
         on_failed: Callable[[Job, Fault, float | None], None],
+        durations: Durations,
     ) -> None:
         """Start no child yet."""
-        self._start, self._limit_s = start, settings.task_limit_s
+        self._start, self._durations = start, durations
         self._post, self._on_failed = post, on_failed
         names = list(settings.devices) or [None]
         self._seats = [
@@ -179,6 +184,8 @@ class Crew:
         if job is None or job.is_given_up:
             return None
         if ended.state != "lost":
+            if ended.state == "done":
+                self._durations.add(sum(ended.seconds.values()))
             seconds = sum(ended.seconds.values()) + OVERHEAD_S
             self.longest_s = max(self.longest_s, seconds)
             mean = seconds if self.mean_s is None else self.mean_s
@@ -257,6 +264,9 @@ class Crew:
                     self._begin(seat, now)
                 continue
             if seat.kill_at is not None and now >= seat.kill_at:
+                if now >= seat.kill_at + END_S:  # the kernel does not let it go, as on a dead NFS
+                    self.exited(seat.child)
+                    continue
                 seat.child.kill()
             if looks:
                 self._look(seat, seat.child, now)
@@ -274,16 +284,34 @@ class Crew:
             if seat.gone > 4:  # a process that it has left behind keeps the pipe open
                 self.exited(child)
             return
-        if self._limit_s is None or seat.kill_at is not None:
+        if seat.kill_at is not None:
             return
-        for slot in child.begun():
-            progress = child.progress(slot)
-            if progress is not None and progress.seconds > self._limit_s:
-                words = f"cut after {progress.seconds:.0f} s in {child.operator(slot)}"
-                seat.verdict = slot, f"{words}; the limit is {self._limit_s:g} s"
-                seat.kill_at = now + SPEAK_S
+        verdict = self._hanging(seat, child, now)
+        if verdict is not None:
+            seat.verdict, seat.kill_at = verdict, now + SPEAK_S
+            if child.window:  # else it may not have said yet what it does when asked
                 child.ask_where()
-                return
+
+    def _hanging(self, seat: _Seat, child: Child[Job], now: float) -> tuple[int | None, str] | None:
+        """Return the slot of a task that takes too long, or ``None`` for its process, and why."""
+        if not child.window:
+            limit_s = self._durations.limit.start_s
+            if now - child.began <= limit_s:
+                return None
+            return None, f"was not ready for a task within {limit_s:g} s"
+        begun = [(at.seconds, slot) for slot in child.begun() if (at := child.progress(slot))]
+        if not child.jobs or begun:
+            seat.idle_since = None
+        elif seat.idle_since is None:
+            seat.idle_since = now
+        # What has begun first keeps the others waiting.
+        taken_s, slot = max(begun, default=(now - (seat.idle_since or now), None))
+        bound = self._durations.exceeded(taken_s)
+        if bound is None:
+            return None
+        if slot is None:
+            return None, f"held tasks for {taken_s:.0f} s and began none: {bound.why}"
+        return slot, f"cut off after {taken_s:.0f} s in {child.operator(slot)}: {bound.why}"
 
     def ready(self, child: Child[Job], ready: Ready) -> None:
         """Take note that a child can take tasks."""
@@ -314,6 +342,7 @@ class Crew:
         wheres = {slot: child.operator(slot) for slot in begun}
         taken = {slot: at.seconds for slot in begun if (at := child.progress(slot))}
         seat.child, seat.kill_at, seat.verdict, seat.gone = None, None, None, 0
+        seat.idle_since = None
         child.jobs.clear()
         child.close()
         if was_told:
@@ -343,7 +372,7 @@ class Crew:
             fault = Fault("permanent", why, said)
             self._on_failed(jobs[blamed], fault, taken.get(blamed))
         if not was_ready:
-            self._not_born(seat, child.broken, cause)
+            self._not_born(seat, child.broken, verdict[1] if verdict else cause)
         elif seat.deaths > TRANSIENT_STARTS:
             msg = f"child {seat.number} has died {seat.deaths} times in a row, at last: {cause}"
             raise ChunkflowError(msg)

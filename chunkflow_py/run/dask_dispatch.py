@@ -27,7 +27,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import ChunkflowError, OptionError
-from chunkflow_py.run.child import DEAF_TO
+from chunkflow_py.interrupts import Interrupted, on_stop_signals, restore_signals
 from chunkflow_py.run.dask_worker import Left, NotEndedError, Order, perform, settle_failure
 from chunkflow_py.run.outcome import Fault, fault_of
 from chunkflow_py.run.patience import Patience
@@ -66,18 +66,16 @@ class Stop:
     def __enter__(self) -> Stop:
         """Listen to signals, if this is the main thread."""
         if threading.current_thread() is threading.main_thread():
-            for number in DEAF_TO:
-                self._before[number] = signal.signal(number, self._hear)
+            self._before = on_stop_signals(self._hear)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Let others listen."""
-        for number, before in self._before.items():
-            signal.signal(number, before)
+        restore_signals(self._before)
 
-    def _hear(self, number: int, _: object) -> None:
+    def _hear(self, number: int) -> None:
         if self.reason is not None:
-            raise KeyboardInterrupt  # the second one: leave at once
+            raise Interrupted  # the second one: leave at once
         self.reason = f"got {signal.Signals(number).name}"
 
     def now(self, reason: str) -> None:

@@ -32,6 +32,7 @@ from chunkflow_py.run.dask_versions import check_here
 from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.outcome import Fault, fault_of
 from chunkflow_py.run.record import Failure, Record
+from chunkflow_py.run.task_limit import Bound, Durations, TaskLimit
 from chunkflow_py.run.worker import line_of_stage
 from chunkflow_py.store.protocol import Stored
 
@@ -58,7 +59,7 @@ class Order:
         stage: name of the stage.
         make_line: makes the line of the stage from its source; a function of a module.
         caps: failures that end a task.
-        task_limit_s: for which a task may take.
+        task_limit: for which a task may take.
         allow_code: whether the line may run code that is not part of this package.
         threads: for libraries that ask the environment; ``None``: as it is.
         ahead: how far lanes may work ahead.
@@ -69,7 +70,7 @@ class Order:
     stage: str
     make_line: MakeLine
     caps: Caps
-    task_limit_s: float | None = None
+    task_limit: TaskLimit = field(default_factory=TaskLimit)
     allow_code: bool = True
     threads: int | None = None
     ahead: int | None = None
@@ -237,7 +238,7 @@ def _line_for(order: Order) -> _Line:
                 _lines.pop(other).end()  # a stage before this one
             try:
                 _lines[key] = _Line(order)
-            except Exception as error:
+            except BaseException as error:
                 raise _broken(error) from error
         return _lines[key]
 
@@ -284,9 +285,10 @@ class _Line(Listener):
         check_here(order.versions)
         if order.threads is not None:
             os.environ.update(dict.fromkeys(THREADS, str(order.threads)))
-        self._home, self._limit_s = RunHome.parse(order.run), order.task_limit_s
+        self._home = RunHome.parse(order.run)
         stage = self._stage = self._home.spec.stage(order.stage)
         self.plan, self.ledger = self._home.plan(stage.name), self._home.ledger(stage.name)
+        self._durations = Durations(order.task_limit, self.ledger.durations)
         self.spec, self.records_attempts = stage.hash, stage.device_class == "any"
         self.profile, self.has_ended = "", False
         self._changing = threading.Lock()
@@ -316,19 +318,20 @@ class _Line(Listener):
             while not wait([task.ended], LOOK_S).done:
                 _check_process()
                 taken_s = 0.0 if task.begun is None else monotonic() - task.begun
-                if self._limit_s is not None and taken_s > self._limit_s:
+                if (bound := self._durations.exceeded(taken_s)) is not None:
+                    fault = self._cut(task, taken_s, bound)
                     seconds = {task.operator: taken_s}
-                    return Ended(slot, number, "failed", None, self._cut(task), seconds), True
+                    return Ended(slot, number, "failed", None, fault, seconds), True
             return task.ended.result()
         finally:
             with self._changing:
                 self._tasks.pop(slot, None)
 
-    def _cut(self, task: _InHand) -> Fault:
+    def _cut(self, task: _InHand, taken_s: float, bound: Bound) -> Fault:
         """Give up a task that hangs, and with it this process."""
         frame = sys._current_frames().get(task.thread)
         where = f" in operator {task.operator}" if task.operator else ""
-        reason = f"took longer than {self._limit_s:g} s{where}, and was cut off"
+        reason = f"cut off after {taken_s:.0f} s{where}: {bound.why}"
         _end_process(reason)
         stack = "".join(traceback.format_stack(frame)) if frame else ""
         return Fault("permanent", reason, stack, breaks_process=True)
@@ -345,7 +348,7 @@ class _Line(Listener):
             for task in self._pipeline.run():
                 self._took(task)
                 del task  # it may hold chunks
-        except Exception as problem:  # noqa: BLE001 told to the client, which says it
+        except BaseException as problem:  # noqa: BLE001  (sent to the client, which reports it)
             error = _broken(problem)
             if not self._ready.done():
                 self._ready.set_exception(problem)
@@ -360,6 +363,8 @@ class _Line(Listener):
             return
         self._feed.forget(task.lease)
         ended = ended_of(task, task.lease)
+        if ended.state == "done":
+            self._durations.add(sum(ended.seconds.values()))
         if ended.fault and ended.fault.breaks_process:
             _end_process(ended.fault.reason)
         with self._changing:

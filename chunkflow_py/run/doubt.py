@@ -10,7 +10,9 @@ came more than three times -> begun, in the ledger -> runs alone -> record or fa
                           counted by who gets it next    given back in order: withdrawn
 ```
 
-That a message has come is no failure by itself: releases and drains are not the task's fault.
+That a message has come is no failure by itself: releases and drains are not the task's fault. Nor
+is a mark a failure like others: workers are killed from outside, too, however healthy the task.
+Such attempts are a kind of their own, ``worker-lost``, and only many of them end a task (`Caps`).
 """
 
 from __future__ import annotations
@@ -29,7 +31,11 @@ if TYPE_CHECKING:
 
 RECEIVES = 3  # of a message, after which its task is doubtful
 AGAIN_S = 4.0  # at most, before a doubtful task comes again while there is one at work
-SILENT = "its worker was not heard of again: this task may have ended all of its processes"
+GIVEN_BACK = "given back by its worker in order"
+SILENT = (
+    "its worker was not heard of again: it was killed from outside, or this task ended all of its "
+    "processes, as where a container has too little memory"
+)
 
 
 class Doubt:
@@ -77,7 +83,7 @@ class Doubt:
         for attempt in self._ledger.attempts(job.number):
             if attempt.record is None and attempt.attempt not in ended:
                 who = job.number, job.box, attempt.attempt, "unknown"
-                failure = Failure(*who, "resource", SILENT)
+                failure = Failure(*who, "worker-lost", SILENT)
                 counts = self._ledger.fail(failure)
                 record, _ = self._caps.judge(failure, counts, self._spec)
                 if record is not None:
@@ -88,12 +94,14 @@ class Doubt:
 
     def withdraw(self, job: Job) -> None:
         """Tell that an attempt on a doubtful task has ended in order, without an outcome."""
-        if self._keeps_attempts:
-            words = "given back by its worker in order"
-            who = job.number, job.box, job.attempt, "unknown"
-            self._ledger.fail(Failure(*who, "transient", words))
-        else:
+        if not self._keeps_attempts:
             self._ledger.withdraw(job.number, job.attempt)
+            attempts = self._ledger.attempts(job.number)
+            if all(each.attempt != job.attempt for each in attempts):
+                return
+        # It has to stay, or is on the task's page by now: say that it was not lost.
+        who = job.number, job.box, job.attempt, "unknown"
+        self._ledger.fail(Failure(*who, "transient", GIVEN_BACK))
 
 
 def _is_over(job: Job) -> bool:

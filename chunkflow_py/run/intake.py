@@ -161,7 +161,7 @@ class Intake:
         try:
             while not self._closed.is_set():
                 self._once()
-        except Exception as error:  # noqa: BLE001 raised in the supervisor's thread
+        except BaseException as error:  # noqa: BLE001  (raised in the supervisor's thread)
             self._post("fatal", error)
 
     def _once(self) -> None:

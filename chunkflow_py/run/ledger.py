@@ -201,6 +201,10 @@ class Ledger:
         for found in mapped(sorted(some.union(loose)), read, self._pages.at_once - 1, "ledger"):
             yield from found
 
+    def durations(self) -> Iterator[float]:
+        """Yield the seconds that operators have spent on the tasks that are done."""
+        return (sum(record.seconds.values()) for record in self.records(states=["done"]))
+
     def failures(self, number: int | None = None) -> Iterator[Failure]:
         """Yield the attempts that failed: all, or those on one task."""
         if number is None:

@@ -75,7 +75,7 @@ def run_on_dask(
                     name,
                     make_line,
                     caps,
-                    settings.task_limit_s,
+                    settings.task_limit,
                     working.allow_code,
                     working.threads,
                     settings.ahead,

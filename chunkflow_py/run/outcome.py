@@ -15,7 +15,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from chunkflow_py.errors import OperatorError, TransientError, VolumeRefusedError
+from chunkflow_py.errors import OperatorError, TransientError, VolumeRefusedError, text_of
 from chunkflow_py.store.address import public
 
 if TYPE_CHECKING:
@@ -84,14 +84,23 @@ class Fault:
 def fault_of(error: BaseException) -> Fault:
     """Return what *error* and its causes say."""
     chain = list(_causes(error))
-    text = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
-    reason = str(error) or type(error).__name__
+    text = _traceback_of(error)
+    reason = text_of(error) or type(error).__name__
     shortage = _shortage(chain)
     if shortage is not None:
         return Fault("resource", reason, text, shortage)
-    broken = any(word in str(each) for each in chain for word in _BROKEN_DEVICE)
+    broken = any(word in text_of(each) for each in chain for word in _BROKEN_DEVICE)
     transient = any(_is_transient(each) for each in chain)
     return Fault("transient" if transient else "permanent", reason, text, breaks_process=broken)
+
+
+def _traceback_of(error: BaseException) -> str:
+    try:
+        text = "".join(traceback.format_exception(error))
+    except BaseException as problem:  # noqa: BLE001  (it calls methods of anybody's classes)
+        text = "".join(traceback.format_tb(error.__traceback__))
+        text += f"the exception cannot be shown ({type(problem).__name__})\n"
+    return text[-LONGEST_TRACEBACK:].encode(errors="backslashreplace").decode()
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -116,7 +125,7 @@ def _shortage(chain: list[BaseException]) -> Shortage | None:
             return "memory"
         if isinstance(each, OSError) and each.errno == errno.ENOMEM:
             return "memory"
-        if isinstance(each, RuntimeError) and any(word in str(each) for word in _OUT_OF_MEMORY):
+        if isinstance(each, RuntimeError) and any(word in text_of(each) for word in _OUT_OF_MEMORY):
             return "memory"
     return None
 
@@ -129,4 +138,4 @@ def _is_transient(error: BaseException) -> bool:
 
 def reason_of(skip: Skip) -> str:
     """Return why a task was skipped."""
-    return str(skip) or "no reason given"
+    return text_of(skip) or "no reason given"

@@ -25,8 +25,9 @@ _LATEST = 1e13  # seconds since 1970
 _NUMBER = '{"number":'  # so begins the JSON of a record and of a failure
 _SEAL_DIGITS = 8
 # permanent: the task's own fault; transient: may pass by itself, such as a network that is down;
-# resource: this machine's, such as a full disk.
-FailureKind = Literal["permanent", "transient", "resource"]
+# resource: this machine's, such as a full disk; worker-lost: all processes of the worker died, or
+# its machine, so that nobody knows whose fault it was.
+FailureKind = Literal["permanent", "transient", "resource", "worker-lost"]
 
 
 def sealed(text: str) -> str:

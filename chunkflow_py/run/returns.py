@@ -46,7 +46,7 @@ PAUSE_S = 1.0
 class _Batches(ABC):
     """A thread that takes all that has come up at once."""
 
-    def __init__(self, name: str, on_error: Callable[[Exception], None]) -> None:
+    def __init__(self, name: str, on_error: Callable[[BaseException], None]) -> None:
         self._changed = threading.Condition()
         self._waiting: deque[Any] = deque()
         self._busy = self._ends = False
@@ -83,7 +83,7 @@ class _Batches(ABC):
                 self._busy = True
             try:
                 self._do(batch)
-            except Exception as error:  # noqa: BLE001 raised in the supervisor's thread
+            except BaseException as error:  # noqa: BLE001  (raised in the supervisor's thread)
                 self._on_error(error)
             finally:
                 with self._changed:
@@ -113,7 +113,7 @@ class Returns(_Batches):
         on_error: called in the thread with what must not happen.
     """
 
-    def __init__(self, keeper: LeaseKeeper, on_error: Callable[[Exception], None]) -> None:
+    def __init__(self, keeper: LeaseKeeper, on_error: Callable[[BaseException], None]) -> None:
         """Start the thread."""
         self._keeper, self._queue = keeper, keeper.queue
         super().__init__("returns", on_error)
@@ -172,11 +172,14 @@ class Caps:
         permanent: failures that are the task's own fault.
         transient: failures that may pass.
         delay_s: before the second attempt; it doubles with each further one.
+        worker_lost: attempts whose whole worker was not heard of again. Machines are preempted and
+            processes killed, whatever the task; but one that ends its workers must end, too.
     """
 
     permanent: int = 3
     transient: int = 20
     delay_s: float = 5.0
+    worker_lost: int = 20
 
     def judge(
         self, failure: Failure, counts: Mapping[FailureKind, int], spec: str
@@ -189,7 +192,8 @@ class Caps:
             spec: hash of the stage's spec.
         """
         number = counts.get(failure.kind, 1)
-        if number < (self.transient if failure.kind == "transient" else self.permanent):
+        caps = {"transient": self.transient, "worker-lost": self.worker_lost}
+        if number < caps.get(failure.kind, self.permanent):
             # Full jitter on the upper half: tasks that failed together do not come back together.
             delay = min(LONGEST_DELAY_S, self.delay_s * 2 ** min(number - 1, 30))
             return None, round(delay * random.uniform(0.5, 1), 1)  # noqa: S311 not a secret

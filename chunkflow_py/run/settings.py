@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from chunkflow_py.run.limits import Limits
+from chunkflow_py.run.task_limit import TaskLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,8 +26,9 @@ class Settings:
         devices: that they see, in turn; empty: all of them see all.
         lease_s: of messages; renewed every third of it.
         max_failures, max_transient: failures that end a task: its own, and those that may pass.
+        max_worker_lost: the same of attempts whose whole worker was not heard of again.
         retry_s: before a task that failed is tried again; doubles each time.
-        task_limit_s: from the start of a task's first operator to the end of its last.
+        task_limit: from the start of a task's first operator to the end of its last.
         until_complete: whether to wait for tasks that others have.
         limits: of time, tasks and money.
         grace_s: for tasks in hand, when asked to stop.
@@ -43,8 +45,9 @@ class Settings:
     lease_s: float = 120.0
     max_failures: int = 3
     max_transient: int = 20
+    max_worker_lost: int = 20
     retry_s: float = 5.0
-    task_limit_s: float | None = None
+    task_limit: TaskLimit = field(default_factory=TaskLimit)
     until_complete: bool = True
     limits: Limits = field(default_factory=Limits)
     grace_s: float = 90.0

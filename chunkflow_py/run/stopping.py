@@ -8,7 +8,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from chunkflow_py.run.child import DEAF_TO
+from chunkflow_py.interrupts import Interrupted, kept_signal, on_stop_signals, restore_signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 GRACE_S = 10.0  # from the signal to the end, for what is given back
 
 
-class AskedToStop(BaseException):
+class AskedToStop(Interrupted):
     """A signal has come; no error, so that nothing on the way out takes it for one."""
 
 
@@ -33,20 +33,24 @@ def stops_when_asked(code: int) -> Iterator[None]:
         yield
         return
 
+    asked: list[int] = []
+
     def leave() -> None:
         os._exit(code)
 
-    def ask(number: int, _: object) -> None:
-        for each in DEAF_TO:
-            signal.signal(each, lambda *_: leave())
+    def ask(number: int) -> None:
+        if asked:
+            leave()
+        asked.append(number)
         timer = threading.Timer(GRACE_S, leave)
         timer.daemon = True
         timer.start()
         raise AskedToStop(signal.Signals(number).name)
 
-    before = {number: signal.signal(number, ask) for number in DEAF_TO}
+    before = on_stop_signals(ask)
     try:
+        if (kept := kept_signal()) is not None:  # it came while the command line was imported
+            raise AskedToStop(kept)
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore_signals(before)

@@ -22,9 +22,10 @@ from contextlib import ExitStack, suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
-from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.errors import ChunkflowError, as_error
+from chunkflow_py.interrupts import on_stop_signals, restore_signals
 from chunkflow_py.queue.leases import LeaseKeeper
-from chunkflow_py.run.child import DEAF_TO, Broken, Ended, Ready, Said
+from chunkflow_py.run.child import Broken, Ended, Ready, Said
 from chunkflow_py.run.completion import CompletionWatch
 from chunkflow_py.run.crew import Crew
 from chunkflow_py.run.doubt import Doubt
@@ -34,6 +35,7 @@ from chunkflow_py.run.interruption import InterruptionWatch
 from chunkflow_py.run.looks import WorkerLook
 from chunkflow_py.run.returns import Caps, Returns, Settler
 from chunkflow_py.run.settings import Listener, Outcome, Settings
+from chunkflow_py.run.task_limit import Durations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -132,7 +134,12 @@ class Supervisor:
             )
             self._returns = Returns(self._keeper, lambda error: post("fatal", error))
             stack.callback(self._returns.close)
-            caps = Caps(settings.max_failures, settings.max_transient, settings.retry_s)
+            caps = Caps(
+                settings.max_failures,
+                settings.max_transient,
+                settings.retry_s,
+                settings.max_worker_lost,
+            )
             doubt = Doubt(self._ledger, caps, self._spec, keeps_attempts=settings.records_attempts)
             self._settler = Settler(
                 self._ledger,
@@ -165,7 +172,10 @@ class Supervisor:
                 self._listener,
                 self._stop,
             )
-            self._crew = Crew(self._start, settings, self._from_child, self._holding.failed)
+            durations = Durations(settings.task_limit, self._ledger.durations)
+            self._crew = Crew(
+                self._start, settings, self._from_child, self._holding.failed, durations
+            )
             self._holding.crew = self._crew
             stack.callback(self._crew.kill)
             if settings.watches_notices:
@@ -189,11 +199,10 @@ class Supervisor:
     def _listen_to_signals(self, stack: ExitStack) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in DEAF_TO:
-            # The handler only leaves a note: it may run between any two steps of this thread.
-            stack.callback(signal.signal, number, signal.signal(number, self._signalled))
+        # The handler only leaves a note: it may run between any two steps of this thread.
+        stack.callback(restore_signals, on_stop_signals(self._signalled))
 
-    def _signalled(self, number: int, _: object) -> None:
+    def _signalled(self, number: int) -> None:
         self._outcome.signal = signal.Signals(number).name
         self._post("signal", self._outcome.signal)
 
@@ -207,7 +216,7 @@ class Supervisor:
                 try:
                     with self._profile_lock:  # this may ask a store; nobody else waits for it
                         self._check_profile(message.profile)
-                except Exception as error:  # noqa: BLE001 raised in the supervisor's thread
+                except BaseException as error:  # noqa: BLE001  (raised in the supervisor's thread)
                     self._post("fatal", error)
                     return
         self._post("child", (child, messages))
@@ -272,9 +281,9 @@ class Supervisor:
             case "fatal":
                 self._fatal(content)
 
-    def _fatal(self, error: Exception) -> None:
+    def _fatal(self, error: BaseException) -> None:
         if self._error is None:
-            self._error = error
+            self._error = as_error(error, "a thread of the worker")
 
     def _heard(self, child: Child[Job], messages: Sequence[Any] | None) -> None:
         if messages is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import ChunkflowError, OptionError
 from chunkflow_py.failpoints import removed
+from chunkflow_py.interrupts import on_stop_signals, restore_signals
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.children import ChildStart
 from chunkflow_py.run.submit import send_stage
@@ -260,15 +260,11 @@ def _no_longer_recorded(home: RunHome) -> str:
 def _waited(seconds: float) -> bool:
     """Wait so long; return whether nobody has asked this process to stop meanwhile."""
     asked = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: asked.set())
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    }
+    before = on_stop_signals(lambda _: asked.set())
     try:
         return not asked.wait(seconds)
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore_signals(before)
 
 
 def _open_stage(home: RunHome, queue: Queue, stage: str) -> None:

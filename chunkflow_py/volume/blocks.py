@@ -156,14 +156,14 @@ class BlockVolume:
         """Fill *array*; return how many blocks are not stored."""
         mine: dict[Index, list[Piece]] = {}
         coming: list[tuple[Piece, Future[NDArray[Any] | None]]] = []
-        for unit, parts in self._units(wanted).items():
-            for piece in parts:
-                found = self._cache.claim(piece.block)
-                if found is None:
-                    mine.setdefault(unit, []).append(piece)
-                else:
-                    coming.append((piece, found))
         try:
+            for unit, parts in self._units(wanted).items():
+                for piece in parts:
+                    found = self._cache.claim(piece.block)
+                    if found is None:
+                        mine.setdefault(unit, []).append(piece)
+                    else:
+                        coming.append((piece, found))
             missing = self._read_units(mine, array)
         finally:
             self._cache.give_up(piece.block for parts in mine.values() for piece in parts)

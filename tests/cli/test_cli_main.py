@@ -342,11 +342,11 @@ def test_handler_is_restored(chunkflow: Run) -> None:
 
 
 def test_interruption_in_process(chunkflow: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """KeyboardInterrupt from an operator ends with 130, one word and no traceback."""
+    """A real ctrl-C in an operator ends with 130, one word and no traceback."""
     from importlib import import_module
 
     def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(import_module("chunkflow_py.ops.create_chunk"), "create_chunk", interrupt)
     result = chunkflow("--quiet", "create-chunk")

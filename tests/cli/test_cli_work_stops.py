@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 from rigs.command_line import IMAGE, LINE, SAVE, TASKS, say
 
+from chunkflow_py.interrupts import STOP
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run import worker as worker_module
 from chunkflow_py.run.home import RunHome
 
-SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+SIGNALS = pytest.mark.parametrize("number", STOP)
 
 
 @pytest.fixture(autouse=True)

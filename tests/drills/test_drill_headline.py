@@ -88,7 +88,11 @@ def test_headline(make_drill, expected):
     failures = {}
     for failure in drill.home.ledger(STAGE).failures():
         failures.setdefault(failure.number, []).append(failure.reason)
-    for number, words in {411: "this task is poison", 1203: "SIGSEGV", 1777: "cut after"}.items():
+    for number, words in {
+        411: "this task is poison",
+        1203: "SIGSEGV",
+        1777: "cut off after",
+    }.items():
         assert any(words in reason for reason in failures[number])
     last = next(w for w in drill.workers if w.process.returncode == 1)
     assert "3 as failed" in last.said()

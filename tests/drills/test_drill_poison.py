@@ -14,7 +14,7 @@ pytestmark = pytest.mark.drill
 REASONS = {
     3: ("raise", "this task is poison"),
     6: ("segfault", "SIGSEGV"),
-    9: ("hang", "cut after"),
+    9: ("hang", "cut off after"),
     12: ("memory", "not enough memory"),
 }
 
@@ -151,7 +151,24 @@ def test_a_task_that_takes_its_worker_down(make_drill, expected):
     drill = make_drill((1, 2, 2), {None: "sleep:0.1", 1: "kill-all"})
     drill.submit()
     while drill.wait(drill.work("--lease", 1)) != [1]:
-        assert len(drill.workers) < 20
+        assert len(drill.workers) < 30
     check(drill, expected(drill), dead=[1], faults=len(drill.workers))
     (record,) = [record for record in drill.records().values() if record.state == "dead"]
     assert "was not heard of again" in record.reason
+
+
+@pytest.mark.slow
+def test_a_healthy_task_whose_workers_are_killed(make_drill, expected):
+    """Ten kills of everything, each in the middle of it, are no fault of the task: it is done."""
+    drill = make_drill((1, 1, 1), {None: "sleep:1.5"})
+    drill.submit()
+    for times in range(1, 11):
+        worker = drill.work("--lease", 1, "--max-failures", 1)
+        drill.until(lambda times=times: len(drill.calls()) == times, "the task")
+        worker.kill()
+    drill.work("--lease", 1, "--max-failures", 1)
+    assert drill.wait()[-1] == 0
+    check(drill, expected(drill), faults=10)
+    kinds = [failure.kind for failure in drill.home.ledger(STAGE).failures()]
+    assert set(kinds) == {"worker-lost"}
+    assert len(kinds) >= 6

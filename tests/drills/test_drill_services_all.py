@@ -88,5 +88,5 @@ def test_everything_at_once(make_drill, s3, fauxqs, expected, monkeypatch):
     reasons = {number: set() for number in poison}
     for failure in drill.home.ledger("drill").failures():
         reasons.get(failure.number, set()).add(failure.reason)
-    for number, words in zip(poison, ("this task is poison", "SIGSEGV", "the limit is 5 s")):
+    for number, words in zip(poison, ("this task is poison", "SIGSEGV", "--task-limit allows 5 s")):
         assert any(words in reason for reason in reasons[number]), reasons[number]

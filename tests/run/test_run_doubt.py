@@ -75,12 +75,18 @@ def test_what_is_not_doubtful_is_not_held_up(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("keeps_attempts", [False, True])
-def test_three_workers_that_fall_silent_end_a_task(stage: Stage, keeps_attempts: bool) -> None:
-    """Each has said that it begins, and nothing more; orderly ends between them do not count."""
+def test_many_workers_that_fall_silent_end_a_task(stage: Stage, keeps_attempts: bool) -> None:
+    """Each has said that it begins, and nothing more; orderly ends between them do not count.
+
+    A task that ends its workers is bounded; one whose workers are killed a dozen times is not
+    given up for that.
+    """
     deliver(stage, RECEIVES)
     with LeaseKeeper(stage.queue, 60) as keeper:
         job = jobs_of(stage, keeper)[0]
-    for worker in range(3):
+    most = Caps().worker_lost
+    assert most == 20
+    for worker in range(most):
         doubt = doubt_of(stage, keeps_attempts=keeps_attempts)
         job.attempt = f"orderly-{worker}"
         assert doubt.begin(job, None) is None
@@ -91,9 +97,24 @@ def test_three_workers_that_fall_silent_end_a_task(stage: Stage, keeps_attempts:
     record = doubt_of(stage, keeps_attempts=keeps_attempts).begin(job, None)
     assert record is not None
     assert stage.states() == {job.number: "dead"}
-    assert "not heard of again" in (record.reason or "")
-    silent = [failure for failure in stage.ledger.failures() if failure.kind == "resource"]
-    assert sorted(failure.attempt for failure in silent) == [f"silent-{n}" for n in range(3)]
+    assert "failed 20 times, the last time: its worker was not heard of" in (record.reason or "")
+    silent = [failure for failure in stage.ledger.failures() if failure.kind == "worker-lost"]
+    assert {failure.attempt for failure in silent} == {f"silent-{n}" for n in range(most)}
+
+
+def test_lost_workers_and_failures_are_counted_apart(stage: Stage) -> None:
+    """A healthy task that many workers were killed on has its failures of its own all left."""
+    deliver(stage, RECEIVES)
+    with LeaseKeeper(stage.queue, 60) as keeper:
+        jobs = jobs_of(stage, keeper)
+        for worker in range(7):
+            jobs[0].attempt = f"silent-{worker}"
+            assert doubt_of(stage).begin(jobs[0], None) is None
+        stage.queue.release([lease.message for job in jobs for lease in job.leases])
+    assert stage.work({0: "fails@2"}).state == "complete"
+    assert set(stage.states().values()) == {"done"}
+    kinds = [failure.kind for failure in stage.ledger.failures(0)]
+    assert (kinds.count("worker-lost"), kinds.count("permanent")) == (7, 2)
 
 
 def test_a_worker_that_stops_takes_its_mark_back(stage: Stage) -> None:

@@ -29,6 +29,7 @@ from chunkflow_py.run.returns import Caps
 from chunkflow_py.run.stage_line import StageLine
 from chunkflow_py.run.submit import submit
 from chunkflow_py.run.supervisor import Settings
+from chunkflow_py.run.task_limit import TaskLimit
 from chunkflow_py.run.worker import Working
 from chunkflow_py.volume.hdf5 import write_hdf5
 
@@ -287,11 +288,11 @@ def test_task_that_hangs(tmp_path, raw, cluster):
     """It is cut off after its limit, with where it was; its process ends itself and is replaced."""
     acts = plugin(tmp_path, {BOXES[1]: "hangs@1"})
     home = submitted(tmp_path, words(raw, acts, out=tmp_path / "a.zarr"))
-    assert carried_out(home, cluster, task_limit_s=2.0)[0] == 0
+    assert carried_out(home, cluster, task_limit=TaskLimit(2.0))[0] == 0
     assert {record.state for record in records(home).values()} == {"done"}
     failures = [f for f in home.ledger("work").failures() if f.kind == "permanent"]
     assert [f.box for f in failures] == [BOXES[1]]
-    assert "took longer than 2 s in operator plugin" in failures[0].reason
+    assert "s in operator plugin: --task-limit allows 2 s" in failures[0].reason
     assert "time.sleep(3600)" in failures[0].traceback
     assert failures[0].seconds > 2
 

@@ -1,13 +1,14 @@
 """Tests of chunkflow_py.run.record."""
 
 import json
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.run.record import Attempt, Failure, Record, number_of
+from chunkflow_py.run.record import Attempt, Failure, FailureKind, Record, number_of
 from chunkflow_py.store.protocol import Stored
 
 texts = st.text(max_size=20)
@@ -34,7 +35,7 @@ failures = st.builds(
     texts,
     texts,
     texts,
-    st.sampled_from(("permanent", "transient", "resource")),
+    st.sampled_from(get_args(FailureKind)),
     texts,
     texts,
     st.floats(0, 1e10),

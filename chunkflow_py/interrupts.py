@@ -1,0 +1,145 @@
+"""Signals that ask a process to stop, from its first instant on; and what a real ctrl-C is.
+
+Importing the command line takes a fraction of a second. A worker keeps a signal that arrives in it
+(`keep_signals`), and drains as soon as it knows how to.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import os
+import signal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+# What operators of machines, schedulers and terminals send to have a worker stop.
+STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+WORKERS = ("work", "run")  # the subcommands that drain
+_TAKE_A_VALUE = ("--mip", "-m", "--ahead")  # options that may come before a subcommand
+_TRY_AGAIN = 75  # EX_TEMPFAIL
+
+_kept: list[int] = []
+
+
+class Interrupted(KeyboardInterrupt):
+    """A person or a signal ends the process: never the outcome of a task."""
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that a worker answers: `STOP`, without a SIGHUP that nohup has ignored."""
+    is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [number for number in STOP if not (is_ignored and number == signal.SIGHUP)]
+
+
+def on_stop_signals(handler: Callable[[int], None]) -> dict[int, Any]:
+    """Have *handler* called with each signal that asks this process to stop, in the main thread.
+
+    When a terminal closes, shell and kernel may each send a SIGHUP: it is no second request.
+
+    Returns:
+        What handled them before, for `restore_signals`.
+    """
+    heard: list[int] = []
+
+    def handle(number: int, _: object) -> None:
+        if number == signal.SIGHUP:
+            leave_closed_terminal()
+            if heard:
+                return
+        heard.append(number)
+        handler(number)
+
+    return {number: signal.signal(number, handle) for number in stop_signals()}
+
+
+def restore_signals(before: dict[int, Any]) -> None:
+    """Put back what `on_stop_signals` has returned."""
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def leave_closed_terminal(*_: object) -> None:
+    """Discard what would be written to a terminal that has closed: each write would fail."""
+    import termios
+
+    for descriptor in (0, 1, 2):
+        try:
+            termios.tcgetattr(descriptor)
+        except termios.error as error:
+            if error.args[0] == errno.EIO:
+                nowhere = os.open(os.devnull, os.O_RDWR)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
+
+
+def starts_worker(arguments: Sequence[str]) -> bool:
+    """Return whether the arguments of the command line begin with a subcommand that drains."""
+    words = iter(arguments)
+    for word in words:
+        if not word.startswith("-"):
+            return word in WORKERS
+        if word in _TAKE_A_VALUE:
+            next(words, None)
+    return False
+
+
+def keep_signals() -> None:
+    """Keep the first signal that asks this process to stop; the second one ends it at once.
+
+    For the rest of the process: in its last instant, when Python has given up its handlers, a
+    signal is ignored. Whoever handles signals in between puts these handlers back.
+    """
+    for number in on_stop_signals(_keep):
+        atexit.register(signal.signal, number, signal.SIG_IGN)
+
+
+@contextmanager
+def kept_signals() -> Iterator[None]:
+    """Keep signals inside as `keep_signals` does, for those who call the command line."""
+    if threading.current_thread() is not threading.main_thread():  # only there are they handled
+        yield
+        return
+    before = on_stop_signals(_keep)
+    try:
+        yield
+    finally:
+        _kept.clear()
+        restore_signals(before)
+
+
+def kept_signal() -> str | None:
+    """Return the name of the signal that was kept, if one has arrived."""
+    return signal.Signals(_kept[0]).name if _kept else None
+
+
+def _keep(number: int) -> None:
+    if _kept:
+        os._exit(_TRY_AGAIN)  # nothing is held yet
+    _kept.append(number)
+
+
+@contextmanager
+def marked_interrupts() -> Iterator[None]:
+    """Let ctrl-C raise `Interrupted` inside: any other KeyboardInterrupt was raised by code.
+
+    Changes nothing in other threads than the main one, nor where a handler was installed.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not (is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler):
+        yield
+        return
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is _interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupt(*_: object) -> None:
+    raise Interrupted
