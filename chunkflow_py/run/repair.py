@@ -28,14 +28,20 @@ def damages_of(home: RunHome) -> Iterator[tuple[str, Damage]]:
 
 
 def repair_run(home: RunHome) -> int:
-    """Send tasks again whose output is missing or damaged; return how many.
+    """Send tasks again that are not recorded, or whose output is missing or damaged.
+
+    The queue is made if there is none any more.
+
+    Returns:
+        How many were sent.
 
     Raises:
         OptionError: they are of a stage that was taken over from another run, whose workers alone
             do its tasks.
     """
     count = 0
-    with closing(_queue_of(home)) as queue:
+    # A queue that was lost is made again: what it held has no record, and is sent below.
+    with closing(_queue_of(home, create=True)) as queue:
         for stage in _begun(home):
             found = [each for each in _found(home, stage) if each.can_be_repaired]
             if found and (owner := home.spec.reused.get(stage.name)):
@@ -66,12 +72,12 @@ def retry_run(home: RunHome) -> int:
     return count
 
 
-def _queue_of(home: RunHome) -> Queue:
+def _queue_of(home: RunHome, *, create: bool = False) -> Queue:
     """Return the queue of a run; of one on Dask, which has none, a place for what nobody reads.
 
     There tasks without a record are handed out anew by whoever carries the run out.
     """
-    return open_queue(home.spec.queue or "memory://none", create=not home.spec.queue)
+    return open_queue(home.spec.queue or "memory://none", create=create or not home.spec.queue)
 
 
 def _begun(home: RunHome) -> Iterator[Stage]:

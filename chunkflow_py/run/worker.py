@@ -15,10 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.errors import ChunkflowError, OptionError
+from chunkflow_py.errors import ChunkflowError, OptionError, QueueError
 from chunkflow_py.failpoints import removed
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.children import ChildStart
+from chunkflow_py.run.outcome import fault_of
 from chunkflow_py.run.submit import send_stage
 from chunkflow_py.run.supervisor import Outcome, Settings, Supervisor
 
@@ -174,7 +175,7 @@ def work(
     enter_folder(spec.folder)
     ended, idle_s = 0, 0.0
     asked: str | None = None  # by a signal that came when a stage was about to end
-    with closing(open_queue(spec.queue)) as queue:
+    with closing(_opened(spec.queue, working.settings.disk_wait_s)) as queue:
         while True:
             limits = working.settings.limits.after(time.monotonic() - began, ended)
             name = home.current_stage()
@@ -209,6 +210,18 @@ def work(
             if leaves or not _waited(wait_s):
                 return code, words
             idle_s += wait_s
+
+
+def _opened(url: str, disk_wait_s: float) -> Queue:
+    """Return a queue; while its disk is full it is waited for, as for the disk of an output."""
+    while True:
+        try:
+            return open_queue(url)
+        except QueueError as error:
+            if fault_of(error).shortage != "disk":
+                raise
+            logger.warning("%s; tried again in %.0f s", error, disk_wait_s)
+        time.sleep(disk_wait_s)
 
 
 def _work_on(
