@@ -10,11 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from rigs.command_line import IMAGE, LINE, SAVE, TASKS, say
 
-from chunkflow_py import BoundingBox, open_volume
+from chunkflow_py import BoundingBox, errors, open_volume
+from chunkflow_py.cli.failed import worker_fails_in_order
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.home import RunHome
 
@@ -441,6 +444,61 @@ def test_no_error_looks_like_a_complete_run(folder, monkeypatch):
     (folder / "tasks.sqlite").unlink()
     assert "tasks.sqlite" in work("work r", code=2)
     assert "unknown scheme" in work("work foo://r", code=2)
+
+
+def test_worker_processes_that_cannot_begin_end_the_worker_with_70(folder):
+    """What nobody foresaw has a code of its own: another machine may do better."""
+    (folder / "dies.py").write_text(
+        "import os, signal\n"
+        "if os.environ.get('DIES'):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "def execute(chunk):\n"
+        "    return chunk\n"
+    )
+    say(f"--quiet create-chunk --size 16 32 32 --pattern zero {SAVE} mask.zarr")
+    say(f"submit --run r {LINE} plugin -f dies.py -i chunk -o chunk {SAVE} mask.zarr")
+    assert "could not begin, 3 times in a row" in work("work r", code=70, DIES="1")
+    work("work r")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.QueueError("queue does not exist"), 2),
+        (errors.VolumeNotFoundError("no such run"), 2),
+        (errors.MissingExtraError("boto3 is not installed"), 2),
+        (errors.QueueUnreachableError("no answer"), 75),
+        (errors.VolumeUnreachableError("no answer"), 75),
+        (errors.ChunkflowError("child 0 could not begin, 3 times in a row"), 70),
+        (KeyError("a bug"), 70),
+        (RuntimeError("CUDA error: an illegal memory access"), 70),
+        (MemoryError(), 70),
+        (OSError(5, "Input/output error"), 70),
+    ],
+)
+def test_exit_codes_of_a_worker(error, code):
+    """A worker never ends with 1 by an error, as that says that the run is complete."""
+
+    @click.command()
+    @click.option("--debug/--no-debug")
+    def act(debug):
+        with worker_fails_in_order():
+            raise error
+
+    result = CliRunner().invoke(cli_of(act), ["act"])
+    assert result.exit_code == code, result.output
+
+
+def cli_of(command):
+    """Return a group that has the option which errors look at, and one command."""
+
+    @click.group()
+    @click.option("--debug/--no-debug")
+    def group(debug):
+        pass
+
+    group.add_command(command)
+    return group
 
 
 def test_a_queue_that_was_lost_is_filled_again(folder):
