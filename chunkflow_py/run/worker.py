@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import ChunkflowError, OptionError, QueueError
 from chunkflow_py.failpoints import removed
+from chunkflow_py.queue.body import run_of
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.children import ChildStart
+from chunkflow_py.run.intake import FOREIGN_DELAY_S
 from chunkflow_py.run.outcome import fault_of
 from chunkflow_py.run.submit import send_stage
 from chunkflow_py.run.supervisor import Outcome, Settings, Supervisor
@@ -39,6 +41,7 @@ COMPLETE, FAILURES, WORK_LEFT = 0, 1, 75  # exit codes; 75 is EX_TEMPFAIL: try a
 _SILENT_S = 120.0  # after which who sends the tasks of a stage is taken for dead
 _RENEW_S = 20.0
 _LOOK_S = 5.0
+_CLEARED = 100  # messages at once
 _IDLE_S = 30.0  # between two looks whether a complete run was reopened
 
 MakeLine = Callable[["LineOfStage", "Feed"], "Pipeline"]
@@ -203,6 +206,7 @@ def work(
                     continue
                 code, words = FAILURES, f"{outcome.words}; chunkflow status {home.shown} lists them"
             else:
+                _clear(home, queue, working.settings.lease_s)
                 code, words = COMPLETE, f"{home.shown} is complete"
             # As long as no limit is reached: an --idle-exit counts from the end of the last task.
             wait_s = min(_IDLE_S, limits.idle_left_s(idle_s))
@@ -252,6 +256,25 @@ def _work_on(
         listener=listener,
     )
     return supervisor.run()
+
+
+def _clear(home: RunHome, queue: Queue, lease_s: float) -> None:
+    """Acknowledge what a complete run has left in its queue, such as tasks that were sent twice.
+
+    A fleet that starts machines while there are messages would start them for ever.
+    """
+    hashes = {stage.hash for stage in home.spec.stages}
+    try:
+        while messages := queue.receive(_CLEARED, lease_s):
+            ours = [message for message in messages if run_of(message.body) in hashes]
+            others = [message for message in messages if message not in ours]
+            queue.release(others, FOREIGN_DELAY_S)
+            if home.current_stage() is not None:  # reopened: these may be of what is to be repaired
+                queue.release(ours)
+                return
+            queue.acknowledge(ours)
+    except QueueError as error:
+        logger.debug("what is left in the queue stays there: %s", error)
 
 
 def _waited(seconds: float) -> bool:

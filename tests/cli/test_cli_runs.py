@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -18,6 +19,7 @@ from rigs.command_line import IMAGE, LINE, SAVE, TASKS, say
 
 from chunkflow_py import BoundingBox, errors, open_volume
 from chunkflow_py.cli.failed import worker_fails_in_order
+from chunkflow_py.queue.body import body_text
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.home import RunHome
 
@@ -87,6 +89,21 @@ def test_verify_and_repair_do_just_what_is_damaged():
     attempts = {r.number: r.attempt for r in RunHome("r").ledger("threshold").records()}
     assert attempts[record.number] != record.attempt
     assert len(attempts) == 8
+
+
+def test_a_complete_run_leaves_an_empty_queue(folder):
+    """What comes twice is cleared by whoever finds the run complete; other messages stay."""
+    say(f"submit --run r --queue sqlite://tasks.db {LINE} threshold -t 100 {SAVE} mask.zarr")
+    work("work r")
+    home = RunHome("r")
+    (stage,) = home.spec.stages
+    again = [body_text(home.plan(stage.name).text(n), stage.hash, stage.name) for n in range(3)]
+    with closing(open_queue("sqlite://tasks.db")) as queue:
+        queue.send([*again, body_text("0-8_0-16_0-16", "another", "infer"), "rubbish"])
+        assert "is complete" in work("work r")
+        assert queue.counts().waiting == 2
+        assert queue.counts().leased == 0
+    assert "sent 0 tasks" in say("repair r")
 
 
 def forget_file(folder):
