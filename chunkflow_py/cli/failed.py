@@ -22,6 +22,10 @@ class _UsageFailed(click.ClickException):
     exit_code = 2
 
 
+class _Unexpected(click.ClickException):
+    exit_code = 70  # EX_SOFTWARE
+
+
 class _TryAgain(click.ClickException):
     exit_code = 75  # EX_TEMPFAIL
 
@@ -40,8 +44,9 @@ def failed(
 def worker_fails_in_order() -> Iterator[None]:
     """Give errors of workers codes of their own: 1 says that a run is complete but for failures.
 
-    75 if it may work later, or was asked to stop; else 2: the line, the address, the queue or the
-    machine is wrong.
+    2 if the pipeline, the address, the queue or the machine is refused: so will be the next worker
+    like it. 75 if it may work later, or was asked to stop. 70 for all that nobody foresaw, such as
+    worker processes that die before they begin: another machine may do better.
     """
     from chunkflow_py.run.stopping import AskedToStop, stops_when_asked
 
@@ -55,6 +60,10 @@ def worker_fails_in_order() -> Iterator[None]:
         raise
     except BaseException as error:
         logger.debug("the error came from here", exc_info=True)
-        kind = _TryAgain if isinstance(error, TransientError) else _UsageFailed
+        kind: type[click.ClickException] = _UsageFailed
+        if isinstance(error, TransientError):
+            kind = _TryAgain
+        elif not isinstance(error, ChunkflowError) or type(error) is ChunkflowError:
+            kind = _Unexpected
         debug = click.get_current_context().find_root().params["debug"]
         raise failed(error, debug=debug, kind=kind) from error

@@ -87,6 +87,14 @@ def parse_body(text: str) -> Body:
     return Body(_region(box, shown), said.get("run"), said.get("stage"))
 
 
+def run_of(text: str) -> str | None:
+    """Return of which run a message is, or ``None`` if it does not say so."""
+    try:
+        return parse_body(text).run
+    except BodyError:
+        return None
+
+
 def _said_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     said = dict(pairs)
     if len(said) < len(pairs):

@@ -5,7 +5,7 @@ queue                                  touched to learn the file server's time
 new/PACK~500                           texts of 500 messages, as they were sent: one file
 opening/PACK~500~ENDS~TOKEN/           a pack that somebody makes ready: the folder below
 open/PACK/texts                        the same file
-open/PACK/todo/7~2~ENDS~TOKEN          message 7 of it, received twice, leased until ENDS
+open/PACK/todo/7~2~ENDS~TOKEN~SINCE    message 7 of it, received twice, leased from SINCE to ENDS
 open/PACK/todo/8~0~0~-                 message 8, never received; released ones have no token either
 dead/PACK-9.json                       a message that was put aside, and the reason
 ```
@@ -16,7 +16,8 @@ when the open ones have nothing to do, and go when their messages are acknowledg
 waiting messages nor many finished ones are many files, and workers meet in a folder seldom.
 
 Times are milliseconds of the file server's clock: ends of leases are comparable on all machines,
-whatever their own clocks say. A rename whose reply was lost on a network is asked for again by the
+whatever their own clocks say. A lease that begins in the future is not believed: the server's clock
+was set back since. A rename whose reply was lost on a network is asked for again by the
 system, and fails; the new name holds a token that nobody else knows, so its existence tells.
 
 Sync policy: what was sent or buried is on the disk (fsync) when the call returns. A power cut of
@@ -44,6 +45,7 @@ from chunkflow_py.queue.directory_files import (
     NEW,
     OPENING,
     PACK_NAME,
+    SLACK_MS,
     THREADS,
     Name,
     make_messages,
@@ -70,6 +72,7 @@ BURYING_S = 60.0  # for which a message is kept for who puts it aside
 CLOCK_S = 10.0  # for which the difference of the clocks is good
 PAUSES_S = 0.01, 1.0  # the first and the longest between two looks
 
+_FOLDERS = ("new", "opening", "open", "dead")
 _MARK = b'{"format": "chunkflow_py queue", "version": 1}\n'
 
 
@@ -100,18 +103,20 @@ class DirectoryQueue:
         with self._calling("open"):
             if not os.path.exists(self._mark):  # noqa: PTH110 as all paths here are strings
                 self._make(create=create)
-            for name in ("new", "opening", "open", "dead"):
+            for name in _FOLDERS:
                 make_folder(f"{self._root}/{name}")
 
     def _make(self, *, create: bool) -> None:
         if not create:
             msg = (
                 f"queue {self.url} does not exist; "
-                f"generate-tasks --queue-name and submit --queue make it"
+                f"generate-tasks --queue-name and submit --queue make it, and chunkflow repair RUN "
+                f"makes that of a run again"
             )
             raise QueueError(msg)
         make_folder(self._root)
-        others = [each for each in names_in(self._root) if each != "queue"]
+        # A queue that has lost its mark is made anew around what it still holds.
+        others = [each for each in names_in(self._root) if each not in ("queue", *_FOLDERS)]
         if others:
             msg = (
                 f"queue {self.url} cannot be made in a folder that holds {min(others)!r}; "
@@ -185,7 +190,7 @@ class DirectoryQueue:
             if not texts or name.number >= len(texts):
                 continue
             ends = now + int(1000 * lease_s)
-            leased = Name(name.number, name.receives + 1, ends, secrets.token_hex(8))
+            leased = Name(name.number, name.receives + 1, ends, secrets.token_hex(8), now)
             path = self._todo(pack, leased)
             if rename(self._todo(pack, name), path):
                 handle = f"{pack}/{leased}"
@@ -212,7 +217,7 @@ class DirectoryQueue:
         if not names:  # who acknowledged the last was killed before it could tidy up
             self._close_finished(pack)
             return False
-        found = [(pack, name) for name in map(parse_name, names) if name and name.ends <= now]
+        found = [(pack, name) for name in map(parse_name, names) if name and name.is_over(now)]
         random.shuffle(found)
         self._found.extend(found)
         if found:
@@ -232,7 +237,7 @@ class DirectoryQueue:
         opening, ends = f"{self._root}/opening", now + int(1000 * OPENING_S)
         for left in names_in(opening):
             match = OPENING.fullmatch(left)
-            if match and int(match[3]) <= now:
+            if match and not now < int(match[3]) < now + 1000 * OPENING_S + SLACK_MS:
                 folder = f"{opening}/{match[1]}~{match[2]}~{ends}~{secrets.token_hex(8)}"
                 if rename(f"{opening}/{left}", folder) and self._publish(folder, match[1], now):
                     return True
@@ -301,10 +306,11 @@ class DirectoryQueue:
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
         """Let leases end *lease_s* from now; return those messages that are not ours any more."""
         with self._calling("write"):
-            ends = self._now() + int(1000 * lease_s)
+            now = self._now()
+            ends = now + int(1000 * lease_s)
 
             def keep(message: Message, pack: str, path: str, name: Name) -> bool:
-                later = self._todo(pack, name._replace(ends=ends))
+                later = self._todo(pack, name._replace(ends=ends, since=now))
                 if is_ours := rename(path, later):
                     self._names[message.handle] = later
                 return is_ours
@@ -315,11 +321,13 @@ class DirectoryQueue:
         """Give messages back, to be received by others after *delay_s*."""
         with self._calling("write"):
             # Without a delay at once for all, however well they know the server's time.
-            ends = self._now() + int(1000 * delay_s) if delay_s > 0 else 0
+            now = self._now() if delay_s > 0 else 0
+            ends = now + int(1000 * delay_s) if delay_s > 0 else 0
 
             def free(message: Message, pack: str, path: str, name: Name) -> bool:
                 self._names.pop(message.handle, None)
-                return rename(path, self._todo(pack, name._replace(ends=ends, token=FREE)))
+                freed = name._replace(ends=ends, token=FREE, since=now)
+                return rename(path, self._todo(pack, freed))
 
             self._change(messages, free)
 
@@ -351,7 +359,7 @@ class DirectoryQueue:
                     packs[match[1]] = (int(match[2]), 0)
             for pack in self._packs():
                 todo = filter(None, map(parse_name, names_in(f"{self._root}/open/{pack}/todo")))
-                is_leased = [name.token != FREE and name.ends > now for name in todo]
+                is_leased = [name.token != FREE and not name.is_over(now) for name in todo]
                 packs[pack] = (is_leased.count(False), is_leased.count(True))
             letters = len(self._letters())
         waiting, leased = (sum(each) for each in zip((0, 0), *packs.values(), strict=True))
@@ -364,7 +372,9 @@ class DirectoryQueue:
             now = self._now()
             for pack in self._packs():
                 todo = filter(None, map(parse_name, names_in(f"{self._root}/open/{pack}/todo")))
-                held = [each.number for each in todo if each.token != FREE and each.ends > now]
+                held = [
+                    each.number for each in todo if each.token != FREE and not each.is_over(now)
+                ]
                 texts = (held and self._read(pack)) or []
                 found += [texts[number] for number in held if number < len(texts)]
         return found[:most]

@@ -16,9 +16,10 @@ FREE = "-"
 PACK_NAME = re.compile(r"[0-9a-f]{16}")
 NEW = re.compile(rf"({PACK_NAME.pattern})~(\d{{1,9}})")
 OPENING = re.compile(rf"{NEW.pattern}~(\d{{1,16}})~[0-9a-f]{{16}}")
-_MESSAGE = re.compile(r"(\d{1,9})~(\d{1,9})~(\d{1,16})~([0-9a-f]{16}|-)")
+_MESSAGE = re.compile(r"(\d{1,9})~(\d{1,9})~(\d{1,16})~([0-9a-f]{16}|-)(?:~(\d{1,16}))?")
 HANDLE = re.compile(rf"({PACK_NAME.pattern})/({_MESSAGE.pattern})")
 
+SLACK_MS = 60_000  # by which machines may disagree about the file server's time
 THREADS = 8  # calls that wait for the file server at the same time
 # Somebody else was faster; network file systems have two words for it.
 _GONE = (errno.ENOENT, errno.ESTALE)
@@ -32,21 +33,32 @@ class Name(NamedTuple):
         receives: how often it was received.
         ends: milliseconds of the file server's clock, before which nobody may take it.
         token: of the receipt; ``-`` if nobody has it.
+        since: milliseconds of that clock when *ends* was set; earlier versions did not say it.
     """
 
     number: int
     receives: int
     ends: int
     token: str
+    since: int = 0
 
     def __str__(self) -> str:
-        return "~".join(map(str, self))
+        return "~".join(map(str, self if self.since else self[:-1]))
+
+    def is_over(self, now: int) -> bool:
+        """Whether the lease or the delay has ended.
+
+        One that begins later than now was given by a clock that has been set back since.
+        """
+        return self.ends <= now or self.since > now + SLACK_MS
 
 
 def parse_name(name: str) -> Name | None:
     """Return what the name of a file says, or ``None`` if it is no message."""
     match = _MESSAGE.fullmatch(name)
-    return Name(int(match[1]), int(match[2]), int(match[3]), match[4]) if match else None
+    if match is None:
+        return None
+    return Name(int(match[1]), int(match[2]), int(match[3]), match[4], int(match[5] or 0))
 
 
 def names_in(folder: str) -> list[str]:

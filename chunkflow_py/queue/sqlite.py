@@ -15,12 +15,16 @@ messages are delivered again.
 
 Leases end by CLOCK_BOOTTIME, which all processes of a machine share, which goes on while it is
 suspended and which nobody can set; it begins anew when the machine starts, so all leases end then.
+A time namespace shifts it, by an offset that is taken off again. Whatever else may be wrong with a
+clock: a lease that begins in the reader's future is not believed.
 """
 
 from __future__ import annotations
 
+import errno
 import math
 import os
+import shutil
 import sqlite3
 import time
 import weakref
@@ -32,7 +36,7 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from chunkflow_py.errors import QueueError, VolumeError
+from chunkflow_py.errors import QueueError, QueueUnreachableError, VolumeError
 from chunkflow_py.queue.mounts import shared_file_system
 from chunkflow_py.queue.polling import polled
 from chunkflow_py.queue.protocol import Counts, DeadLetter, Message
@@ -48,18 +52,32 @@ PAUSES_S = 0.005, 0.2  # the first and the longest between two looks
 _OURS = 0x43464C51  # application_id of the file: it says CFLQ
 _OLDEST = (3, 35)  # SQLite: the first with RETURNING
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+_OFFSETS = Path("/proc/self/timens_offsets")
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS waiting (id INTEGER PRIMARY KEY, body TEXT NOT NULL)",
     # Numbers are never used again: a handle holds one.
     "CREATE TABLE IF NOT EXISTS taken (id INTEGER PRIMARY KEY AUTOINCREMENT, body TEXT NOT NULL,"
-    " receives INTEGER NOT NULL, ends REAL NOT NULL, is_leased INTEGER NOT NULL)",
+    " receives INTEGER NOT NULL, ends REAL NOT NULL, is_leased INTEGER NOT NULL,"
+    " since REAL NOT NULL DEFAULT 0)",
     "CREATE INDEX IF NOT EXISTS taken_ends ON taken (ends)",
+    "CREATE INDEX IF NOT EXISTS taken_since ON taken (since)",
     "CREATE TABLE IF NOT EXISTS dead (id INTEGER PRIMARY KEY, body TEXT NOT NULL,"
     " reason TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS machine (boot TEXT NOT NULL)",
     f"PRAGMA application_id = {_OURS}",
 )
+_ADDED = (  # to the files of earlier versions
+    "ALTER TABLE taken ADD COLUMN since REAL NOT NULL DEFAULT 0",
+    "CREATE INDEX IF NOT EXISTS taken_since ON taken (since)",
+)
 _MINE = "WHERE id = ? AND receives = ? AND is_leased"
+
+# Primary result codes of SQLite.
+_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_UNWRITTEN = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+_SLACK_S = 1.0  # by which clocks of one machine may seem to differ
+_ROOM = 1 << 20  # bytes: what SQLite needs beside the file to open it
 
 _QUEUES: weakref.WeakSet[SqliteQueue] = weakref.WeakSet()
 _FORKING: list[SqliteQueue] = []
@@ -86,7 +104,7 @@ class SqliteQueue:
         """
         self._path = Path(absolute(path))
         self.url = f"sqlite://{self._path}"
-        self._clock = clock or _since_boot
+        self._clock = clock or _BootClock()
         self._waits = clock is None
         self._lock = RLock()
         self._connection: sqlite3.Connection | None = None
@@ -96,13 +114,15 @@ class SqliteQueue:
         elif not self._path.exists():
             msg = (
                 f"queue {self.url} does not exist; "
-                f"generate-tasks --queue-name and submit --queue make it"
+                f"generate-tasks --queue-name and submit --queue make it, and chunkflow repair RUN "
+                f"makes that of a run again"
             )
             raise QueueError(msg)
         _QUEUES.add(self)
         try:
             with self._calling("opened") as connection:
                 self._check(connection)
+                self._add_columns(connection)
                 self._end_leases_of_earlier_boots(connection)
         except QueueError:
             self.close()
@@ -154,6 +174,18 @@ class SqliteQueue:
             msg = f"{self._path} is a SQLite file but no queue; choose another name"
             raise QueueError(msg)
 
+    @staticmethod
+    def _add_columns(connection: sqlite3.Connection) -> None:
+        def is_old() -> bool:
+            columns = connection.execute("PRAGMA table_info(taken)").fetchall()
+            return "since" not in [column[1] for column in columns]
+
+        if is_old():
+            with _transaction(connection):
+                if is_old():
+                    for statement in _ADDED:
+                        connection.execute(statement)
+
     def _end_leases_of_earlier_boots(self, connection: sqlite3.Connection) -> None:
         boot = _boot_id()
         known = connection.execute("SELECT boot FROM machine").fetchone()
@@ -188,7 +220,30 @@ class SqliteQueue:
             yield
         except (sqlite3.Error, UnicodeEncodeError, VolumeError) as error:
             msg = f"queue {self.url} cannot be {what}: {error}"
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code in _LOCKED:
+                msg += (
+                    f"; another process has held it for {PATIENCE_S:g} s: if that is stopped, "
+                    "let it go on (kill -CONT) or end it"
+                )
+                raise QueueUnreachableError(msg) from error
+            if code in _DAMAGED:
+                name = self._path.name
+                msg += (
+                    f"; if it was a queue, move {name}, {name}-wal and {name}-shm away: chunkflow "
+                    "repair RUN makes it again, and sends what is not recorded"
+                )
+            if code == sqlite3.SQLITE_FULL or (code in _UNWRITTEN and self._is_disk_full()):
+                msg += "; its disk is full: free some space"
+                # What workers wait for, as for the disk of an output.
+                raise QueueError(msg) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             raise QueueError(msg) from error
+
+    def _is_disk_full(self) -> bool:
+        try:
+            return shutil.disk_usage(self._path.parent).free < _ROOM
+        except OSError:
+            return False
 
     def send(self, bodies: Iterable[str]) -> int:
         """Add messages, 20,000 in one transaction."""
@@ -217,29 +272,42 @@ class SqliteQueue:
             # Those who find nothing do not keep others from writing.
             (is_any,) = connection.execute(
                 "SELECT EXISTS (SELECT 1 FROM waiting)"
-                " OR EXISTS (SELECT 1 FROM taken WHERE ends <= ?)",
-                (self._clock(),),
+                " OR EXISTS (SELECT 1 FROM taken WHERE ends <= :now)"
+                " OR EXISTS (SELECT 1 FROM taken WHERE since > :latest)",
+                self._times(),
             ).fetchone()
         if not is_any:
             return []
         with self._changing("received from") as connection:
             now = self._clock()
+            connection.execute(
+                "UPDATE taken SET ends = 0, since = 0 WHERE since > ?", (now + _SLACK_S,)
+            )
             rows = connection.execute(
-                "UPDATE taken SET receives = receives + 1, ends = ?, is_leased = 1 WHERE id IN"
-                " (SELECT id FROM taken WHERE ends <= ? ORDER BY ends LIMIT ?)"
+                "UPDATE taken SET receives = receives + 1, ends = :ends, since = :now,"
+                " is_leased = 1 WHERE id IN"
+                " (SELECT id FROM taken WHERE ends <= :now ORDER BY ends LIMIT :most)"
                 " RETURNING id, body, receives",
-                (now + lease_s, now, most),
+                {"ends": now + lease_s, "now": now, "most": most},
             ).fetchall()
             if len(rows) < most:
-                rows += self._take_new(connection, most - len(rows), now + lease_s)
+                rows += self._take_new(connection, most - len(rows), now, now + lease_s)
         return [Message(body, f"{number}:{receives}", receives) for number, body, receives in rows]
 
+    def _times(self) -> dict[str, float]:
+        """Return the time, and the latest at which a lease may have begun to be believed."""
+        now = self._clock()
+        return {"now": now, "latest": now + _SLACK_S}
+
     @staticmethod
-    def _take_new(connection: sqlite3.Connection, most: int, ends: float) -> list[Any]:
+    def _take_new(
+        connection: sqlite3.Connection, most: int, since: float, ends: float
+    ) -> list[Any]:
         rows = connection.execute(
-            "INSERT INTO taken (body, receives, ends, is_leased)"
-            " SELECT body, 1, ?, 1 FROM waiting ORDER BY id LIMIT ? RETURNING id, body, receives",
-            (ends, most),
+            "INSERT INTO taken (body, receives, ends, is_leased, since)"
+            " SELECT body, 1, ?, 1, ? FROM waiting ORDER BY id LIMIT ?"
+            " RETURNING id, body, receives",
+            (ends, since, most),
         ).fetchall()
         # They are the first without a gap, as nothing else is ever removed.
         connection.execute(
@@ -267,15 +335,16 @@ class SqliteQueue:
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
         """Let leases end *lease_s* from now; return those messages that are not ours any more."""
         with self._changing("changed") as connection:
-            ends = self._clock() + lease_s
-            return self._each(connection, "UPDATE taken SET ends = ?", (ends,), messages)
+            now = self._clock()
+            change = "UPDATE taken SET ends = ?, since = ?"
+            return self._each(connection, change, (now + lease_s, now), messages)
 
     def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
         """Give messages back, to be received by others after *delay_s*."""
         with self._changing("changed") as connection:
-            ends = self._clock() + delay_s
-            change = "UPDATE taken SET ends = ?, is_leased = 0"
-            self._each(connection, change, (ends,), messages)
+            now = self._clock()
+            change = "UPDATE taken SET ends = ?, since = ?, is_leased = 0"
+            self._each(connection, change, (now + delay_s, now), messages)
 
     def bury(self, messages: Sequence[Message], reason: str) -> None:
         """Put messages aside with the reason."""
@@ -291,9 +360,10 @@ class SqliteQueue:
             row = connection.execute(
                 "SELECT (SELECT max(id) FROM waiting) - (SELECT min(id) FROM waiting) + 1,"
                 " (SELECT count(*) FROM taken),"
-                " (SELECT count(*) FROM taken WHERE is_leased AND ends > ?),"
+                " (SELECT count(*) FROM taken"
+                " WHERE is_leased AND ends > :now AND since <= :latest),"
                 " (SELECT count(*) FROM dead)",
-                (self._clock(),),
+                self._times(),
             ).fetchone()
         new, taken, leased, letters = row
         return Counts((new or 0) + taken - leased, leased, letters)
@@ -302,7 +372,9 @@ class SqliteQueue:
         """Return the texts of up to *most* messages that are leased now."""
         with self._calling("read") as connection:
             rows = connection.execute(
-                "SELECT body FROM taken WHERE is_leased AND ends > ? LIMIT ?", (self._clock(), most)
+                "SELECT body FROM taken WHERE is_leased AND ends > :now AND since <= :latest"
+                " LIMIT :most",
+                self._times() | {"most": most},
             ).fetchall()
         return [body for (body,) in rows]
 
@@ -372,12 +444,31 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _since_boot() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+class _BootClock:
+    """Seconds since the machine was started, the same in all time namespaces."""
+
+    def __init__(self) -> None:
+        self._process, self._offset_s = 0, 0.0
+
+    def __call__(self) -> float:
+        if self._process != os.getpid():  # a fork may be in another namespace
+            self._process, self._offset_s = os.getpid(), _namespace_offset_s()
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - self._offset_s
+
+
+def _namespace_offset_s() -> float:
+    """Return by how much CLOCK_BOOTTIME is ahead here; see time_namespaces(7)."""
+    try:
+        lines = _OFFSETS.read_text().splitlines()
+    except OSError:  # a kernel without time namespaces
+        return 0.0
+    offsets = {fields[0]: fields[1:] for fields in map(str.split, lines)}
+    seconds, nanoseconds = offsets.get("boottime", ("0", "0"))
+    return int(seconds) + int(nanoseconds) / 1e9
 
 
 def _boot_id() -> str:
     try:
         return _BOOT.read_text().strip()
-    except OSError:  # a sandbox without it: leases then outlive a start of the machine
+    except OSError:  # a sandbox without it
         return "unknown"

@@ -313,7 +313,10 @@ class SqsQueue:
             answer = self._client.ask(
                 action, budget_s=budget_s, QueueUrl=at or self._address, Entries=entries
             )
-            failed = {str(each.get("Id")): each for each in answer.get("Failed") or ()}
+            # What the answer does not speak of may not have been done.
+            done = {str(each.get("Id")) for each in answer.get("Successful") or ()}
+            failed = {e["Id"]: {"Code": "NotAnswered"} for e in entries if e["Id"] not in done}
+            failed |= {str(each.get("Id")): each for each in answer.get("Failed") or ()}
             again = {n for n, each in failed.items() if not _is_final(each)}
             refused += [(e, failed[e["Id"]]) for e in entries if e["Id"] in failed.keys() - again]
             if not again:

@@ -34,7 +34,10 @@ RENEW_S = 3.0  # between two looks
 LONGEST_POLL_S = 20
 CONNECTIONS = 32
 
-_THROTTLED = re.compile(r"Throttl|OverLimit|TooManyRequests|SlowDown|ServiceUnavailable|Internal")
+# The last: for a minute after a queue was deleted none of its name can be made.
+_PASSING = re.compile(
+    r"Throttl|OverLimit|TooManyRequests|SlowDown|ServiceUnavailable|Internal|DeletedRecently"
+)
 _REFUSED = re.compile(r"Token|AccessDenied|AccessKey|Signature|UnrecognizedClient|Credential")
 
 
@@ -197,13 +200,18 @@ class SqsClient:
 
 
 def _check_whole(response_dict: dict[str, Any], **_: object) -> None:
-    """Refuse an answer that was cut off: botocore takes what is no JSON for an empty answer."""
+    """Refuse what is no answer: botocore takes for an empty one what is no JSON, or an error.
+
+    An error with status 200 would otherwise say that all messages of a batch were sent.
+    """
     from botocore.exceptions import IncompleteReadError
 
     body, headers = response_dict["body"], response_dict["headers"]
     said = int(headers.get("content-length") or len(body))
     cut = len(body) != said and "content-encoding" not in headers
-    if cut or (body and response_dict["status_code"] == 200 and not body.rstrip().endswith(b"}")):
+    # A quote within a text would have a backslash before it.
+    is_error = not body.rstrip().endswith(b"}") or b'"__type"' in body
+    if cut or (body and response_dict["status_code"] == 200 and is_error):
         raise IncompleteReadError(actual_bytes=len(body), expected_bytes=said)
 
 
@@ -216,7 +224,7 @@ def _understood(error: Exception) -> Failure:
         said = error.response.get("Error", {})
         code, words = str(said.get("Code", "")), str(said.get("Message", ""))
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        passes = status in TRANSIENT_STATUS or status >= 500 or bool(_THROTTLED.search(code))
+        passes = status in TRANSIENT_STATUS or status >= 500 or bool(_PASSING.search(code))
         if _REFUSED.search(code) and not passes:
             status = 403  # SQS says 400 of some of them
         return Failure(f"{code}: {words[:300]}", status, code, is_transient=passes)

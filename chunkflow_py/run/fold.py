@@ -53,9 +53,15 @@ class Folder:
         self._busy = threading.Lock()
 
     def all(self) -> None:
-        """Bring all that is loose to its page."""
-        pages = list(self._loose.by_page().items())
-        each(lambda item: self._fold(*item), pages, self._pages.at_once)
+        """Bring all that is loose to its page; what cannot be stays, as it is recorded anyway."""
+
+        def fold(item: tuple[int, Sequence[Name]]) -> None:
+            try:
+                self._fold(*item)
+            except VolumeError as error:
+                logger.warning("page %d of the ledger could not be compacted: %s", item[0], error)
+
+        each(fold, list(self._loose.by_page().items()), self._pages.at_once)
 
     def by_chance(self, objects: int) -> None:
         """Fold if it is this caller's turn, after it has put some loose *objects*."""

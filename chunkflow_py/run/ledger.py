@@ -360,7 +360,10 @@ class Ledger:
         each(reopen, sorted(by_page), self._pages.at_once)
 
     def fold(self) -> None:
-        """Bring all that is loose to its page: afterwards there is one object for 2048 tasks."""
+        """Bring all that is loose to its page: afterwards there is one object for 2048 tasks.
+
+        What cannot be brought there is logged and stays where it is, as all of it is recorded.
+        """
         self._folder.all()
 
     def _put(self, number: int, kind: Kind, said: Attempt | Failure | Record) -> Name:

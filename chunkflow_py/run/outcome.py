@@ -131,7 +131,8 @@ def _shortage(chain: list[BaseException]) -> Shortage | None:
 
 
 def _is_transient(error: BaseException) -> bool:
-    if isinstance(error, (TransientError, ConnectionError, TimeoutError)):
+    # The last is of a file that another process has locked.
+    if isinstance(error, (TransientError, ConnectionError, TimeoutError, BlockingIOError)):
         return True
     return isinstance(error, OSError) and error.errno in _NETWORK
 

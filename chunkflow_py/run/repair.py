@@ -32,7 +32,9 @@ def damages_of(home: RunHome) -> Iterator[tuple[str, Damage]]:
 
 
 def repair_run(home: RunHome) -> tuple[int, list[str]]:
-    """Restore metadata of outputs, and send tasks again whose output is missing or damaged.
+    """Restore metadata of outputs, and send tasks again that are not recorded or not sound.
+
+    The queue is made if there is none any more.
 
     Returns:
         How many tasks were sent, and the addresses of the metadata that was restored.
@@ -43,7 +45,8 @@ def repair_run(home: RunHome) -> tuple[int, list[str]]:
     """
     home.spec.check_current()
     count, mended = 0, list[str]()
-    with closing(_queue_of(home)) as queue:
+    # A queue that was lost is made again: what it held has no record, and is sent below.
+    with closing(_queue_of(home, create=True)) as queue:
         for stage in _begun(home):
             mended += home.coverage(stage.name).restore()
             found = [each for each in _found(home, stage) if each.can_be_repaired]
@@ -76,12 +79,12 @@ def retry_run(home: RunHome) -> int:
     return count
 
 
-def _queue_of(home: RunHome) -> Queue:
+def _queue_of(home: RunHome, *, create: bool = False) -> Queue:
     """Return the queue of a run; of one on Dask, which has none, a place for what nobody reads.
 
     There tasks without a record are handed out anew by whoever carries the run out.
     """
-    return open_queue(home.spec.queue or "memory://none", create=not home.spec.queue)
+    return open_queue(home.spec.queue or "memory://none", create=create or not home.spec.queue)
 
 
 def _begun(home: RunHome) -> Iterator[Stage]:

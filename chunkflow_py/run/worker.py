@@ -14,11 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.errors import ChunkflowError, OptionError
+from chunkflow_py.errors import ChunkflowError, OptionError, QueueError
 from chunkflow_py.failpoints import removed
 from chunkflow_py.interrupts import on_stop_signals, restore_signals
+from chunkflow_py.queue.body import run_of
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.children import ChildStart
+from chunkflow_py.run.intake import FOREIGN_DELAY_S
+from chunkflow_py.run.outcome import fault_of
 from chunkflow_py.run.submit import send_stage
 from chunkflow_py.run.supervisor import Outcome, Settings, Supervisor
 
@@ -38,6 +41,7 @@ COMPLETE, FAILURES, WORK_LEFT = 0, 1, 75  # exit codes; 75 is EX_TEMPFAIL: try a
 _SILENT_S = 120.0  # after which who sends the tasks of a stage is taken for dead
 _RENEW_S = 20.0
 _LOOK_S = 5.0
+_CLEARED = 100  # messages at once
 _IDLE_S = 30.0  # between two looks whether a complete run was reopened
 
 MakeLine = Callable[["LineOfStage", "Feed"], "Pipeline"]
@@ -175,7 +179,7 @@ def work(
     enter_folder(spec.folder)
     ended, idle_s = 0, 0.0
     asked: str | None = None  # by a signal that came when a stage was about to end
-    with closing(open_queue(spec.queue)) as queue:
+    with closing(_opened(spec.queue, working.settings.disk_wait_s)) as queue:
         while True:
             limits = working.settings.limits.after(time.monotonic() - began, ended)
             name = home.current_stage()
@@ -205,6 +209,7 @@ def work(
             elif lost := _no_longer_recorded(home):
                 return WORK_LEFT, lost
             else:
+                _clear(home, queue, working.settings.lease_s)
                 code, words = COMPLETE, f"{home.shown} is complete"
             # As long as no limit is reached: an --idle-exit counts from the end of the last task.
             wait_s = min(_IDLE_S, limits.idle_left_s(idle_s))
@@ -212,6 +217,18 @@ def work(
             if leaves or not _waited(wait_s):
                 return code, words
             idle_s += wait_s
+
+
+def _opened(url: str, disk_wait_s: float) -> Queue:
+    """Return a queue; while its disk is full it is waited for, as for the disk of an output."""
+    while True:
+        try:
+            return open_queue(url)
+        except QueueError as error:
+            if fault_of(error).shortage != "disk":
+                raise
+            logger.warning("%s; tried again in %.0f s", error, disk_wait_s)
+        time.sleep(disk_wait_s)
 
 
 def _work_on(
@@ -255,6 +272,25 @@ def _no_longer_recorded(home: RunHome) -> str:
                 "chunkflow repair does them again"
             )
     return ""
+
+
+def _clear(home: RunHome, queue: Queue, lease_s: float) -> None:
+    """Acknowledge what a complete run has left in its queue, such as tasks that were sent twice.
+
+    A fleet that starts machines while there are messages would start them for ever.
+    """
+    hashes = {stage.hash for stage in home.spec.stages}
+    try:
+        while messages := queue.receive(_CLEARED, lease_s):
+            ours = [message for message in messages if run_of(message.body) in hashes]
+            others = [message for message in messages if message not in ours]
+            queue.release(others, FOREIGN_DELAY_S)
+            if home.current_stage() is not None:  # reopened: these may be of what is to be repaired
+                queue.release(ours)
+                return
+            queue.acknowledge(ours)
+    except QueueError as error:
+        logger.debug("what is left in the queue stays there: %s", error)
 
 
 def _waited(seconds: float) -> bool:

@@ -19,7 +19,7 @@ import os
 import random
 import secrets
 import time
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,8 @@ from chunkflow_py.store.local import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-LOCK_S = 60  # until the holder of a lock counts as stopped; an update takes milliseconds
+TURN_S = 5.0  # for which an update waits for those before it, which take milliseconds each
+CLAIM_S = 0.1  # for which a claim is left to its process, which needs it for one read and one move
 
 # No object: nothing of the name, a file where a folder should be, a folder where it should be.
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -121,9 +122,9 @@ class FolderStore:
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         """Write an object unless there is one; return whether it was written by this call."""
-        return self._create(Path(self._path(key)), data, is_locked=False)
+        return self._create(Path(self._path(key)), data)
 
-    def _create(self, path: Path, data: bytes | memoryview, *, is_locked: bool) -> bool:
+    def _create(self, path: Path, data: bytes | memoryview) -> bool:
         temporary = temporary_beside(path)
         with os_errors("write", path):
             if path.exists():
@@ -131,29 +132,15 @@ class FolderStore:
             make_folder(path.parent)
             try:
                 _write_synced(os.fspath(temporary), data)
-                is_first = self._link(temporary, path, is_locked=is_locked)
+                is_first = _linked(temporary, path)
             finally:
                 # The failure to report is the first one, not that of cleaning up.
                 with suppress(OSError):
                     temporary.unlink(missing_ok=True)
+            if is_first is None:
+                return _exchanged(path, None, data)
             sync(path.parent)
         return is_first
-
-    def _link(self, temporary: Path, path: Path, *, is_locked: bool) -> bool:
-        """Give a file its name unless that is taken: the step that one process alone can do."""
-        try:
-            path.hardlink_to(temporary)
-        except FileExistsError:
-            # A network file system may have lost the reply to a link that it made.
-            return temporary.stat().st_nlink > 1
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            with nullcontext() if is_locked else self._locked(path):
-                if path.exists():
-                    return False
-                temporary.replace(path)
-        return True
 
     def put_each_if_absent(self, keys: Sequence[str], data: bytes | memoryview) -> list[bool]:
         """Write the same object under several keys, unless there is one."""
@@ -186,36 +173,25 @@ class FolderStore:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            return self._create(path, data, is_locked=False)
+            return self._create(path, data)
         return True
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Replace an object by what *change* makes of it, one process after the other."""
+        """Replace an object by what *change* makes of it, against concurrent updates.
+
+        Updates follow one another. A process that is stopped during its own delays the others by
+        `TURN_S`, and makes its update anew when it goes on.
+        """
         path = Path(self._path(key))
-        with self._locked(path):
+        with _turn(path):
             while True:
                 old = self.get(key)
                 new = bytes(change(old))
-                if old is not None:
-                    self._sync(_write(os.fspath(path), new))
-                    return new
-                # Those who put if absent do not wait for the lock.
-                if self._create(path, new, is_locked=True):
-                    return new
-
-    @contextmanager
-    def _locked(self, path: Path) -> Iterator[None]:
-        """Let one holder at a time into the block; the lock of one that dies is free at once."""
-        lock = temporary_beside(path, "lock")
-        make_folder(path.parent)
-        with os_errors("lock", path):
-            handle = _lock(lock)
-        try:
-            yield
-        finally:
-            with suppress(OSError):
-                lock.unlink()
-            os.close(handle)
+                with os_errors("write", path):
+                    if _exchanged(path, old, new):
+                        return new
+                    if path.is_dir():
+                        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
 
     def delete(self, key: str) -> None:
         """Remove an object; it is no error if there is none."""
@@ -249,6 +225,8 @@ class FolderStore:
             for entry in entries:
                 key = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.is_dir():
+                    if entry.name.startswith(TEMPORARY_PREFIX):
+                        continue
                     if key.startswith(prefix) or prefix.startswith(f"{key}/"):
                         folders.append(key)
                 elif key.startswith(prefix) and not entry.name.startswith(TEMPORARY_PREFIX):
@@ -266,12 +244,135 @@ class _GatheringStore(FolderStore):
         self.folders.add(folder)
 
 
+def _linked(source: Path, path: Path) -> bool | None:
+    """Give a file a second name unless that is taken; return ``None`` where there are no links."""
+    try:
+        path.hardlink_to(source)
+    except FileExistsError:
+        # A network file system may have lost the reply to a link that it made.
+        return source.stat().st_nlink > 1
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return None
+    return True
+
+
+def _exchanged(path: Path, old: bytes | None, data: bytes | memoryview) -> bool:
+    """Write a file if it still holds *old*, or does not exist for ``None``; return whether it did.
+
+    ```
+    .tmp-1f2e3d4c-name/TOKEN  the new content, on the disk
+    .tmp-claim-name/TOKEN     renamed: fails while the folder of another process is there
+    name                      moved out of the claim, if the file still holds what it held
+    ```
+
+    A claim is not a lock: another process may remove its content at any time, and the move then
+    fails. So a process that was stopped after it had claimed cannot undo a later update.
+    """
+    make_folder(path.parent)
+    token = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
+    mine, claim = temporary_beside(path), temporary_beside(path, "claim")
+    try:
+        mine.mkdir()
+        _write_synced(os.fspath(mine / token), data)
+        number = (mine / token).stat().st_ino
+        while not _claimed(mine, claim, token):
+            _remove_stale(claim)
+        is_done = _content(path) == old and _moved(claim / token, path, number, is_new=old is None)
+    finally:
+        # The failure to report is the first one, not that of cleaning up.
+        for folder in (mine, claim):
+            with suppress(OSError):
+                (folder / token).unlink(missing_ok=True)
+            with suppress(OSError):
+                folder.rmdir()
+    if is_done:
+        sync(path.parent)
+    return is_done
+
+
+def _claimed(mine: Path, claim: Path, token: str) -> bool:
+    try:
+        os.rename(mine, claim)  # noqa: PTH104 over an empty folder or nothing
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        # A network file system may have lost the reply to a rename that it made.
+        if error.errno != errno.ENOENT or not (claim / token).exists():
+            raise
+    return True
+
+
+def _remove_stale(claim: Path) -> None:
+    """Wait for another process to finish with its claim, then remove what it has not finished."""
+    before = _names_in(claim)
+    time.sleep(random.uniform(0.5, 1.5) * CLAIM_S)  # noqa: S311 not a secret
+    for name in before & _names_in(claim):
+        (claim / name).unlink(missing_ok=True)
+    with suppress(OSError):  # another claim is there
+        claim.rmdir()
+
+
+def _names_in(folder: Path) -> set[str]:
+    try:
+        return set(os.listdir(folder))  # noqa: PTH208
+    except _ABSENT:
+        return set()
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except _ABSENT:
+        return None
+
+
+def _moved(claimed: Path, path: Path, number: int, *, is_new: bool) -> bool:
+    """Give the content of a claim its final name; return ``False`` if others were faster."""
+    try:
+        # Those who put if absent do not claim where there are links.
+        is_linked = _linked(claimed, path) if is_new else None
+        if is_linked is None:
+            os.replace(claimed, path)  # noqa: PTH105
+    except FileNotFoundError:
+        # Removed by another process, or the reply to the move was lost.
+        return path.exists() and path.stat().st_ino == number
+    return is_linked is not False
+
+
+@contextmanager
+def _turn(path: Path) -> Iterator[None]:
+    """Let one process at a time into the block, so that no update is made in vain.
+
+    Nothing but that rests on it: whoever has waited for `TURN_S`, as for a process that is stopped,
+    or cannot lock files here, goes on without.
+    """
+    lock = temporary_beside(path, "lock")
+    make_folder(path.parent)
+    handle = None
+    with suppress(OSError):
+        handle = _lock(lock)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            with suppress(OSError):
+                lock.unlink()
+            os.close(handle)
+
+
 def _lock(path: Path) -> int:
-    """Return the handle of a lock file that this call alone holds."""
+    """Return the handle of a lock file that this call alone holds.
+
+    Raises:
+        OSError: there are no locks, or another process has held it for `TURN_S`.
+    """
+    deadline = time.monotonic() + TURN_S
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            _wait_for(handle)
+            _wait_for(handle, deadline)
             # The last holder has removed the file it held: that one is nobody's lock any more.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(handle), path.stat()):
@@ -282,23 +383,14 @@ def _lock(path: Path) -> int:
         os.close(handle)
 
 
-def _wait_for(handle: int) -> None:
-    """Lock a file; a holder that is stopped, not dead, is not waited for forever.
-
-    Raises:
-        OSError: another process has had it for `LOCK_S`.
-    """
-    deadline = time.monotonic() + LOCK_S
+def _wait_for(handle: int, deadline: float) -> None:
     while True:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                msg = f"another process has held it for {LOCK_S} s; end those that are stopped"
-                raise OSError(errno.ETIMEDOUT, msg) from None
+                raise
             time.sleep(random.uniform(0.001, 0.01))  # noqa: S311 not a secret
-        else:
-            return
 
 
 def _write(path: str, data: bytes | memoryview) -> str:

@@ -80,10 +80,10 @@ def _opened_when_free(path: Path) -> h5py.File:
     while True:
         try:
             return h5py.File(path, "r")
-        except BlockingIOError:  # HDF5's lock: somebody writes
+        except BlockingIOError as error:  # HDF5's lock: somebody writes
             if time.monotonic() > end:
                 msg = f"cannot read {path}: another process is writing to it; wait until it is done"
-                raise VolumeError(msg) from None
+                raise VolumeError(msg) from error
             time.sleep(_STEP_S)
 
 
@@ -185,10 +185,10 @@ class Sink(io.RawIOBase):
         while True:
             try:
                 return fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            except BlockingIOError as error:
                 if time.monotonic() > end:
                     msg = f"cannot write {path}: other programs are reading it; close them"
-                    raise VolumeError(msg) from None
+                    raise VolumeError(msg) from error
                 time.sleep(_STEP_S)
 
     def check(self) -> None:

@@ -18,7 +18,7 @@ fi
 
 # 300 s before its end the job is told so: the worker has 240 s to finish the task in hand, and
 # gives back the others. It takes none that would last longer than the job.
-chunkflow work "$@" --walltime auto --grace 240 &
+chunkflow work --task-limit auto "$@" --walltime auto --grace 240 &
 worker=$!
 cancelled=
 trap 'kill -USR1 "$worker"' USR1
@@ -31,6 +31,11 @@ code=$?
 # 75: stopped with work left. Who cancelled the job wants it gone.
 if [ "$code" = 75 ] && [ -z "$cancelled" ]; then
   echo "$(date '+%F %T') work is left: job $SLURM_JOB_ID is queued again"
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+# 70: an unexpected error. Another node may do better, but a job that only fails must end.
+if [ "$code" = 70 ] && [ -z "$cancelled" ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 3 ]; then
+  echo "$(date '+%F %T') the worker failed: job $SLURM_JOB_ID is queued again"
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"

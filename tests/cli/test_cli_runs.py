@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from rigs.command_line import IMAGE, LINE, SAVE, TASKS, say
 
-from chunkflow_py import BoundingBox, open_volume
+from chunkflow_py import BoundingBox, errors, open_volume
+from chunkflow_py.cli.failed import worker_fails_in_order
+from chunkflow_py.queue.body import body_text
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.home import RunHome
 
@@ -83,6 +89,138 @@ def test_verify_and_repair_do_just_what_is_damaged():
     attempts = {r.number: r.attempt for r in RunHome("r").ledger("threshold").records()}
     assert attempts[record.number] != record.attempt
     assert len(attempts) == 8
+
+
+def test_a_complete_run_leaves_an_empty_queue(folder):
+    """What comes twice is cleared by whoever finds the run complete; other messages stay."""
+    say(f"submit --run r --queue sqlite://tasks.db {LINE} threshold -t 100 {SAVE} mask.zarr")
+    work("work r")
+    home = RunHome("r")
+    (stage,) = home.spec.stages
+    again = [body_text(home.plan(stage.name).text(n), stage.hash, stage.name) for n in range(3)]
+    with closing(open_queue("sqlite://tasks.db")) as queue:
+        queue.send([*again, body_text("0-8_0-16_0-16", "another", "infer"), "rubbish"])
+        assert "is complete" in work("work r")
+        assert queue.counts().waiting == 2
+        assert queue.counts().leased == 0
+    assert "sent 0 tasks" in say("repair r")
+
+
+def forget_file(folder):
+    """Remove the SQLite queue as a lost disk does."""
+    for path in folder.glob("tasks.db*"):
+        path.unlink()
+
+
+def forget_folder(folder):
+    """Remove the queue in a folder."""
+    shutil.rmtree(folder / "tasks")
+
+
+@pytest.mark.parametrize(
+    ("queue", "forget", "missing"),
+    [
+        ("--queue sqlite://tasks.db", forget_file, "tasks.db does not exist"),
+        ("--queue file://tasks", forget_folder, "tasks does not exist"),
+    ],
+)
+def test_repair_makes_a_lost_queue_again(folder, queue, forget, missing):
+    """When the disk of the queue is gone, `repair` sends what is not recorded, and no more."""
+    say(f"submit --run r {queue} {LINE} threshold -t 100 {SAVE} mask.zarr")
+    work("work r --max-tasks 3", code=75)
+    forget(folder)
+    told = work("work r", code=2)
+    assert missing in told
+    assert "chunkflow repair RUN makes that of a run again" in told
+    assert "sent 5 tasks again" in say("repair r")
+    assert "5 waiting" in say("status r")
+    work("work r")
+    say("verify r")
+
+
+@pytest.mark.parametrize("sqs_server", ["moto"], indirect=True)
+@pytest.mark.aws
+def test_repair_makes_a_lost_queue_of_sqs_again(sqs_server):
+    """The same for a queue of SQS that was deleted, with the queue of its dead letters."""
+    name = sqs_server.name
+    say(f"submit --run r --queue sqs://{name} {LINE} threshold -t 100 {SAVE} mask.zarr")
+    work("work r --max-tasks 3", code=75)
+    client = sqs_server.client
+    for each in (name, f"{name}-dead"):
+        client.delete_queue(QueueUrl=client.get_queue_url(QueueName=each)["QueueUrl"])
+    assert "chunkflow repair RUN" in work("work r", code=2)
+    assert "sent 5 tasks again" in say("repair r")
+    client.get_queue_url(QueueName=f"{name}-dead")
+    client.close()
+    work("work r")
+    say("verify r")
+
+
+def test_repair_after_a_damaged_queue(folder):
+    """A malformed file is refused with what to do about it, and that helps."""
+    say(f"submit --run r --queue sqlite://tasks.db {LINE} threshold -t 100 {SAVE} mask.zarr")
+    (folder / "tasks.db").write_bytes(b"\0" * 8192)
+    for line in ("work r", "repair r"):
+        told = work(line, code=2 if line == "work r" else 1)
+        assert "move tasks.db, tasks.db-wal and tasks.db-shm away: chunkflow repair RUN" in told
+    forget_file(folder)
+    assert "sent 8 tasks again" in say("repair r")
+    work("work r")
+    say("verify r")
+
+
+FILLS = """
+import subprocess, sys, threading, time
+from pathlib import Path
+filler = Path("r/filler")
+with filler.open("wb", buffering=0) as file:
+    try:
+        while file.write(bytes(4096)):
+            pass
+    except OSError:
+        pass
+worker = subprocess.Popen(
+    [sys.executable, "-c", sys.argv[1], "work", "r"], stderr=subprocess.PIPE, text=True
+)
+for line in worker.stderr:
+    print(line, end="", flush=True)
+    if "its disk is full" in line:
+        filler.unlink()
+        break
+print(worker.stderr.read(), worker.wait())
+"""
+
+# As `python -m chunkflow_py`, with less patience.
+HASTY = """
+import sys
+from chunkflow_py.run.settings import Settings
+from chunkflow_py.__main__ import main
+init = Settings.__init__
+Settings.__init__ = lambda *a, **k: init(*a, **{"disk_wait_s": 0.2} | k)
+main()
+"""
+
+
+def test_a_queue_on_a_full_disk_is_waited_for(folder):
+    """A worker that starts while the queue's disk is full begins when there is room again."""
+    mounted = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
+    script = 'mkdir r && mount -t tmpfs -o size=3m tmpfs r && exec "$@"'
+    try:
+        subprocess.run([*mounted, script, "sh", "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no file system can be mounted: needs unshare and the right to use it")
+    finally:
+        (folder / "r").rmdir()
+    submit = f"submit --run r --queue sqlite://r/tasks.db {LINE} threshold -t 100 {SAVE} mask.zarr"
+    steps = f'{sys.executable} -m chunkflow_py {submit} && {sys.executable} -c "$FILLS" "$HASTY"'
+    done = subprocess.run(
+        [*mounted, f"mkdir r && mount -t tmpfs -o size=3m tmpfs r && {steps}"],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "FILLS": FILLS, "HASTY": HASTY},
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert "its disk is full: free some space; tried again in" in done.stdout, done.stderr
+    assert "r is complete" in done.stdout
+    assert done.stdout.endswith(" 0\n")
 
 
 def test_a_task_that_fails_is_given_up_and_can_be_retried(folder):
@@ -323,6 +461,61 @@ def test_no_error_looks_like_a_complete_run(folder, monkeypatch):
     (folder / "tasks.sqlite").unlink()
     assert "tasks.sqlite" in work("work r", code=2)
     assert "unknown scheme" in work("work foo://r", code=2)
+
+
+def test_worker_processes_that_cannot_begin_end_the_worker_with_70(folder):
+    """What nobody foresaw has a code of its own: another machine may do better."""
+    (folder / "dies.py").write_text(
+        "import os, signal\n"
+        "if os.environ.get('DIES'):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "def execute(chunk):\n"
+        "    return chunk\n"
+    )
+    say(f"--quiet create-chunk --size 16 32 32 --pattern zero {SAVE} mask.zarr")
+    say(f"submit --run r {LINE} plugin -f dies.py -i chunk -o chunk {SAVE} mask.zarr")
+    assert "could not begin, 3 times in a row" in work("work r", code=70, DIES="1")
+    work("work r")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.QueueError("queue does not exist"), 2),
+        (errors.VolumeNotFoundError("no such run"), 2),
+        (errors.MissingExtraError("boto3 is not installed"), 2),
+        (errors.QueueUnreachableError("no answer"), 75),
+        (errors.VolumeUnreachableError("no answer"), 75),
+        (errors.ChunkflowError("child 0 could not begin, 3 times in a row"), 70),
+        (KeyError("a bug"), 70),
+        (RuntimeError("CUDA error: an illegal memory access"), 70),
+        (MemoryError(), 70),
+        (OSError(5, "Input/output error"), 70),
+    ],
+)
+def test_exit_codes_of_a_worker(error, code):
+    """A worker never ends with 1 by an error, as that says that the run is complete."""
+
+    @click.command()
+    @click.option("--debug/--no-debug")
+    def act(debug):
+        with worker_fails_in_order():
+            raise error
+
+    result = CliRunner().invoke(cli_of(act), ["act"])
+    assert result.exit_code == code, result.output
+
+
+def cli_of(command):
+    """Return a group that has the option which errors look at, and one command."""
+
+    @click.group()
+    @click.option("--debug/--no-debug")
+    def group(debug):
+        pass
+
+    group.add_command(command)
+    return group
 
 
 def test_a_queue_that_was_lost_is_filled_again(folder):

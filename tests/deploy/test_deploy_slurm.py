@@ -58,6 +58,34 @@ def test_scripts_say_how_to_use_them(name):
     assert done.stderr.startswith("Usage: ")
 
 
+@pytest.mark.parametrize(
+    ("code", "restarts", "is_queued"),
+    [
+        (0, 0, False), (1, 0, False), (2, 0, False), (75, 0, True), (75, 99, True),
+        (70, 0, True), (70, 2, True), (70, 3, False), (137, 0, False),
+    ],
+)  # fmt: skip
+def test_jobs_are_queued_again_by_exit_code(tmp_path, code, restarts, is_queued):
+    """Work that is left goes on; an unexpected error is tried again on other nodes, three times."""
+    fakes = {"chunkflow": f'echo "$@" > {tmp_path}/told; exit {code}', "scontrol": 'echo "$@"'}
+    for name, body in fakes.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        [FOLDER / "workers.sh", "file:///r.run", "--gpus", "all"],
+        env={
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "SLURM_JOB_ID": "7",
+            "SLURM_RESTART_COUNT": str(restarts),
+        },
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code
+    assert ("requeue 7" in done.stdout) is is_queued
+    told = (tmp_path / "told").read_text()
+    assert told.startswith("work --task-limit auto file:///r.run --gpus all ")
+
+
 @pytest.fixture
 def cluster(tmp_path):
     """A cluster of Slurm."""

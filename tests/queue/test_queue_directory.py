@@ -226,6 +226,50 @@ def test_only_the_file_servers_clock_counts(queue, monkeypatch, skew_s):
         assert mine.extend(held, LONG_S) == []
 
 
+def test_a_server_whose_clock_was_set_back(queue, root, monkeypatch):
+    """What was leased, released or opened by a clock a day ahead is to be had when it is right."""
+    touch = os.utime
+
+    def touch_tomorrow(path):
+        touch(path)
+        here = Path(path).stat().st_mtime
+        touch(path, (here + 86400, here + 86400))
+
+    queue.send(["a", "b"])
+    with monkeypatch.context() as patched, closing(open_queue(queue.url)) as wrong:
+        patched.setattr(os, "utime", touch_tomorrow)
+        messages = received(wrong, 2)
+        wrong.extend(messages[:1], LONG_S)
+        wrong.release(messages[1:], LONG_S)
+    queue.send(["c"])
+    (pack,) = (root / "new").iterdir()
+    folder = root / "opening" / f"{pack.name}~{int(time.time() + 86400) * 1000}~{'a' * 16}"
+    folder.mkdir()
+    pack.rename(folder / "texts")
+    assert (queue.counts().waiting, queue.counts().leased) == (3, 0)
+    assert sorted(drained(queue)) == ["a", "b", "c"]
+
+
+def test_leases_of_an_earlier_version(queue, root):
+    """Names of messages that do not say when their lease began are understood."""
+    queue.send(["a"])
+    (message,) = received(queue, 1)
+    (todo,) = (root / "open").glob("*/todo")
+    name = message.handle.partition("/")[2]
+    (todo / name).rename(todo / name.rpartition("~")[0])
+    assert queue.counts().leased == 1
+    (todo / name.rpartition("~")[0]).rename(todo / f"0~1~1000~{'a' * 16}")
+    assert [again.receives for again in received(queue, 1)] == [2]
+
+
+def test_a_queue_without_its_mark(queue, root):
+    """A producer makes a queue whose mark was lost anew, with the messages that it holds."""
+    queue.send(["a"])
+    (root / "queue").unlink()
+    with closing(open_queue(queue.url, create=True)) as again:
+        assert drained(again) == ["a"]
+
+
 def test_other_things_are_left_alone(tmp_path):
     """A folder that holds something else is not made a queue."""
     (tmp_path / "image.zarr").mkdir()

@@ -14,10 +14,11 @@ from contracts.queue_processes import LONG_S, killed_consumers, killed_producer,
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from chunkflow_py.errors import QueueError
-from chunkflow_py.queue import mounts
+from chunkflow_py.errors import QueueError, QueueUnreachableError
+from chunkflow_py.queue import mounts, sqlite
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.queue.sqlite import SqliteQueue
+from chunkflow_py.run.outcome import fault_of
 
 
 class TestSqliteQueue(QueueContract):
@@ -215,3 +216,147 @@ def test_shared_file_systems_are_refused(tmp_path, monkeypatch, kind):
 def test_this_file_system_is_known(tmp_path):
     """The table of the machine that runs the tests can be read."""
     assert mounts.file_system(tmp_path.resolve(), mounts.MOUNTS.read_text()) != "unknown"
+
+
+@pytest.mark.parametrize("ahead_s", [-1e9, -100.0, 30.0, 100.0, 1e9])
+def test_no_lease_outlasts_its_length_by_any_clock(tmp_path, ahead_s):
+    """Whatever the clock of who leased or released said, a reader waits for no longer than that."""
+    now = [1e6]
+    path = f"{tmp_path}/tasks.db"
+    with (
+        closing(SqliteQueue(path, create=True, clock=lambda: now[0])) as reader,
+        closing(SqliteQueue(path, clock=lambda: now[0] + ahead_s)) as other,
+    ):
+        reader.send(["leased", "extended", "released"])
+        messages = other.receive(3, 10)
+        other.extend(messages[1:], 20)
+        other.release(messages[2:], 20)
+        if ahead_s > 1:
+            assert reader.counts().leased == 0
+            assert reader.leased(10) == []
+        now[0] += 20
+        assert reader.counts().waiting == 3
+        assert {message.receives for message in reader.receive(3, 10)} == {2}
+        assert reader.counts().leased == 3
+
+
+LEASE_AND_DIE = """
+import os, signal, sys
+from chunkflow_py.queue.protocol import open_queue
+queue = open_queue(sys.argv[1])
+assert len(queue.receive(1, float(sys.argv[2]))) == 1
+assert queue.receive(9, 60) == [], "the lease of another is over"
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("boottime", ["100000", "-100"])
+def test_a_worker_in_a_time_namespace(queue, boottime):
+    """Leases last as long as they should between processes whose clocks are shifted."""
+    shifted = ["unshare", "--time", "--boottime", boottime]
+    try:
+        subprocess.run([*shifted, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no time namespace can be made: needs unshare and the right to use it")
+    queue.send(["mine", "theirs"])
+    assert len(queue.receive(1, LONG_S)) == 1
+    start = time.monotonic()
+    subprocess.run([*shifted, sys.executable, "-c", LEASE_AND_DIE, queue.url, "3"], check=False)
+    assert queue.counts().leased == 2
+    (message,) = received(queue, 1)
+    assert (message.body, message.receives) == ("theirs", 2)
+    assert 3 <= time.monotonic() - start < 20
+
+
+def test_a_file_of_an_earlier_version(tmp_path):
+    """A queue that was made before leases said when they began goes on."""
+    path = tmp_path / "tasks.db"
+    with closing(open_queue(f"sqlite://{path}", create=True)) as queue:
+        queue.send(["a", "b"])
+        (held,) = queue.receive(1, LONG_S)
+        with closing(sqlite3.connect(path)) as file, file:
+            file.execute("DROP INDEX taken_since")
+            file.execute("ALTER TABLE taken DROP COLUMN since")
+        with closing(open_queue(queue.url)) as later:
+            assert [message.body for message in later.receive(9, LONG_S)] == ["b"]
+            assert later.counts().leased == 2
+        assert queue.acknowledge([held]) == []
+
+
+def test_a_stopped_process_with_the_file_locked(queue, tmp_path, monkeypatch):
+    """It is waited for, as the failure may pass; the error says what to do."""
+    monkeypatch.setattr(sqlite, "PATIENCE_S", 0.2)
+    queue.send(["a"])
+    with closing(sqlite3.connect(tmp_path / "tasks.db", isolation_level=None)) as stopped:
+        stopped.execute("BEGIN IMMEDIATE")
+        with closing(open_queue(queue.url)) as other:
+            with pytest.raises(
+                QueueUnreachableError, match=r"let it go on \(kill -CONT\)"
+            ) as caught:
+                other.receive(1, LONG_S)
+            assert not fault_of(caught.value).is_final
+            stopped.execute("ROLLBACK")
+            assert len(other.receive(1, LONG_S)) == 1
+
+
+@pytest.mark.parametrize("at", [0, 5000])
+def test_a_damaged_file_names_the_remedy(queue, tmp_path, at):
+    """A file that SQLite cannot read any more is refused; the error says how to get a new queue."""
+    queue.send(f"message {number} {'x' * 100}" for number in range(1000))
+    queue.close()
+    path = tmp_path / "tasks.db"
+    content = bytearray(path.read_bytes())
+    content[at : at + 8000] = bytes(8000)
+    path.write_bytes(content)
+    with pytest.raises(QueueError, match="move tasks.db, .* away: chunkflow repair RUN makes it"):
+        drain(queue.url)
+
+
+def drain(url):
+    """Receive and acknowledge all there is."""
+    with closing(open_queue(url)) as queue:
+        while messages := queue.receive(100, LONG_S):
+            queue.acknowledge(messages)
+
+
+FULL = """
+import sys
+from pathlib import Path
+from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.run.outcome import fault_of
+folder = Path(sys.argv[1])
+url = f"sqlite://{folder}/tasks.db"
+queue = open_queue(url, create=True)
+queue.send(["a"])
+queue.close()
+with (folder / "filler").open("wb", buffering=0) as filler:
+    try:
+        while filler.write(bytes(4096)):
+            pass
+    except OSError:
+        pass
+try:
+    open_queue(url).receive(1, 60)
+except Exception as error:
+    print(type(error).__name__, fault_of(error).shortage, error)
+(folder / "filler").unlink()
+print(open_queue(url).receive(1, 60)[0].body)
+"""
+
+
+def test_a_full_disk(tmp_path):
+    """A queue that cannot be opened on a full disk says so, as what may pass."""
+    mounted = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
+    script = 'mount -t tmpfs -o size=200k tmpfs "$1" && shift && exec "$@"'
+    command = [*mounted, script, "sh", tmp_path]
+    try:
+        subprocess.run([*command, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no file system can be mounted: needs unshare and the right to use it")
+    done = subprocess.run(
+        [*command, sys.executable, "-c", FULL, tmp_path], capture_output=True, text=True, check=True
+    )
+    first, second = done.stdout.splitlines()
+    assert first.startswith(f"QueueError disk queue sqlite://{tmp_path}/tasks.db cannot be ")
+    assert first.endswith("its disk is full: free some space")
+    assert second == "a"

@@ -5,6 +5,7 @@ from collections import Counter
 from contextlib import closing
 
 import pytest
+from contracts.queue_processes import received
 
 from chunkflow_py.queue.protocol import Message, open_queue
 
@@ -130,4 +131,27 @@ def test_nonsense_handles_are_lost_one_by_one(sqs_queue):
         good += sqs_queue.receive(2, 60, 1)
     strange = Message("c", "nonsense")
     assert sqs_queue.acknowledge([good[0], strange, good[1]]) == [strange]
+    assert sqs_queue.counts().leased == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"__type": "com.amazonaws.sqs#InternalError", "message": "please try again"}',
+        "{}",
+        "<ErrorResponse><Error><Code>InternalError</Code></Error></ErrorResponse>",
+    ],
+)
+@pytest.mark.parametrize("kind", ["status", "status_late"])
+def test_an_error_with_status_200_is_no_success(sqs_queue, sqs_server, kind, body):
+    """What the service does not confirm counts as not done, and is asked for again."""
+    rule = {"type": kind, "code": 200, "body": body, "count": 1}
+    texts = ['{"__type": "of a message"}', "b"]
+    with sqs_server.faults(rule | {"target": "SendMessageBatch"}):
+        assert sqs_queue.send(texts) == 2
+    copies = 2 if kind == "status_late" else 1  # delivered at least once
+    messages = received(sqs_queue, 2 * copies)
+    assert sorted(message.body for message in messages) == sorted(texts * copies)
+    with sqs_server.faults(rule | {"target": "DeleteMessageBatch"}):
+        sqs_queue.acknowledge(messages)
     assert sqs_queue.counts().leased == 0

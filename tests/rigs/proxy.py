@@ -10,6 +10,7 @@ that `GET /_fault` returns. The first rule that matches a request is applied:
 | skew        | say another Date in the answer; go on                             | s            |
 | without     | keep a header from the server; go on                              | header       |
 | status      | answer instead of the server                                      | code, body   |
+| status_late | the server acts, the answer is another                            | code, body   |
 | reset       | drop the connection before the server hears of the request        |              |
 | reset_after | the server acts, its answer is lost                               |              |
 | truncate    | send the head of the answer and half of its body, then drop       |              |
@@ -119,8 +120,7 @@ class FaultProxy:
             body, refused = self.refuse(fault, body)
             record["refused"] = len(refused)
         if kind == "status":
-            text, kind = fault.get("body", SLOW_DOWN), "application/xml"
-            return web.Response(status=fault.get("code", 503), text=text, content_type=kind)
+            return self.other(fault)
         if kind == "reset":
             return self.reset(request)
         own = (*HOP_BY_HOP, "content-length") if refused else HOP_BY_HOP
@@ -140,6 +140,8 @@ class FaultProxy:
         record["status"] = answer.status
         for name in HOP_BY_HOP:
             headers.popall(name, None)
+        if kind == "status_late":
+            return self.other(fault)
         if kind == "reset_after":
             return self.reset(request)
         if kind == "truncate" and len(content) > 1:
@@ -157,6 +159,11 @@ class FaultProxy:
             for name in ("Content-Length", "x-amz-crc32"):
                 headers.popall(name, None)
         return web.Response(status=answer.status, headers=headers, body=content)
+
+    def other(self, rule):
+        """Return an answer that is not the server's."""
+        text = rule.get("body", SLOW_DOWN)
+        return web.Response(status=rule.get("code", 503), text=text, content_type="application/xml")
 
     def refuse(self, rule, body):
         """Take entries out of a batch; return it without them, and what the answer says of them.

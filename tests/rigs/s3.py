@@ -10,7 +10,14 @@ import pytest
 from rigs import servers
 
 SECRET = "secret-of-the-rig-5f1c"  # no message may hold it
+# What S3 may send with 200, as it has begun its answer before it is done.
+ERROR = (
+    '<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>InternalError</Code>'
+    "<Message>We encountered an internal error. Please try again.</Message></Error>"
+)
 SEVERAL_FAULTS = [
+    {"type": "status", "code": 200, "body": ERROR, "p": 0.05, "method": "PUT"},
+    {"type": "status_late", "code": 200, "body": ERROR, "p": 0.05, "method": "PUT"},
     {"type": "status", "code": 503, "p": 0.1},
     {"type": "reset", "p": 0.1},
     {"type": "reset_after", "p": 0.05},

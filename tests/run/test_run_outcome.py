@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 from typing import TYPE_CHECKING
 
 import pytest
@@ -87,3 +88,22 @@ def test_a_fault_holds_no_secret() -> None:
     fault = fault_of(OperatorError("load", None, RuntimeError(said)))
     assert "geheim" not in fault.reason + fault.traceback
     assert "https://host/em here" in fault.traceback
+
+
+def test_a_locked_file_is_transient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An HDF5 file that another process holds, be it stopped, may be free later."""
+    import h5py
+
+    from chunkflow_py.volume import hdf5_file
+
+    monkeypatch.setattr(hdf5_file, "PATIENCE_S", 0.05)
+    path = tmp_path / "out.h5"
+    h5py.File(path, "w").close()
+    with path.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        with (
+            pytest.raises(VolumeError, match="other programs are reading it") as caught,
+            hdf5_file.writing(path),
+        ):
+            pass
+    assert fault_of(caught.value).kind == "transient"

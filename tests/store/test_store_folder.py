@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -30,6 +31,43 @@ import sys
 from chunkflow_py.store import open_store
 for _ in range(10):
     open_store(sys.argv[1]).update("n", lambda old: b"%d" % (int(old or 0) + 1))
+"""
+
+# Stops itself within `change`, after it has claimed, or before it moves the new content.
+STOP = """
+import os, signal, sys
+from pathlib import Path
+from chunkflow_py.store import folder, open_store
+is_first = True
+def stop(place):
+    global is_first
+    if is_first and place == sys.argv[2]:
+        is_first = False
+        os.kill(os.getpid(), signal.SIGSTOP)
+def stopping(place, function):
+    def called(*arguments):
+        stop(place)
+        return function(*arguments)
+    return called
+folder._content = stopping("claim", folder._content)
+folder._moved = lambda *a, move=folder._moved, **k: (stop("move"), move(*a, **k))[1]
+def change(old):
+    stop("change")
+    return (old or b"") + b"s"
+open_store(sys.argv[1]).update("key", change)
+print("updated", flush=True)
+"""
+
+NOTE = """
+import sys
+from itertools import count
+from chunkflow_py.store import folder, open_store
+folder.TURN_S = 0.05
+store = open_store(sys.argv[1])
+for number in count():
+    note = f"{sys.argv[2]}.{number} "
+    store.update("key", lambda old: (old or b"") + note.encode())
+    print(note, flush=True)
 """
 
 HOLD = """
@@ -274,17 +312,79 @@ def test_one_content_under_many_keys(tmp_path):
     assert not list(tmp_path.rglob(".tmp-*"))
 
 
-def test_lock_of_a_stopped_process(tmp_path, monkeypatch):
-    """An update gives up when the holder of the lock does nothing; readers and others go on."""
-    monkeypatch.setattr(folder, "LOCK_S", 0.3)
+def stopped(process):
+    """Wait until a process has been stopped."""
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("old", [b"old", None])
+@pytest.mark.parametrize("place", ["change", "claim", "move"])
+def test_update_of_a_stopped_process(tmp_path, monkeypatch, place, old):
+    """Updates go on while a process is stopped amid its own, wherever, and none of both is lost."""
+    monkeypatch.setattr(folder, "TURN_S", 0.2)
     store = open_store(str(tmp_path))
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout.readline() == "held\n"
-        holder.send_signal(signal.SIGSTOP)
-        with pytest.raises(VolumeError, match=r"cannot lock .*key: another process has held it"):
-            store.update("key", lambda old: b"new")
-        store.put("key", b"put")
-        holder.kill()
-    assert store.update("key", lambda old: old + b"!") == b"put!"
+    if old is not None:
+        store.put("key", old)
+    with python(STOP, tmp_path, place) as holder:
+        stopped(holder)
+        start = time.monotonic()
+        assert store.update("key", lambda old: (old or b"") + b"+") == (old or b"") + b"+"
+        assert store.update("key", lambda old: old + b"+") == (old or b"") + b"++"
+        assert time.monotonic() - start < 3
+        holder.send_signal(signal.SIGCONT)
+        assert holder.stdout.read() == "updated\n"
+    assert store.get("key") == (old or b"") + b"++s"
+    assert store.update("key", lambda old: old + b"+") == (old or b"") + b"++s+"
+    assert files(tmp_path) == ["key"]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.slow
+def test_updates_while_processes_are_stopped_and_killed(tmp_path, monkeypatch):
+    """Every update that was reported is kept, in any order of stops and kills."""
+    chance = random.Random(5)
+    processes = [python(NOTE, tmp_path, number) for number in range(6)]
+    killed = processes[:2]
+    deadline = time.monotonic() + 6
+    while time.monotonic() < deadline:
+        each = chance.choice(processes)
+        each.send_signal(signal.SIGSTOP)
+        time.sleep(chance.uniform(0, 0.05))
+        if each in killed and chance.random() < 0.05:
+            each.kill()
+        each.send_signal(signal.SIGCONT)
+    reported = []
+    for each in processes:
+        each.send_signal(signal.SIGCONT)
+        if each not in killed:
+            each.terminate()
+    for each in killed:
+        each.kill()
+    for each in processes:
+        reported += each.communicate(timeout=30)[0].split()
+    kept = open_store(str(tmp_path)).get("key").decode().split()
+    assert len(kept) == len(set(kept))
+    assert set(reported) <= set(kept)
+    assert len(set(kept) - set(reported)) <= len(processes)  # under way when they ended
+    assert len(reported) > 20
+
+
+def test_without_locks(store, monkeypatch):
+    """Where a file system has no locks, updates are made all the same."""
+
+    def refused(handle, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(folder.fcntl, "flock", refused)
+    assert store.update("key", lambda old: b"made") == b"made"
+    assert store.update("key", lambda old: old + b"!") == b"made!"
+
+
+def test_folder_in_place_of_an_object(tmp_path):
+    """An update of what is a folder is refused, and does not try for ever."""
+    (tmp_path / "key").mkdir()
+    with pytest.raises(VolumeError, match="key: is a directory; there is a folder of this name"):
+        open_store(str(tmp_path)).update("key", lambda old: b"new")

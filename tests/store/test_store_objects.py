@@ -9,9 +9,14 @@ import time
 
 import pytest
 from contracts.store_contract import StoreContract, run_together
-from rigs.s3 import SECRET, SEVERAL_FAULTS
+from rigs.s3 import ERROR, SECRET, SEVERAL_FAULTS
 
-from chunkflow_py.errors import VolumeError, VolumeNotFoundError, VolumeRefusedError
+from chunkflow_py.errors import (
+    VolumeError,
+    VolumeNotFoundError,
+    VolumeRefusedError,
+    VolumeUnreachableError,
+)
 from chunkflow_py.store import objects as objects_module
 from chunkflow_py.store import open_store, retry, service
 from chunkflow_py.store.protocol import Access
@@ -123,6 +128,59 @@ def test_credentials_that_have_expired_for_good(s3, monkeypatch):
         with pytest.raises(VolumeRefusedError, match=said):
             store.get("key")
         assert len(requests(faults)) > 1
+
+
+@pytest.mark.parametrize("kind", ["status", "status_late"])
+@pytest.mark.parametrize("body", [ERROR, ""])
+@pytest.mark.parametrize("method", ["get", "get_range", "put", "put_if_absent", "update"])
+def test_an_error_with_status_200(s3, method, body, kind):
+    """What is no answer is asked for again; a write on condition knows whether it was the one."""
+    store = open_store(s3.url)
+    expected = {
+        "get": b"12345678", "get_range": b"12345", "put": None, "put_if_absent": True,
+        "update": b"x",
+    }  # fmt: skip
+    if method != "put_if_absent":
+        store.put("key", b"12345678")
+    rule = {"type": kind, "code": 200, "body": body, "count": 2}
+    with s3.faults(rule | {"method": "GET|PUT"}) as faults:
+        assert every_call(store)[method]() == expected[method]
+        assert len(requests(faults)) >= 3
+    if not method.startswith("get"):
+        assert store.get("key") == b"x"
+
+
+def test_a_write_on_condition_that_lost_is_not_taken_for_the_first(s3):
+    """After answers that were none, who was not the first is told so."""
+    store = open_store(s3.url)
+    store.put("key", b"of another")
+    with s3.faults({"type": "status", "code": 200, "body": ERROR, "count": 2, "method": "PUT"}):
+        assert store.put_if_absent("key", b"mine") is False
+    assert store.get("key") == b"of another"
+
+
+def test_an_error_with_status_200_for_good(s3):
+    """It is given up when the budget is spent, as what may pass later."""
+    store = open_store(s3.url, manners=QUICK)
+    with (
+        s3.faults({"type": "status", "code": 200, "body": ERROR}),
+        pytest.raises(VolumeUnreachableError, match=r"200 with .* \(\d+ tries in"),
+    ):
+        store.put("key", b"1")
+
+
+@pytest.mark.parametrize(
+    "step", [{"method": "POST", "path": "uploads"}, {"method": "POST", "path": "uploadId"}]
+)
+@pytest.mark.parametrize("kind", ["status", "status_late"])
+def test_an_upload_in_parts_that_ends_by_an_error(s3, monkeypatch, step, kind):
+    """CompleteMultipartUpload may fail with status 200, and CreateMultipartUpload as well."""
+    monkeypatch.setattr(objects_module, "WHOLE_BYTES", 1000)
+    monkeypatch.setattr(objects_module, "PART_BYTES", 5 << 20)
+    store, content = open_store(s3.url), bytes(6 << 20)
+    with s3.faults({"type": kind, "code": 200, "body": ERROR, "count": 1} | step):
+        store.put("key", content)
+    assert store.get("key") == content
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -2,7 +2,8 @@
 
 RUN is the address that submit prints: pipeline, network and queue are taken from it. Workers may be
 started and killed at any time, on any number of machines. The exit code is 0 if the run is
-complete, 1 if it is complete but for failures, 75 if the worker stopped with work left.
+complete, 1 if it is complete but for failures, 2 if it is refused, 70 after an unexpected error,
+75 if the worker stopped with work left.
 
 Example: chunkflow work s3://bucket/affinity.run#sha256=d0ad1ec7 --processes 4
 """
