@@ -128,9 +128,11 @@ def clipped(text: str, columns: int) -> str:
     """Return what of *text* fits into so many columns, without control characters."""
     from unicodedata import category, combining, east_asian_width
 
+    from chunkflow_py.plain_text import plain
+
     kept: list[str] = []
     width = 0
-    for each in text:
+    for each in plain(text):
         if category(each).startswith("C"):
             continue
         wide = 0 if combining(each) else 1

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from chunkflow_py.errors import ChunkflowError, GeometryError, OptionError, VolumeError
-from chunkflow_py.store.address import public
+from chunkflow_py.store.address import public_json
 
 if TYPE_CHECKING:
     from chunkflow_py.dashboard.watch import RunWatch
@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, path: str, query: dict[str, str]) -> None:
         watch, stage = self.server.watch, query.get("stage", "")
         if path == "/status.json":
-            self._send_json(_public(watch.status(stage)))
+            self._send_json(watch.status(stage))
         elif path == "/layout.json":
             self._send_json(watch.layout(stage))
         elif path == "/cells.bin":
@@ -145,15 +145,15 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/brief.json":
             self._send_json(watch.brief(stage, int(query.get("number", "-1"))))
         elif path == "/task.json":
-            self._send_json(_public(watch.task(stage, int(query.get("number", "-1")))))
+            self._send_json(watch.task(stage, int(query.get("number", "-1"))))
         else:
             self._fail(HTTPStatus.NOT_FOUND, f"there is no {path}")
 
     def _send_json(self, said: Any) -> None:
-        self._send(json.dumps(said).encode(), _JSON)
+        self._send(json.dumps(public_json(said)).encode(), _JSON)
 
     def _fail(self, status: HTTPStatus, why: str) -> None:
-        self._send(json.dumps({"error": why}).encode(), _JSON, status=status)
+        self._send(json.dumps(public_json({"error": why})).encode(), _JSON, status=status)
 
     def _send(
         self,
@@ -182,18 +182,6 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *values: Any) -> None:
         """Tell of requests only who asks for it."""
         logger.debug(format, *values)
-
-
-def _public(said: Any) -> Any:
-    """Return *said* without passwords and signatures of addresses, wherever it has text."""
-    match said:
-        case str():
-            return public(said)
-        case dict():
-            return {key: _public(each) for key, each in said.items()}
-        case list() | tuple():
-            return [_public(each) for each in said]
-    return said
 
 
 def _host(text: str) -> str:

@@ -13,9 +13,8 @@ from bdb import BdbQuit
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from chunkflow_py.stages import operator
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from chunkflow_py.task import Task
@@ -39,7 +38,7 @@ class Debugger:
         Raises:
             KeyboardInterrupt: the person has left the debugger, so the line ends.
         """
-        click.echo(describe(task), err=True)
+        echo(describe(task), err=True)
         try:
             breakpoint()
         except BdbQuit:

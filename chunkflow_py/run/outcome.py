@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from chunkflow_py.errors import OperatorError, TransientError, VolumeRefusedError
+from chunkflow_py.plain_text import tail
 from chunkflow_py.store.address import public
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Fault:
     breaks_process: bool = False
 
     def __post_init__(self) -> None:
-        """Leave passwords and signatures of addresses out: what is said here is recorded."""
+        """Make both safe to record and to show: an operator may have raised anything."""
         object.__setattr__(self, "reason", public(self.reason))
         object.__setattr__(self, "traceback", public(self.traceback))
 
@@ -84,7 +85,7 @@ class Fault:
 def fault_of(error: BaseException) -> Fault:
     """Return what *error* and its causes say."""
     chain = list(_causes(error))
-    text = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
+    text = tail("".join(traceback.format_exception(error)), LONGEST_TRACEBACK)
     reason = str(error) or type(error).__name__
     shortage = _shortage(chain)
     if shortage is not None:
@@ -129,4 +130,4 @@ def _is_transient(error: BaseException) -> bool:
 
 def reason_of(skip: Skip) -> str:
     """Return why a task was skipped."""
-    return str(skip) or "no reason given"
+    return public(str(skip)) or "no reason given"
