@@ -35,6 +35,11 @@ def plain(text: str) -> str:
     return text if text.isprintable() else text.translate(_TABLE)
 
 
+def is_digits(text: str) -> bool:
+    """Return whether *text* is a number of the digits 0 to 9, and not those of other scripts."""
+    return text.isascii() and text.isdecimal()
+
+
 def bounded(text: str, most: int) -> str:
     """Return *text*, or its first *most* characters and an ellipsis.
 

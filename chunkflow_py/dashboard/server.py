@@ -24,12 +24,12 @@ import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from chunkflow_py.errors import ChunkflowError, GeometryError, OptionError, VolumeError
 from chunkflow_py.store.address import public_json
+from chunkflow_py.store.reach import asks_loopback, is_loopback
 
 if TYPE_CHECKING:
     from chunkflow_py.dashboard.watch import RunWatch
@@ -77,7 +77,7 @@ class DashboardServer:
             msg = f"cannot serve on {bind_address}:{port}: {reason}; give {remedy}"
             raise VolumeError(msg) from error
         self._server.watch = watch
-        self._server.is_private = _is_loopback(bind_address)
+        self._server.is_private = is_loopback(bind_address)
         host = f"[{bind_address}]" if ":" in bind_address else bind_address
         self.url = f"http://{host}:{self._server.server_port}/"
         self._thread = threading.Thread(
@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer."""
         asked = urlsplit(self.path)
         query = {name: values[-1] for name, values in parse_qs(asked.query).items()}
-        if self.server.is_private and not _is_loopback(_host(self.headers.get("Host", ""))):
+        if self.server.is_private and not asks_loopback(self.headers.get("Host", "")):
             self._fail(HTTPStatus.FORBIDDEN, "ask by 127.0.0.1 or localhost")
             return
         if asked.path in _PAGES:
@@ -182,15 +182,3 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *values: Any) -> None:
         """Tell of requests only who asks for it."""
         logger.debug(format, *values)
-
-
-def _host(text: str) -> str:
-    """Return the name in a Host header, without its port."""
-    return urlsplit(f"//{text}").hostname or ""
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

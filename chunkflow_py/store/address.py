@@ -17,7 +17,7 @@ from chunkflow_py.store.keys import CONTROL
 # A name and a password before the host, also a password with a slash that should have been %2F:
 # what then stands where the port should be is no number.
 _LOGIN = re.compile(
-    r"(?<![\w+])((?:https?|s3|gs)://)(?:[^/?#]*|[^/?#:\[]+:(?!\d*(?:[/?#]|$)).*)@", re.DOTALL
+    r"(?<![\w+])((?:https?|s3|gs)://)(?:[^/?#]*|[^/?#:\[]+:(?![0-9]*(?:[/?#]|$)).*)@", re.DOTALL
 )
 # What follows ? or #, such as a signature, up to Neuroglancer's | before the format.
 _QUERY = re.compile(r"(?<![\w+])(https?://[^?#|]*)[?#][^|]*", re.DOTALL)

@@ -44,7 +44,7 @@ class MemoryType(click.ParamType[int]):
         """Return the number of bytes."""
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", value.strip().lower())
+        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?i?)b?", value.strip().lower())
         amount = found and float(found[1]) * (_UNITS | _BINARY_UNITS).get(found[2], 0)
         if not amount:
             self.fail(f"{value!r} is not an amount of memory; write 16GB or 16GiB", param, ctx)

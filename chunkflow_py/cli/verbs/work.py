@@ -4,7 +4,7 @@ RUN is the address that submit prints: pipeline, network and queue are taken fro
 started and killed at any time, on any number of machines. The exit code is 0 if the run is
 complete, 1 if it is complete but for failures, 75 if the worker stopped with work left.
 
-Example: chunkflow work s3://bucket/affinity.run#sha256=d0ad1ec7 --processes 4
+Example: chunkflow work s3://bucket/affinity.run#sha256=64-DIGITS --processes 4
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ def inferred(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     levels = sorted(
         (int(match[1]), value.shape[0])
         for key, value in state.items()
-        if (match := re.fullmatch(r"down\.(\d+)\.conv3\.weight", key))
+        if (match := re.fullmatch(r"down\.([0-9]+)\.conv3\.weight", key))
     )
     first, last = state.get("embed_in.conv.weight"), state.get("head.weight")
     if not levels or first is None or last is None or first.ndim != 5:
