@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -24,6 +24,8 @@ Triple = tuple[int, int, int]
 Norm = Literal["batch", "instance", "none"]
 
 WIDTHS = (28, 36, 48, 64, 80)
+# Bounds of what is read from a weight file.
+WIDEST, DEEPEST, LARGEST_KERNEL = 4096, 16, 63
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "": {"pooling": (1, 2, 2), "embedding": (1, 5, 5)},
@@ -217,10 +219,53 @@ def create(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
+            _check(settings)
+            if state is not None:
+                _check_size(settings, state)
             return RSUNet(**settings).eval()
         except (TypeError, ValueError, RuntimeError) as error:
-            msg = f"no RSUNet can be made of {settings}: {error}; check config in the weight file"
+            said = str(settings)[:400]
+            msg = f"no RSUNet can be made of {said}: {error}; check config in the weight file"
             raise ModelError(msg) from error
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    """Refuse what could not be constructor arguments, or only of a network that fits nowhere.
+
+    Raises:
+        ValueError: names the first such argument.
+    """
+    one = settings.get("in_channels"), settings.get("out_channels")
+    widths, norm = settings.get("widths", WIDTHS), settings.get("norm", "batch")
+    pooling, embedding = settings.get("pooling"), settings.get("embedding")
+    arguments: tuple[tuple[str, Any, tuple[int, int], int], ...] = (
+        ("in_channels and out_channels", one, (2, 2), WIDEST),
+        ("widths", widths, (1, DEEPEST), WIDEST),
+        ("pooling", pooling, (3, 3), LARGEST_KERNEL),
+        ("embedding", embedding, (3, 3), LARGEST_KERNEL),
+    )
+    for name, values, (least, longest), most in arguments:
+        is_list = isinstance(values, tuple | list) and least <= len(values) <= longest
+        if not is_list or not all(type(each) is int and 1 <= each <= most for each in values):
+            msg = f"{name} must be {least} to {longest} whole numbers from 1 to {most}"
+            raise ValueError(msg)
+    if norm not in get_args(Norm) or type(settings.get("sigmoid", True)) is not bool:
+        msg = f"norm must be {', '.join(get_args(Norm))}, and sigmoid true or false"
+        raise ValueError(msg)
+
+
+def _check_size(settings: dict[str, Any], state: Mapping[str, torch.Tensor]) -> None:
+    """Compare the number of weights with those of the file, before memory is taken for them.
+
+    Raises:
+        ValueError: the network would have more.
+    """
+    with torch.device("meta"):
+        wanted = sum(each.numel() for each in RSUNet(**settings).parameters())
+    there = sum(each.numel() for each in state.values())
+    if wanted > there:
+        msg = f"it would have {wanted} weights, and the file holds {there}"
+        raise ValueError(msg)
 
 
 def inferred(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
