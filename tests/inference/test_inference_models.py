@@ -14,7 +14,7 @@ from chunkflow_py.inference import models
 from chunkflow_py.inference.backends import create_backend
 from chunkflow_py.inference.backends.weights import read_weights
 from chunkflow_py.inference.models import RSUNet
-from chunkflow_py.inference.models.rsunet import inferred
+from chunkflow_py.inference.models.rsunet import _check_size, inferred
 
 SIZES = {
     "input_patch_size": Zyx(4, 32, 32),
@@ -229,3 +229,18 @@ def test_unknown_names():
     assert models.is_built_in("rsunet-isotropic")
     assert not models.is_built_in("rsunet.py")
     assert not models.is_built_in("folder/rsunet")
+
+
+@pytest.mark.parametrize("widths", [(4,), (3, 4), (28, 36, 48, 64, 80)])
+@pytest.mark.parametrize("norm", ["batch", "instance", "none"])
+def test_as_many_weights_as_the_file_holds(widths, norm):
+    """The count that is compared with the file is that of the convolutions, to the last weight."""
+    made = network(2, 3, widths, norm=norm)
+    convolutions = [m for m in made.modules() if isinstance(m, torch.nn.Conv3d)]
+    count = sum(m.weight.numel() for m in convolutions)
+    settings = {
+        "in_channels": 2, "out_channels": 3, "widths": widths, "embedding": (1, 5, 5),
+    }  # fmt: skip
+    _check_size(settings, {"all": torch.empty(count)})
+    with pytest.raises(ValueError, match=f"{count} weights, and the file holds {count - 1}"):
+        _check_size(settings, {"all": torch.empty(count - 1)})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -205,6 +206,12 @@ def create(
     if state is not None:
         settings |= inferred(state)
     settings |= config
+    try:
+        _check(settings)
+        if state is not None:
+            _check_size(settings, state)
+    except ValueError as error:
+        raise _unfit(settings, error) from error
     for key, option, asked in (
         ("in_channels", "--num-input-channels", num_input_channels),
         ("out_channels", "--num-output-channels", num_output_channels),
@@ -219,14 +226,15 @@ def create(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
-            _check(settings)
-            if state is not None:
-                _check_size(settings, state)
             return RSUNet(**settings).eval()
         except (TypeError, ValueError, RuntimeError) as error:
-            said = str(settings)[:400]
-            msg = f"no RSUNet can be made of {said}: {error}; check config in the weight file"
-            raise ModelError(msg) from error
+            raise _unfit(settings, error) from error
+
+
+def _unfit(settings: Mapping[str, Any], error: Exception) -> ModelError:
+    said = str(settings)[:400]
+    msg = f"no RSUNet can be made of {said}: {error}; check config in the weight file"
+    return ModelError(msg)
 
 
 def _check(settings: Mapping[str, Any]) -> None:
@@ -260,11 +268,17 @@ def _check_size(settings: dict[str, Any], state: Mapping[str, torch.Tensor]) -> 
     Raises:
         ValueError: the network would have more.
     """
-    with torch.device("meta"):
-        wanted = sum(each.numel() for each in RSUNet(**settings).parameters())
+    widths = tuple(settings.get("widths", WIDTHS))
+    kernel = prod(settings["embedding"])
+    wanted = kernel * widths[0] * (settings["in_channels"] + widths[0])
+    wanted += sum(
+        27 * b * (a + 2 * b) for a, b in zip((widths[0], *widths[:-1]), widths, strict=True)
+    )
+    wanted += sum(a * (b + 27 * 3 * a) for a, b in pairwise(widths))
+    wanted += widths[0] * settings["out_channels"]
     there = sum(each.numel() for each in state.values())
     if wanted > there:
-        msg = f"it would have {wanted} weights, and the file holds {there}"
+        msg = f"its convolutions would have {wanted} weights, and the file holds {there}"
         raise ValueError(msg)
 
 
