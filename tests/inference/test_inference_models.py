@@ -146,7 +146,7 @@ def test_config_beside_the_weights_wins(tmp_path):
 
 @pytest.mark.parametrize(
     "config",
-    [{"widths": [10**6] * 5}, {"widths": [4000] * 16}, {"widths": [28] * 10**6}, {"widths": []},
+    [{"widths": [10**6] * 5}, {"widths": [4000] * 16}, {"widths": [28] * 10**4}, {"widths": []},
      {"widths": "28"}, {"widths": torch.tensor([28, 36])}, {"widths": [True]}, {"widths": [2.5]},
      {"in_channels": 1.0}, {"out_channels": True}, {"pooling": (1, 10**9, 2)},
      {"pooling": (1, 2)}, {"embedding": (63, 63, 63)}, {"embedding": (0, 5, 5)},

@@ -113,6 +113,7 @@ def test_an_error_with_a_lone_surrogate_is_an_error_like_others(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     say(f"--quiet {IMAGE} {SAVE} image.zarr")
+    say(f"--quiet create-chunk --size 16 32 32 --pattern zero {SAVE} out.zarr")
     Path("fails.py").write_text("def execute(chunk):\n    raise ValueError('\\ud800 \\x1b[2J')\n")
     say(f"submit --run r --queue sqlite://{tmp_path}/q --no-rehearse {LINE} "
         f"plugin -f fails.py -i chunk -o chunk {SAVE} out.zarr")  # fmt: skip
