@@ -128,12 +128,10 @@ def clipped(text: str, columns: int) -> str:
     """Return what of *text* fits into so many columns, without control characters."""
     from unicodedata import category, combining, east_asian_width
 
-    from chunkflow_py.plain_text import plain
-
     kept: list[str] = []
     width = 0
-    for each in plain(text):
-        if category(each).startswith("C"):
+    for each in text:
+        if category(each).startswith("C") or each in "\N{LINE SEPARATOR}\N{PARAGRAPH SEPARATOR}":
             continue
         wide = 0 if combining(each) else 1
         wide += east_asian_width(each) in ("W", "F")
