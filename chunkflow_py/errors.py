@@ -33,6 +33,8 @@ from importlib.util import find_spec
 from traceback import walk_tb
 from typing import TYPE_CHECKING
 
+from chunkflow_py.plain_text import plain
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -52,8 +54,8 @@ class ChunkflowError(Exception):
     """Base of all errors that chunkflow_py raises on purpose."""
 
     def __str__(self) -> str:
-        """Return the sentence, without passwords of addresses that it holds."""
-        text = Exception.__str__(self)
+        """Return the sentence, without passwords of addresses, and safe to show."""
+        text = plain(Exception.__str__(self))
         for pattern in _SECRETS:
             text = pattern.sub("", text)
         return text

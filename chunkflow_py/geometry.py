@@ -98,8 +98,8 @@ class Zyx(NamedTuple):
         return f"({self.z}, {self.y}, {self.x})"
 
 
-_BOX = re.compile(r"(-?\d+)-(-?\d+)_(-?\d+)-(-?\d+)_(-?\d+)-(-?\d+)")
-_REGION = re.compile(r"(?:t(\d+)_)?(.*)", re.DOTALL)
+_BOX = re.compile(r"(-?[0-9]+)-(-?[0-9]+)_(-?[0-9]+)-(-?[0-9]+)_(-?[0-9]+)-(-?[0-9]+)")
+_REGION = re.compile(r"(?:t([0-9]+)_)?(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chunkflow_py.plain_text import is_digits
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -100,7 +102,7 @@ def _cgroups(proc: Path, root: Path) -> Iterator[Path]:
 def _numbers(path: Path) -> list[tuple[str, int]]:
     with suppress(OSError):
         words = (line.split() for line in path.read_text(encoding="ascii").splitlines())
-        return [(word[0], int(word[1])) for word in words if len(word) > 1 and word[1].isdigit()]
+        return [(word[0], int(word[1])) for word in words if len(word) > 1 and is_digits(word[1])]
     return []
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from chunkflow_py.errors import OptionError, needs_extra
 from chunkflow_py.geometry import Region
 from chunkflow_py.run.record import FailureKind
+from chunkflow_py.store.reach import asks_loopback, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -163,6 +164,8 @@ class Metrics:
     def served(self, port: int, address: str = "127.0.0.1") -> Iterator[str]:
         """Serve the page meanwhile; the URL of it is the value of the context.
 
+        On loopback it answers to names of loopback alone (DNS rebinding).
+
         Args:
             port: to listen on; 0: one that is free.
             address: to listen on; the default can be reached from this machine alone.
@@ -180,6 +183,8 @@ class Metrics:
                 "another port, or 0 for one that is free"
             )
             raise OptionError(msg) from error
+        if is_loopback(address):
+            server.set_app(_private(server.get_app()))
         try:
             host = f"[{address}]" if ":" in address else address
             yield f"http://{host}:{server.server_port}/metrics"
@@ -187,3 +192,15 @@ class Metrics:
             server.shutdown()
             server.server_close()
             thread.join()
+
+
+def _private(page: Any) -> Any:
+    """Return a WSGI application that shows *page* to who asks by a name of loopback."""
+
+    def answer(environ: dict[str, Any], start: Any) -> Any:
+        if asks_loopback(environ.get("HTTP_HOST", "")):
+            return page(environ, start)
+        start("403 Forbidden", [("Content-Type", "text/plain")])
+        return [b"ask by 127.0.0.1 or localhost\n"]
+
+    return answer

@@ -13,6 +13,7 @@ import click
 
 from chunkflow_py.errors import ChunkflowError, OptionError
 from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.plain_text import is_digits
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -151,7 +152,7 @@ class NumbersType(click.ParamType[tuple[int, ...]]):
         if isinstance(value, tuple):
             return value
         parts = [part.strip() for part in value.split(",")]
-        if not all(part.isdecimal() and int(part) >= self.least for part in parts):
+        if not all(is_digits(part) and int(part) >= self.least for part in parts):
             self.fail(f"{value!r} is not a list of {self.words}", param, ctx)
         return tuple(int(part) for part in parts)
 
@@ -240,7 +241,7 @@ def spread_auto(params: Sequence[click.Parameter], args: list[str]) -> list[str]
         words = 1 if option is None or option.is_flag or value else 1 + option.nargs
         if isinstance(option, MarginOption):
             given = [value, *rest[1:3]] if value else rest[1:4]
-            more = any(word == "auto" or word.lstrip("-").isdigit() for word in given[1:2])
+            more = any(word == "auto" or is_digits(word.lstrip("-")) for word in given[1:2])
             alone = given[:1] == ["auto"] and not more
             words = (1 if value else 2) if alone else (3 if value else 4)
             result += [name, *(["auto"] * 3 if alone else given)]
@@ -379,7 +380,7 @@ def environment_number(variable: str, option: str) -> int:
         OptionError: it is not there, or not a number.
     """
     text = os.environ.get(variable, "")
-    if not text.isdecimal():
+    if not is_digits(text):
         found = f"is {text!r}" if text else "is not set"
         msg = f"{option} takes the task's number from {variable}, which {found}"
         raise OptionError(msg)

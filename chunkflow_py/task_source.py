@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx, hull_of
+from chunkflow_py.plain_text import is_digits
 from chunkflow_py.task import Task
 from chunkflow_py.task_grid import cells_touching, region_of, task_grid
 from chunkflow_py.task_plan import GridPlan, ListPlan
@@ -319,7 +320,7 @@ def _selected(options: Mapping[str, Any]) -> tuple[int, int | None]:
             msg = "--disbatch chooses the task; leave --task-index-start and -stop out"
             raise OptionError(msg)
         text = os.environ.get("DISBATCH_REPEAT_INDEX", "")
-        if not text.isdecimal():
+        if not is_digits(text):
             found = f"is {text!r}" if text else "is not set"
             msg = f"--disbatch takes the task's number from DISBATCH_REPEAT_INDEX, which {found}"
             raise OptionError(msg)

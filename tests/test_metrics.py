@@ -11,7 +11,8 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -173,6 +174,23 @@ def test_metrics_are_for_this_machine_unless_told():
             pass
     with pytest.raises(OSError, match="refused"), closing(urlopen(url, timeout=5)):
         pass
+
+
+def test_metrics_are_not_for_pages_of_other_sites():
+    """On loopback only names of loopback are answered, as a page's own name would resolve here."""
+    with Metrics("r", "w").served(0) as url:
+        for host in (
+            "evil.example",
+            "evil.example:80",
+            "10.0.0.1",
+            "localhost.evil.example",
+            "[::",
+        ):
+            with pytest.raises(HTTPError, match="403"):
+                urlopen(Request(url, headers={"Host": host}), timeout=10).close()
+        for host in ("localhost:9000", "127.0.0.1", "[::1]:80"):
+            with urlopen(Request(url, headers={"Host": host}), timeout=10) as answer:
+                assert b"chunkflow_worker_info" in answer.read()
 
 
 def test_what_is_missing_is_named(monkeypatch):

@@ -7,6 +7,8 @@ import shutil
 import threading
 from typing import NamedTuple
 
+from chunkflow_py.plain_text import is_digits
+
 PERIOD_S = 3.0
 _ANSWER_S = 20
 
@@ -90,7 +92,7 @@ def gpu_use() -> list[GpuUse]:
         number, name, busy, used, total = [each.strip() for each in line.split(",")]
         if wanted is not None and number not in wanted and not _is_named(name, wanted):
             continue
-        numbers = [int(each) if each.isdecimal() else None for each in (busy, used, total)]
+        numbers = [int(each) if is_digits(each) else None for each in (busy, used, total)]
         share = None if numbers[0] is None else numbers[0] / 100
         found.append(GpuUse(number, share, *((each or 0) * 2**20 for each in numbers[1:])))
     return found

@@ -13,9 +13,8 @@ import threading
 import time
 from typing import Any, TextIO
 
-import click
-
 from chunkflow_py.cli.screen import above_view
+from chunkflow_py.terminal import echo
 
 _OURS = "chunkflow_py"
 _LEVELS = {
@@ -46,7 +45,7 @@ class _StderrHandler(logging.Handler):
         """Write one line, above a view of progress if there is one."""
         with above_view():
             stream = sys.stderr.stream if isinstance(sys.stderr, _Lines) else None
-            click.echo(self.format(record), file=stream, err=True)
+            echo(self.format(record), file=stream, err=True)
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, or several lines for people."""
@@ -180,11 +179,11 @@ def _line(when: float, level: str, event: str, fields: dict[str, Any]) -> str:
 
     second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(when))
     head = {"time": f"{second}.{int(when % 1 * 1000):03d}Z", "level": level, "event": event}
-    return json.dumps(head | _printable(fields), ensure_ascii=False, default=str)
+    return json.dumps(head | _printable(fields), ensure_ascii=False)
 
 
 def _printable(value: Any) -> Any:
-    """Round seconds to microseconds, and leave names, passwords and signatures out of addresses."""
+    """Return *value* as JSON takes it: seconds in microseconds, all text safe to show."""
     match value:
         case str():
             from chunkflow_py.store.address import public
@@ -193,7 +192,9 @@ def _printable(value: Any) -> Any:
         case float():
             return round(value, 6)
         case dict():
-            return {str(key): _printable(each) for key, each in value.items()}
+            return {_printable(str(key)): _printable(each) for key, each in value.items()}
         case list() | tuple():
             return [_printable(each) for each in value]
-    return value
+        case None | bool() | int():
+            return value
+    return _printable(str(value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import io
 import logging
 import os
 import signal
@@ -22,6 +23,7 @@ from chunkflow_py.cli.verbs import Verb
 from chunkflow_py.errors import OptionError
 from chunkflow_py.interrupts import Interrupted, kept_signals, starts_worker
 from chunkflow_py.params import Command
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -257,7 +259,7 @@ def run_line(
         more = ", …" if len(failed) > 10 else ""
         names = ", ".join(sorted(failed)[:10]) + more
         if not log_json:  # each of them has been told
-            click.echo(f"Failed and in the queue again, {len(failed)} in all: {names}", err=True)
+            echo(f"Failed and in the queue again, {len(failed)} in all: {names}", err=True)
         ctx.exit(1)
 
 
@@ -355,7 +357,9 @@ def main(args: Sequence[str] | None = None) -> None:
         if log_json:
             said = error.format_message()
         else:
-            error.show()
+            shown = io.StringIO()
+            error.show(shown)
+            echo(shown.getvalue().removesuffix("\n"), err=True)
     if last := _last_line(code, said, log_json):
-        click.echo(last, err=True)
+        echo(last, err=True)
     sys.exit(code)

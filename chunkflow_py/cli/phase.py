@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,9 +40,9 @@ def run_phase(make: Callable[..., Pipeline], what: str) -> None:
     for task in run_all(line):
         failed += 1
         if failed <= _SHOWN:
-            click.echo(f"Error: {task.outcome}", err=True)
+            echo(f"Error: {task.outcome}", err=True)
         elif failed == _SHOWN + 1:
-            click.echo("Error: further tasks failed, which are not listed", err=True)
+            echo("Error: further tasks failed, which are not listed", err=True)
     if failed:
         msg = (
             f"{what}: {failed} of {report.total} tasks failed, the others are done; mend the "

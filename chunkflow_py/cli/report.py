@@ -7,8 +7,6 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-import click
-
 from chunkflow_py.cli.gpu_use import GpuWatch
 from chunkflow_py.cli.line_state import LineState, voxels_of
 from chunkflow_py.cli.line_view import line_rows
@@ -19,6 +17,7 @@ from chunkflow_py.errors import OperatorError
 from chunkflow_py.hooks import HasTraffic
 from chunkflow_py.memory import describe_bytes
 from chunkflow_py.pipeline import Listener
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -125,7 +124,7 @@ class Report(Listener):
             network_seconds=state.network_s,
         )
         if self.show_table and not says_json():
-            click.echo(self.table(), err=True)
+            echo(self.table(), err=True)
 
     def _says_tasks(self) -> bool:
         return self.show_progress and not shows_view(self.show_progress)
@@ -174,11 +173,11 @@ class Report(Listener):
             logger.error("traceback", exc_info=task.outcome)
         if says_json():
             return  # it was said when the task ended
-        click.echo(f"Error: {task.outcome}", err=True)
+        echo(f"Error: {task.outcome}", err=True)
         if self.total is not None and self.total > 1:
             left = self.total - self.state.ended - 1
             counts = f"{self.state.ended} of {self.total} tasks done, 1 failed, {left} not run."
-            click.echo(counts, err=True)
+            echo(counts, err=True)
 
 
 def shows_view(is_wanted: bool) -> bool:

@@ -131,7 +131,7 @@ def clipped(text: str, columns: int) -> str:
     kept: list[str] = []
     width = 0
     for each in text:
-        if category(each).startswith("C"):
+        if category(each).startswith("C") or each in "\N{LINE SEPARATOR}\N{PARAGRAPH SEPARATOR}":
             continue
         wide = 0 if combining(each) else 1
         wide += east_asian_width(each) in ("W", "F")

@@ -9,8 +9,6 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from chunkflow_py.cli.gpu_use import GpuWatch
 from chunkflow_py.cli.logs import say_in_all, says_json, tell
 from chunkflow_py.cli.report import shows_view, table_lines, task_words
@@ -21,6 +19,7 @@ from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.settings import Listener
 from chunkflow_py.store.address import without_secrets
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,7 +168,7 @@ class WorkReport(Listener):
             outside_network=state.outside_network(),
         )
         if self._verbose and state.seconds and not says_json():
-            click.echo(self.table(), err=True)
+            echo(self.table(), err=True)
 
     def table(self) -> str:
         """Return where the time of the stage went here: seconds of all processes together."""
@@ -184,11 +183,11 @@ class WorkReport(Listener):
 def tell_end(code: int, words: str) -> None:
     """Say how a worker ended: a result if all is well."""
     if code == 0:
-        click.echo(words)
+        echo(words)
     elif says_json():
         tell(logger, logging.ERROR, "work_stopped", words, code=code)
     else:
-        click.echo(words, err=True)
+        echo(words, err=True)
 
 
 class _Counting(threading.Thread):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import OptionError
+from chunkflow_py.plain_text import is_digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,7 +138,7 @@ def _devices(said: str | None) -> tuple[str, ...]:
         return ()
     if said != "all":
         names = tuple(part.strip() for part in said.split(","))
-        if all(name.isdecimal() for name in names):
+        if all(is_digits(name) for name in names):
             return names
         msg = f"--gpus {said} must be all, or numbers such as 0,1"
         raise OptionError(msg)

@@ -255,7 +255,7 @@ class History:
 def _grouped(failures: Iterable[Failure]) -> Groups:
     groups: Groups = {}
     for failure in failures:
-        reason = re.sub(r"(?<![A-Za-z])\d+", "#", failure.reason)[:300]
+        reason = re.sub(r"(?<![A-Za-z])[0-9]+", "#", failure.reason)[:300]
         group = groups.setdefault((failure.kind, reason), ErrorGroup(failure.kind, reason))
         if len(failure.traceback) > _LONGEST:
             # The end says most.

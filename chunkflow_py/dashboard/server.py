@@ -24,12 +24,12 @@ import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from chunkflow_py.errors import ChunkflowError, GeometryError, OptionError, VolumeError
-from chunkflow_py.store.address import public
+from chunkflow_py.store.address import public_json
+from chunkflow_py.store.reach import asks_loopback, is_loopback
 
 if TYPE_CHECKING:
     from chunkflow_py.dashboard.watch import RunWatch
@@ -77,7 +77,7 @@ class DashboardServer:
             msg = f"cannot serve on {bind_address}:{port}: {reason}; give {remedy}"
             raise VolumeError(msg) from error
         self._server.watch = watch
-        self._server.is_private = _is_loopback(bind_address)
+        self._server.is_private = is_loopback(bind_address)
         host = f"[{bind_address}]" if ":" in bind_address else bind_address
         self.url = f"http://{host}:{self._server.server_port}/"
         self._thread = threading.Thread(
@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer."""
         asked = urlsplit(self.path)
         query = {name: values[-1] for name, values in parse_qs(asked.query).items()}
-        if self.server.is_private and not _is_loopback(_host(self.headers.get("Host", ""))):
+        if self.server.is_private and not asks_loopback(self.headers.get("Host", "")):
             self._fail(HTTPStatus.FORBIDDEN, "ask by 127.0.0.1 or localhost")
             return
         if asked.path in _PAGES:
@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, path: str, query: dict[str, str]) -> None:
         watch, stage = self.server.watch, query.get("stage", "")
         if path == "/status.json":
-            self._send_json(_public(watch.status(stage)))
+            self._send_json(watch.status(stage))
         elif path == "/layout.json":
             self._send_json(watch.layout(stage))
         elif path == "/cells.bin":
@@ -145,15 +145,15 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/brief.json":
             self._send_json(watch.brief(stage, int(query.get("number", "-1"))))
         elif path == "/task.json":
-            self._send_json(_public(watch.task(stage, int(query.get("number", "-1")))))
+            self._send_json(watch.task(stage, int(query.get("number", "-1"))))
         else:
             self._fail(HTTPStatus.NOT_FOUND, f"there is no {path}")
 
     def _send_json(self, said: Any) -> None:
-        self._send(json.dumps(said).encode(), _JSON)
+        self._send(json.dumps(public_json(said)).encode(), _JSON)
 
     def _fail(self, status: HTTPStatus, why: str) -> None:
-        self._send(json.dumps({"error": why}).encode(), _JSON, status=status)
+        self._send(json.dumps(public_json({"error": why})).encode(), _JSON, status=status)
 
     def _send(
         self,
@@ -182,27 +182,3 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *values: Any) -> None:
         """Tell of requests only who asks for it."""
         logger.debug(format, *values)
-
-
-def _public(said: Any) -> Any:
-    """Return *said* without passwords and signatures of addresses, wherever it has text."""
-    match said:
-        case str():
-            return public(said)
-        case dict():
-            return {key: _public(each) for key, each in said.items()}
-        case list() | tuple():
-            return [_public(each) for each in said]
-    return said
-
-
-def _host(text: str) -> str:
-    """Return the name in a Host header, without its port."""
-    return urlsplit(f"//{text}").hostname or ""
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

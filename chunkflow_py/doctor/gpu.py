@@ -54,7 +54,7 @@ def look(proc: Path = _PROC, system: Path = _SYS) -> Seen:
     driver = None
     with suppress(OSError):
         text = (proc / "driver/nvidia/version").read_text(encoding="utf-8")
-        found = re.search(r"Kernel Module\D*([\d.]+)", text)
+        found = re.search(r"Kernel Module\D*([0-9.]+)", text)
         driver = found[1] if found else "of unknown version"
     cards = sum(_is_card(folder) for folder in (system / "bus/pci/devices").glob("*"))
     cuda = torch.version.cuda

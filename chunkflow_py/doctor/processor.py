@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.allocator import keeps_freed_memory
 from chunkflow_py.doctor.finding import Finding
+from chunkflow_py.plain_text import is_digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +70,7 @@ def check_threads(cgroup: Path = _CGROUP) -> Iterator[Finding]:
         yield Finding("threads", "note", text, f"export OMP_NUM_THREADS={allowed}")
     elif said is None:
         yield Finding("threads", "ok", f"networks may use {of}")
-    elif not said.isdecimal() or int(said) < 1:
+    elif not is_digits(said) or int(said) < 1:
         text = f"OMP_NUM_THREADS is {said!r}, which is no number of threads"
         yield Finding("threads", "problem", text, f"export OMP_NUM_THREADS={allowed}, or unset it")
     elif int(said) < allowed:

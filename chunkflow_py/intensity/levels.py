@@ -21,6 +21,7 @@ from chunkflow_py.counts import place_of
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
 from chunkflow_py.intensity.contrast import clip_limits
 from chunkflow_py.intensity.statistics import VolumeStatistics
+from chunkflow_py.plain_text import is_digits
 from chunkflow_py.store import open_store
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ class SectionLevels:
         return self._store
 
     def _sections(self) -> Iterator[str]:
-        return (key for key in sorted(self._objects.list()) if key.lstrip("-").isdecimal())
+        return (key for key in sorted(self._objects.list()) if is_digits(key.lstrip("-")))
 
     def _luminance(self, key: str) -> NDArray[np.int64] | None:
         data = self._objects.get(key)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.errors import OptionError, check_extra
+from chunkflow_py.plain_text import is_digits
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def command(
     from chunkflow_py.volume.location import Location
 
     check_extra("skeleton", "aggregate-skeleton-fragments", "kimimaro")
-    if prefix is not None and not prefix.rstrip(":").isdecimal():
+    if prefix is not None and not is_digits(prefix.rstrip(":")):
         msg = f"--prefix {prefix} is not how an id begins; give digits, such as 12"
         raise OptionError(msg)
     output = None if output_path is None else Location.parse(output_path).store_url

@@ -19,6 +19,7 @@ import click
 from chunkflow_py.errors import OptionError
 from chunkflow_py.params import is_dry_run
 from chunkflow_py.stages import operator
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,9 +103,9 @@ class Cleaner:
         """Remove the files and say how many there were."""
         removed, left = cleanup(self.folder, self.mode, self.suffix, dry_run=self.dry_run)
         for name in removed if self.dry_run else ():
-            click.echo(name)
+            echo(name)
         would = "would remove" if self.dry_run else "removed"
-        click.echo(f"{would} {len(removed)} files of {self.folder}; {left} are left")
+        echo(f"{would} {len(removed)} files of {self.folder}; {left} are left")
         return task
 
 

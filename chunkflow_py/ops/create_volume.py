@@ -23,6 +23,7 @@ from chunkflow_py.saving_options import (
     creator_from,
 )
 from chunkflow_py.stages import operator
+from chunkflow_py.terminal import echo
 from chunkflow_py.volume_options import opening_from, volume_path_option
 
 if TYPE_CHECKING:
@@ -87,5 +88,5 @@ def command(
         data_type=data_type,
         like_opening=opening_from({**options, "use_https": use_https}),
         creating=creating,
-        tell=click.echo,
+        tell=echo,
     )

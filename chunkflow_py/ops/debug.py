@@ -13,10 +13,9 @@ from bdb import BdbQuit
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from chunkflow_py.interrupts import Interrupted
 from chunkflow_py.stages import operator
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from chunkflow_py.task import Task
@@ -40,7 +39,7 @@ class Debugger:
         Raises:
             Interrupted: the person has left the debugger, so the line ends.
         """
-        click.echo(describe(task), err=True)
+        echo(describe(task), err=True)
         try:
             breakpoint()
         except BdbQuit:

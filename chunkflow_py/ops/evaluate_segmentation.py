@@ -26,6 +26,7 @@ from chunkflow_py.errors import OptionError, check_extra, needs_extra
 from chunkflow_py.params import BBOX, input_option, is_dry_run, output_option
 from chunkflow_py.scoring_options import scoring_options
 from chunkflow_py.stages import operator
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
@@ -119,4 +120,4 @@ def command(
     names = (segmentation_name, groundtruth_name, output)
     if is_dry_run():
         path = table_path = None
-    return Evaluator(*names, evaluate_segmentation, options, click.echo, path, table_path)
+    return Evaluator(*names, evaluate_segmentation, options, echo, path, table_path)

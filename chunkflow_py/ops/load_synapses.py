@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SECTION = "objects"
 
 # A hyphen behind a digit is no sign: v1-0-64_0-64_0-64 begins at 0.
-_BOX_IN_NAME = re.compile(r"(?:t\d+_)?(?:(?<!\d)-)?\d+--?\d+(?:_-?\d+--?\d+){2}")
+_BOX_IN_NAME = re.compile(r"(?:t[0-9]+_)?(?:(?<![0-9])-)?[0-9]+--?[0-9]+(?:_-?[0-9]+--?[0-9]+){2}")
 
 
 @dataclass

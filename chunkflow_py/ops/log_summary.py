@@ -18,6 +18,7 @@ import click
 from chunkflow_py.params import is_dry_run, zyx_option
 from chunkflow_py.stages import source
 from chunkflow_py.task import Task
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +65,7 @@ class LogSummary:
         from chunkflow_py.view import run_log
 
         found = log_summary(self.log_dir, self.output_size)
-        click.echo(run_log.table(found))
+        echo(run_log.table(found))
         if self.plot is not None:
             TaskFiles(self.plot, ".png", ("",), "--plot").write(None, run_log.plot(found))
         yield Task()

@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
 from chunkflow_py.params import input_option
 from chunkflow_py.stages import operator
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
@@ -43,7 +42,7 @@ class MaxIdPrinter:
     def __call__(self, task: Task) -> Task:
         """Print it."""
         where = "" if task.region is None else f" of {task}"
-        click.echo(f"maximum object ID{where}: {max_id(task.chunk(self.input_name))}")
+        echo(f"maximum object ID{where}: {max_id(task.chunk(self.input_name))}")
         return task
 
 

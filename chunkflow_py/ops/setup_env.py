@@ -21,6 +21,7 @@ import click
 from chunkflow_py.params import floats_option, is_dry_run, zyx_option
 from chunkflow_py.saving_options import announced
 from chunkflow_py.stages import source
+from chunkflow_py.terminal import echo
 from chunkflow_py.volume_options import opening_from, requester_pays_option
 
 if TYPE_CHECKING:
@@ -88,6 +89,6 @@ def command(
         opening=opening,
         announced=announced(),
         dry_run=is_dry_run(),
-        tell=click.echo,
+        tell=echo,
         **options,
     )

@@ -12,10 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from chunkflow_py.params import input_option, output_option
 from chunkflow_py.stages import operator
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
@@ -76,14 +75,14 @@ class StatisticsPrinter:
 
         chunk = task.chunk(self.input_name)
         found = task[self.output_name] = statistics(chunk)
-        click.echo(f"{self.input_name} in {chunk.bbox}")
+        echo(f"{self.input_name} in {chunk.bbox}")
         if "channels" in found:
-            click.echo(table(found["channels"]))
+            echo(table(found["channels"]))
         else:
             span = (
                 f" with labels {found['min_id']} to {found['max_id']}" if found["objects"] else ""
             )
-            click.echo(f"{found['objects']} objects{span}, {found['background']} voxels are 0")
+            echo(f"{found['objects']} objects{span}, {found['background']} voxels are 0")
         return task
 
 

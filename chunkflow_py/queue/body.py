@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from chunkflow_py import strict_json
 from chunkflow_py.errors import GeometryError, QueueError
 from chunkflow_py.geometry import Region
 
@@ -65,8 +66,8 @@ def parse_body(text: str) -> Body:
     said: dict[str, Any] = {"bbox": text}
     if text.lstrip().startswith("{"):
         try:
-            said = json.loads(text, object_pairs_hook=_said_once)
-        except (ValueError, RecursionError) as error:
+            said = strict_json.loads(text)
+        except ValueError as error:
             msg = f"message {shown} is no JSON ({error}); send a box string"
             raise BodyError(msg) from error
     if unknown := set(said) - _KEYS:
@@ -93,14 +94,6 @@ def run_of(text: str) -> str | None:
         return parse_body(text).run
     except BodyError:
         return None
-
-
-def _said_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    said = dict(pairs)
-    if len(said) < len(pairs):
-        msg = "it says something twice"
-        raise ValueError(msg)
-    return said
 
 
 def _region(box: str, shown: str) -> Region:

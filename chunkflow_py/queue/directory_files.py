@@ -14,9 +14,11 @@ from chunkflow_py.store.local import TEMPORARY_PREFIX, of_each_file, sync
 
 FREE = "-"
 PACK_NAME = re.compile(r"[0-9a-f]{16}")
-NEW = re.compile(rf"({PACK_NAME.pattern})~(\d{{1,9}})")
-OPENING = re.compile(rf"{NEW.pattern}~(\d{{1,16}})~[0-9a-f]{{16}}")
-_MESSAGE = re.compile(r"(\d{1,9})~(\d{1,9})~(\d{1,16})~([0-9a-f]{16}|-)(?:~(\d{1,16}))?")
+NEW = re.compile(rf"({PACK_NAME.pattern})~([0-9]{{1,9}})")
+OPENING = re.compile(rf"{NEW.pattern}~([0-9]{{1,16}})~[0-9a-f]{{16}}")
+_MESSAGE = re.compile(
+    r"([0-9]{1,9})~([0-9]{1,9})~([0-9]{1,16})~([0-9a-f]{16}|-)(?:~([0-9]{1,16}))?"
+)
 HANDLE = re.compile(rf"({PACK_NAME.pattern})/({_MESSAGE.pattern})")
 
 SLACK_MS = 60_000  # by which machines may disagree about the file server's time

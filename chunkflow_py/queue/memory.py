@@ -11,6 +11,7 @@ from threading import Condition
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import QueueError
+from chunkflow_py.plain_text import is_digits
 from chunkflow_py.queue.protocol import Counts, DeadLetter, Message
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class MemoryQueue:
     def _mine(self, message: Message) -> tuple[int, _Taken] | None:
         """Return the message that a handle names, unless it is not leased by it any more."""
         number, _, receives = message.handle.partition(":")
-        if not (number.isdecimal() and receives.isdecimal()):
+        if not (is_digits(number) and is_digits(receives)):
             return None
         taken = self._state.taken.get(int(number))
         if taken is None or not taken.is_leased or taken.receives != int(receives):

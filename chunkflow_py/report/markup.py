@@ -26,9 +26,7 @@ def escaped(value: object) -> Html:
     """Return *value* as HTML: as it is if it is HTML, else escaped and without secrets."""
     if isinstance(value, Html):
         return value
-    # A character that HTML does not allow would make the page invalid.
-    text = re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f]", "�", public(str(value)))
-    return Html(html.escape(text))
+    return Html(html.escape(public(str(value))))
 
 
 def tag(name: str, *content: object, **attributes: object) -> Html:

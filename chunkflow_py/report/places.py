@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.protocol import Volume
 
 # What the spec says of a level: an address, and of a file also its dataset.
-_LEVEL = re.compile(r"(?P<address>.+) at mip (?P<mip>\d+)")
+_LEVEL = re.compile(r"(?P<address>.+) at mip (?P<mip>[0-9]+)")
 _FACTOR_OF = "downsample"  # the operator whose output has larger voxels than its input
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 
+from chunkflow_py.plain_text import is_digits
+
 _ANSWER_S = 20
 
 
@@ -19,4 +21,4 @@ def gpu_numbers() -> tuple[str, ...]:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return ()
-    return tuple(line.strip() for line in listed.splitlines() if line.strip().isdecimal())
+    return tuple(line.strip() for line in listed.splitlines() if is_digits(line.strip()))

@@ -31,7 +31,7 @@ from chunkflow_py.run.coverage import Coverage
 from chunkflow_py.run.ledger import Ledger, LedgerCounts
 from chunkflow_py.run.spec import Spec, differences, sha256_of
 from chunkflow_py.store import open_store
-from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.address import public, without_secrets
 from chunkflow_py.store.local import replacing
 from chunkflow_py.task_plan import plan_from_json
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from chunkflow_py.task_plan import Plan
 
 SPEC = "spec.json"
-_DIGEST = re.compile(r"(.+?)/*#sha256=([0-9a-f]{8,64})")
+_DIGEST = re.compile(r"(.+?)/*#sha256=([0-9a-f]{64})")
 
 
 class ProfileError(OptionError):
@@ -56,7 +56,7 @@ class RunHome:
 
     Attributes:
         url: of the run, without a digest.
-        digest: that the spec must have, or its beginning; nothing: it is not pinned.
+        digest: SHA-256 that the spec must have, all 64 digits; nothing: it is not pinned.
     """
 
     url: str
@@ -83,7 +83,10 @@ class RunHome:
             return cls(text.rstrip("/"))
         match = _DIGEST.fullmatch(text)
         if match is None:
-            msg = f"run {text} must end in #sha256= and 64 digits, as submit prints it"
+            msg = (
+                f"run {public(text)} must end in #sha256= and 64 digits (0-9, a-f), as submit "
+                "prints it"
+            )
             raise OptionError(msg)
         return cls(match[1], match[2])
 
@@ -102,7 +105,7 @@ class RunHome:
                 msg = f"there is no run at {self.url}; chunkflow submit makes one, or mend the URL"
                 raise OptionError(msg)
             found = sha256_of(content)
-            if not found.startswith(self.digest) and not removed("pinned-spec"):
+            if self.digest not in ("", found) and not removed("pinned-spec"):
                 msg = (
                     f"the spec of {self.url} has the SHA-256 {found}, not {self.digest}: it is not "
                     "what was submitted; take the address that submit printed, or find out who "

@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass, replace
 
 from chunkflow_py.errors import OptionError
+from chunkflow_py.plain_text import is_digits
 
 _SQUEUE_S = 20
 SHARE_S = 0.02  # of the time, kept for leaving in order
@@ -27,7 +28,7 @@ def walltime_of_job() -> float:
         OptionError: there is no such job, or it has no limit; says what to write instead.
     """
     end = os.environ.get("SLURM_JOB_END_TIME", "")
-    if end.isdecimal():
+    if is_digits(end):
         return max(0.0, int(end) - time.time())
     job = os.environ.get("SLURM_JOB_ID", "")
     if not job:
@@ -55,7 +56,7 @@ def parse_time_left(text: str) -> float:
     """
     days, dash, clock = text.rpartition("-")
     fields = clock.split(":")
-    if not all(each.isdecimal() for each in [days if dash else "0", *fields]) or len(fields) > 3:
+    if not all(is_digits(each) for each in [days if dash else "0", *fields]) or len(fields) > 3:
         msg = f"Slurm gives this job {text or 'no time'}, which is no limit; leave out --walltime"
         raise OptionError(msg)
     seconds = 0

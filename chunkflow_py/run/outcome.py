@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from chunkflow_py.errors import OperatorError, TransientError, VolumeRefusedError, text_of
+from chunkflow_py.plain_text import tail
 from chunkflow_py.store.address import public
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Fault:
     breaks_process: bool = False
 
     def __post_init__(self) -> None:
-        """Leave passwords and signatures of addresses out: what is said here is recorded."""
+        """Make both safe to record and to show: an operator may have raised anything."""
         object.__setattr__(self, "reason", public(self.reason))
         object.__setattr__(self, "traceback", public(self.traceback))
 
@@ -100,7 +101,7 @@ def _traceback_of(error: BaseException) -> str:
     except BaseException as problem:  # noqa: BLE001  (it calls methods of anybody's classes)
         text = "".join(traceback.format_tb(error.__traceback__))
         text += f"the exception cannot be shown ({type(problem).__name__})\n"
-    return text[-LONGEST_TRACEBACK:].encode(errors="backslashreplace").decode()
+    return tail(text, LONGEST_TRACEBACK)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -139,4 +140,4 @@ def _is_transient(error: BaseException) -> bool:
 
 def reason_of(skip: Skip) -> str:
     """Return why a task was skipped."""
-    return text_of(skip) or "no reason given"
+    return public(text_of(skip)) or "no reason given"

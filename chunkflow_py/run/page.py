@@ -30,6 +30,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from chunkflow_py.errors import VolumeError
+from chunkflow_py.plain_text import is_digits
 from chunkflow_py.run.record import (
     Attempt,
     DamagedRecordError,
@@ -311,7 +312,7 @@ class Page:
             kind, _, said = text.partition(" ")
             return kind, self.header.generation(number_of(said) - self.first), said
         kind, generation, said = (*text.split(" ", 2), "", "")[:3]
-        return kind, int(generation) if generation.isdecimal() else -1, said
+        return kind, int(generation) if is_digits(generation) else -1, said
 
     def records(self, numbers: Collection[int] | None = None) -> Iterator[Record]:
         """Yield how the tasks ended, or those of some *numbers*, each once."""

@@ -14,6 +14,8 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from chunkflow_py.errors import VolumeError
+from chunkflow_py.plain_text import bounded
+from chunkflow_py.store.address import public, public_line
 from chunkflow_py.store.protocol import Stored
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ _SEAL_DIGITS = 8
 # resource: this machine's, such as a full disk; worker-lost: all processes of the worker died, or
 # its machine, so that nobody knows whose fault it was.
 FailureKind = Literal["permanent", "transient", "resource", "worker-lost"]
+# Characters of a text that are kept; only a stranger writes more.
+_LONGEST = {"profile": 4000, "reason": 4000, "traceback": 20_000}
+_LONGEST_NAME = 300
 
 
 def sealed(text: str) -> str:
@@ -85,6 +90,12 @@ class Record:
     reason: str | None = None
     finished: float = field(default_factory=time.time)
     missing_blocks: int = 0
+
+    def __post_init__(self) -> None:
+        """Make all text safe to show, whoever wrote it; what is stored is named as it is."""
+        _clean(self, "box", "spec", "attempt", "worker", "profile", "reason")
+        seconds = {public_line(name, _LONGEST_NAME): s for name, s in self.seconds.items()}
+        object.__setattr__(self, "seconds", seconds)
 
     @property
     def stored_bytes(self) -> int:
@@ -145,6 +156,12 @@ class Failure:
     when: float = field(default_factory=time.time)
     seconds: float | None = None
 
+    def __post_init__(self) -> None:
+        """Make all text safe to show, whoever wrote it."""
+        _clean(self, "box", "attempt", "worker", "reason")
+        text = public(bounded(self.traceback, _LONGEST["traceback"]))
+        object.__setattr__(self, "traceback", text)
+
     def to_json(self) -> str:
         """Return it as one line of JSON, which begins with the number."""
         said = asdict(self)
@@ -185,6 +202,10 @@ class Attempt:
     attempt: str
     profile: str
     record: Record | None = None
+
+    def __post_init__(self) -> None:
+        """Make all text safe to show, whoever wrote it."""
+        _clean(self, "attempt", "profile")
 
     def to_json(self) -> str:
         """Return it as it begins: one line of JSON, which begins with the number."""
@@ -248,6 +269,16 @@ def _stored(url: Any, size: Any, checksum: Any) -> Stored:
         msg = "what was written is no address, length and checksum"
         raise TypeError(msg)
     return Stored(url, size, checksum)
+
+
+def _clean(said: Record | Failure | Attempt, *names: str) -> None:
+    """Make texts single lines that are safe to show."""
+    for name in names:
+        text = getattr(said, name)
+        if text is not None:
+            clean = public_line(text, _LONGEST.get(name, _LONGEST_NAME))
+            if clean is not text:
+                object.__setattr__(said, name, clean)
 
 
 def number_of(text: str) -> int:

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from chunkflow_py import strict_json
 from chunkflow_py.errors import OptionError
 from chunkflow_py.outputs import Output
 
@@ -220,19 +221,30 @@ class Spec:
         """Return the spec that *content* holds.
 
         Raises:
-            OptionError: it is no spec, or one of another format.
+            OptionError: it is no spec, one of another format, or not as `content` is written.
         """
         try:
-            said = json.loads(content)
+            said = strict_json.loads(content)
             found = said["format"]
             if found in (FORMAT, OLDER):
                 stages = tuple(_stage(each, found) for each in said.pop("stages"))
-                return cls(stages=stages, **said)
+                return cls(stages=stages, **said)._checked(content)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             msg = f"this is no spec of a run ({type(error).__name__}: {error})"
             raise OptionError(msg) from error
         msg = f"the run has the format {found!r}, and this version reads {FORMAT!r}; update it"
         raise OptionError(msg)
+
+    def _checked(self, content: bytes) -> Spec:
+        """Return the spec if *content* is how it is written, byte for byte.
+
+        Spaces and the like, which change no meaning, would help to find another spec whose digest
+        begins with the same digits.
+        """
+        if self.content != content:
+            msg = "it is not canonical JSON, as submit writes it"
+            raise ValueError(msg)
+        return self
 
 
 def options_of(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -89,21 +89,13 @@ class FailedTask:
         if self.reason is None:
             yield f"  to be tried again {self.stage} {self.box}"
         else:
-            yield f"  failed {self.stage} {self.box}: {_harmless(self.reason)}"
+            yield f"  failed {self.stage} {self.box}: {self.reason}"
         for number, each in enumerate(self.attempts, 1):
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.when))
             who = f"attempt {number} of {len(self.attempts)}, {each.kind}, {each.worker}, {when}"
             who += _taken(each.seconds)
-            yield f"    {who}: {_harmless(each.reason)}"
-            yield from (f"      {_harmless(line)}" for line in each.traceback.splitlines())
-
-
-def _harmless(text: str) -> str:
-    """Return a text that a task has made without what would steer a terminal."""
-    return "".join(
-        each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}"
-        for each in text
-    )
+            yield f"    {who}: {each.reason}"
+            yield from (f"      {line}" for line in each.traceback.splitlines())
 
 
 @dataclass(frozen=True)

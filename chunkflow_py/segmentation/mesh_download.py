@@ -13,6 +13,7 @@ import numpy as np
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError, needs_extra
 from chunkflow_py.outputs import Output
+from chunkflow_py.plain_text import is_digits
 from chunkflow_py.segmentation.mesh import labels_of
 from chunkflow_py.segmentation.mesh_format import Mesh, welded
 from chunkflow_py.segmentation.mesh_manifest import LEGACY, legacy_folder, read_mesh
@@ -143,7 +144,7 @@ def ids_in(text: str) -> list[int]:
     """
     path = Path(text).expanduser()
     words = (path.read_text("utf-8") if path.is_file() else text).replace(",", " ").split()
-    if not words or not all(word.isdecimal() for word in words):
+    if not words or not all(is_digits(word) for word in words):
         msg = (
             f"{text!r} holds no ids such as 34,25,38, is no file of such, and no operator before "
             "has made a chunk of this name; check --input"

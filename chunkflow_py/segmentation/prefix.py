@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import OptionError, VolumeNotFoundError
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.plain_text import is_digits
 from chunkflow_py.task_plan import GridPlan
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def by_object(names: Iterable[str], parts: int) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for name in names:
         words = name.split(":")
-        if len(words) == parts and words[0].isdecimal() and words[-1]:
+        if len(words) == parts and is_digits(words[0]) and words[-1]:
             found.setdefault(int(words[0]), []).append(name)
     return dict(sorted(found.items()))
 

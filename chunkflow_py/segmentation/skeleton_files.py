@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.outputs import Output
+from chunkflow_py.plain_text import is_digits
 from chunkflow_py.segmentation.object_folder import ObjectFolder, folder_of, named_after
 from chunkflow_py.skeleton import ATTRIBUTES, Skeleton
 
@@ -64,7 +65,7 @@ def _from_swc(folder: ObjectFolder, names: Sequence[str]) -> dict[int, Skeleton]
         if data is None:
             msg = f"{what} does not exist; check --path"
             raise VolumeNotFoundError(msg)
-        numbers = re.findall(r"\d+", name)
+        numbers = re.findall(r"[0-9]+", name)
         label = int(numbers[-1]) if numbers else 1
         if label in found:
             msg = f"{what} is a second file of object {label}; name each by the id of its object"
@@ -80,7 +81,7 @@ def _from_precomputed(folder: ObjectFolder, info: Mapping[str, Any]) -> dict[int
         raise VolumeError(msg)
     transform = [float(value) for value in info.get("transform", INFO["transform"])]
     attributes = info.get("vertex_attributes", ())
-    labels = sorted(int(name) for name in folder.names() if name.isdecimal())
+    labels = sorted(int(name) for name in folder.names() if is_digits(name))
     contents = zip(labels, folder.get_all(map(str, labels)), strict=True)
     return {
         label: _transformed(

@@ -7,15 +7,17 @@ catch as an error, or by words about their own insides.
 from __future__ import annotations
 
 import re
+from typing import Any
 from urllib.parse import urlsplit
 
 from chunkflow_py.errors import VolumeError
+from chunkflow_py.plain_text import bounded, plain
 from chunkflow_py.store.keys import CONTROL
 
 # A name and a password before the host, also a password with a slash that should have been %2F:
 # what then stands where the port should be is no number.
 _LOGIN = re.compile(
-    r"(?<![\w+])((?:https?|s3|gs)://)(?:[^/?#]*|[^/?#:\[]+:(?!\d*(?:[/?#]|$)).*)@", re.DOTALL
+    r"(?<![\w+])((?:https?|s3|gs)://)(?:[^/?#]*|[^/?#:\[]+:(?![0-9]*(?:[/?#]|$)).*)@", re.DOTALL
 )
 # What follows ? or #, such as a signature, up to Neuroglancer's | before the format.
 _QUERY = re.compile(r"(?<![\w+])(https?://[^?#|]*)[?#][^|]*", re.DOTALL)
@@ -33,11 +35,31 @@ def without_secrets(url: str) -> str:
 
 
 def public(text: str) -> str:
-    """Return *text* without passwords and signatures of the addresses in it."""
+    """Return *text* safe to show: without secrets of the addresses in it, see also `plain`."""
+    text = plain(text)  # first: what it replaces could stand inside of an address
     if "://" not in text:
         return text
     # Word by word: a pattern with :// inside would look for it from each letter of a long word.
     return re.sub(r"\S+", lambda word: without_secrets(word[0]), text)
+
+
+def public_line(text: str, most: int) -> str:
+    """Return *text* like `public`, as one line of at most *most* characters and an ellipsis."""
+    if len(text) <= most and text.isprintable() and "://" not in text:
+        return text  # as almost every one
+    return public(bounded(text, most).replace("\n", " ").replace("\t", " "))
+
+
+def public_json(value: Any) -> Any:
+    """Return a value of JSON in which all text is `public`, names too."""
+    match value:
+        case str():
+            return public(value)
+        case dict():
+            return {public(str(key)): public_json(each) for key, each in value.items()}
+        case list() | tuple():
+            return [public_json(each) for each in value]
+    return value
 
 
 def check_host(url: str, what: str = "") -> str:

@@ -50,7 +50,7 @@ _MARKS_KEPT = 64
 _NO_MARKS: tuple[str, ...] = ()
 _NEW: Any = "create"
 _TRANSIENT_CODES = ("RequestTimeout", "SlowDown", "InternalError", "ConditionalRequestConflict")
-_STATUS = re.compile(r"Server returned non-2xx status code: (\d{3}) ?([^:\n]*)")
+_STATUS = re.compile(r"Server returned non-2xx status code: ([0-9]{3}) ?([^:\n]*)")
 # Status 200, and yet no answer: S3 may begin one before it is done, and end it by an error; and
 # what stands between may send a page of its own.
 _NOT_PARTIAL = "Received non-partial response"

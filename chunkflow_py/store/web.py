@@ -4,18 +4,26 @@ obstore's client refuses answers that do not tell their length, as servers send 
 way, Google's among them; so this one is built on what boto3 has installed already. A
 ``Content-Encoding: gzip`` is undone, as browsers do: whether an object is stored in that way, or
 was packed for the journey, cannot be told.
+
+A server is not trusted: an answer has a bound of bytes, before and after it is unpacked, and of
+seconds, headers included; and a redirect may not lead to where only this client can reach, see
+`chunkflow_py.store.reach`. The address that counts is the one of the connection, not of the name.
 """
 
 from __future__ import annotations
 
-import gzip
+import io
+import time
 import zlib
 from base64 import b64encode
+from contextlib import suppress
+from http.client import HTTPResponse
 from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import (
     ConnectTimeoutError,
     HTTPError,
@@ -26,16 +34,25 @@ from urllib3.exceptions import (
 )
 
 from chunkflow_py.errors import VolumeError, VolumeRefusedError, VolumeUnreachableError
-from chunkflow_py.store.address import check_host
+from chunkflow_py.plain_text import is_digits
+from chunkflow_py.store.address import check_host, public_line
 from chunkflow_py.store.keys import check_key
+from chunkflow_py.store.reach import is_loopback, may_send_on, reach_of
 from chunkflow_py.store.retry import TRANSIENT_STATUS, CallFailedError, Failure, retried
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import socket
+    from collections.abc import Callable, Iterable, Iterator
 
+    from chunkflow_py.store.reach import Reach
     from chunkflow_py.store.retry import Manners
 
 CONNECTIONS = 32
+LARGEST_BYTES = 1 << 31  # of an answer, where the caller names no bound
+REDIRECTS = 5  # that are followed, one after the other
+_SENT_ON = (301, 302, 303, 307, 308)
+_PIECE_BYTES = 1 << 20
+_DRAINED_BYTES = 1 << 16  # of an answer that nobody reads, so that its connection can stay
 _ABSENT = (404, 410)
 _AFTER_THE_END = 416
 
@@ -45,6 +62,7 @@ class WebStore:
 
     is_local = False
     connections = CONNECTIONS
+    reach = staticmethod(reach_of)
 
     def __init__(self, scheme: str, path: str, manners: Manners) -> None:
         """Take an address apart; nothing is sent yet.
@@ -68,35 +86,115 @@ class WebStore:
             "maxsize": CONNECTIONS,
             "block": True,
             "timeout": urllib3.Timeout(connect=manners.connect_s, read=manners.stall_s),
-            # Redirects are followed; what fails is tried again here, not there.
-            "retries": urllib3.Retry(connect=0, read=0, status=0, other=0, redirect=5),
+            # Redirects are followed and failures retried here, not there.
+            "retries": urllib3.Retry(connect=0, read=0, status=0, other=0, redirect=0),
         }
+        self._origin: Reach | None = None  # of the server, once it has been connected to
         proxy = None if proxy_bypass(host) else getproxies().get(scheme)
         if proxy:
             check_host(proxy, f"{scheme}_proxy")
-            self._pool: urllib3.PoolManager = urllib3.ProxyManager(proxy, **options)
-        else:
-            self._pool = urllib3.PoolManager(**options)
 
-    def _ask(self, method: str, key: str, headers: dict[str, str]) -> tuple[int, Any, bytes]:
-        """Return status, headers and body of an answer that is no error; 404 and 416 are none."""
+        def pool(check: Callable[[Reach], None]) -> urllib3.PoolManager:
+            def connected(connection: socket.socket) -> None:
+                if not proxy:  # which alone knows the address otherwise
+                    check(self.reach(connection.getpeername()[0]))
+
+            made = (
+                urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+            )
+            made.pool_classes_by_scheme = _pools(manners, connected)
+            return made
+
+        self._pool = pool(self._set_origin)
+        self._pool_sent_on = pool(self._check_sent_on)
+
+    def _set_origin(self, reach: Reach) -> None:
+        self._origin = reach
+
+    def _check_sent_on(self, reach: Reach) -> None:
+        if not may_send_on(self._origin, reach):
+            msg = f"it redirects to a {reach} address, as only this machine or its network has"
+            raise _UnfitError(msg)
+
+    def _ask(
+        self,
+        method: str,
+        key: str,
+        headers: dict[str, str],
+        most: int | None = None,
+        enough: int | None = None,
+    ) -> tuple[int, Any, bytes]:
+        """Return status, headers and body of an answer that is no error; 404 and 416 are none.
+
+        Args:
+            method: of HTTP.
+            key: of the object.
+            headers: of the request.
+            most: bytes that the body may have, unpacked.
+            enough: bytes after which the body of an answer 200 is not read on.
+        """
         address = f"{self.url}/{quote(check_key(key, self.url))}"
 
         def call() -> tuple[int, Any, bytes]:
-            answer = self._pool.request(
-                method, address, headers=self._headers | headers, decode_content=False
-            )
-            body = answer.data
-            if answer.status >= 300 and answer.status not in (*_ABSENT, _AFTER_THE_END):
-                raise _RefusedError(answer.status, answer.reason)
-            if answer.headers.get("Content-Encoding") == "gzip" and answer.status == 200:
-                body = gzip.decompress(body)
+            answer = self._answer(method, address, self._headers | headers)
+            try:
+                body = _read(answer, method, most or LARGEST_BYTES, enough)
+            except BaseException:
+                answer.close()
+                raise
+            finally:
+                answer.release_conn()
             return answer.status, answer.headers, body
 
         try:
             return retried(call, _understand, self._manners, self._root)
         except CallFailedError as failed:
             self._fail(key, failed)
+
+    def _answer(
+        self, method: str, address: str, headers: dict[str, str]
+    ) -> urllib3.BaseHTTPResponse:
+        """Return the answer, unread, of the server or of the one to which it redirects."""
+        pool = self._pool
+        for _ in range(REDIRECTS + 1):
+            answer = pool.request(
+                method, address, headers=headers, redirect=False, preload_content=False,
+                decode_content=False,
+            )  # fmt: skip
+            location = answer.headers.get("Location")
+            if answer.status not in _SENT_ON or not location:
+                return answer
+            answer.close()
+            answer.release_conn()
+            following = self._following(address, location)
+            if not _is_same_server(f"{self._root}/", following):
+                pool = self._pool_sent_on
+                headers = {name: headers[name] for name in headers if name != "Authorization"}
+            address = following
+        msg = f"it redirects more than {REDIRECTS} times"
+        raise _UnfitError(msg)
+
+    def _following(self, address: str, location: str) -> str:
+        """Return where a redirect leads, unless that can be refused without a connection."""
+        shown = public_line(location, 200)
+        try:
+            following = urljoin(address, location)
+            urllib3.util.parse_url(following)
+            parts = urlsplit(following)
+            host = parts.hostname if parts.port != 0 else None  # raises for a port beyond 65535
+        except ValueError:
+            host = None
+        if not host or parts.scheme not in ("http", "https"):
+            msg = f"it redirects to {shown!r}, which is no address of a web server"
+            raise _UnfitError(msg)
+        if (urlsplit(address).scheme, parts.scheme) == ("https", "http"):
+            msg = f"it redirects from https to {shown!r}, which nothing protects"
+            raise _UnfitError(msg)
+        if not _is_same_server(f"{self._root}/", following):
+            # A name is resolved by the connection, whose address is checked then.
+            with suppress(ValueError):
+                self._check_sent_on(self.reach("127.0.0.1" if is_loopback(host) else host))
+        return following
 
     def _fail(self, key: str, failed: CallFailedError) -> NoReturn:
         failure = failed.failure
@@ -113,9 +211,9 @@ class WebStore:
         msg = f"cannot read {self.url}/{key}: {failed}; {remedy}"
         raise kind(msg) from None
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, most: int | None = None) -> bytes | None:
         """Return the whole object, or ``None`` if there is none."""
-        status, _, body = self._ask("GET", key, {"Accept-Encoding": "gzip"})
+        status, _, body = self._ask("GET", key, {"Accept-Encoding": "gzip"}, most)
         return None if status in _ABSENT else body
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
@@ -124,12 +222,13 @@ class WebStore:
             return None if self.size(key) is None else b""
         wanted = f"bytes={start}" if start < 0 else f"bytes={start}-{stop - 1}"
         headers = {"Range": wanted, "Accept-Encoding": "identity"}
-        status, _, body = self._ask("GET", key, headers)
+        most, enough = (-start, None) if start < 0 else (stop - start, stop)
+        # A server that knows no ranges sends all, which has to be read to find its end.
+        status, _, body = self._ask("GET", key, headers, most if enough else None, enough)
         if status in _ABSENT:
             return None
         if status == _AFTER_THE_END:
             return b""
-        # A server that knows no ranges sends all.
         return body if status == 206 else body[start : stop if start >= 0 else None]
 
     def size(self, key: str) -> int | None:
@@ -137,8 +236,9 @@ class WebStore:
         status, headers, _ = self._ask("HEAD", key, {"Accept-Encoding": "identity"})
         if status in _ABSENT:
             return None
-        if "Content-Length" in headers and "Content-Encoding" not in headers:
-            return int(headers["Content-Length"])
+        length = headers.get("Content-Length", "")
+        if is_digits(length) and "Content-Encoding" not in headers:
+            return int(length)
         whole = self.get(key)
         return None if whole is None else len(whole)
 
@@ -183,11 +283,141 @@ class _RefusedError(Exception):
         self.status, self.reason = status, reason or ""
 
 
+class _UnfitError(Exception):
+    """The server answers what no server of volumes should."""
+
+
+def _is_same_server(one: str, other: str) -> bool:
+    """Return whether two addresses have one scheme, host and port."""
+    a, b = urlsplit(one), urlsplit(other)
+    port = {"http": 80, "https": 443}
+    return (a.scheme, a.hostname, a.port or port[a.scheme]) == (
+        b.scheme, b.hostname, b.port or port.get(b.scheme)
+    )  # fmt: skip
+
+
+def _read(answer: urllib3.BaseHTTPResponse, method: str, most: int, enough: int | None) -> bytes:
+    """Return the body of an answer that is no error, see `_body`; that of a 404 is nothing."""
+    if answer.status < 300 and method != "HEAD":
+        return _body(answer, most, enough if answer.status == 200 else None)
+    if len(answer.read(_DRAINED_BYTES)) == _DRAINED_BYTES:
+        answer.close()
+    if answer.status >= 300 and answer.status not in (*_ABSENT, _AFTER_THE_END):
+        raise _RefusedError(answer.status, answer.reason)
+    return b""
+
+
+def _body(answer: urllib3.BaseHTTPResponse, most: int, enough: int | None) -> bytes:
+    """Return the body, unpacked; or its beginning, *enough* bytes at least.
+
+    Raises:
+        _UnfitError: it has more than *most* bytes.
+    """
+    pieces: Iterable[bytes] = iter(lambda: answer.read(_PIECE_BYTES), b"")
+    if answer.headers.get("Content-Encoding") == "gzip" and answer.status == 200:
+        pieces = _unpacked(pieces)
+    elif enough is None and (answer.length_remaining or 0) > most:
+        msg = f"the answer has {answer.length_remaining} bytes, and may have {most}"
+        raise _UnfitError(msg)
+    kept, size = [], 0
+    for piece in pieces:
+        kept.append(piece)
+        size += len(piece)
+        if enough is not None and size >= enough:
+            answer.close()
+            break
+        if enough is None and size > most:
+            msg = f"the answer has more than {most} bytes"
+            raise _UnfitError(msg)
+    return b"".join(kept)
+
+
+def _unpacked(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield what gzip has packed into *pieces*, in pieces of a bounded size as well."""
+    unpack = None
+    for piece in pieces:
+        rest = piece if unpack else piece.lstrip(b"\0")  # zeros may follow
+        while rest:
+            unpack = unpack or zlib.decompressobj(31)
+            yield unpack.decompress(rest, _PIECE_BYTES)
+            rest = unpack.unconsumed_tail
+            if unpack.eof:
+                rest, unpack = unpack.unused_data.lstrip(b"\0"), None
+    if unpack is not None:
+        raise EOFError
+
+
+class _Until(io.RawIOBase):
+    """Reads from a socket until a moment, after which it raises `TimeoutError`."""
+
+    def __init__(self, raw: Any, connection: Any, stall_s: float, end: float) -> None:
+        self._raw, self._connection = raw, connection
+        self._stall_s, self._end = stall_s, end
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            msg = "the answer takes too long"
+            raise TimeoutError(msg)
+        self._connection.settimeout(min(left, self._stall_s))
+        read: int | None = self._raw.readinto(buffer)
+        return read
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _pools(manners: Manners, connected: Callable[[socket.socket], None]) -> dict[str, Any]:
+    """Return urllib3's pools by scheme, whose answers end in time.
+
+    Args:
+        manners: how long an answer may take.
+        connected: called with each new connection; may raise.
+    """
+
+    class Answer(HTTPResponse):
+        def __init__(self, connection: Any, *args: Any, **options: Any) -> None:
+            super().__init__(connection, *args, **options)
+            end = time.monotonic() + manners.longest_s
+            raw = _Until(self.fp.detach(), connection, manners.stall_s, end)
+            self.fp = io.BufferedReader(raw)
+
+    class Plain(HTTPConnection):
+        response_class = Answer
+
+        def _new_conn(self) -> socket.socket:
+            made = super()._new_conn()
+            try:
+                connected(made)
+            except BaseException:
+                made.close()
+                raise
+            return made
+
+    class Secure(HTTPSConnection):
+        response_class = Answer
+        _new_conn = Plain._new_conn
+
+    class PlainPool(urllib3.HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class SecurePool(urllib3.HTTPSConnectionPool):
+        ConnectionCls = Secure
+
+    return {"http": PlainPool, "https": SecurePool}
+
+
 def _understand(error: Exception) -> Failure:
+    if isinstance(error, _UnfitError):
+        return Failure(str(error))
     if isinstance(error, _RefusedError):
         words = f"{error.status} {error.reason}".strip()
         return Failure(words, error.status, is_transient=error.status in TRANSIENT_STATUS)
-    if isinstance(error, EOFError | zlib.error | gzip.BadGzipFile):
+    if isinstance(error, EOFError | zlib.error):
         return Failure("the answer was cut short", is_transient=True)
     if not isinstance(error, HTTPError):
         raise error

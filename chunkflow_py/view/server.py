@@ -145,7 +145,7 @@ def check_free(bind_address: str, port: int) -> None:
 
 def _mesh_ids(keys: Iterable[str]) -> list[int]:
     """Return the first ids of which a folder holds a manifest (``7:0``) or an index."""
-    found = (re.fullmatch(r"(\d+)(?::0|\.index)", key) for key in keys)
+    found = (re.fullmatch(r"([0-9]+)(?::0|\.index)", key) for key in keys)
     return sorted(int(match[1]) for match in found if match)[:MESHES_AT_MOST]
 
 
@@ -161,7 +161,7 @@ def _objects_handler() -> type:
             self._folder, self._store = folder, open_store(folder.url)
 
         async def get(self, key: str) -> None:
-            wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.request.headers.get("Range", ""))
+            wanted = re.fullmatch(r"bytes=([0-9]+)-([0-9]+)", self.request.headers.get("Range", ""))
             loop = tornado.ioloop.IOLoop.current()
             try:
                 data = await loop.run_in_executor(None, self._read, key, wanted)

@@ -8,7 +8,7 @@ import webbrowser
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import click
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -55,7 +55,7 @@ class Showing:
         """
         self._over.clear()
         self._viewing = True
-        click.echo(f"{task} is shown at {url} until you press Ctrl-C", err=True)
+        echo(f"{task} is shown at {url} until you press Ctrl-C", err=True)
         if open_page:
             webbrowser.open(url)
         while not self._over.wait(0.2):

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.chunk import KINDS
 from chunkflow_py.errors import ChunkflowError, VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import AXES, Zyx
+from chunkflow_py.plain_text import is_digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -118,7 +119,7 @@ def level_paths(image: Mapping[str, Any]) -> dict[int, str]:
     its first dataset at path ``2``; else in the order in which they are listed.
     """
     paths = [str(dataset["path"]) for dataset in image["datasets"]]
-    if all(path.isdecimal() for path in paths):
+    if all(is_digits(path) for path in paths):
         return {int(path): path for path in paths}
     return dict(enumerate(paths))
 

@@ -96,7 +96,7 @@ def _sections(path: Path, digit_num: int) -> tuple[dict[int, Path], bool]:
             for p in folder.iterdir()
             if p.name.startswith(prefix) and p.suffix.lower() == ".png" and p.name[0] != "."
         ]
-    numbers = [re.fullmatch(r"-?\d+", p.stem[len(prefix) :]) for p in files]
+    numbers = [re.fullmatch(r"-?[0-9]+", p.stem[len(prefix) :]) for p in files]
     if not all(numbers):
         return dict(enumerate(sorted(files, key=natural_order))), False
     # The name with the right number of digits comes last and wins.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chunkflow_py.errors import ChunkError, VolumeNotFoundError
+from chunkflow_py.plain_text import is_digits
 from chunkflow_py.volume.single_file import FileArray
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ logger = logging.getLogger(__name__)
 
 def natural_order(path: Path) -> list[tuple[int, int | str]]:
     """Return a sort key by which ``s2.png`` comes before ``s10.png``."""
-    parts = re.split(r"(\d+)", path.name)
-    return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts]
+    parts = re.split(r"([0-9]+)", path.name)
+    return [(0, int(part)) if is_digits(part) else (1, part) for part in parts]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from chunkflow_py.errors import ChunkflowError, VolumeError, needs_extra
+from chunkflow_py.plain_text import is_digits
 from chunkflow_py.volume import ZARR_ENCODINGS
 
 with needs_extra("zarr", "a zarr volume"):
@@ -294,7 +295,7 @@ def _merged_images(old: Any, new: Any, key: str, url: str) -> list[Any]:
         if is_ != steps:
             _refuse(url, f"scale and translation at mip {path}", key, is_, steps)
     datasets = list(there.values())
-    if all(path.isdecimal() for path in there):
+    if all(is_digits(path) for path in there):
         datasets.sort(key=lambda dataset: int(dataset["path"]))
     return [{**image, "datasets": datasets}, *more]
 

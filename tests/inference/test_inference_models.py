@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from itertools import pairwise
 
 import pytest
@@ -11,8 +12,9 @@ from chunkflow_py.errors import ModelError, OptionError
 from chunkflow_py.geometry import Zyx
 from chunkflow_py.inference import models
 from chunkflow_py.inference.backends import create_backend
+from chunkflow_py.inference.backends.weights import read_weights
 from chunkflow_py.inference.models import RSUNet
-from chunkflow_py.inference.models.rsunet import inferred
+from chunkflow_py.inference.models.rsunet import _check_size, inferred
 
 SIZES = {
     "input_patch_size": Zyx(4, 32, 32),
@@ -142,6 +144,27 @@ def test_config_beside_the_weights_wins(tmp_path):
     assert float(backend(torch.rand(1, 1, 4, 32, 32)).min()) < 0
 
 
+@pytest.mark.parametrize(
+    "config",
+    [{"widths": [10**6] * 5}, {"widths": [4000] * 16}, {"widths": [28] * 10**4}, {"widths": []},
+     {"widths": "28"}, {"widths": torch.tensor([28, 36])}, {"widths": [True]}, {"widths": [2.5]},
+     {"in_channels": 1.0}, {"out_channels": True}, {"pooling": (1, 10**9, 2)},
+     {"pooling": (1, 2)}, {"embedding": (63, 63, 63)}, {"embedding": (0, 5, 5)},
+     {"norm": ["batch"]}, {"norm": "x" * 10**6}, {"sigmoid": "no"}, {"sigmoid": None}],
+    ids=lambda config: str(config)[:40],
+)  # fmt: skip
+def test_a_config_of_a_stranger_takes_no_memory(tmp_path, config):
+    """It is refused in one sentence before a network is made, however large that would be."""
+    made = models.create_model("rsunet", 1, 3)
+    torch.save({"state_dict": made.state_dict(), "config": config}, tmp_path / "w.pt")
+    state, config = read_weights(str(tmp_path / "w.pt"))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ModelError, match="check config in the weight file") as caught:
+        models.create_model("rsunet", 1, 3, state=state, config=config)
+    assert len(str(caught.value)) < 1000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
+
+
 def test_wrong_config(tmp_path):
     """A config with an unknown key is refused with what it asked for."""
     made = network(1, 3, (3, 4))
@@ -206,3 +229,18 @@ def test_unknown_names():
     assert models.is_built_in("rsunet-isotropic")
     assert not models.is_built_in("rsunet.py")
     assert not models.is_built_in("folder/rsunet")
+
+
+@pytest.mark.parametrize("widths", [(4,), (3, 4), (28, 36, 48, 64, 80)])
+@pytest.mark.parametrize("norm", ["batch", "instance", "none"])
+def test_as_many_weights_as_the_file_holds(widths, norm):
+    """The count that is compared with the file is that of the convolutions, to the last weight."""
+    made = network(2, 3, widths, norm=norm)
+    convolutions = [m for m in made.modules() if isinstance(m, torch.nn.Conv3d)]
+    count = sum(m.weight.numel() for m in convolutions)
+    settings = {
+        "in_channels": 2, "out_channels": 3, "widths": widths, "embedding": (1, 5, 5),
+    }  # fmt: skip
+    _check_size(settings, {"all": torch.empty(count)})
+    with pytest.raises(ValueError, match=f"{count} weights, and the file holds {count - 1}"):
+        _check_size(settings, {"all": torch.empty(count - 1)})

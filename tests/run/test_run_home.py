@@ -39,10 +39,10 @@ def home(tmp_path):
 
 
 def test_a_run_is_found_by_its_address(home):
-    """The pinned address, whole or cut, opens the run; plan and files come back."""
+    """The pinned address opens the run; plan and files come back."""
     again = RunHome.parse(home.address)
     assert again.spec.content == home.spec.content
-    assert RunHome.parse(f"{home.url}/#sha256={home.spec.digest[:12]}").spec.stages
+    assert RunHome.parse(f"{home.url}/#sha256={home.spec.digest}").spec.stages
     assert [again.plan("infer").region(k) for k in again.plan("infer")] == [
         PLAN.region(k) for k in PLAN
     ]

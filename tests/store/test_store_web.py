@@ -1,16 +1,24 @@
 """Tests of chunkflow_py.store.web."""
 
+import contextlib
 import functools
 import gzip
 import http.server
+import time
+import tracemalloc
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rigs import servers
 from rigs.s3 import SECRET
 
-from chunkflow_py.errors import VolumeError
+from chunkflow_py.errors import VolumeError, VolumeUnreachableError
 from chunkflow_py.store import open_store
+from chunkflow_py.store.reach import may_send_on, reach_of
 from chunkflow_py.store.retry import Manners
+from chunkflow_py.store.web import WebStore, _unpacked
 
 QUICK = Manners(connect_s=1, stall_s=1, budget_s=2, unreachable_s=1)
 
@@ -162,3 +170,206 @@ def test_odd_names(web):
     """Names with spaces and signs are found."""
     (web[1] / "em" / "a b#c?d%20").write_bytes(b"x")
     assert open_store(f"http://{web[0]}/em").get("a b#c?d%20") == b"x"
+
+
+# --- servers that mean harm ----------------------------------------------------------------------
+
+BOMB = gzip.compress(bytes(64 << 20), 9)
+
+
+class Hostile(http.server.BaseHTTPRequestHandler):
+    """Answers by the path: endless, packed, slow, or sending the client on."""
+
+    protocol_version = "HTTP/1.1"
+    to = ""
+    seen = []
+
+    def do_GET(self):
+        self.seen.append((self.path, self.headers.get("Authorization")))
+        with contextlib.suppress(OSError):
+            getattr(self, self.path.strip("/").split("/")[-1])()
+        self.close_connection = True
+
+    do_HEAD = do_GET
+
+    def head(self, status=200, **headers):
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+
+    def info(self):
+        self.head(Content_Length="2")
+        self.wfile.write(b"{}")
+
+    def endless(self):
+        self.head()
+        for _ in range(1000):
+            self.wfile.write(b" " * (1 << 20))
+
+    def announced(self):
+        self.head(Content_Length=str(1 << 40))
+        self.wfile.write(b" " * (1 << 20))
+
+    def bomb(self):
+        self.head(Content_Length=str(len(BOMB)), Content_Encoding="gzip")
+        self.wfile.write(BOMB)
+
+    def range(self):
+        self.head(206)
+        for _ in range(1000):
+            self.wfile.write(b" " * (1 << 20))
+
+    def drip(self):
+        self.head(Content_Length="1000")
+        for _ in range(100):
+            self.wfile.write(b" ")
+            self.wfile.flush()
+            time.sleep(0.1)
+
+    def headers_drip(self):
+        self.send_response(200)
+        self.flush_headers()
+        for number in range(100):
+            self.wfile.write(b"X-%d: y\r\n" % number)
+            self.wfile.flush()
+            time.sleep(0.1)
+
+    def moved(self):
+        self.head(302, Location=self.to, Content_Length="0")
+
+    def length(self):
+        self.head(Content_Length="-7")
+
+    def log_message(self, *arguments):
+        """Say nothing."""
+
+
+@pytest.fixture
+def hostile(serve, monkeypatch):
+    """Address of a server that means harm."""
+    monkeypatch.setattr(Hostile, "seen", [])
+    return serve(Hostile)
+
+
+def quick(address, **changes):
+    """Return the store of a server, with little patience."""
+    scheme, _, path = address.partition("://")
+    manners = replace(QUICK, longest_s=1, budget_s=1) if not changes else replace(QUICK, **changes)
+    return WebStore(scheme, path, manners)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("endless", "more than 1048576 bytes"), ("announced", f"{1 << 40} bytes, and may have"),
+     ("bomb", "more than 1048576 bytes")],
+)  # fmt: skip
+def test_an_answer_ends_at_its_bound(hostile, name, said):
+    """However long it is, packed or not, no more than the bound is read; nothing is retried."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(VolumeError, match=said):
+            quick(hostile).get(name, 1 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(Hostile.seen) == 1
+
+
+def test_a_range_ends_where_it_was_asked_to(hostile):
+    """A server that knows no ranges is read to the end of the range; a longer range is refused."""
+    assert quick(hostile).get_range("endless", 3, 8) == b" " * 5
+    with pytest.raises(VolumeError, match="more than 5 bytes"):
+        quick(hostile).get_range("range", 3, 8)
+
+
+@pytest.mark.parametrize("name", ["drip", "headers_drip"])
+def test_an_answer_ends_in_time(hostile, name):
+    """A byte now and then keeps no worker waiting, neither in the body nor in the headers."""
+    start = time.monotonic()
+    with pytest.raises(VolumeUnreachableError, match="no answer in time"):
+        quick(hostile).get(name)
+    assert time.monotonic() - start < 6
+
+
+def test_a_length_that_cannot_be(hostile):
+    """Is not believed: what the body has counts."""
+    assert quick(hostile).size("length") == 0
+
+
+@pytest.mark.parametrize(
+    ("to", "said"),
+    [("file:///etc/passwd", "no address of a web server"), ("ftp://127.0.0.1/x", "no address of"),
+     ("gopher://127.0.0.1/", "no address of"),
+     ("http://a b/", "no address of"), ("http://[::1", "no address of"),
+     ("http://127.0.0.1:99999/", "no address of"),
+     ("http://169.254.169.254/latest/meta-data/", "redirects to a link-local address"),
+     ("http://[fe80::1]/", "redirects to a link-local address"),
+     ("http://[::ffff:169.254.169.254]/", "redirects to a link-local address"),
+     ("http://10.0.0.1/", "redirects to a private address"),
+     ("http://[fd00:ec2::254]/", "redirects to a private address"),
+     ("/moved", "redirects more than 5 times")],
+)  # fmt: skip
+def test_redirects_that_are_refused(hostile, monkeypatch, to, said):
+    """At once, without a connection and without a retry."""
+    monkeypatch.setattr(Hostile, "to", to)
+    start = time.monotonic()
+    with pytest.raises(VolumeError, match=said):
+        quick(hostile, budget_s=30).get("moved")
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1", "2130706433", "0.0.0.0"])
+def test_a_redirect_into_this_machine_is_refused(hostile, serve, monkeypatch, host):
+    """From a server that is elsewhere, by whatever name: the address of the connection counts."""
+    inside = serve(type("Inside", (Hostile,), {"seen": (seen := [])}))
+    monkeypatch.setattr(Hostile, "to", f"http://{host}:{inside.rpartition(':')[2]}/info")
+    store = quick(hostile)
+    reach = {0: "public"}
+    # The first connection is the one of the server, which is to count as one of the internet.
+    monkeypatch.setattr(store, "reach", lambda address: reach.pop(0, None) or reach_of(address))
+    with pytest.raises(VolumeError, match="redirects to a loopback address"):
+        store.get("moved")
+    assert seen == []
+
+
+def test_a_redirect_within_one_reach_is_followed(hostile, serve, monkeypatch):
+    """Between servers of this machine; the password stays with the first."""
+    seen = []
+    other = serve(type("Other", (Hostile,), {"seen": seen}))
+    monkeypatch.setattr(Hostile, "to", f"{other}/info")
+    assert quick(hostile.replace("://", "://me:secret@")).get("moved") == b"{}"
+    assert Hostile.seen[0][1].startswith("Basic ")
+    assert seen == [("/info", None)]
+
+
+def test_connections_come_back(hostile, monkeypatch):
+    """However an answer ends, its connection is free for the next: there are 32 at most."""
+    monkeypatch.setattr(Hostile, "to", "file:///etc/passwd")
+    store = quick(hostile)
+    for _ in range(12):
+        for name in ("moved", "announced", "none"):
+            with contextlib.suppress(VolumeError):
+                store.get(name, 10)
+    assert store.get("info") == b"{}"
+
+
+@given(st.ip_addresses(v=4))
+def test_reach_of_addresses(address):
+    """An address has one reach in whatever form; none but a global one is public."""
+    forms = [str(address), f"::ffff:{address}", f"64:ff9b::{address}"]
+    found = {reach_of(each) for each in forms}
+    assert len(found) == 1
+    assert (found == {"public"}) == (address.is_global and not address.is_multicast)
+    assert may_send_on("public", *found) == may_send_on(None, *found) == (found == {"public"})
+    assert may_send_on(*found, *found)
+
+
+def test_pieces_of_gzip():
+    """Several members, zeros behind them and small pieces are read as `gzip.decompress` does."""
+    whole = gzip.compress(b"ab" * 3_000_000) + gzip.compress(b"cd") + bytes(20)
+    for size in (7, 1000, 1 << 20):
+        pieces = [whole[start : start + size] for start in range(0, len(whole), size)]
+        assert b"".join(_unpacked(pieces)) == gzip.decompress(whole)
+    with pytest.raises(EOFError):
+        b"".join(_unpacked([whole[:100]]))

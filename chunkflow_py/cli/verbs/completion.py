@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.cli.verbs import verb
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +28,6 @@ def command(shell: str) -> Callable[[], None]:
     def act() -> None:
         from chunkflow_py.cli.completing import script
 
-        click.echo(script(shell), nl=False)
+        echo(script(shell).removesuffix("\n"))
 
     return act

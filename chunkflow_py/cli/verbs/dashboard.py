@@ -15,6 +15,7 @@ import click
 
 from chunkflow_py.cli.verbs import verb
 from chunkflow_py.errors import OptionError
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +80,7 @@ def command(
         watch = RunWatch(RunHome.parse(run), hour, source)
         server = DashboardServer(watch, bind_address, port or 0)
         try:
-            click.echo(f"{public(run)} is shown at {server.url} until you press Ctrl-C")
+            echo(f"{public(run)} is shown at {server.url} until you press Ctrl-C")
             if open:
                 webbrowser.open(server.url)
             while True:

@@ -18,6 +18,7 @@ import click
 
 from chunkflow_py.cli.verbs import verb
 from chunkflow_py.params import NAMES
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +49,7 @@ def command(
             from chunkflow_py.doctor.policy import policy_of
 
             found = policy_of(policy)
-            click.echo(json.dumps(found.to_json(), indent=2) if as_json else found.words())
+            echo(json.dumps(found.to_json(), indent=2) if as_json else found.words())
             return
         _check_names(only or (), stores, queues)
         from chunkflow_py.doctor.examine import Places, examine
@@ -57,13 +58,13 @@ def command(
         for finding in examine(Places(stores, queues, write), only or ()):
             findings.append(finding)
             if not as_json:
-                click.echo(finding)
+                echo(finding)
         problems = sum(each.level == "problem" for each in findings)
         if as_json:
             said = {"findings": [each.to_json() for each in findings], "problems": problems}
-            click.echo(json.dumps(said, indent=2))
+            echo(json.dumps(said, indent=2))
         elif not (stores or queues or only):
-            click.echo("Give --store URL and --queue URL to try those, and the clock.", err=True)
+            echo("Give --store URL and --queue URL to try those, and the clock.", err=True)
         if problems:
             click.get_current_context().exit(1)
 

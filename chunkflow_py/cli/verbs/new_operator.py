@@ -16,6 +16,7 @@ import click
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.verbs import verb
 from chunkflow_py.errors import OptionError
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,6 +118,6 @@ def command(name: str, folder: str) -> Callable[[], None]:
         Path(folder).mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
             path.write_text(text.format(name=name, module=module), encoding="utf-8")
-            click.echo(path)
+            echo(path)
 
     return act

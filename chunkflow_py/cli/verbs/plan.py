@@ -18,6 +18,7 @@ import click
 
 from chunkflow_py.cli.verbs import Verb, line_verb
 from chunkflow_py.cli.verbs.tune import MemoryType
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,10 +79,10 @@ def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None
         if as_json:
             import json
 
-            click.echo(json.dumps(data_of(plan), indent=2))
+            echo(json.dumps(data_of(plan), indent=2))
         else:
             for words in words_of(plan):
-                click.echo(words)
+                echo(words)
         click.get_current_context().exit(0 if plan.fits else 2)
 
     return act

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.cli.verbs import refuse_dry_run, verb
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +31,8 @@ def command(run: str) -> Callable[[], None]:
 
         count, mended = repair_run(home := RunHome.parse(run))
         for address in mended:
-            click.echo(f"restored {address}")
+            echo(f"restored {address}")
         where = home.spec.queue or "whoever runs the same chunkflow run --on dask://… again"
-        click.echo(f"sent {count} {'task' if count == 1 else 'tasks'} again to {where}")
+        echo(f"sent {count} {'task' if count == 1 else 'tasks'} again to {where}")
 
     return act

@@ -17,6 +17,7 @@ import click
 from chunkflow_py.cli.verbs import verb
 from chunkflow_py.errors import OptionError
 from chunkflow_py.params import zyx_option
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +70,7 @@ def command(
         wanted = Wanted(at, faces, failed, verify, hour, prices)
         report = report_of(RunHome.parse(run), wanted)
         write_whole(output, page_of(report).encode())
-        click.echo(output)
+        echo(output)
         click.get_current_context().exit(1 if report.damages else 0)
 
     return act

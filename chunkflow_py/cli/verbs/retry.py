@@ -13,6 +13,7 @@ import click
 
 from chunkflow_py.cli.verbs import refuse_dry_run, verb
 from chunkflow_py.errors import OptionError
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,6 @@ def command(run: str, failed: bool) -> Callable[[], None]:
 
         count = retry_run(home := RunHome.parse(run))
         where = home.spec.queue or "whoever runs the same chunkflow run --on dask://… again"
-        click.echo(f"sent {count} {'task' if count == 1 else 'tasks'} again to {where}")
+        echo(f"sent {count} {'task' if count == 1 else 'tasks'} again to {where}")
 
     return act

@@ -19,6 +19,7 @@ from chunkflow_py.cli.failed import worker_fails_in_order
 from chunkflow_py.cli.verbs import line_verb, refuse_dry_run
 from chunkflow_py.cli.working import working_from, working_options
 from chunkflow_py.errors import OptionError
+from chunkflow_py.plain_text import is_digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +43,7 @@ def command(place: str, run: str | None, **options: Any) -> Callable[[Sequence[P
     """Check the options; all is done when the whole line has been read."""
     refuse_dry_run()
     kind, _, rest = place.partition(":")
-    if kind == "local" and rest.isdecimal() and int(rest):
+    if kind == "local" and is_digits(rest) and int(rest):
         options["processes"] = int(rest)
     elif kind != "dask" or not rest.startswith("//"):
         msg = f"--on {place} is neither local:N nor dask://HOST:PORT; local:4 takes 4 processes"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.cli.verbs import verb
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,9 +77,9 @@ def command(
         if seconds is not None:
             _watch(look, seconds, as_json)
         elif as_json:
-            click.echo(json.dumps(status_of(home, most, attempts=True).to_json()))
+            echo(json.dumps(status_of(home, most, attempts=True).to_json()))
         else:
-            click.echo("\n".join(status_of(home, most, attempts=failures).words()))
+            echo("\n".join(status_of(home, most, attempts=failures).words()))
 
     return act
 
@@ -103,7 +104,7 @@ def _watch(look: Callable[[], RunStatus], seconds: float, as_json: bool) -> None
     before = None
     for status in _looks(look, seconds):
         if (now := _what_counts(status)) != before:
-            click.echo(json.dumps(status.to_json()) if as_json else _line(status))
+            echo(json.dumps(status.to_json()) if as_json else _line(status))
         before = now
 
 
@@ -119,7 +120,7 @@ def _watch_in_place(look: Callable[[], RunStatus], seconds: float) -> None:
             head, *rest = status.words()
             when = f"as of {time.strftime('%H:%M:%S')}, every {seconds:g} s until no task is left"
             rows = [Row(head, "bold"), *map(Row, rest), Row(f"  {when}; Ctrl-C ends it", "dim")]
-    click.echo("\n".join(status.words()))
+    echo("\n".join(status.words()))
 
 
 def _looks(look: Callable[[], RunStatus], seconds: float) -> Iterator[RunStatus]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.cli.verbs import line_verb, refuse_dry_run
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,6 +70,6 @@ def command(
             rehearse=rehearse,
         )
         for words in submission.words():
-            click.echo(words)
+            echo(words)
 
     return act

@@ -14,6 +14,7 @@ import click
 
 from chunkflow_py.cli.verbs import verb
 from chunkflow_py.scoring_options import scoring_options
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +36,8 @@ def command(url: str, as_json: bool, **options: Any) -> Callable[[], None]:
         table, about = read_tables(url)
         scores = score(table, **options).as_dict()
         if as_json:
-            click.echo(json.dumps(about | scores))
+            echo(json.dumps(about | scores))
             return
-        click.echo(score_table(scores, told(about)))
+        echo(score_table(scores, told(about)))
 
     return act

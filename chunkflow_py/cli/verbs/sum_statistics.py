@@ -16,6 +16,7 @@ import click
 
 from chunkflow_py.cli.verbs import verb
 from chunkflow_py.errors import OptionError
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,12 +51,12 @@ def command(
             write_whole(output, (json.dumps(document, indent=2) + "\n").encode())
         if as_json:
             more = {"not_finite": histogram.not_finite, **about}
-            click.echo(json.dumps(document | {"counted": more}))
+            echo(json.dumps(document | {"counted": more}))
             return
-        click.echo(f"{told(about)}; {about['dtype']} voxels")
-        click.echo(table(document["channels"]))
+        echo(f"{told(about)}; {about['dtype']} voxels")
+        echo(table(document["channels"]))
         if histogram.not_finite:
-            click.echo(f"{histogram.not_finite} voxels are NaN or infinite and do not count")
+            echo(f"{histogram.not_finite} voxels are NaN or infinite and do not count")
 
     return act
 

@@ -18,6 +18,7 @@ import click
 
 from chunkflow_py.cli.verbs import verb
 from chunkflow_py.params import zyx_option
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +44,7 @@ class MemoryType(click.ParamType[int]):
         """Return the number of bytes."""
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", value.strip().lower())
+        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?i?)b?", value.strip().lower())
         amount = found and float(found[1]) * (_UNITS | _BINARY_UNITS).get(found[2], 0)
         if not amount:
             self.fail(f"{value!r} is not an amount of memory; write 16GB or 16GiB", param, ctx)
@@ -206,7 +207,7 @@ def _print_json(found: Tuning, line: str | None, volume_size: Zyx | None) -> Non
         "best": row(found.best),
         "line": line,
     }
-    click.echo(json.dumps(result, indent=2))
+    echo(json.dumps(result, indent=2))
 
 
 def _print_table(found: Tuning, line: str | None, volume_size: Zyx | None) -> None:
@@ -228,11 +229,11 @@ def _print_table(found: Tuning, line: str | None, volume_size: Zyx | None) -> No
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        click.echo("  ".join(cells + row[len(widths) :]).rstrip())
-    click.echo()
+        echo("  ".join(cells + row[len(widths) :]).rstrip())
+    echo()
     for note in _notes(found):
-        click.echo(note)
-    click.echo(line or "None is within the memory and the tolerance.")
+        echo(note)
+    echo(line or "None is within the memory and the tolerance.")
 
 
 def _notes(found: Tuning) -> list[str]:

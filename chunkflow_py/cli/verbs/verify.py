@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.cli.verbs import verb
+from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,24 +30,28 @@ def command(run: str, as_json: bool) -> Callable[[], None]:
     def act() -> None:
         from chunkflow_py.run.home import RunHome
         from chunkflow_py.run.repair import damages_of
+        from chunkflow_py.store.address import public, public_json
 
         found = 0
         again: dict[str, None] = {}  # what does something about it, in the order of the findings
         for stage, damage in damages_of(home := RunHome.parse(run)):
             found += 1
             again[f"chunkflow {damage.remedy} {shlex.quote(home.url)}"] = None
-            click.echo(json.dumps(damage.to_json(stage)) if as_json else f"{stage} {damage}")
+            if as_json:
+                echo(json.dumps(public_json(damage.to_json(stage))))
+            else:
+                echo(public(f"{stage} {damage}"))
         if home.spec.is_older:
-            click.echo(
+            echo(
                 f"{home.shown}: metadata, and whether records name all that their tasks stored, "
                 f"are not checked: recorded by an older version ({home.spec.version})",
                 err=as_json,
             )
         elif found:
-            click.echo(f"{found} findings; to do them again: {', '.join(again)}", err=True)
+            echo(f"{found} findings; to do them again: {', '.join(again)}", err=True)
         else:
             tasks = sum(stage.tasks for stage in home.spec.stages)
-            click.echo(
+            echo(
                 f"{home.shown}: verified: all {tasks} tasks are recorded, and all recorded objects "
                 "are present and match their checksums",
                 err=as_json,

@@ -5,7 +5,7 @@ started and killed at any time, on any number of machines. The exit code is 0 if
 complete, 1 if it is complete but for failures, 2 if it is refused, 70 after an unexpected error,
 75 if the worker stopped with work left.
 
-Example: chunkflow work s3://bucket/affinity.run#sha256=d0ad1ec7 --processes 4
+Example: chunkflow work s3://bucket/affinity.run#sha256=64-DIGITS --processes 4
 """
 
 from __future__ import annotations

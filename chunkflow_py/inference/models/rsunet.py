@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -24,6 +25,8 @@ Triple = tuple[int, int, int]
 Norm = Literal["batch", "instance", "none"]
 
 WIDTHS = (28, 36, 48, 64, 80)
+# Bounds of what is read from a weight file.
+WIDEST, DEEPEST, LARGEST_KERNEL = 4096, 16, 63
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "": {"pooling": (1, 2, 2), "embedding": (1, 5, 5)},
@@ -203,6 +206,12 @@ def create(
     if state is not None:
         settings |= inferred(state)
     settings |= config
+    try:
+        _check(settings)
+        if state is not None:
+            _check_size(settings, state)
+    except ValueError as error:
+        raise _unfit(settings, error) from error
     for key, option, asked in (
         ("in_channels", "--num-input-channels", num_input_channels),
         ("out_channels", "--num-output-channels", num_output_channels),
@@ -219,8 +228,58 @@ def create(
         try:
             return RSUNet(**settings).eval()
         except (TypeError, ValueError, RuntimeError) as error:
-            msg = f"no RSUNet can be made of {settings}: {error}; check config in the weight file"
-            raise ModelError(msg) from error
+            raise _unfit(settings, error) from error
+
+
+def _unfit(settings: Mapping[str, Any], error: Exception) -> ModelError:
+    said = str(settings)[:400]
+    msg = f"no RSUNet can be made of {said}: {error}; check config in the weight file"
+    return ModelError(msg)
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    """Refuse what could not be constructor arguments, or only of a network that fits nowhere.
+
+    Raises:
+        ValueError: names the first such argument.
+    """
+    one = settings.get("in_channels"), settings.get("out_channels")
+    widths, norm = settings.get("widths", WIDTHS), settings.get("norm", "batch")
+    pooling, embedding = settings.get("pooling"), settings.get("embedding")
+    arguments: tuple[tuple[str, Any, tuple[int, int], int], ...] = (
+        ("in_channels and out_channels", one, (2, 2), WIDEST),
+        ("widths", widths, (1, DEEPEST), WIDEST),
+        ("pooling", pooling, (3, 3), LARGEST_KERNEL),
+        ("embedding", embedding, (3, 3), LARGEST_KERNEL),
+    )
+    for name, values, (least, longest), most in arguments:
+        is_list = isinstance(values, tuple | list) and least <= len(values) <= longest
+        if not is_list or not all(type(each) is int and 1 <= each <= most for each in values):
+            msg = f"{name} must be {least} to {longest} whole numbers from 1 to {most}"
+            raise ValueError(msg)
+    if norm not in get_args(Norm) or type(settings.get("sigmoid", True)) is not bool:
+        msg = f"norm must be {', '.join(get_args(Norm))}, and sigmoid true or false"
+        raise ValueError(msg)
+
+
+def _check_size(settings: dict[str, Any], state: Mapping[str, torch.Tensor]) -> None:
+    """Compare the number of weights with those of the file, before memory is taken for them.
+
+    Raises:
+        ValueError: the network would have more.
+    """
+    widths = tuple(settings.get("widths", WIDTHS))
+    kernel = prod(settings["embedding"])
+    wanted = kernel * widths[0] * (settings["in_channels"] + widths[0])
+    wanted += sum(
+        27 * b * (a + 2 * b) for a, b in zip((widths[0], *widths[:-1]), widths, strict=True)
+    )
+    wanted += sum(a * (b + 27 * 3 * a) for a, b in pairwise(widths))
+    wanted += widths[0] * settings["out_channels"]
+    there = sum(each.numel() for each in state.values())
+    if wanted > there:
+        msg = f"its convolutions would have {wanted} weights, and the file holds {there}"
+        raise ValueError(msg)
 
 
 def inferred(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
@@ -234,7 +293,7 @@ def inferred(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     levels = sorted(
         (int(match[1]), value.shape[0])
         for key, value in state.items()
-        if (match := re.fullmatch(r"down\.(\d+)\.conv3\.weight", key))
+        if (match := re.fullmatch(r"down\.([0-9]+)\.conv3\.weight", key))
     )
     first, last = state.get("embed_in.conv.weight"), state.get("head.weight")
     if not levels or first is None or last is None or first.ndim != 5:

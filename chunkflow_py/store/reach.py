@@ -1,0 +1,70 @@
+"""From where an address of the internet can be reached, and what may ask for it.
+
+A server that others run may send a client on to an address that only the client reaches: a service
+of its own machine, of its network, or one that hands out its credentials (169.254.169.254).
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Literal
+from urllib.parse import urlsplit
+
+Reach = Literal["public", "private", "link-local", "loopback"]
+
+_NAT64 = ip_network("64:ff9b::/96")
+
+
+def reach_of(address: str) -> Reach:
+    """Return from where a numeric IP address can be reached; ``private`` where that is not known.
+
+    Raises:
+        ValueError: it is no such address.
+    """
+    found = _inner(ip_address(address))
+    if found.is_loopback or found.is_unspecified:  # a call to 0.0.0.0 arrives at 127.0.0.1
+        return "loopback"
+    if found.is_link_local:
+        return "link-local"
+    return "public" if found.is_global and not found.is_multicast else "private"
+
+
+def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """Return the IPv4 address that an IPv6 address stands for, or the address itself."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address.ipv4_mapped or address.sixtofour or address
+
+
+def may_send_on(origin: Reach | None, target: Reach) -> bool:
+    """Return whether a server may send a client on to an address.
+
+    Args:
+        origin: of the server; ``None`` if it is not known.
+        target: of the address.
+    """
+    return target in ("public", origin)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a name or numeric address means this machine by itself."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def asks_loopback(header: str) -> bool:
+    """Return whether a Host header names this machine, so that no other site's page has sent it.
+
+    A page of another site reaches a server of this machine by a name of its own that resolves to
+    127.0.0.1 (DNS rebinding); its requests carry that name.
+    """
+    try:
+        return is_loopback(urlsplit(f"//{header}").hostname or "")
+    except ValueError:
+        return False

@@ -1,0 +1,56 @@
+"""JSON of which there is one reading: what other readers would take differently is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NoReturn
+
+_DIGITS = 32  # of a whole number; SHA-256 and the like are strings
+
+
+def loads(text: str | bytes) -> Any:
+    """Return what *text* holds.
+
+    Raises:
+        ValueError: it is no JSON, says one name twice, holds a number that is not finite or has
+            more than 32 digits, or is nested more deeply than Python reads.
+    """
+    try:
+        return json.loads(
+            text,
+            object_pairs_hook=_once,
+            parse_int=_int,
+            parse_float=_float,
+            parse_constant=_constant,
+        )
+    except RecursionError:
+        msg = "it is nested too deeply"
+        raise ValueError(msg) from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        msg = f"it says {twice[:80]!r} twice"
+        raise ValueError(msg)
+    return found
+
+
+def _int(digits: str) -> int:
+    if len(digits) > _DIGITS:
+        msg = f"it holds a whole number of {len(digits)} digits, and {_DIGITS} are read"
+        raise ValueError(msg)
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    found = float(digits)
+    return found if math.isfinite(found) else _constant(digits)
+
+
+def _constant(name: str) -> NoReturn:
+    msg = f"it holds the number {name[:80]}, which is not finite"
+    raise ValueError(msg)
