@@ -7,9 +7,7 @@ characters that reverse or hide what stands beside them (`Trojan Source
 
 from __future__ import annotations
 
-from unicodedata import category
-
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+REPLACEMENT = "\ufffd"  # by its number: to look up a name imports unicodedata
 
 
 class _Table(dict[int, str]):
@@ -18,6 +16,8 @@ class _Table(dict[int, str]):
     def __missing__(self, code: int) -> str:
         each = chr(code)
         if not (each.isprintable() or each in "\n\t"):
+            from unicodedata import category  # not at every start
+
             each = " " if category(each) == "Zs" else REPLACEMENT
         self[code] = each
         return each

@@ -131,7 +131,7 @@ def clipped(text: str, columns: int) -> str:
     kept: list[str] = []
     width = 0
     for each in text:
-        if category(each).startswith("C") or each in "\N{LINE SEPARATOR}\N{PARAGRAPH SEPARATOR}":
+        if category(each).startswith("C") or each in "\u2028\u2029":
             continue
         wide = 0 if combining(each) else 1
         wide += east_asian_width(each) in ("W", "F")

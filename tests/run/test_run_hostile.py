@@ -127,9 +127,9 @@ def test_an_error_with_a_lone_surrogate_is_an_error_like_others(tmp_path, monkey
     with closing(open_queue(f"sqlite://{tmp_path}/q")) as queue:
         counts = queue.counts()
         assert (counts.waiting, counts.leased, counts.dead) == (0, 0, 8)
-        assert all("ValueError: � �[2J" in letter.reason for letter in queue.dead_letters())
+        assert all("ValueError: \\ud800 �[2J" in letter.reason for letter in queue.dead_letters())
     assert "8 failed" in say("status r")
-    assert "ValueError: � �[2J" in say("verify r", code=1)
+    assert "ValueError: \\ud800 �[2J" in say("verify r", code=1)
 
 
 # --- specs ---------------------------------------------------------------------------------------
