@@ -1,4 +1,4 @@
-"""Compare what a run has stored with its plan and its records, object by object.
+"""Compare what is stored with the plan and the records of a run.
 
 Lists what is missing, damaged or not done; the exit code is 1 if there is any. Everything that was
 stored is read again.
