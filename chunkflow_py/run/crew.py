@@ -140,6 +140,12 @@ class Crew:
             return sum(windows)
         return sum(windows) + min(MOST_IN_HAND, int(IN_HAND_S / self.mean_s * len(windows)))
 
+    def ready_s(self, now: float) -> float:
+        """Return for how many seconds a child could take tasks; 0 if none can."""
+        children = [seat.at_work for seat in self._seats]
+        since = [child.ready_at for child in children if child and child.ready_at is not None]
+        return now - min(since, default=now)
+
     def _window(self, child: Child[Job]) -> int:
         short = 0 if self.mean_s is None else int(IN_CHILD_S / self.mean_s)
         return min(SLOTS, child.window + short)

@@ -378,7 +378,8 @@ class Supervisor:
             return
         idle_s = self._completion.idle(now)
         idle_exit_s = self._settings.limits.idle_exit_s
-        if idle_exit_s is not None and idle_s > idle_exit_s:
+        # A worker that is not ready yet is not idle: its start may take longer than that.
+        if idle_exit_s is not None and min(idle_s, self._crew.ready_s(now)) > idle_exit_s:
             self._stop(f"there was nothing to do for {idle_exit_s:g} s")
 
     def _checked(self, queued: Counts | None, ended: int | None, dead: int | None) -> None:
