@@ -194,7 +194,16 @@ class ReadsFrom(Protocol):
 
     @property
     def origin(self) -> str:
-        """The place, spelled as `WritesTo` spells it."""
+        """The address of a file or folder, or ``ADDRESS at mip N``: see `volume.identity`."""
+
+
+@runtime_checkable
+class ReadsFromSeveral(Protocol):
+    """A body that reads from several such places."""
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The places."""
 
 
 @runtime_checkable
@@ -203,7 +212,7 @@ class WritesTo(Protocol):
 
     @property
     def destination(self) -> str:
-        """The place, spelled the same by all who mean it."""
+        """The place, as `ReadsFrom.origin` is written."""
 
 
 @runtime_checkable
@@ -213,6 +222,21 @@ class WritesToSeveral(Protocol):
     @property
     def destinations(self) -> tuple[str, ...]:
         """The places."""
+
+
+def places_read(body: object) -> tuple[str, ...]:
+    """Return the places that a body reads from."""
+    if isinstance(body, ReadsFromSeveral):
+        return body.origins
+    origin = body.origin if isinstance(body, ReadsFrom) else None
+    return () if origin is None else (origin,)
+
+
+def places_written(body: object) -> tuple[str, ...]:
+    """Return the places that a body writes to."""
+    if isinstance(body, WritesToSeveral):
+        return body.destinations
+    return (body.destination,) if isinstance(body, WritesTo) else ()
 
 
 @runtime_checkable

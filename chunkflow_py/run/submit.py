@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError, VolumeError
-from chunkflow_py.hooks import HasFiles, ReadsFrom, WritesTo, WritesToSeveral
+from chunkflow_py.hooks import (
+    HasFiles,
+    WritesTo,
+    WritesToSeveral,
+    places_read,
+    places_written,
+)
 from chunkflow_py.memory import describe_bytes
 from chunkflow_py.queue.body import BodyError, body_text, parse_body
 from chunkflow_py.queue.protocol import address_of, open_queue
@@ -330,13 +336,10 @@ def _covered(operator: Operator, marks: dict[str, str]) -> dict[str, Any]:
 
     A relative path is another one in another folder, and one place has many spellings.
     """
-    body, places = operator.body, {}
-    if isinstance(body, ReadsFrom) and body.origin is not None:
-        places["reads"] = [spelled_alike(body.origin)]
-    if isinstance(body, WritesToSeveral):
-        places["writes"] = [spelled_alike(place) for place in body.destinations]
-    elif isinstance(body, WritesTo):
-        places["writes"] = [spelled_alike(body.destination)]
+    body, places = operator.body, dict[str, list[str]]()
+    for name, found in (("reads", places_read(body)), ("writes", places_written(body))):
+        if found:
+            places[name] = [spelled_alike(place) for place in found]
     known = [place for some in places.values() for place in some]
     options = {
         name: _placed(_marked(value, marks), known) for name, value in operator.options.items()

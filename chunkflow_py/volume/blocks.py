@@ -125,6 +125,11 @@ class BlockVolume:
         """Open it again in another process."""
         return partial(open_volume, self._address, self.mip, self._mode, opening=self._opening), ()
 
+    @property
+    def array_url(self) -> str:
+        """Where the array itself is: the folder or prefix of its blocks."""
+        return f"{self._store.url}/{self._layout.root}".rstrip("/")
+
     # --- reading ---------------------------------------------------------------------------------
 
     def read(

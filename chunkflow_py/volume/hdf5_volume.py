@@ -246,6 +246,17 @@ def create_volume(spec: VolumeSpec, place: Location, mip: int, opening: Opening)
     return volume
 
 
+def address_of_dataset(path: Path, name: str | None) -> str:
+    """Return where in its file a dataset is, the same for all its names.
+
+    Raises:
+        VolumeNotFoundError: there is no such file or dataset.
+        VolumeError: the file cannot be read.
+    """
+    with reading(path) as file:
+        return str(h5py.h5o.get_info(find_dataset(file, path, name).id).addr)
+
+
 def _create_file(spec: VolumeSpec, path: Path, name: str) -> None:
     """Make the whole file under another name; whoever is first gives it the final one."""
     temporary = path.with_name(f".tmp-{secrets.token_hex(4)}-{path.name}")

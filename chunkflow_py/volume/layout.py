@@ -32,6 +32,8 @@ class Layout(ABC):
         unit: extent of what one object holds: a block, or a shard of whole blocks.
         dtype: of the voxels.
         fill: value of voxels that are not stored.
+        root: key of the array: of all its objects, what comes before the last slash that they have
+            in common; empty for an array that is alone in its store.
     """
 
     axes: tuple[str, ...]
@@ -40,6 +42,7 @@ class Layout(ABC):
     unit: tuple[int, ...]
     dtype: np.dtype[Any]
     fill: Any = 0
+    root: str
 
     @abstractmethod
     def key(self, unit: Index) -> str:

@@ -67,7 +67,7 @@ class N5Layout(Layout):
         if len(self.block) != len(self.shape) or min(self.block, default=0) < 1:
             msg = f"{url} has blocks of {self.block[::-1]} for dimensions {self.shape[::-1]} (xyz)"
             raise VolumeError(msg)
-        self._prefix = prefix
+        self._prefix, self.root = prefix, prefix.rstrip("/")
         # before version 2 of N5 there was a name only
         compression = document.get("compression") or {"type": document.get("compressionType")}
         self._unpack = _unpacking(compression, url)

@@ -16,6 +16,7 @@ from chunkflow_py.geometry import Zyx
 from chunkflow_py.outputs import Output
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.blocking import common_unit
+from chunkflow_py.volume.levels import volume_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import check_alignment, coarser
 from chunkflow_py.volume.saver import VolumeSaver
@@ -60,7 +61,7 @@ class VolumeOutput:
     @property
     def destinations(self) -> tuple[str, ...]:
         """The level of the volume, and what is written beside it."""
-        address = self.saver.place.store_url
+        address = volume_name(self.saver.place)
         more = {"thumbnail": self.create_thumbnail, "log": self.upload_log}
         beside = (f"{address}/{name}" for name, wanted in more.items() if wanted)
         return (self.saver.destination, *beside)
@@ -195,7 +196,7 @@ class VolumeOutput:
 
     def _thumbnail_level(self, url: str) -> int | None:
         """Return the level of a thumbnail that is there, or that this line makes before."""
-        told = self.saver.announced.get(Location.parse(url).store_url)
+        told = self.saver.announced.get(volume_name(Location.parse(url)))
         if told is not None and (spec := told()) is not None:
             return spec.max_mip
         try:

@@ -52,7 +52,7 @@ class PrecomputedLayout(Layout):
         self.shape = (*lead, *bounds.size)
         self.block = self.unit = (*lead, *block)
         self.dtype = level.dtype
-        self._level = level
+        self._level, self.root = level, level.key
         # sharded volumes say once for all whether their blocks are gzipped
         compress = level.compress if level.sharding is None else level.sharding.gzip_data
         self._codec = Codec(level.scale, level.dtype, compress=compress)

@@ -23,7 +23,7 @@ from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx
 from chunkflow_py.outputs import Output
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.downsample import Mode, downsample
-from chunkflow_py.volume.levels import level_name
+from chunkflow_py.volume.levels import level_name, volume_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import Opening, check_disjoint, coarser
 
@@ -229,7 +229,7 @@ class PyramidOutput:
     def _check_announced(
         self, boxes: BoxGrid | Sequence[BoundingBox] | None, missing: VolumeNotFoundError
     ) -> None:
-        address = Location.parse(self.url).store_url
+        address = volume_name(Location.parse(self.url))
         if address not in self.announced:
             raise missing
         spec = self.announced[address]()

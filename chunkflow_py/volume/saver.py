@@ -31,7 +31,7 @@ from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.blocking import fitting_block
 from chunkflow_py.volume.disk import check_leave_to_write, check_room
 from chunkflow_py.volume.fitting import check_voxels, fitted, named
-from chunkflow_py.volume.levels import level_name
+from chunkflow_py.volume.levels import level_name, volume_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.new_volume import (
     check_added_level,
@@ -162,7 +162,7 @@ class VolumeSaver:
         if self.time is None and not has_tasks:
             check_time_said(self.times, self.url)
         if self._is_announced:
-            spec = self.announced[self.place.store_url]()
+            spec = self.announced[volume_name(self.place)]()
             if spec is None:
                 return  # checked when it is there
             for _ in range(self.mip):
@@ -275,7 +275,7 @@ class VolumeSaver:
 
     @property
     def _is_announced(self) -> bool:
-        return self.place.store_url in self.announced
+        return volume_name(self.place) in self.announced
 
     def _check_volume(self, volume: Volume) -> None:
         """Refuse a volume that cannot take what the line makes of the known tasks."""

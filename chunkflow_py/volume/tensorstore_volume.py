@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chunkflow_py.chunk import Chunk
-from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError, needs_extra
+from chunkflow_py.errors import (
+    ChunkflowError,
+    OptionError,
+    VolumeError,
+    VolumeNotFoundError,
+    needs_extra,
+)
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.store.address import without_secrets
 from chunkflow_py.volume import ome
@@ -42,6 +48,12 @@ Spec = str | dict[str, Any]
 _X_FIRST = ("neuroglancer_precomputed", "n5")
 _CHANGES = ("create", "delete_existing", "open", "assume_metadata")  # what is said by the call
 _ERRORS = (ValueError, TypeError, IndexError, RuntimeError, OSError)
+_ADDRESSES = {  # of what each kind of store of TensorStore holds
+    "file": "file://{path}",
+    "s3": "s3://{bucket}/{path}",
+    "gcs": "gs://{bucket}/{path}",
+    "http": "{base_url}{path}",
+}
 _WORDS = 300  # of what TensorStore says: it repeats the whole spec after that
 
 
@@ -139,6 +151,7 @@ class TensorStoreVolume:
         domain, layout = array.domain, array.chunk_layout.read_chunk.shape or array.shape
         alone = {i: int(domain.inclusive_min[i]) for i in range(array.rank) if i not in order}
         kept = [i for i in range(array.rank) if i in order]
+        self.places = tuple(_places(array.spec(retain_context=False).to_json()))
         self._array = array[tuple(alone.get(i, slice(None)) for i in range(array.rank))].transpose(
             [kept.index(i) for i in order]
         )
@@ -201,8 +214,21 @@ class TensorStoreLoader(VolumeLoader):
 
     @property
     def origin(self) -> str:
-        """What is read."""
-        return self.url
+        """The array that is read, in which nothing of the line may write."""
+        return self.origins[0]
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The arrays that are read: several, where a spec puts some together.
+
+        One that cannot be opened is what its spec says; why it cannot, the first use tells.
+        """
+        try:
+            found: Any = self.volume
+        except ChunkflowError:
+            return (self.url,)
+        places: tuple[str, ...] = found.places
+        return places or (self.url,)
 
     def _open(self, opening: Opening) -> Any:
         kept = opening.cache_bytes if self.cache_bytes is None else self.cache_bytes
@@ -214,6 +240,21 @@ class TensorStoreLoader(VolumeLoader):
 def loader_of(spec: Spec, **settings: Any) -> TensorStoreLoader:
     """Return the loader of a spec; *settings* are attributes of `TensorStoreLoader`."""
     return TensorStoreLoader(url=_shown(spec), spec=spec, **settings)
+
+
+def _places(spec: Any) -> Iterator[str]:
+    """Yield the addresses of all arrays that a spec, as TensorStore completes it, is made of."""
+    if isinstance(spec, list):
+        for each in spec:
+            yield from _places(each)
+    elif isinstance(spec, dict):
+        kvstore = spec.get("kvstore")
+        if isinstance(kvstore, dict) and (form := _ADDRESSES.get(kvstore["driver"])):
+            key = spec.get("scale_metadata", {}).get("key", "")
+            root = form.format_map({"path": "", **kvstore}).rstrip("/")
+            yield f"{root}/{key}".rstrip("/")
+        for name in ("base", "layers"):
+            yield from _places(spec.get(name))
 
 
 def _shown(spec: Spec) -> str:

@@ -72,6 +72,7 @@ class ZarrLayout(Layout):
         self.dtype = stored.newbyteorder("=")
         self.fill = 0 if array.fill_value is None else self.dtype.type(array.fill_value)
         self._prefix, self._encode_key = prefix, array.metadata.encode_chunk_key
+        self.root = prefix.rstrip("/")
         self._chain = (
             v2_chain(document, self.dtype, url)
             if document["zarr_format"] == 2
