@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk, Voxels
     from chunkflow_py.memory import Need
     from chunkflow_py.outputs import Output
+    from chunkflow_py.store.protocol import Leftover
     from chunkflow_py.task import Task
     from chunkflow_py.volume.traffic import Traffic
 
@@ -37,6 +38,8 @@ class Outline:
         voxels: what the operator's first input holds, if known.
         times: length of the time axis of the volume that it comes from, if it has one.
         voxel_size_nm: of the operator's first input, zyx, if known.
+        scale: voxels of the line's input, in which the boxes of tasks are, that make one of the
+            operator's first input, zyx.
     """
 
     boxes: Boxes | None = None
@@ -45,6 +48,7 @@ class Outline:
     voxels: Voxels | None = None
     times: int | None = None
     voxel_size_nm: tuple[float, float, float] | None = None
+    scale: Zyx = Zyx(1, 1, 1)
 
     @property
     def region(self) -> BoundingBox | None:
@@ -262,6 +266,33 @@ class CreatesOutput(Protocol):
         Raises:
             OptionError: what it would hold is not known before the first chunk; says what to add.
         """
+
+
+class WritersByPlace(Protocol):
+    """Which task writes where, in a plan; see `chunkflow_py.run.task_boxes.TaskBoxes`."""
+
+    def number(self, voxel: Zyx, time: int | None) -> int | None:
+        """Return the number of the task that writes a voxel of the body's input, if any does."""
+
+
+@runtime_checkable
+class HasLeftovers(Protocol):
+    """A body that can list what lies already where tasks will write; follows `create_output`.
+
+    Of other bodies the files are looked for that are named after the boxes of tasks.
+    """
+
+    def leftovers(self, tasks: WritersByPlace) -> Iterator[Leftover]:
+        """Yield what lies inside of the boxes of *tasks*."""
+
+
+@runtime_checkable
+class KeepsStored(Protocol):
+    """A body that takes what is stored for done, so that it is meant to stay."""
+
+    @property
+    def kept(self) -> str | None:
+        """The place of it; ``None`` if it stands for all that a task writes; empty for none."""
 
 
 @runtime_checkable

@@ -161,7 +161,7 @@ class Pipeline:
             domain, times, held, scale, size_nm = item
             made: Voxels | dict[str, Voxels] | None = None
             here = boxes and shrunk_boxes(boxes, scale)
-            outline = Outline(here, domain, has_tasks, held, times, size_nm)
+            outline = Outline(here, domain, has_tasks, held, times, size_nm, scale)
             self.outlines[stage.name] = outline
             with noting(problems), naming(stage):
                 if isinstance(body, HasPrepare) and not (self.dry_run and stage.lane == "write"):

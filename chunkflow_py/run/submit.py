@@ -22,6 +22,7 @@ from chunkflow_py.memory import describe_bytes
 from chunkflow_py.queue.body import BodyError, body_text, parse_body
 from chunkflow_py.queue.protocol import address_of, open_queue
 from chunkflow_py.run.coverage import documented
+from chunkflow_py.run.leftovers import leftovers, settle
 from chunkflow_py.run.spec import File, Spec, Stage, options_of, sha256_of
 from chunkflow_py.run.stage_line import create_outputs, prepared
 from chunkflow_py.store.local import absolute
@@ -89,6 +90,7 @@ def submit(
     shared_queue: bool = False,
     fork: RunHome | None = None,
     rehearse: bool = True,
+    clear_output: bool = False,
 ) -> Submission:
     """Make a run, or finish what an earlier call for the same lines has begun.
 
@@ -100,6 +102,8 @@ def submit(
         shared_queue: take a queue that holds tasks of others.
         fork: a run whose finished stages are taken over where their output would be the same.
         rehearse: load networks, and foretell the memory.
+        clear_output: delete what other runs have stored where tasks of this one will write; of a
+            run that is there already nothing is deleted.
 
     Raises:
         ChunkflowError: whatever is wrong with a line, the store or the queue; nothing was sent.
@@ -136,6 +140,12 @@ def submit(
             expected.append(replace(told, created=create_outputs(checked)))
         if fork is not None:
             spec = forked(spec, fork)
+        if not home.exists():  # what one that is there has stored is its own
+            for line in ready:
+                if line.name not in spec.reused:
+                    found = leftovers(line.pipeline(), line.plan)
+                    if deleted := settle(found, clear=clear_output):
+                        logger.info("stage %s: deleted %d objects", line.name, deleted)
         # All outputs are there: a later stage may have added levels to what one before it writes.
         documents: dict[str, bytes] = {}
         stages = [

@@ -33,7 +33,13 @@ from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.block_cache import BlockCache
 from chunkflow_py.volume.block_jobs import Foreign, cores, results, run_all, stop
 from chunkflow_py.volume.pieces import pieces
-from chunkflow_py.volume.protocol import Opening, check_channels, check_chunk, check_inside
+from chunkflow_py.volume.protocol import (
+    Opening,
+    StoredUnit,
+    check_channels,
+    check_chunk,
+    check_inside,
+)
 from chunkflow_py.volume.traffic import Traffic, note_missing
 
 if TYPE_CHECKING:
@@ -328,6 +334,20 @@ class BlockVolume:
         units = self._units(self._wanted(bbox, time))
         jobs = (partial(self._layout.exists, self._store, unit) for unit in units)
         return all(results(self._pool, jobs))
+
+    def stored_units(self) -> Iterator[StoredUnit]:
+        """Yield the write units that are stored, as `Volume` says."""
+        root = self._layout.root
+        for key in self._store.list(f"{root}/" if root else ""):
+            unit = self._layout.unit_of(key)
+            if unit is None:
+                continue
+            place = dict(zip(self._layout.axes, unit, strict=True))
+            low = self.bounds.start + Zyx(*(place.get(axis, 0) for axis in AXES)) * self.write_unit
+            box = BoundingBox(low, low + self.write_unit).intersection(self.bounds)
+            if not box.is_empty:
+                remove = partial(self._layout.remove, self._store, unit)
+                yield StoredUnit(f"{self._store.url}/{key}", box, place.get("t"), remove)
 
     def to_dask(self, **settings: Any) -> Any:
         """Return the voxels as a dask array, see `dask_array.to_dask`."""

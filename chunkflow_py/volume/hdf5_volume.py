@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from chunkflow_py.store.protocol import Stored
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume.location import Location
-    from chunkflow_py.volume.protocol import Opening, VolumeSpec
+    from chunkflow_py.volume.protocol import Opening, StoredUnit, VolumeSpec
 
 ENCODINGS = ("gzip", "lzf", "szip", "raw")
 
@@ -148,6 +148,11 @@ class Hdf5Volume:
         """Tell whether every block that *bbox* touches is stored, as `Volume.has_blocks` says."""
         check_inside(bbox, self.bounds, self.url)
         return next(self._missing(bbox), None) is None
+
+    def stored_units(self) -> Iterator[StoredUnit]:
+        """Refuse to tell: the file is one object, which one process writes."""
+        msg = f"the blocks of {self.url} are no objects: an HDF5 file is one; write to zarr://"
+        raise VolumeError(msg)
 
     @property
     def dataset(self) -> str:

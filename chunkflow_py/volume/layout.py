@@ -49,6 +49,10 @@ class Layout(ABC):
         """Return the key of the object that holds *unit*."""
 
     @abstractmethod
+    def unit_of(self, key: str) -> Index | None:
+        """Return the unit that the object *key* holds; ``None`` if it is no object of the array."""
+
+    @abstractmethod
     def decode(self, data: bytes, block: Index) -> NDArray[Any]:
         """Return the voxels of a block, (the extent of a block, or what of it is in the array).
 

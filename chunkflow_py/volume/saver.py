@@ -244,13 +244,7 @@ class VolumeSaver:
         from chunkflow_py.volume.conversion import converted
 
         time = time if self.time is None else self.time
-        with self._lock:
-            if self.volume is None:
-                self.volume = self._open()
-                if self.volume is not None and self._is_announced:
-                    self._check_volume(self.volume)
-                self.volume = self.volume or self._create(chunk, time)
-            volume = self.volume
+        volume = self.volume_for(chunk, time)
         _check_touch(chunk.bbox, volume.bounds, self.url)
         inside = chunk.bbox.intersection(volume.bounds)
         if inside != chunk.bbox:
@@ -272,6 +266,16 @@ class VolumeSaver:
             return ()
         inside = chunk.bbox.intersection(self.volume.bounds)
         return tuple(Stored(url) for url in self.volume.objects(inside, time=time))
+
+    def volume_for(self, chunk: Chunk, time: int | None = None) -> Volume:
+        """Return the volume that *chunk* goes to, which is created unless it is there."""
+        with self._lock:
+            if self.volume is None:
+                self.volume = self._open()
+                if self.volume is not None and self._is_announced:
+                    self._check_volume(self.volume)
+                self.volume = self.volume or self._create(chunk, time)
+            return self.volume
 
     @property
     def _is_announced(self) -> bool:

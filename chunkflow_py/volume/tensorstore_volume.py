@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.chunk import Kind
     from chunkflow_py.store.protocol import Stored
-    from chunkflow_py.volume.protocol import Opening
+    from chunkflow_py.volume.protocol import Opening, StoredUnit
 
 Spec = str | dict[str, Any]
 
@@ -190,6 +190,11 @@ class TensorStoreVolume:
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
         """Return nothing: no task writes objects of its own."""
         return []
+
+    def stored_units(self) -> Iterator[StoredUnit]:
+        """Refuse to tell: drivers do not say it."""
+        msg = f"which blocks of {self.url} are stored is not known; open it as a volume"
+        raise VolumeError(msg)
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
         """Refuse to tell: drivers do not say it."""

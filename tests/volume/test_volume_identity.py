@@ -300,7 +300,8 @@ def test_smoothing_a_volume_in_place_is_refused(arrays, verb, read, written) -> 
     folder, _ = arrays
     line = (
         f"{verb}generate-tasks --volume-path {{}}/s.zarr --chunk-size 16 16 16 "
-        f"load-volume -v {read} --expand-margin-size auto gaussian-filter --sigma 2 save-zarr --store {written}"
+        f"load-volume -v {read} --expand-margin-size auto gaussian-filter --sigma 2 "
+        f"save-zarr --store {written}"
     ).replace("{}", str(folder))
     assert "would read what others have written" in say(line, code=2)
     assert not (folder / "r").exists()
