@@ -437,15 +437,22 @@ def turned_back(box: BoundingBox, body: object) -> BoundingBox:
 def moved_boxes(boxes: Boxes, body: object) -> Boxes:
     """Return *boxes* as they leave a body, which may move their faces or turn their axes."""
     if isinstance(body, TurnsAxes):
-        if not isinstance(boxes, BoxGrid):
-            return [box.turned(body.order) for box in boxes]
-        grid = (boxes.start, boxes.size, boxes.stride, boxes.count)
-        start, size, stride, count = (value.turned(body.order) for value in grid)
-        clip = boxes.clip_stop and boxes.clip_stop.turned(body.order)
-        return BoxGrid(start, size, stride, count, clip)
-    if not isinstance(body, MovesFaces):
-        return boxes
-    low, high = body.face_offsets
+        return turned_boxes(boxes, body.order)
+    return boxes_between(boxes, *body.face_offsets) if isinstance(body, MovesFaces) else boxes
+
+
+def turned_boxes(boxes: Boxes, order: Sequence[int]) -> Boxes:
+    """Return *boxes* with the old axes that become z, y and x."""
+    if not isinstance(boxes, BoxGrid):
+        return [box.turned(order) for box in boxes]
+    grid = (boxes.start, boxes.size, boxes.stride, boxes.count)
+    start, size, stride, count = (value.turned(order) for value in grid)
+    clip = boxes.clip_stop and boxes.clip_stop.turned(order)
+    return BoxGrid(start, size, stride, count, clip)
+
+
+def boxes_between(boxes: Boxes, low: Zyx, high: Zyx) -> Boxes:
+    """Return *boxes* with *low* added to their starts and *high* to their stops."""
     if isinstance(boxes, BoxGrid):
         clip = None if boxes.clip_stop is None else boxes.clip_stop + high
         return BoxGrid(boxes.start + low, boxes.size + high - low, boxes.stride, boxes.count, clip)

@@ -198,10 +198,6 @@ class Pipeline:
             if isinstance(stage.body, HasMargin):
                 stage.body.negotiate(partial(self.required_input, index))
 
-    def scale_of(self, name: str) -> Zyx:
-        """Return how many voxels of the line's input make one of an operator's first input."""
-        return self._scales[[stage.name for stage in self.operators].index(name)][0]
-
     def required_input(self, index: int, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return what operator number *index* must make so that the line can return *box*.
 

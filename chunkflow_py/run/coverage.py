@@ -59,7 +59,7 @@ def outputs_of(pipeline: Pipeline) -> tuple[StageOutput, ...]:
         body: Any = operator.body
         outline = pipeline.outlines[operator.name]
         domain = None if outline.domain is None else str(outline.domain)
-        scale = tuple(pipeline.scale_of(operator.name))
+        scale = tuple(outline.scale)
         for output in _stored_by(body):
             place = tuple(moves), scale, domain, is_known
             found.append(StageOutput(operator.name, output, *place))  # type: ignore[arg-type]

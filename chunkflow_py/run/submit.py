@@ -22,6 +22,7 @@ from chunkflow_py.memory import describe_bytes
 from chunkflow_py.queue.body import BodyError, body_text, parse_body
 from chunkflow_py.queue.protocol import address_of, open_queue
 from chunkflow_py.run.coverage import documented
+from chunkflow_py.run.earlier import check_readers
 from chunkflow_py.run.leftovers import leftovers, settle
 from chunkflow_py.run.spec import File, Spec, Stage, options_of, sha256_of
 from chunkflow_py.run.stage_line import create_outputs, prepared
@@ -135,6 +136,10 @@ def submit(
                 if not shared_queue:
                     check_own(queue, home)
             spec, plans, files = spec_of(ready, queue_url)
+            earlier = (
+                replace(s, outputs=e.outputs) for s, e in zip(spec.stages, expected, strict=False)
+            )
+            check_readers(checked.operators, earlier)
             if is_known:
                 home.check_same(spec, len(lines))
             expected.append(replace(told, created=create_outputs(checked)))

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import GeometryError
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
-from chunkflow_py.hooks import moved_boxes, turned
+from chunkflow_py.hooks import boxes_between, moved_boxes, turned, turned_boxes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from chunkflow_py.hooks import Boxes, Outline
+    from chunkflow_py.run.spec import StageOutput
     from chunkflow_py.stages import Operator
     from chunkflow_py.task_plan import Plan
 
@@ -51,6 +52,17 @@ class TaskBoxes:
         for operator in operators:
             yield operator, cls(plan, boxes, axes, outlines[operator.name].scale)
             boxes, axes = moved_boxes(boxes, operator.body), turned(axes, operator.body)
+
+    @classmethod
+    def of_output(cls, plan: Plan, output: StageOutput) -> TaskBoxes:
+        """Return the boxes of tasks as they reach an output of a stage."""
+        boxes, axes = plan.boxes, Zyx(0, 1, 2)
+        for kind, *numbers in output.moves:
+            if kind == "turn":
+                boxes, axes = turned_boxes(boxes, numbers[0]), axes.turned(numbers[0])
+            else:
+                boxes = boxes_between(boxes, Zyx.of(numbers[0]), Zyx.of(numbers[1]))
+        return cls(plan, boxes, axes, Zyx.of(output.scale) * Zyx.of(output.output.shrink))
 
     def number(self, voxel: Zyx, time: int | None) -> int | None:
         """Return the number of the task that writes a voxel of the operator's input, if any does.

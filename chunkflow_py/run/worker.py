@@ -20,6 +20,7 @@ from chunkflow_py.interrupts import on_stop_signals, restore_signals
 from chunkflow_py.queue.body import run_of
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.children import ChildStart
+from chunkflow_py.run.earlier import EarlierStep, earlier_steps
 from chunkflow_py.run.intake import FOREIGN_DELAY_S
 from chunkflow_py.run.outcome import fault_of
 from chunkflow_py.run.submit import send_stage
@@ -58,6 +59,7 @@ class LineOfStage:
         folder: in which relative paths begin.
         ahead: how far lanes may work ahead.
         allow_code: whether it may run code that is not part of this package.
+        earlier: the steps before it, whose outputs it may read.
     """
 
     words: tuple[str, ...]
@@ -66,6 +68,7 @@ class LineOfStage:
     folder: str
     ahead: int | None = None
     allow_code: bool = True
+    earlier: tuple[EarlierStep, ...] = ()
 
 
 def line_of_stage(
@@ -89,7 +92,8 @@ def line_of_stage(
         path = str(home.fetch(file))
         words = [word.replace(file.word, path) for word in words]
     plan, folder = home.plan(stage.name), home.spec.folder
-    return LineOfStage(tuple(words), stage.mip, plan, folder, ahead, allow_code)
+    earlier = earlier_steps(home, stage)
+    return LineOfStage(tuple(words), stage.mip, plan, folder, ahead, allow_code, earlier)
 
 
 def _check_folder(folder: str, stage: Stage) -> None:

@@ -15,7 +15,7 @@ import json
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -216,6 +216,7 @@ class TensorStoreLoader(VolumeLoader):
     spec: Spec = field(default_factory=dict)
     axes: str | None = None
     cache_bytes: int | None = None
+    tells_missing: ClassVar[bool] = False  # a block that is lost is read as the fill value
 
     @property
     def origin(self) -> str:
