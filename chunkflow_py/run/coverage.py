@@ -231,7 +231,7 @@ class Coverage:
                 volume = self._volumes.get(output)
                 if volume is None:
                     continue
-                box = _saved_box(each, region).intersection(volume.bounds)
+                box = saved_box(each, region).intersection(volume.bounds)
                 time = region.time if output.time is None else output.time
                 if volume.times is None:
                     time = None
@@ -272,7 +272,7 @@ def _moved(output: StageOutput, box: BoundingBox) -> BoundingBox:
     return box
 
 
-def _saved_box(output: StageOutput, region: Region) -> BoundingBox:
+def saved_box(output: StageOutput, region: Region) -> BoundingBox:
     """Return the box of a volume that a task fills."""
     box = _moved(output, region.bbox).coarser(output.scale)
     if output.domain is not None:

@@ -87,10 +87,9 @@ class TaskBoxes:
         if number is None:
             return False
         task = self.plan.region(number)
-        (box,) = (self._moved(task.bbox),)
-        return box == region.bbox and task.time == region.time
+        return self.moved(task.bbox) == region.bbox and task.time == region.time
 
-    def _moved(self, box: BoundingBox) -> BoundingBox:
+    def moved(self, box: BoundingBox) -> BoundingBox:
         """Return a box of the plan as it reaches the operator."""
         if isinstance(self.boxes, BoxGrid) and isinstance(self.plan.boxes, BoxGrid):
             grid = self.plan.boxes

@@ -321,6 +321,7 @@ def _open_stage(home: RunHome, queue: Queue, stage: str) -> None:
             logger.info("stage %s opens: sending its tasks", stage)
             try:
                 with _renewed(home, key):
+                    home.renew(stage)
                     send_stage(home, queue, stage)
             except BaseException:  # also a signal: others need not wait for what does not come
                 home.store.delete(key)
