@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.dependents import MakeLine, Tasks
     from chunkflow_py.run.home import RunHome
     from chunkflow_py.run.spec import Stage
+    from chunkflow_py.task_plan import Plan
 
 
 def damages_of(home: RunHome) -> Iterator[tuple[str, Damage]]:
@@ -67,16 +68,16 @@ def repair_run(home: RunHome, make_line: MakeLine) -> Repair:
     mended, refusal = list[str](), ""
     again: dict[str, Tasks] = {}  # tasks that are done again
     changed: dict[str, Tasks] = {}  # tasks of which later stages may have read something wrong
+    read: dict[str, Tasks] = {}  # tasks that have read something wrong
     stages = list(_begun(home))
     for stage in stages:
         plan, owner = home.plan(stage.name), home.spec.reused.get(stage.name)
         restored = home.coverage(stage.name).restore()
         found = [each for each in _found(home, stage) if each.can_be_repaired]
         own = {each.number for each in found if each.number is not None}
-        parts = [own, dependents(home, stage, changed, make_line)]
-        if owner is None:
-            parts.append(home.stale(stage.name))
-        again[stage.name] = plan if any(part is plan for part in parts) else set().union(*parts)
+        noted = home.stale(stage.name) if owner is None else set[int]()
+        read[stage.name] = _union(plan, dependents(home, stage, changed, make_line), noted)
+        again[stage.name] = _union(plan, own, read[stage.name])
         changed[stage.name] = plan if restored else again[stage.name]
         mended += restored
         if found and owner is not None and not refusal:
@@ -85,9 +86,10 @@ def repair_run(home: RunHome, make_line: MakeLine) -> Repair:
                 f"{len(found)} things are missing or damaged; mend them there: chunkflow "
                 f"repair {owner}, and chunkflow work {owner}; then repair this run again"
             )
-    todo = [s.name for s in stages if s.name not in home.spec.reused and again[s.name]]
+    todo = [s.name for s in stages if s.name not in home.spec.reused and len(again[s.name])]
     for name in todo if refusal else todo[1:]:
-        home.add_stale(name, again[name])
+        if len(read[name]):
+            home.add_stale(name, read[name])
     if refusal:
         raise OptionError(refusal)
     # A queue that was lost is made again: what it held has no record, and is sent below.
@@ -107,6 +109,11 @@ def repair_run(home: RunHome, make_line: MakeLine) -> Repair:
         body_of = partial(_body, home, stage)
         sent = repair(home.ledger(stage.name), home.plan(stage.name), queue, damages, body_of)
     return Repair(sent, tuple(mended), {name: len(again[name]) for name in todo[1:]})
+
+
+def _union(plan: Plan, one: Tasks, other: Tasks) -> Tasks:
+    """Return the tasks of both; the plan itself if one of them is that."""
+    return plan if one is plan or other is plan else {*one, *other}
 
 
 def retry_run(home: RunHome) -> int:

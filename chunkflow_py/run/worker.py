@@ -253,6 +253,7 @@ def _work_on(
         spec=stage.hash,
         run=stage.hash,
         stages={each.name: each.hash for each in home.spec.stages},
+        is_wanted=partial(_is_wanted, home, name),
         plan=home.plan(name),
         queue=queue,
         ledger=home.ledger(name),
@@ -263,6 +264,18 @@ def _work_on(
         listener=listener,
     )
     return supervisor.run()
+
+
+def _is_wanted(home: RunHome, ours: str, other: str) -> bool:
+    """Return whether a worker of one stage keeps a message of another stage.
+
+    A stage before it may have been reopened by a repair. One after it, too; that is sent anew when
+    it opens, unless somebody is about to send it.
+    """
+    names = [stage.name for stage in home.spec.stages]
+    if names.index(other) < names.index(ours):
+        return not home.is_closed(other)
+    return home.is_sent(other) or home.store.size(f"stages/{other}/sending") is not None
 
 
 def _no_longer_recorded(home: RunHome) -> str:
