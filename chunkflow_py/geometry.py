@@ -364,6 +364,18 @@ class BoxGrid:
         rest, x = divmod(index, self.count.x)
         return self.box((*divmod(rest, self.count.y), x))
 
+    def cell_of(self, point: Zyx) -> Zyx | None:
+        """Return the cell of a box that holds *point*, if there is one.
+
+        Of boxes that overlap, the one that begins last is meant.
+        """
+        cell = ((point - self.start) // self.stride).low(self.count - 1)
+        if cell.low((0, 0, 0)) != (0, 0, 0):
+            return None
+        box = self.box(cell)
+        is_inside = all(a <= p < b for a, p, b in zip(box.start, point, box.stop, strict=True))
+        return cell if is_inside else None
+
     def box(self, cell: Iterable[int]) -> BoundingBox:
         """Return the box at position *cell* of the grid: how many come before it on each axis."""
         start = self.start + self.stride * cell

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk, Voxels
     from chunkflow_py.memory import Need
     from chunkflow_py.outputs import Output
+    from chunkflow_py.store.protocol import Leftover
     from chunkflow_py.task import Task
     from chunkflow_py.volume.traffic import Traffic
 
@@ -37,6 +38,8 @@ class Outline:
         voxels: what the operator's first input holds, if known.
         times: length of the time axis of the volume that it comes from, if it has one.
         voxel_size_nm: of the operator's first input, zyx, if known.
+        scale: voxels of the line's input, in which the boxes of tasks are, that make one of the
+            operator's first input, zyx.
     """
 
     boxes: Boxes | None = None
@@ -45,6 +48,7 @@ class Outline:
     voxels: Voxels | None = None
     times: int | None = None
     voxel_size_nm: tuple[float, float, float] | None = None
+    scale: Zyx = Zyx(1, 1, 1)
 
     @property
     def region(self) -> BoundingBox | None:
@@ -194,7 +198,16 @@ class ReadsFrom(Protocol):
 
     @property
     def origin(self) -> str:
-        """The place, spelled as `WritesTo` spells it."""
+        """The address of a file or folder, or ``ADDRESS at mip N``: see `volume.identity`."""
+
+
+@runtime_checkable
+class ReadsFromSeveral(Protocol):
+    """A body that reads from several such places."""
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The places."""
 
 
 @runtime_checkable
@@ -203,7 +216,7 @@ class WritesTo(Protocol):
 
     @property
     def destination(self) -> str:
-        """The place, spelled the same by all who mean it."""
+        """The place, as `ReadsFrom.origin` is written."""
 
 
 @runtime_checkable
@@ -213,6 +226,21 @@ class WritesToSeveral(Protocol):
     @property
     def destinations(self) -> tuple[str, ...]:
         """The places."""
+
+
+def places_read(body: object) -> tuple[str, ...]:
+    """Return the places that a body reads from."""
+    if isinstance(body, ReadsFromSeveral):
+        return body.origins
+    origin = body.origin if isinstance(body, ReadsFrom) else None
+    return () if origin is None else (origin,)
+
+
+def places_written(body: object) -> tuple[str, ...]:
+    """Return the places that a body writes to."""
+    if isinstance(body, WritesToSeveral):
+        return body.destinations
+    return (body.destination,) if isinstance(body, WritesTo) else ()
 
 
 @runtime_checkable
@@ -238,6 +266,33 @@ class CreatesOutput(Protocol):
         Raises:
             OptionError: what it would hold is not known before the first chunk; says what to add.
         """
+
+
+class WritersByPlace(Protocol):
+    """Which task writes where, in a plan; see `chunkflow_py.run.task_boxes.TaskBoxes`."""
+
+    def number(self, voxel: Zyx, time: int | None) -> int | None:
+        """Return the number of the task that writes a voxel of the body's input, if any does."""
+
+
+@runtime_checkable
+class HasLeftovers(Protocol):
+    """A body that can list what lies already where tasks will write; follows `create_output`.
+
+    Of other bodies the files are looked for that are named after the boxes of tasks.
+    """
+
+    def leftovers(self, tasks: WritersByPlace) -> Iterator[Leftover]:
+        """Yield what lies inside of the boxes of *tasks*."""
+
+
+@runtime_checkable
+class KeepsStored(Protocol):
+    """A body that takes what is stored for done, so that it is meant to stay."""
+
+    @property
+    def kept(self) -> str | None:
+        """The place of it; ``None`` if it stands for all that a task writes; empty for none."""
 
 
 @runtime_checkable
@@ -382,15 +437,22 @@ def turned_back(box: BoundingBox, body: object) -> BoundingBox:
 def moved_boxes(boxes: Boxes, body: object) -> Boxes:
     """Return *boxes* as they leave a body, which may move their faces or turn their axes."""
     if isinstance(body, TurnsAxes):
-        if not isinstance(boxes, BoxGrid):
-            return [box.turned(body.order) for box in boxes]
-        grid = (boxes.start, boxes.size, boxes.stride, boxes.count)
-        start, size, stride, count = (value.turned(body.order) for value in grid)
-        clip = boxes.clip_stop and boxes.clip_stop.turned(body.order)
-        return BoxGrid(start, size, stride, count, clip)
-    if not isinstance(body, MovesFaces):
-        return boxes
-    low, high = body.face_offsets
+        return turned_boxes(boxes, body.order)
+    return boxes_between(boxes, *body.face_offsets) if isinstance(body, MovesFaces) else boxes
+
+
+def turned_boxes(boxes: Boxes, order: Sequence[int]) -> Boxes:
+    """Return *boxes* with the old axes that become z, y and x."""
+    if not isinstance(boxes, BoxGrid):
+        return [box.turned(order) for box in boxes]
+    grid = (boxes.start, boxes.size, boxes.stride, boxes.count)
+    start, size, stride, count = (value.turned(order) for value in grid)
+    clip = boxes.clip_stop and boxes.clip_stop.turned(order)
+    return BoxGrid(start, size, stride, count, clip)
+
+
+def boxes_between(boxes: Boxes, low: Zyx, high: Zyx) -> Boxes:
+    """Return *boxes* with *low* added to their starts and *high* to their stops."""
     if isinstance(boxes, BoxGrid):
         clip = None if boxes.clip_stop is None else boxes.clip_stop + high
         return BoxGrid(boxes.start + low, boxes.size + high - low, boxes.stride, boxes.count, clip)

@@ -6,13 +6,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import ChunkflowError, OperatorError, OptionError
-from chunkflow_py.hooks import ReadsFrom, RemovesItems, WritesTo, WritesToSeveral
+from chunkflow_py.hooks import RemovesItems, places_read, places_written
 from chunkflow_py.interrupts import Interrupted, marked_interrupts
+from chunkflow_py.store.address import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from chunkflow_py.stages import Operator, Source
+    from chunkflow_py.volume.identity import Place
 
 
 @contextmanager
@@ -68,23 +70,33 @@ def check_places(operators: Sequence[Operator]) -> None:
     Raises:
         OptionError: names both, and the place.
     """
-    writers: dict[str, str] = {}
+    from chunkflow_py.volume.identity import Place
+
+    writers: list[tuple[str, Place]] = []
     for stage in operators:
-        body = stage.body
-        several = body.destinations if isinstance(body, WritesToSeveral) else ()
-        for place in several or ((body.destination,) if isinstance(body, WritesTo) else ()):
-            if place in writers:
-                msg = (
-                    f"{stage.name} writes to {place}, where {writers[place]} writes already "
-                    "and would be overwritten; give one of them another name"
-                )
-                raise OptionError(msg)
-            writers[place] = stage.name
+        for place in map(Place.parse, places_written(stage.body)):
+            for name, other in writers:
+                if place.is_same(other):
+                    msg = (
+                        f"{stage.name} writes to {_both(place, other)}, where {name} writes "
+                        "already and would be overwritten; give one of them another name"
+                    )
+                    raise OptionError(msg)
+            writers.append((stage.name, place))
     for stage in operators:
-        origin = stage.body.origin if isinstance(stage.body, ReadsFrom) else None
-        if origin in writers:
-            msg = (
-                f"{writers[origin]} writes to {origin}, which {stage.name} reads: tasks would "
-                "read what others have written already; write to another volume or mip"
-            )
-            raise OptionError(msg)
+        for origin in map(Place.parse, places_read(stage.body) if writers else ()):
+            for name, place in writers:
+                if place.is_same(origin):
+                    msg = (
+                        f"{name} writes to {_both(place, origin)}, which {stage.name} reads: tasks "
+                        "would read what others have written already; write to another volume or "
+                        "mip"
+                    )
+                    raise OptionError(msg)
+
+
+def _both(place: Place, other: Place) -> str:
+    """Return a place for a message, with another address of it."""
+    shown = without_secrets(place.text)
+    same = place.text == other.text
+    return shown if same else f"{shown} (that is {without_secrets(other.text)})"

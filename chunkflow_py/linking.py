@@ -74,6 +74,12 @@ class TouchLinker:
         return level_name(Location.parse(self.url), self.mip)
 
     @property
+    def places(self) -> tuple[str, ...]:
+        """The levels that are read: of labels, and of what was labelled."""
+        urls = (self.url, self.values_url)
+        return tuple(level_name(Location.parse(url), self.mip) for url in urls if url is not None)
+
+    @property
     def about(self) -> dict[str, Any]:
         """How links are found."""
         values = self.values_url and level_name(Location.parse(self.values_url), self.mip)
@@ -174,6 +180,11 @@ class OverlapLinker:
     def place(self) -> str:
         """Where overlaps are stored."""
         return Location.parse(self.url).store_url
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The folder that is read."""
+        return (self.place,)
 
     @property
     def about(self) -> dict[str, Any]:

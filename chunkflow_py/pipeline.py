@@ -161,7 +161,7 @@ class Pipeline:
             domain, times, held, scale, size_nm = item
             made: Voxels | dict[str, Voxels] | None = None
             here = boxes and shrunk_boxes(boxes, scale)
-            outline = Outline(here, domain, has_tasks, held, times, size_nm)
+            outline = Outline(here, domain, has_tasks, held, times, size_nm, scale)
             self.outlines[stage.name] = outline
             with noting(problems), naming(stage):
                 if isinstance(body, HasPrepare) and not (self.dry_run and stage.lane == "write"):
@@ -197,10 +197,6 @@ class Pipeline:
         for index, stage in enumerate(self.operators):
             if isinstance(stage.body, HasMargin):
                 stage.body.negotiate(partial(self.required_input, index))
-
-    def scale_of(self, name: str) -> Zyx:
-        """Return how many voxels of the line's input make one of an operator's first input."""
-        return self._scales[[stage.name for stage in self.operators].index(name)][0]
 
     def required_input(self, index: int, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return what operator number *index* must make so that the line can return *box*.

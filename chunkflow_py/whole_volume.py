@@ -30,6 +30,8 @@ from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.copy_record import CopyRecord
 from chunkflow_py.volume.creator import kept_names
 from chunkflow_py.volume.disk import check_leave_to_write
+from chunkflow_py.volume.identity import same_array
+from chunkflow_py.volume.levels import level_name
 from chunkflow_py.volume.loader import VolumeLoader
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.output import VolumeOutput
@@ -178,8 +180,8 @@ class Conversion:
         logger.info("%s: %s, %s", without_secrets(self.target), written, stored)
 
     def _target(self, spec: VolumeSpec, source: Volume, *, create: bool) -> Volume | None:
-        first, second = Location.parse(self.source), Location.parse(self.target)
-        if (first.store_url, first.dataset) == (second.store_url, second.dataset):
+        places = (Location.parse(self.source), self.mip), (Location.parse(self.target), 0)
+        if same_array(*(level_name(place, mip) for place, mip in places)):
             msg = f"{self.source} cannot be written to itself; name another place"
             raise VolumeError(msg)
         try:
@@ -243,6 +245,11 @@ def downsampling(
     opening = opening or Opening()
     fine = open_volume(url, mip - 1, opening=opening)
     coarse = open_volume(url, mip, opening=opening)
+    if same_array(*(level_name(Location.parse(url), level) for level in (mip - 1, mip))):
+        msg = (
+            f"mip {mip - 1} and {mip} of {url} are the same array; mend the metadata of the volume"
+        )
+        raise VolumeError(msg)
     factor = level_factor(fine, coarse)
     size = size or task_size(coarse.write_unit, coarse, TASK_BYTES // factor.product())
     _check_size(size, coarse, mip)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from chunkflow_py.cli.line import check_source_first, operators_of, read_line
 from chunkflow_py.cli.verbs import Verb
 from chunkflow_py.errors import OptionError
+from chunkflow_py.run.earlier import expect_outputs
 from chunkflow_py.run.stage_line import StageLine, check_outputs_there, worker_pipeline
 from chunkflow_py.run.worker import LineOfStage, enter_folder
 from chunkflow_py.stages import Operator, Source
@@ -116,6 +117,7 @@ def worker_line(line: LineOfStage, feed: Feed) -> Pipeline:
         OptionError: the line is wrong, or runs code and may not.
     """
     enter_folder(line.folder)
+    expect_outputs(line.earlier)
     if not line.allow_code and "plugin" in line.words:  # which may run it while the line is read
         _refuse_code(("a plugin",))
     operators = list(operators_of(read_line(line.words, mip=line.mip)))

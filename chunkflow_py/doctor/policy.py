@@ -105,7 +105,15 @@ class Policy:
             *self._common(),
             _statement("SendNextStage", ("sqs:SendMessage",), self._queues(0) if several else []),
             _statement(
-                "TakeOverNextStage", _REMOVE, self._own("/stages/*/sending", "") if several else []
+                "TakeOverNextStage",
+                _REMOVE,
+                [
+                    each
+                    for name in ("sending", "stale")
+                    for each in self._own(f"/stages/*/{name}", "")
+                ]
+                if several
+                else [],
             ),
         )
 

@@ -64,6 +64,7 @@ class Inferencer:
         model_voxel_size_nm: voxel size the network was trained with, zyx; images more than 10 %
             off are refused.
         statistics: path of the file that the normalisation was taken from, if there is one.
+        origins: places that are read besides the chunks, in which nothing of the line may write.
         report_precision: log the numerical profile with the first chunk, and, where the network
             does not run in plain float32, its error against that on a few patches.
         on_progress: called as (patches done, patches in all).
@@ -76,6 +77,7 @@ class Inferencer:
     warn_of_dtype: bool = False
     model_voxel_size_nm: tuple[float, float, float] | None = None
     statistics: str | None = None
+    origins: tuple[str, ...] = ()
     report_precision: bool = True
     on_progress: Callable[[int, int], None] | None = None
     engine: Engine | None = field(default=None, init=False, repr=False)

@@ -137,7 +137,17 @@ def command(**options: Any) -> Inferencer:
         warn_of_dtype=options["normalize"] is None and "package" not in said,
         statistics=options["normalize_statistics"],
         mask=_mask(options["patch_mask"], options["patch_mask_mip"]),
+        origins=_origins(options["patch_mask"], options["patch_mask_mip"]),
     )
+
+
+def _origins(mask: str | None, mip: int) -> tuple[str, ...]:
+    if mask is None:
+        return ()
+    from chunkflow_py.volume.levels import level_name
+    from chunkflow_py.volume.location import Location
+
+    return (level_name(Location.parse(mask), mip),)
 
 
 def _mask(url: str | None, mip: int) -> Any:

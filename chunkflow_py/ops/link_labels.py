@@ -41,9 +41,10 @@ class LabelLinker:
     thread_safe: bool = field(default=True, init=False)
 
     @property
-    def origin(self) -> str:
+    def origins(self) -> tuple[str, ...]:
         """What is read."""
-        return str(self.linker.place)
+        places: tuple[str, ...] = self.linker.places
+        return places
 
     @property
     def destination(self) -> str:

@@ -45,6 +45,14 @@ class StoredSkipper:
     thread_safe: bool = field(default=True, init=False)
     _volume: Volume | None = field(default=None, init=False, repr=False)
 
+    @property
+    def kept(self) -> str:
+        """The level whose blocks stay: tasks of which all are stored are done."""
+        from chunkflow_py.volume.levels import level_name
+        from chunkflow_py.volume.location import Location
+
+        return level_name(Location.parse(self.volume_path), self.mip)
+
     def prepare(self, outline: Any) -> None:
         """Open the volume.
 

@@ -45,6 +45,11 @@ class FileSkipper:
     adjust_size: int = 0
     thread_safe: bool = field(default=True, init=False)
 
+    @property
+    def kept(self) -> str | None:
+        """Where a file says that a task is done: all that the task has written."""
+        return None if self.mode == "exist" else ""
+
     def prepare(self, outline: Outline) -> None:
         """Refuse a line whose tasks have no box.
 

@@ -59,7 +59,7 @@ def outputs_of(pipeline: Pipeline) -> tuple[StageOutput, ...]:
         body: Any = operator.body
         outline = pipeline.outlines[operator.name]
         domain = None if outline.domain is None else str(outline.domain)
-        scale = tuple(pipeline.scale_of(operator.name))
+        scale = tuple(outline.scale)
         for output in _stored_by(body):
             place = tuple(moves), scale, domain, is_known
             found.append(StageOutput(operator.name, output, *place))  # type: ignore[arg-type]
@@ -231,7 +231,7 @@ class Coverage:
                 volume = self._volumes.get(output)
                 if volume is None:
                     continue
-                box = _saved_box(each, region).intersection(volume.bounds)
+                box = saved_box(each, region).intersection(volume.bounds)
                 time = region.time if output.time is None else output.time
                 if volume.times is None:
                     time = None
@@ -272,7 +272,7 @@ def _moved(output: StageOutput, box: BoundingBox) -> BoundingBox:
     return box
 
 
-def _saved_box(output: StageOutput, region: Region) -> BoundingBox:
+def saved_box(output: StageOutput, region: Region) -> BoundingBox:
     """Return the box of a volume that a task fills."""
     box = _moved(output, region.bbox).coarser(output.scale)
     if output.domain is not None:

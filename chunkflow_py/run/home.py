@@ -7,6 +7,7 @@
 <run>/documents/<sha256>              metadata of the outputs, as it was made
 <run>/stages/<stage>/profile.json     what the stage is computed with; set by its first worker
 <run>/stages/<stage>/sent, closed     that all its tasks were sent; that all of them have ended
+<run>/stages/<stage>/stale            tasks that have read what a repair of another stage mends
 <run>/ledger/<stage>/…                how each task ended: `chunkflow_py.run.ledger`
 ```
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from chunkflow_py.task_plan import Plan
 
 SPEC = "spec.json"
+_ALL = "all"
 _DIGEST = re.compile(r"(.+?)/*#sha256=([0-9a-f]{64})")
 
 
@@ -312,6 +314,41 @@ class RunHome:
     def reopen(self, stage: str) -> None:
         """Take it back, for tasks that are done again."""
         self.store.delete(f"stages/{stage}/closed")
+
+    def unsend(self, stage: str) -> None:
+        """Take back that a stage was sent: the worker that opens it sends what has no record."""
+        self.store.delete(f"stages/{stage}/sent")
+        self.store.delete(f"stages/{stage}/sending")
+
+    def stale(self, stage: str) -> Plan | set[int]:
+        """Return the tasks of a stage that have read what was wrong in a stage before it.
+
+        They were found by a repair, and are done again when the stages before are repaired.
+        """
+        said = json.loads(self.store.get(f"stages/{stage}/stale") or b"[]")
+        return self.plan(stage) if said == _ALL else set(said)
+
+    def add_stale(self, stage: str, numbers: Plan | set[int]) -> None:
+        """Add to the tasks that have read what was wrong; the plan itself stands for all."""
+
+        def added(content: bytes | None) -> bytes:
+            said = json.loads(content or b"[]")
+            if said == _ALL or numbers is self.plan(stage):
+                return json.dumps(_ALL).encode()
+            return json.dumps(sorted({*said, *numbers}), separators=(",", ":")).encode()
+
+        self.store.update(f"stages/{stage}/stale", added)
+
+    def renew(self, stage: str) -> None:
+        """Take back the records of tasks that have read what was wrong, now that it is right.
+
+        The repair has done so already. Whoever worked on one of them then, and was not done, has
+        recorded it since.
+        """
+        numbers = self.stale(stage)
+        if numbers:
+            self.ledger(stage).reopen(numbers)
+            self.store.delete(f"stages/{stage}/stale")
 
     def current_stage(self) -> str | None:
         """Return the first stage that is not closed, or ``None``."""

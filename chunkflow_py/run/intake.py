@@ -84,12 +84,15 @@ class Work:
         stage: its name.
         runs: what messages of each stage of the run say to be of, in the order of the stages;
             ``None`` accepts all.
+        is_wanted: whether a message of another stage is to be kept; if it is not told, those of
+            later stages are.
     """
 
     attempts: str
     plan: Plan
     stage: str
     runs: Mapping[str, str | None]
+    is_wanted: Callable[[str], bool] | None = None
 
 
 class Intake:
@@ -265,12 +268,17 @@ class Intake:
             self._bury(held, f"the run has no stage {stage!r}; its stages are {', '.join(runs)}")
             return None
         if stage != ours:
-            order = list(runs)
-            if order.index(stage) < order.index(ours):
-                self._returns.acknowledge([held])  # that stage has ended: a late duplicate
-            else:
+            order, is_wanted = list(runs), self._work.is_wanted
+            wanted = order.index(stage) > order.index(ours)
+            if is_wanted is not None:
+                wanted = self._tried(lambda: is_wanted(stage)) is not False
+            if wanted:
                 self._returns.release([held])
                 self._post("closed-stage", stage)
+            else:
+                # That stage has ended, or a repair has reopened one before it, and the worker that
+                # opens it again sends its tasks.
+                self._returns.acknowledge([held])
             return None
         try:
             return self._work.plan.number(body.region), str(body.region)

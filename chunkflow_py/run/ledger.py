@@ -191,10 +191,7 @@ class Ledger:
             some = {page for page, header in pages if any(getattr(header.sums, s) for s in states)}
 
         def read(number: int) -> list[Record]:
-            entries = self._loose.read([n for n in loose.get(number, ()) if n.kind == "record"])
-            page = self._pages.read(number)
-            headers = Headers(page.size, {number: page.header})
-            found = [*page.records(), *_records(entries, headers)]
+            found = self._read(number, loose.get(number, ()))
             wanted = (record for record in found if record.state in states)
             return sorted(wanted, key=attrgetter("number"))
 
@@ -204,6 +201,20 @@ class Ledger:
     def durations(self) -> Iterator[float]:
         """Yield the seconds that operators have spent on the tasks that are done."""
         return (sum(record.seconds.values()) for record in self.records(states=["done"]))
+
+    def page_of(self, number: int) -> int:
+        """Return the page on which the record of a task is, for `records_of`."""
+        return self._page(number)
+
+    def records_of(self, page: int) -> dict[int, Record]:
+        """Return the records of the tasks of a page, by their numbers."""
+        return {record.number: record for record in self._read(page, self._loose.listed(page))}
+
+    def _read(self, number: int, names: Iterable[Name]) -> list[Record]:
+        entries = self._loose.read([name for name in names if name.kind == "record"])
+        page = self._pages.read(number)
+        headers = Headers(page.size, {number: page.header})
+        return [*page.records(), *_records(entries, headers)]
 
     def failures(self, number: int | None = None) -> Iterator[Failure]:
         """Yield the attempts that failed: all, or those on one task."""

@@ -81,6 +81,7 @@ def run_on_dask(
                     settings.ahead,
                     versions_here(),
                 )
+                home.renew(name)
                 Dispatch(client, home, order, working, stop).run()
                 counts, tasks = home.ledger(name).counts(), len(home.plan(name))
                 if counts.finished < tasks:

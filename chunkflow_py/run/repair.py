@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import OptionError
 from chunkflow_py.queue.body import body_text
 from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.run.dependents import dependents
 from chunkflow_py.run.verify import Damage, repair, retry_failed, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from chunkflow_py.queue.protocol import Queue
+    from chunkflow_py.run.dependents import MakeLine, Tasks
     from chunkflow_py.run.home import RunHome
     from chunkflow_py.run.spec import Stage
+    from chunkflow_py.task_plan import Plan
 
 
 def damages_of(home: RunHome) -> Iterator[tuple[str, Damage]]:
@@ -31,40 +35,85 @@ def damages_of(home: RunHome) -> Iterator[tuple[str, Damage]]:
             yield stage.name, Damage(None, "", "not recorded", reason)
 
 
-def repair_run(home: RunHome) -> tuple[int, list[str]]:
-    """Restore metadata of outputs, and send tasks again that are not recorded or not sound.
+@dataclass(frozen=True)
+class Repair:
+    """What `repair_run` has done.
 
-    The queue is made if there is none any more.
+    Attributes:
+        sent: how many tasks were sent.
+        mended: addresses of the metadata that was restored.
+        later: name of a later stage -> how many of its tasks are done again after those.
+    """
 
-    Returns:
-        How many tasks were sent, and the addresses of the metadata that was restored.
+    sent: int
+    mended: tuple[str, ...]
+    later: dict[str, int]
+
+
+def repair_run(home: RunHome, make_line: MakeLine) -> Repair:
+    """Restore metadata of outputs, and have tasks done again whose output is missing or damaged.
+
+    Later stages do again what they have made of those tasks, when these are done. The queue is
+    made if there is none any more.
+
+    Args:
+        home: of the run.
+        make_line: makes the line of a stage, as for a worker; says what its tasks read.
 
     Raises:
-        OptionError: they are of a stage that was taken over from another run, whose workers alone
-            do its tasks.
+        OptionError: something is wrong with a stage that was taken over from another run, whose
+            workers alone do its tasks. What was made of it here is noted for the next repair.
     """
     home.spec.check_current()
-    count, mended = 0, list[str]()
+    mended, refusal = list[str](), ""
+    again: dict[str, Tasks] = {}  # tasks that are done again
+    changed: dict[str, Tasks] = {}  # tasks of which later stages may have read something wrong
+    read: dict[str, Tasks] = {}  # tasks that have read something wrong
+    stages = list(_begun(home))
+    for stage in stages:
+        plan, owner = home.plan(stage.name), home.spec.reused.get(stage.name)
+        restored = home.coverage(stage.name).restore()
+        found = [each for each in _found(home, stage) if each.can_be_repaired]
+        own = {each.number for each in found if each.number is not None}
+        noted = home.stale(stage.name) if owner is None else set[int]()
+        read[stage.name] = _union(plan, dependents(home, stage, changed, make_line), noted)
+        again[stage.name] = _union(plan, own, read[stage.name])
+        changed[stage.name] = plan if restored else again[stage.name]
+        mended += restored
+        if found and owner is not None and not refusal:
+            refusal = (
+                f"stage {stage.name} of {home.url} is taken over from {owner}, where "
+                f"{len(found)} things are missing or damaged; mend them there: chunkflow "
+                f"repair {owner}, and chunkflow work {owner}; then repair this run again"
+            )
+    todo = [s.name for s in stages if s.name not in home.spec.reused and len(again[s.name])]
+    for name in todo if refusal else todo[1:]:
+        if len(read[name]):
+            home.add_stale(name, read[name])
+    if refusal:
+        raise OptionError(refusal)
     # A queue that was lost is made again: what it held has no record, and is sent below.
     with closing(_queue_of(home, create=True)) as queue:
-        for stage in _begun(home):
-            mended += home.coverage(stage.name).restore()
-            found = [each for each in _found(home, stage) if each.can_be_repaired]
-            if found and (owner := home.spec.reused.get(stage.name)):
-                msg = (
-                    f"stage {stage.name} of {home.url} is taken over from {owner}, where "
-                    f"{len(found)} things are missing or damaged; mend them there: chunkflow "
-                    f"repair {owner}, and chunkflow work {owner}"
-                )
-                raise OptionError(msg)
-            if found:
-                home.reopen(stage.name)
-                count += repair(
-                    home.ledger(stage.name), home.plan(stage.name), queue, found,
-                    partial(_body, home, stage),
-                )  # fmt: skip
-                break  # what comes after reads what is mended first
-    return count, mended
+        if not todo:
+            return Repair(0, tuple(mended), {})
+        # No worker must find a stage open while the one before it seems to be done.
+        home.renew(todo[0])
+        home.ledger(todo[0]).reopen(again[todo[0]])
+        home.reopen(todo[0])
+        for name in todo[1:]:
+            home.ledger(name).reopen(again[name])
+            home.reopen(name)
+            home.unsend(name)
+        stage = home.spec.stage(todo[0])
+        damages = (Damage(number, "", "missing") for number in again[todo[0]])
+        body_of = partial(_body, home, stage)
+        sent = repair(home.ledger(stage.name), home.plan(stage.name), queue, damages, body_of)
+    return Repair(sent, tuple(mended), {name: len(again[name]) for name in todo[1:]})
+
+
+def _union(plan: Plan, one: Tasks, other: Tasks) -> Tasks:
+    """Return the tasks of both; the plan itself if one of them is that."""
+    return plan if one is plan or other is plan else {*one, *other}
 
 
 def retry_run(home: RunHome) -> int:

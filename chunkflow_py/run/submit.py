@@ -11,11 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError, VolumeError
-from chunkflow_py.hooks import HasFiles, ReadsFrom, WritesTo, WritesToSeveral
+from chunkflow_py.hooks import (
+    HasFiles,
+    WritesTo,
+    WritesToSeveral,
+    places_read,
+    places_written,
+)
 from chunkflow_py.memory import describe_bytes
 from chunkflow_py.queue.body import BodyError, body_text, parse_body
 from chunkflow_py.queue.protocol import address_of, open_queue
 from chunkflow_py.run.coverage import documented
+from chunkflow_py.run.earlier import check_readers
+from chunkflow_py.run.leftovers import leftovers, settle
 from chunkflow_py.run.spec import File, Spec, Stage, options_of, sha256_of
 from chunkflow_py.run.stage_line import create_outputs, prepared
 from chunkflow_py.store.local import absolute
@@ -83,6 +91,7 @@ def submit(
     shared_queue: bool = False,
     fork: RunHome | None = None,
     rehearse: bool = True,
+    clear_output: bool = False,
 ) -> Submission:
     """Make a run, or finish what an earlier call for the same lines has begun.
 
@@ -94,6 +103,8 @@ def submit(
         shared_queue: take a queue that holds tasks of others.
         fork: a run whose finished stages are taken over where their output would be the same.
         rehearse: load networks, and foretell the memory.
+        clear_output: delete what other runs have stored where tasks of this one will write; of a
+            run that is there already nothing is deleted.
 
     Raises:
         ChunkflowError: whatever is wrong with a line, the store or the queue; nothing was sent.
@@ -125,11 +136,21 @@ def submit(
                 if not shared_queue:
                     check_own(queue, home)
             spec, plans, files = spec_of(ready, queue_url)
+            earlier = (
+                replace(s, outputs=e.outputs) for s, e in zip(spec.stages, expected, strict=False)
+            )
+            check_readers(checked.operators, earlier)
             if is_known:
                 home.check_same(spec, len(lines))
             expected.append(replace(told, created=create_outputs(checked)))
         if fork is not None:
             spec = forked(spec, fork)
+        if not home.exists():  # what one that is there has stored is its own
+            for line in ready:
+                if line.name not in spec.reused:
+                    found = leftovers(line.pipeline(), line.plan)
+                    if deleted := settle(found, clear=clear_output):
+                        logger.info("stage %s: deleted %d objects", line.name, deleted)
         # All outputs are there: a later stage may have added levels to what one before it writes.
         documents: dict[str, bytes] = {}
         stages = [
@@ -330,13 +351,10 @@ def _covered(operator: Operator, marks: dict[str, str]) -> dict[str, Any]:
 
     A relative path is another one in another folder, and one place has many spellings.
     """
-    body, places = operator.body, {}
-    if isinstance(body, ReadsFrom) and body.origin is not None:
-        places["reads"] = [spelled_alike(body.origin)]
-    if isinstance(body, WritesToSeveral):
-        places["writes"] = [spelled_alike(place) for place in body.destinations]
-    elif isinstance(body, WritesTo):
-        places["writes"] = [spelled_alike(body.destination)]
+    body, places = operator.body, dict[str, list[str]]()
+    for name, found in (("reads", places_read(body)), ("writes", places_written(body))):
+        if found:
+            places[name] = [spelled_alike(place) for place in found]
     known = [place for some in places.values() for place in some]
     options = {
         name: _placed(_marked(value, marks), known) for name, value in operator.options.items()

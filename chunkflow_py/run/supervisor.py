@@ -71,6 +71,7 @@ class Supervisor:
         worker: who this is, for records.
         run: what the messages of this stage say to be of; ``None`` accepts those of all runs.
         stages: the same for all stages of the run, in order.
+        is_wanted: whether a message of another stage is to be kept; see `Work`.
         listener: hears of progress.
     """
 
@@ -88,6 +89,7 @@ class Supervisor:
         worker: str,
         run: str | None = None,
         stages: Mapping[str, str | None] | None = None,
+        is_wanted: Callable[[str], bool] | None = None,
         listener: Listener | None = None,
     ) -> None:
         """Start nothing yet."""
@@ -95,7 +97,9 @@ class Supervisor:
         self._settings, self._spec, self._worker = settings, spec, worker
         self._check_profile = check_profile
         self._listener = listener or Listener()
-        self._work = Work(secrets.token_hex(6), plan, stage, {**(stages or {}), stage: run})
+        self._work = Work(
+            secrets.token_hex(6), plan, stage, {**(stages or {}), stage: run}, is_wanted
+        )
         self._events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._outcome = Outcome()
         self._watch_at = 0.0

@@ -20,6 +20,7 @@ from chunkflow_py.interrupts import on_stop_signals, restore_signals
 from chunkflow_py.queue.body import run_of
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.children import ChildStart
+from chunkflow_py.run.earlier import EarlierStep, earlier_steps
 from chunkflow_py.run.intake import FOREIGN_DELAY_S
 from chunkflow_py.run.outcome import fault_of
 from chunkflow_py.run.submit import send_stage
@@ -58,6 +59,7 @@ class LineOfStage:
         folder: in which relative paths begin.
         ahead: how far lanes may work ahead.
         allow_code: whether it may run code that is not part of this package.
+        earlier: the steps before it, whose outputs it may read.
     """
 
     words: tuple[str, ...]
@@ -66,6 +68,7 @@ class LineOfStage:
     folder: str
     ahead: int | None = None
     allow_code: bool = True
+    earlier: tuple[EarlierStep, ...] = ()
 
 
 def line_of_stage(
@@ -89,7 +92,8 @@ def line_of_stage(
         path = str(home.fetch(file))
         words = [word.replace(file.word, path) for word in words]
     plan, folder = home.plan(stage.name), home.spec.folder
-    return LineOfStage(tuple(words), stage.mip, plan, folder, ahead, allow_code)
+    earlier = earlier_steps(home, stage)
+    return LineOfStage(tuple(words), stage.mip, plan, folder, ahead, allow_code, earlier)
 
 
 def _check_folder(folder: str, stage: Stage) -> None:
@@ -249,6 +253,7 @@ def _work_on(
         spec=stage.hash,
         run=stage.hash,
         stages={each.name: each.hash for each in home.spec.stages},
+        is_wanted=partial(_is_wanted, home, name),
         plan=home.plan(name),
         queue=queue,
         ledger=home.ledger(name),
@@ -259,6 +264,18 @@ def _work_on(
         listener=listener,
     )
     return supervisor.run()
+
+
+def _is_wanted(home: RunHome, ours: str, other: str) -> bool:
+    """Return whether a worker of one stage keeps a message of another stage.
+
+    A stage before it may have been reopened by a repair. One after it, too; that is sent anew when
+    it opens, unless somebody is about to send it.
+    """
+    names = [stage.name for stage in home.spec.stages]
+    if names.index(other) < names.index(ours):
+        return not home.is_closed(other)
+    return home.is_sent(other) or home.store.size(f"stages/{other}/sending") is not None
 
 
 def _no_longer_recorded(home: RunHome) -> str:
@@ -317,6 +334,7 @@ def _open_stage(home: RunHome, queue: Queue, stage: str) -> None:
             logger.info("stage %s opens: sending its tasks", stage)
             try:
                 with _renewed(home, key):
+                    home.renew(stage)
                     send_stage(home, queue, stage)
             except BaseException:  # also a signal: others need not wait for what does not come
                 home.store.delete(key)

@@ -52,6 +52,19 @@ class Stored:
         return cls(url, size, None if removed("checksum") else checksum_of(data))
 
 
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """An object that lies where something else is to be written.
+
+    Attributes:
+        url: of the object.
+        remove: deletes it; it is no error if it is gone.
+    """
+
+    url: str
+    remove: Callable[[], None]
+
+
 def checksum_of(data: bytes | memoryview) -> str:
     """Return the checksum of *data* as `Stored` has it; other threads run meanwhile."""
     return hashlib.sha256(data).hexdigest()[:CHECKSUM_DIGITS]

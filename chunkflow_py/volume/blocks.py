@@ -32,8 +32,15 @@ from chunkflow_py.store.recording import RecordingStore
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.block_cache import BlockCache
 from chunkflow_py.volume.block_jobs import Foreign, cores, results, run_all, stop
+from chunkflow_py.volume.expected import expected_of
 from chunkflow_py.volume.pieces import pieces
-from chunkflow_py.volume.protocol import Opening, check_channels, check_chunk, check_inside
+from chunkflow_py.volume.protocol import (
+    Opening,
+    StoredUnit,
+    check_channels,
+    check_chunk,
+    check_inside,
+)
 from chunkflow_py.volume.traffic import Traffic, note_missing
 
 if TYPE_CHECKING:
@@ -120,10 +127,17 @@ class BlockVolume:
         self._lock = Lock()
         self._pools: dict[int, ThreadPoolExecutor] = {}
         self._cache = BlockCache(self._opening.cache_bytes)
+        self._expected = expected_of(self.array_url) if mode == "r" else None
+        self._there: set[Index] = set()  # shards that are stored, without some of their blocks
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
         """Open it again in another process."""
         return partial(open_volume, self._address, self.mip, self._mode, opening=self._opening), ()
+
+    @property
+    def array_url(self) -> str:
+        """Where the array itself is: the folder or prefix of its blocks."""
+        return f"{self._store.url}/{self._layout.root}".rstrip("/")
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -205,6 +219,7 @@ class BlockVolume:
 
     def _place(self, unit: Index, piece: Piece, data: bytes | None, array: NDArray[Any]) -> None:
         if data is None:
+            self._check_lost(unit)
             if not self._opening.fill_missing:
                 msg = (
                     f"block {piece.block} of {self.url} is not stored "
@@ -225,6 +240,18 @@ class BlockVolume:
         with self._lock:
             self.traffic.decoded_bytes += block.nbytes
         self._cache.share(piece.block, block)
+
+    def _check_lost(self, unit: Index) -> None:
+        """Refuse that a block is absent that an earlier step of this run has stored."""
+        if self._expected is None or unit in self._there:
+            return
+        is_shard = self._layout.unit != self._layout.block
+        if is_shard and self._layout.exists(self._store, unit):
+            self._there.add(unit)  # it was written whole: what it has not got is empty
+            return
+        box, time = self._place_of(unit)
+        root = self._layout.root
+        self._expected.check(self._layout.key(unit).removeprefix(f"{root}/"), box, time)
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -324,6 +351,18 @@ class BlockVolume:
         jobs = (partial(self._layout.exists, self._store, unit) for unit in units)
         return all(results(self._pool, jobs))
 
+    def stored_units(self) -> Iterator[StoredUnit]:
+        """Yield the write units that are stored, as `Volume` says."""
+        root = self._layout.root
+        for key in self._store.list(f"{root}/" if root else ""):
+            unit = self._layout.unit_of(key)
+            if unit is None:
+                continue
+            box, time = self._place_of(unit)
+            if not box.is_empty:
+                remove = partial(self._layout.remove, self._store, unit)
+                yield StoredUnit(f"{self._store.url}/{key}", box, time, remove)
+
     def to_dask(self, **settings: Any) -> Any:
         """Return the voxels as a dask array, see `dask_array.to_dask`."""
         from chunkflow_py.volume.dask_array import to_dask
@@ -359,6 +398,12 @@ class BlockVolume:
         for piece in pieces(positions, self._layout.block):
             units.setdefault(self._unit_of(piece.block), []).append(piece)
         return units
+
+    def _place_of(self, unit: Index) -> tuple[BoundingBox, int | None]:
+        """Return the box of a unit, what of it is in the array, and its time index."""
+        place = dict(zip(self._layout.axes, unit, strict=True))
+        low = self.bounds.start + Zyx(*(place.get(axis, 0) for axis in AXES)) * self.write_unit
+        return BoundingBox(low, low + self.write_unit).intersection(self.bounds), place.get("t")
 
     def _unit_of(self, block: Index) -> Index:
         sizes = zip(block, self._layout.block, self._layout.unit, strict=True)

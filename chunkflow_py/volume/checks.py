@@ -18,6 +18,7 @@ from chunkflow_py.geometry import AXES, BoundingBox, Zyx
 from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import Access
 from chunkflow_py.volume import open_volume
+from chunkflow_py.volume.levels import level_name
 from chunkflow_py.volume.location import Location
 
 if TYPE_CHECKING:
@@ -84,6 +85,11 @@ class Validation:
     format: str | None = None
     opening: Opening | None = None
     time: int | None = None
+
+    @property
+    def origin(self) -> str:
+        """The coarser level, in which nothing of the line may write."""
+        return level_name(Location.parse(self.url), self.mip)
 
     @cached_property
     def coarse(self) -> Volume:

@@ -12,6 +12,7 @@ from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.blocking import fitting_block, shard_for_memory
 from chunkflow_py.volume.disk import check_leave_to_write
+from chunkflow_py.volume.levels import volume_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.new_volume import check_new, names_of, names_setting
 from chunkflow_py.volume.protocol import Opening, VolumeSpec
@@ -79,7 +80,7 @@ class VolumeCreator:
 
     def __post_init__(self) -> None:
         """Tell later commands of the line."""
-        self.announced[Location.parse(self.url).store_url] = self.known_spec
+        self.announced[volume_name(Location.parse(self.url))] = self.known_spec
 
     @property
     def _size_known(self) -> bool:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from chunkflow_py.store.protocol import Stored
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume.location import Location
-    from chunkflow_py.volume.protocol import Opening
+    from chunkflow_py.volume.protocol import Opening, StoredUnit
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -118,6 +118,11 @@ class GrapheneVolume:
             return True
         with self._translated("look at", bbox):
             return all(self._cloud.image.exists(_cloud_box(bbox), mip=self._mip).values())
+
+    def stored_units(self) -> Iterator[StoredUnit]:
+        """Refuse to tell: the server does not say it."""
+        msg = f"which blocks of {self.url} are stored is not known: it is made by a server"
+        raise VolumeError(msg)
 
     @contextmanager
     def _translated(self, verb: str, bbox: BoundingBox | None = None) -> Iterator[None]:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from chunkflow_py.store.protocol import Stored
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume.location import Location
-    from chunkflow_py.volume.protocol import Opening, VolumeSpec
+    from chunkflow_py.volume.protocol import Opening, StoredUnit, VolumeSpec
 
 ENCODINGS = ("gzip", "lzf", "szip", "raw")
 
@@ -149,6 +149,11 @@ class Hdf5Volume:
         check_inside(bbox, self.bounds, self.url)
         return next(self._missing(bbox), None) is None
 
+    def stored_units(self) -> Iterator[StoredUnit]:
+        """Refuse to tell: the file is one object, which one process writes."""
+        msg = f"the blocks of {self.url} are no objects: an HDF5 file is one; write to zarr://"
+        raise VolumeError(msg)
+
     @property
     def dataset(self) -> str:
         """The name of the dataset in the file."""
@@ -244,6 +249,17 @@ def create_volume(spec: VolumeSpec, place: Location, mip: int, opening: Opening)
     volume = Hdf5Volume(place, "r+", opening)
     _check_same(volume, spec)
     return volume
+
+
+def address_of_dataset(path: Path, name: str | None) -> str:
+    """Return where in its file a dataset is, the same for all its names.
+
+    Raises:
+        VolumeNotFoundError: there is no such file or dataset.
+        VolumeError: the file cannot be read.
+    """
+    with reading(path) as file:
+        return str(h5py.h5o.get_info(find_dataset(file, path, name).id).addr)
 
 
 def _create_file(spec: VolumeSpec, path: Path, name: str) -> None:

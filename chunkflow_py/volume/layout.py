@@ -32,6 +32,8 @@ class Layout(ABC):
         unit: extent of what one object holds: a block, or a shard of whole blocks.
         dtype: of the voxels.
         fill: value of voxels that are not stored.
+        root: key of the array: of all its objects, what comes before the last slash that they have
+            in common; empty for an array that is alone in its store.
     """
 
     axes: tuple[str, ...]
@@ -40,10 +42,15 @@ class Layout(ABC):
     unit: tuple[int, ...]
     dtype: np.dtype[Any]
     fill: Any = 0
+    root: str
 
     @abstractmethod
     def key(self, unit: Index) -> str:
         """Return the key of the object that holds *unit*."""
+
+    @abstractmethod
+    def unit_of(self, key: str) -> Index | None:
+        """Return the unit that the object *key* holds; ``None`` if it is no object of the array."""
 
     @abstractmethod
     def decode(self, data: bytes, block: Index) -> NDArray[Any]:

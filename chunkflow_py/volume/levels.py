@@ -14,14 +14,26 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.protocol import VolumeSpec
 
 
-def level_name(place: Location, mip: int) -> str:
-    """Return the name of a level, the same however the address of the volume is written."""
-    where = place.store_url
+LEVEL = " at mip "
+
+
+def volume_name(place: Location) -> str:
+    """Return the address of a volume, the same for all spellings of a local path."""
     if place.is_local:
-        where = f"file://{os.path.realpath(place.folder)}"
+        return f"file://{os.path.realpath(place.folder)}"
+    return f"{place.protocol}://{place.path.strip('/')}"
+
+
+def level_name(place: Location, mip: int) -> str:
+    """Return the name of a level, the same for all spellings of a local path.
+
+    Whether two names mean the same array, `chunkflow_py.volume.identity.same_array` tells: the
+    level of a volume may also be addressed as an array by itself.
+    """
+    where = volume_name(place)
     if place.format == "h5":
         where += f":{(place.dataset or 'main').strip('/')}"
-    return f"{where} at mip {mip}"
+    return f"{where}{LEVEL}{mip}"
 
 
 def check_levels(spec: VolumeSpec, mip: int, url: str, *, first: int | None = None) -> None:

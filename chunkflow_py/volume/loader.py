@@ -72,6 +72,12 @@ class VolumeLoader:
         return level_name(Location.parse(self.url), self.mip)
 
     @property
+    def origins(self) -> tuple[str, ...]:
+        """All that is read: also the levels that chunks are compared with."""
+        compared = (getattr(check, "origin", None) for check in self.checks)
+        return (self.origin, *(place for place in compared if place is not None))
+
+    @property
     def volume(self) -> Volume:
         """The volume, opened on first use.
 

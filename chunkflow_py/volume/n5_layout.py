@@ -14,6 +14,7 @@ from __future__ import annotations
 import bz2
 import lzma
 import math
+import re
 import struct
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -67,7 +68,7 @@ class N5Layout(Layout):
         if len(self.block) != len(self.shape) or min(self.block, default=0) < 1:
             msg = f"{url} has blocks of {self.block[::-1]} for dimensions {self.shape[::-1]} (xyz)"
             raise VolumeError(msg)
-        self._prefix = prefix
+        self._prefix, self.root = prefix, prefix.rstrip("/")
         # before version 2 of N5 there was a name only
         compression = document.get("compression") or {"type": document.get("compressionType")}
         self._unpack = _unpacking(compression, url)
@@ -75,6 +76,14 @@ class N5Layout(Layout):
     def key(self, unit: Index) -> str:
         """Return the key of the object that holds *unit*."""
         return f"{self._prefix}{'/'.join(str(number) for number in reversed(unit))}"
+
+    def unit_of(self, key: str) -> Index | None:
+        """Return the unit whose key this is."""
+        names = key.removeprefix(self._prefix).split("/")
+        if len(names) != len(self.shape) or not all(re.fullmatch("[0-9]+", n) for n in names):
+            return None
+        unit = tuple(int(name) for name in reversed(names))
+        return unit if self.key(unit) == key else None
 
     def decode(self, data: bytes, block: Index) -> NDArray[Any]:  # noqa: ARG002 it has its extent
         """Return the voxels of a block.

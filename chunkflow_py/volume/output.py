@@ -16,16 +16,18 @@ from chunkflow_py.geometry import Zyx
 from chunkflow_py.outputs import Output
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.blocking import common_unit
+from chunkflow_py.volume.levels import volume_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import check_alignment, coarser
 from chunkflow_py.volume.saver import VolumeSaver
+from chunkflow_py.volume.task_box import BoxCheck, stored_inside
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from chunkflow_py.chunk import Chunk
     from chunkflow_py.geometry import BoundingBox, BoxGrid
-    from chunkflow_py.store.protocol import Stored
+    from chunkflow_py.store.protocol import Leftover, Stored
     from chunkflow_py.task import Task
     from chunkflow_py.volume.protocol import Volume
 
@@ -54,13 +56,14 @@ class VolumeOutput:
     name: str = "save-volume"
     thread_safe: bool = field(default=True, init=False)
     _boxes: BoxGrid | Sequence[BoundingBox] | None = field(default=None, init=False, repr=False)
+    _check_box: BoxCheck | None = field(default=None, init=False, repr=False)
     _thumbnails: tuple[VolumeSaver, int] | None = field(default=None, init=False, repr=False)
     _lock: Any = field(default_factory=Lock, init=False, repr=False)
 
     @property
     def destinations(self) -> tuple[str, ...]:
         """The level of the volume, and what is written beside it."""
-        address = self.saver.place.store_url
+        address = volume_name(self.saver.place)
         more = {"thumbnail": self.create_thumbnail, "log": self.upload_log}
         beside = (f"{address}/{name}" for name, wanted in more.items() if wanted)
         return (self.saver.destination, *beside)
@@ -82,7 +85,7 @@ class VolumeOutput:
         Raises:
             ChunkflowError: as `VolumeSaver.prepare` says; also for the thumbnail.
         """
-        self._boxes = outline.boxes
+        self._boxes, self._check_box = outline.boxes, BoxCheck.of(outline)
         for wanted, option in (
             (self.upload_log, "--upload-log"), (self.create_thumbnail, "--create-thumbnail"),
         ):  # fmt: skip
@@ -125,11 +128,23 @@ class VolumeOutput:
             self._thumbnail(self.saver.volume)[0].create_output()
         return made
 
+    def leftovers(self, tasks: Any) -> Iterator[Leftover]:
+        """Yield the blocks of volume and thumbnail that lie inside of the boxes of *tasks*."""
+        if self.saver.volume is not None:
+            yield from stored_inside(self.saver.volume, tasks, time=self.saver.time)
+        if self._thumbnails is not None and self._thumbnails[0].volume is not None:
+            saver, factor = self._thumbnails
+            shrink = Zyx(1, factor, factor)
+            yield from stored_inside(saver.volume, tasks, shrink)
+
     def __call__(self, task: Task) -> Task:
         """Write the chunk, and what goes with it."""
         chunk = task.chunk(self.input_name)
         time = None if task.region is None else task.region.time
         start = perf_counter()
+        if self._check_box is not None:
+            bounds = self.saver.known_bounds() or self.saver.volume_for(chunk, time).bounds
+            self._check_box(task, chunk, bounds, self.saver.url)
         if self.intensity_threshold is not None and (chunk.array < self.intensity_threshold).all():
             logger.info("%s: all voxels below %g, not saved", task, self.intensity_threshold)
             task.written += self.saver.left_out(chunk, time)
@@ -195,7 +210,7 @@ class VolumeOutput:
 
     def _thumbnail_level(self, url: str) -> int | None:
         """Return the level of a thumbnail that is there, or that this line makes before."""
-        told = self.saver.announced.get(Location.parse(url).store_url)
+        told = self.saver.announced.get(volume_name(Location.parse(url)))
         if told is not None and (spec := told()) is not None:
             return spec.max_mip
         try:

@@ -16,6 +16,7 @@ import re
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from chunkflow_py.geometry import BoxGrid, Zyx
 from chunkflow_py.outputs import Output
 from chunkflow_py.store import open_store
 from chunkflow_py.store.local import os_errors
-from chunkflow_py.store.protocol import together
+from chunkflow_py.store.protocol import Leftover, together
 from chunkflow_py.store.recording import RecordingStore
 from chunkflow_py.volume.conversion import converted
 from chunkflow_py.volume.file_name import FileName
@@ -42,7 +43,10 @@ from chunkflow_py.volume.single_file import UNIT_NM, FileArray
 with needs_extra("image", "reading and writing PNG"):
     from PIL import Image
 
+_SECTION = re.compile(r"(?:t(?P<time>[0-9]+)_)?(?P<z>-?[0-9]+)\.png")  # as they are written
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -150,6 +154,7 @@ class PngSaver:
     dtype: str = "uint8"
     input_name: str = "chunk"
     _written: dict[int, Region | None] = field(default_factory=dict, repr=False)
+    _outline: Any = field(default=None, init=False, repr=False)
 
     @property
     def destination(self) -> str:
@@ -169,7 +174,7 @@ class PngSaver:
         """
         if open_store(str(self.folder)).is_local:
             FileName(f"{self.destination}/", EXTENSIONS, option="--output-path").check_writable()
-        boxes = outline.boxes
+        self._outline, boxes = outline, outline.boxes
         if boxes is None or len(boxes) < 2:
             return
         if isinstance(boxes, BoxGrid):
@@ -187,6 +192,20 @@ class PngSaver:
                 f"{region.size.x} along y and x"
             )
             raise OptionError(msg)
+
+    def leftovers(self, tasks: Any) -> Iterator[Leftover]:
+        """Yield the sections that are there of those that *tasks* write."""
+        region = None if self._outline is None else self._outline.region
+        if region is None:
+            return
+        store = open_store(str(self.folder))
+        for key in store.list():
+            match = _SECTION.fullmatch(key)
+            if match is None:
+                continue
+            time = None if match["time"] is None else int(match["time"])
+            if tasks.number(Zyx(int(match["z"]), *region.start[1:]), time) is not None:
+                yield Leftover(f"{store.url}/{key}", partial(store.delete, key))
 
     def __call__(self, task: Task) -> Task:
         """Write the sections.

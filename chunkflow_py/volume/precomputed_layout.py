@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.precomputed_info import Level
 
 _EXTENSIONS = ("", ".gz", ".br", ".zstd", ".xz", ".bz2")  # of cloud-volume
+_BLOCK = re.compile(
+    r"(?P<x>-?[0-9]+)--?[0-9]+_(?P<y>-?[0-9]+)--?[0-9]+_(?P<z>-?[0-9]+)--?[0-9]+"
+    rf"(?P<end>{'|'.join(map(re.escape, _EXTENSIONS))})"
+)
 _CONTENT_TYPES = {"jpeg": "image/jpeg", "png": "image/png", "jxl": "image/jxl"}
 _CACHE = "no-cache"  # a viewer is to see what has been written since
 
@@ -52,7 +57,7 @@ class PrecomputedLayout(Layout):
         self.shape = (*lead, *bounds.size)
         self.block = self.unit = (*lead, *block)
         self.dtype = level.dtype
-        self._level = level
+        self._level, self.root = level, level.key
         # sharded volumes say once for all whether their blocks are gzipped
         compress = level.compress if level.sharding is None else level.sharding.gzip_data
         self._codec = Codec(level.scale, level.dtype, compress=compress)
@@ -77,6 +82,16 @@ class PrecomputedLayout(Layout):
     def key(self, unit: Index) -> str:
         """Return the key of a block, as it would be written."""
         return self._name(unit) + self._written
+
+    def unit_of(self, key: str) -> Index | None:
+        """Return the block that an object is of, by any of its names."""
+        match = _BLOCK.fullmatch(key.rpartition("/")[2])
+        if match is None:
+            return None
+        low = Zyx(*(int(match[axis]) for axis in "zyx")) - self._level.bounds.start
+        unit = (0,) * (len(self.block) - 3) + tuple(low // self._level.block_size)
+        inside = low.low((0, 0, 0)) == (0, 0, 0) and low.low(self._level.bounds.size - 1) == low
+        return unit if inside and self._name(unit) + match["end"] == key else None
 
     def decode(self, data: bytes, block: Index) -> NDArray[Any]:
         """Return the voxels of a block, what of it is in the volume."""

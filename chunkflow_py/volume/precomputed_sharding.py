@@ -138,6 +138,10 @@ class Sharding:
         minishard = hashed & ((1 << self.minishard_bits) - 1)
         return (hashed >> self.minishard_bits) & ((1 << self.shard_bits) - 1), minishard
 
+    def first_number(self, shard: int) -> int:
+        """Return the lowest number of a block in a shard, where there is no hash."""
+        return shard << (self.minishard_bits + self.preshift_bits)
+
     def file_name(self, shard: int) -> str:
         """Return the name of the file of a shard."""
         return f"{shard:0{max(1, -(-self.shard_bits // 4))}x}.shard"
@@ -173,6 +177,17 @@ def number_of_block(position: Zyx, grid: Zyx) -> int:
         number |= (position[axis] >> used[axis] & 1) << bit
         used[axis] += 1
     return number
+
+
+def block_of_number(number: int, grid: Zyx) -> Zyx | None:
+    """Return the position (zyx) of the block of a number, or ``None`` if the grid has none."""
+    position, used = [0, 0, 0], [0, 0, 0]
+    order = axis_of_bits(grid)
+    for bit, axis in enumerate(order):
+        position[axis] |= (number >> bit & 1) << used[axis]
+        used[axis] += 1
+    found = Zyx(*position)
+    return found if not number >> len(order) and found.low(grid - 1) == found else None
 
 
 def murmurhash3_x86_128(value: int) -> int:

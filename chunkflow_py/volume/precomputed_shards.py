@@ -7,6 +7,7 @@ shard   | where the indices are | blocks ... | index of each minishard: number, 
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ import numpy as np
 from chunkflow_py.geometry import Zyx
 from chunkflow_py.volume.deflate import compressed, gunzipped
 from chunkflow_py.volume.precomputed_layout import PrecomputedLayout
-from chunkflow_py.volume.precomputed_sharding import number_of_block
+from chunkflow_py.volume.precomputed_sharding import block_of_number, number_of_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     Read = Callable[[int, int], bytes | None]  # start and stop -> those bytes of the shard
     Spans = dict[int, tuple[int, int]]  # number of a block -> start and stop in the shard
 
+_HEX = re.compile("[0-9a-f]+")
 _GAP = 1 << 18  # bytes between two blocks that are read rather than asked for apart
 _CACHED = 1 << 20  # entries of indices to keep
 
@@ -62,6 +64,17 @@ class ShardedLayout(PrecomputedLayout):
     def key(self, unit: Index) -> str:
         """Return the key of the shard that holds *unit*."""
         return self._file(self._shard(unit))
+
+    def unit_of(self, key: str) -> Index | None:
+        """Return the unit whose shard this is; ``None`` also where a shard is no box."""
+        name = key.removeprefix(f"{self._level.key}/").removesuffix(".shard")
+        if self._box_of_blocks is None or not _HEX.fullmatch(name):
+            return None
+        shard = int(name, 16)
+        position = block_of_number(self._sharding.first_number(shard), self._grid)
+        if shard >> self._sharding.shard_bits or self._file(shard) != key or position is None:
+            return None
+        return (0,) * (len(self.block) - 3) + tuple(position // self._box_of_blocks)
 
     def _file(self, shard: int) -> str:
         return f"{self._level.key}/{self._sharding.file_name(shard)}"

@@ -12,7 +12,7 @@ from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx
 from chunkflow_py.store.protocol import Access
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy as np
 
@@ -72,6 +72,23 @@ class Opening:
     parallel: int | None = None
     cache_bytes: int = 0
     access: Access = field(default_factory=Access)
+
+
+@dataclass(frozen=True)
+class StoredUnit:
+    """A write unit of a volume of which an object is stored.
+
+    Attributes:
+        url: of the object.
+        box: of its voxels, in voxels of the level.
+        time: time index, or ``None`` in a volume without a time axis.
+        remove: removes it, by all names that it may have.
+    """
+
+    url: str
+    box: BoundingBox
+    time: int | None
+    remove: Callable[[], None]
 
 
 class Volume(Protocol):
@@ -148,6 +165,16 @@ class Volume(Protocol):
 
         Raises:
             GeometryError: *bbox* reaches outside of the bounds.
+        """
+
+    def stored_units(self) -> Iterator[StoredUnit]:
+        """Yield the write units that are stored, by a listing of the objects: none is read.
+
+        A unit of which there are several objects comes several times.
+
+        Raises:
+            VolumeError: the objects cannot be listed, or not be told apart: of a single file, of a
+                server, or where a shard is no box of blocks.
         """
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:

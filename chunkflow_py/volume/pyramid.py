@@ -23,15 +23,17 @@ from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx
 from chunkflow_py.outputs import Output
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.downsample import Mode, downsample
-from chunkflow_py.volume.levels import level_name
+from chunkflow_py.volume.levels import level_name, volume_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import Opening, check_disjoint, coarser
+from chunkflow_py.volume.task_box import BoxCheck, stored_inside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from chunkflow_py.chunk import Chunk, Voxels
     from chunkflow_py.memory import Need
+    from chunkflow_py.store.protocol import Leftover
     from chunkflow_py.task import Task
     from chunkflow_py.volume.protocol import Volume, VolumeSpec
 
@@ -120,6 +122,7 @@ class PyramidOutput:
     announced: Mapping[str, Callable[[], VolumeSpec | None]] = field(default_factory=dict)
     thread_safe: bool = field(default=True, init=False)
     _volumes: list[Volume] | None = field(default=None, init=False, repr=False)
+    _check_box: BoxCheck | None = field(default=None, init=False, repr=False)
     _lock: Any = field(default_factory=Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -159,6 +162,7 @@ class PyramidOutput:
             VolumeError: the levels are not *factor* apart.
             AlignmentError: two tasks would write to one block of a level, or a level has shards.
         """
+        self._check_box = BoxCheck.of(outline)
         try:
             self._volumes = self._opened()
         except VolumeNotFoundError as error:
@@ -173,6 +177,8 @@ class PyramidOutput:
             if self._volumes is None:
                 self._volumes = self._opened()
             volumes = self._volumes
+        if self._check_box is not None:
+            self._check_box(task, chunk, volumes[0].bounds, self.url)
         chunk = chunk.cut(chunk.bbox.intersection(volumes[0].bounds))
         self._check(self._described(volumes), volumes[0].bounds, [chunk.bbox])
         time = None if task.region is None else task.region.time
@@ -183,6 +189,13 @@ class PyramidOutput:
             if mip >= self.start_mip and not inside.is_empty:
                 task.written += volume.write(coarse.cut(inside), time=time)
         return task
+
+    def leftovers(self, tasks: Any) -> Iterator[Leftover]:
+        """Yield the blocks of all levels that lie inside of the boxes of *tasks*."""
+        for mip, volume in enumerate((self._volumes or [])[1:], self.chunk_mip + 1):
+            if mip >= self.start_mip:
+                shrink = _power(self.factor, mip - self.chunk_mip)
+                yield from stored_inside(volume, tasks, shrink)
 
     def memory(self, size: Zyx | None) -> Need | None:
         """Return what all levels of a chunk of extent *size* take, and their encoded blocks."""
@@ -229,7 +242,7 @@ class PyramidOutput:
     def _check_announced(
         self, boxes: BoxGrid | Sequence[BoundingBox] | None, missing: VolumeNotFoundError
     ) -> None:
-        address = Location.parse(self.url).store_url
+        address = volume_name(Location.parse(self.url))
         if address not in self.announced:
             raise missing
         spec = self.announced[address]()

@@ -31,7 +31,7 @@ from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.blocking import fitting_block
 from chunkflow_py.volume.disk import check_leave_to_write, check_room
 from chunkflow_py.volume.fitting import check_voxels, fitted, named
-from chunkflow_py.volume.levels import level_name
+from chunkflow_py.volume.levels import level_name, volume_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.new_volume import (
     check_added_level,
@@ -162,7 +162,7 @@ class VolumeSaver:
         if self.time is None and not has_tasks:
             check_time_said(self.times, self.url)
         if self._is_announced:
-            spec = self.announced[self.place.store_url]()
+            spec = self.announced[volume_name(self.place)]()
             if spec is None:
                 return  # checked when it is there
             for _ in range(self.mip):
@@ -244,13 +244,7 @@ class VolumeSaver:
         from chunkflow_py.volume.conversion import converted
 
         time = time if self.time is None else self.time
-        with self._lock:
-            if self.volume is None:
-                self.volume = self._open()
-                if self.volume is not None and self._is_announced:
-                    self._check_volume(self.volume)
-                self.volume = self.volume or self._create(chunk, time)
-            volume = self.volume
+        volume = self.volume_for(chunk, time)
         _check_touch(chunk.bbox, volume.bounds, self.url)
         inside = chunk.bbox.intersection(volume.bounds)
         if inside != chunk.bbox:
@@ -273,9 +267,19 @@ class VolumeSaver:
         inside = chunk.bbox.intersection(self.volume.bounds)
         return tuple(Stored(url) for url in self.volume.objects(inside, time=time))
 
+    def volume_for(self, chunk: Chunk, time: int | None = None) -> Volume:
+        """Return the volume that *chunk* goes to, which is created unless it is there."""
+        with self._lock:
+            if self.volume is None:
+                self.volume = self._open()
+                if self.volume is not None and self._is_announced:
+                    self._check_volume(self.volume)
+                self.volume = self.volume or self._create(chunk, time)
+            return self.volume
+
     @property
     def _is_announced(self) -> bool:
-        return self.place.store_url in self.announced
+        return volume_name(self.place) in self.announced
 
     def _check_volume(self, volume: Volume) -> None:
         """Refuse a volume that cannot take what the line makes of the known tasks."""

@@ -15,12 +15,18 @@ import json
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from chunkflow_py.chunk import Chunk
-from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError, needs_extra
+from chunkflow_py.errors import (
+    ChunkflowError,
+    OptionError,
+    VolumeError,
+    VolumeNotFoundError,
+    needs_extra,
+)
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.store.address import without_secrets
 from chunkflow_py.volume import ome
@@ -35,13 +41,19 @@ if TYPE_CHECKING:
 
     from chunkflow_py.chunk import Kind
     from chunkflow_py.store.protocol import Stored
-    from chunkflow_py.volume.protocol import Opening
+    from chunkflow_py.volume.protocol import Opening, StoredUnit
 
 Spec = str | dict[str, Any]
 
 _X_FIRST = ("neuroglancer_precomputed", "n5")
 _CHANGES = ("create", "delete_existing", "open", "assume_metadata")  # what is said by the call
 _ERRORS = (ValueError, TypeError, IndexError, RuntimeError, OSError)
+_ADDRESSES = {  # of what each kind of store of TensorStore holds
+    "file": "file://{path}",
+    "s3": "s3://{bucket}/{path}",
+    "gcs": "gs://{bucket}/{path}",
+    "http": "{base_url}{path}",
+}
 _WORDS = 300  # of what TensorStore says: it repeats the whole spec after that
 
 
@@ -139,6 +151,7 @@ class TensorStoreVolume:
         domain, layout = array.domain, array.chunk_layout.read_chunk.shape or array.shape
         alone = {i: int(domain.inclusive_min[i]) for i in range(array.rank) if i not in order}
         kept = [i for i in range(array.rank) if i in order]
+        self.places = tuple(_places(array.spec(retain_context=False).to_json()))
         self._array = array[tuple(alone.get(i, slice(None)) for i in range(array.rank))].transpose(
             [kept.index(i) for i in order]
         )
@@ -178,6 +191,11 @@ class TensorStoreVolume:
         """Return nothing: no task writes objects of its own."""
         return []
 
+    def stored_units(self) -> Iterator[StoredUnit]:
+        """Refuse to tell: drivers do not say it."""
+        msg = f"which blocks of {self.url} are stored is not known; open it as a volume"
+        raise VolumeError(msg)
+
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
         """Refuse to tell: drivers do not say it."""
         del time
@@ -198,11 +216,25 @@ class TensorStoreLoader(VolumeLoader):
     spec: Spec = field(default_factory=dict)
     axes: str | None = None
     cache_bytes: int | None = None
+    tells_missing: ClassVar[bool] = False  # a block that is lost is read as the fill value
 
     @property
     def origin(self) -> str:
-        """What is read."""
-        return self.url
+        """The array that is read, in which nothing of the line may write."""
+        return self.origins[0]
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The arrays that are read: several, where a spec puts some together.
+
+        One that cannot be opened is what its spec says; why it cannot, the first use tells.
+        """
+        try:
+            found: Any = self.volume
+        except ChunkflowError:
+            return (self.url,)
+        places: tuple[str, ...] = found.places
+        return places or (self.url,)
 
     def _open(self, opening: Opening) -> Any:
         kept = opening.cache_bytes if self.cache_bytes is None else self.cache_bytes
@@ -214,6 +246,21 @@ class TensorStoreLoader(VolumeLoader):
 def loader_of(spec: Spec, **settings: Any) -> TensorStoreLoader:
     """Return the loader of a spec; *settings* are attributes of `TensorStoreLoader`."""
     return TensorStoreLoader(url=_shown(spec), spec=spec, **settings)
+
+
+def _places(spec: Any) -> Iterator[str]:
+    """Yield the addresses of all arrays that a spec, as TensorStore completes it, is made of."""
+    if isinstance(spec, list):
+        for each in spec:
+            yield from _places(each)
+    elif isinstance(spec, dict):
+        kvstore = spec.get("kvstore")
+        if isinstance(kvstore, dict) and (form := _ADDRESSES.get(kvstore["driver"])):
+            key = spec.get("scale_metadata", {}).get("key", "")
+            root = form.format_map({"path": "", **kvstore}).rstrip("/")
+            yield f"{root}/{key}".rstrip("/")
+        for name in ("base", "layers"):
+            yield from _places(spec.get(name))
 
 
 def _shown(spec: Spec) -> str:

@@ -13,6 +13,7 @@ https://zarr-specs.readthedocs.io/en/latest/v3/codecs/sharding-indexed/
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.layout import Index
 
 _ABSENT = 2**64 - 1
+_NUMBER = re.compile("[0-9]+")
 _GAP_BYTES = 1 << 18  # read rather than left out, where a request costs more than the bytes
 
 
@@ -72,6 +74,7 @@ class ZarrLayout(Layout):
         self.dtype = stored.newbyteorder("=")
         self.fill = 0 if array.fill_value is None else self.dtype.type(array.fill_value)
         self._prefix, self._encode_key = prefix, array.metadata.encode_chunk_key
+        self.root = prefix.rstrip("/")
         self._chain = (
             v2_chain(document, self.dtype, url)
             if document["zarr_format"] == 2
@@ -84,6 +87,11 @@ class ZarrLayout(Layout):
     def key(self, unit: Index) -> str:
         """Return the key of the object that holds *unit*."""
         return f"{self._prefix}{self._encode_key(unit)}"
+
+    def unit_of(self, key: str) -> Index | None:
+        """Return the unit whose key this is: all encodings of keys write its numbers in order."""
+        unit = tuple(map(int, _NUMBER.findall(key.removeprefix(self._prefix))))
+        return unit if len(unit) == len(self.shape) and self.key(unit) == key else None
 
     def decode(self, data: bytes, block: Index) -> NDArray[Any]:  # noqa: ARG002 all are alike
         """Return the voxels of a block, whole: zarr stores those beyond the array's edge too."""

@@ -302,6 +302,34 @@ class VolumeContract:
         with pytest.raises(GeometryError, match="outside of"):
             volume.has_blocks(BOUNDS.grow(Zyx(0, 0, 1)))
 
+    @pytest.mark.parametrize("channels", [None, 3])
+    def test_stored_units(self, url, channels):
+        """Units that are stored are listed with their boxes and addresses, and no others."""
+        volume = self.create(url, channels=channels)
+        assert list(volume.stored_units()) == []
+        low = BoundingBox.from_size(BOUNDS.start, self.unit)
+        high = BoundingBox(BOUNDS.start + self.unit, BOUNDS.stop)
+        if high.start.low(BOUNDS.stop) != high.start:  # one unit holds all
+            high = low
+        low = low.intersection(BOUNDS)
+        for box in (low, high):
+            volume.write(noise(box.intersection(BOUNDS), channels=channels))
+        self.store(url).put("0/stray.txt", b"?")
+        found = list(open_volume(url).stored_units())
+        root = self.store(url).url
+        assert sorted({unit.url for unit in found}) == [
+            f"{root}/{key}" for key in self.stored_blocks(url) if "stray" not in key
+        ]
+        grid = BoxGrid.covering(BOUNDS, self.unit, respect_stop=True)
+        wanted = {box for box in grid if low.contains(box) or high.contains(box)}
+        assert {unit.box for unit in found} == wanted
+        assert {unit.time for unit in found} == {None}
+        for unit in found:
+            if unit.box == low:
+                unit.remove()
+        assert not volume.has_blocks(low)
+        assert {unit.box for unit in volume.stored_units()} == wanted - {low}
+
     def test_missing_blocks(self, url):
         """A block that is not stored is read as zeros, or named, as the reader wants it."""
         volume, chunk = self.create(url), noise()

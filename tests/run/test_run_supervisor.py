@@ -121,6 +121,22 @@ def test_stages_follow_each_other(stage: Stage) -> None:
     assert stage.queue.counts().waiting == 1
 
 
+def test_stages_that_a_repair_has_reopened(stage: Stage) -> None:
+    """A task of an earlier stage that is open again is kept; one of a later that is not, is not."""
+    stages = {"mask": "hash0", "infer": "hash1", "label": "hash2"}
+    stage.send([0], run="hash2", stage="label")
+    outcome = stage.work(run="hash1", stages=stages, is_wanted=lambda name: name == "mask")
+    assert outcome.state == "complete"
+    assert stage.queue.counts().waiting == 0, "who opens that stage sends it anew"
+    stage.send([0], run="hash0", stage="mask")
+    outcome = stage.work(
+        run="hash1", stages=stages, is_wanted=lambda name: name == "mask",
+        limits=Limits(idle_exit_s=LONG_S),
+    )  # fmt: skip
+    assert outcome.state in ("stage-closed", "complete")
+    assert stage.queue.counts().waiting == 1
+
+
 # --- the end -------------------------------------------------------------------------------------
 
 

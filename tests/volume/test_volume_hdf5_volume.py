@@ -89,6 +89,11 @@ class TestContract(LocalContract):
     test_cache = None  # HDF5 has its own
     test_what_is_left_out_is_said = None  # nothing is said
 
+    def test_stored_units(self, url):
+        """The blocks of a file are no objects, and nobody is told that there are none."""
+        with pytest.raises(VolumeError, match="an HDF5 file is one"):
+            self.create(url).stored_units()
+
     def objects(self, url):
         """Return the file."""
         path = Location.parse(url).folder

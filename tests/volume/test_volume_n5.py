@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numcodecs import lz4
 
 from chunkflow_py.errors import GeometryError, VolumeError, VolumeNotFoundError
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import Opening, VolumeSpec
@@ -346,3 +346,16 @@ def test_in_a_bucket(tmp_path, s3):
     volume = open_volume(f"{s3.url}/em")
     assert (volume.mips, volume.voxel_size_nm) == ((0,), (40, 5, 4))
     np.testing.assert_array_equal(volume.read(volume.bounds), array)
+
+
+def test_stored_units(tmp_path) -> None:
+    """Blocks that are stored are listed with their boxes, also those cut off at the end."""
+    write(tmp_path / "em" / "s0", noise())
+    volume = open_volume(f"n5://{tmp_path}/em")
+    grid = BoxGrid.covering(volume.bounds, Zyx(*BLOCK), respect_stop=True)
+    units = list(volume.stored_units())
+    assert sorted(unit.box for unit in units) == sorted(grid)
+    (tmp_path / "em" / "s0" / "3" / "2" / "1").unlink()
+    left = {unit.box for unit in volume.stored_units()}
+    (gone,) = {unit.box for unit in units} - left
+    assert gone.start == Zyx(8, 32, 15)

@@ -18,6 +18,7 @@ from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.precomputed_sharding import (
     Sharding,
     axis_of_bits,
+    block_of_number,
     box_of_bits,
     murmurhash3_x86_128,
     number_of_block,
@@ -285,3 +286,16 @@ def test_murmurhash():
     for value in (0, 1, 2**32, 2**64 - 1, 123456789123456789):
         theirs = mmh3.hash64(value.to_bytes(8, "little"), x64arch=False)[0] % 2**64
         assert murmurhash3_x86_128(value) == theirs
+
+
+@given(st.builds(Zyx, *[st.integers(1, 20)] * 3), st.data())
+def test_numbers_lead_back_to_blocks(grid, data) -> None:
+    """The block of a number is the one that has it; numbers of no block have none."""
+    places = {
+        number_of_block(Zyx(z, y, x), grid): Zyx(z, y, x)
+        for z in range(grid.z)
+        for y in range(grid.y)
+        for x in range(grid.x)
+    }
+    number = data.draw(st.integers(0, 2 << len(axis_of_bits(grid))))
+    assert block_of_number(number, grid) == places.get(number)

@@ -26,13 +26,18 @@ def command(run: str) -> Callable[[], None]:
     refuse_dry_run()
 
     def act() -> None:
+        from chunkflow_py.cli.run_lines import worker_line
         from chunkflow_py.run.home import RunHome
         from chunkflow_py.run.repair import repair_run
 
-        count, mended = repair_run(home := RunHome.parse(run))
-        for address in mended:
+        done = repair_run(home := RunHome.parse(run), worker_line)
+        for address in done.mended:
             echo(f"restored {address}")
+        count = done.sent
         where = home.spec.queue or "whoever runs the same chunkflow run --on dask://… again"
         echo(f"sent {count} {'task' if count == 1 else 'tasks'} again to {where}")
+        for name, tasks in done.later.items():
+            what = "task has" if tasks == 1 else "tasks have"
+            echo(f"stage {name}: {tasks} {what} read that, and will be done again after it")
 
     return act

@@ -38,8 +38,15 @@ if TYPE_CHECKING:
 @click.option(
     "--run", metavar="URL", help="Where the run is kept.  [default: beside the output, OUTPUT.run]"
 )
+@click.option(
+    "--clear-output",
+    is_flag=True,
+    help="Delete what other runs have stored inside the boxes of this run's tasks.",
+)
 @working_options()  # fmt: skip
-def command(place: str, run: str | None, **options: Any) -> Callable[[Sequence[Part]], None]:
+def command(
+    place: str, run: str | None, clear_output: bool, **options: Any
+) -> Callable[[Sequence[Part]], None]:
     """Check the options; all is done when the whole line has been read."""
     refuse_dry_run()
     kind, _, rest = place.partition(":")
@@ -67,13 +74,14 @@ def command(place: str, run: str | None, **options: Any) -> Callable[[Sequence[P
             if kind == "local":
                 from chunkflow_py.run.worker import work
 
-                submit(home, lines, default_queue(home.url), rehearse=False)
+                queue = default_queue(home.url)
+                submit(home, lines, queue, rehearse=False, clear_output=clear_output)
                 with WorkReport(home, root | options) as report:
                     code, words = work(home, working(), worker_line, report)
             else:
                 from chunkflow_py.run.on_dask import run_on_dask
 
-                submit(home, lines, "", rehearse=False)
+                submit(home, lines, "", rehearse=False, clear_output=clear_output)
                 code, words = run_on_dask(home, f"tcp:{rest}", worker_line, working())
         tell_end(code, words)
         context.exit(code)

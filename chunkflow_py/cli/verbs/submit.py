@@ -42,11 +42,13 @@ if TYPE_CHECKING:
               show_default=True,
               help="same: all workers give the same bytes, others are refused; any: a mixed fleet, "
                    "within a tolerance.")
+@click.option("--clear-output", is_flag=True,
+              help="Delete what other runs have stored inside the boxes of this run's tasks.")
 @click.option("--rehearse/--no-rehearse", default=True, show_default=True,
               help="Load the network here, to foretell the memory of a worker.")
 def command(
     run: str | None, queue: str | None, create_queue: bool, shared_queue: bool, stage: str | None,
-    fork: str | None, device_class: str, rehearse: bool,
+    fork: str | None, device_class: str, clear_output: bool, rehearse: bool,
 ) -> Callable[[Sequence[Part]], None]:
     """Take the options; all is done when the whole line has been read."""
     # fmt: on
@@ -68,6 +70,7 @@ def command(
             shared_queue=shared_queue,
             fork=None if fork is None else RunHome.parse(fork),
             rehearse=rehearse,
+            clear_output=clear_output,
         )
         for words in submission.words():
             echo(words)

@@ -26,6 +26,7 @@ from chunkflow_py.forecast import largest_size, voxel_bytes
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx, hull_of
 from chunkflow_py.hooks import HasBounds
 from chunkflow_py.inference.grid import PatchGrid
+from chunkflow_py.volume.levels import volume_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.new_volume import coarser_spec, plan_blocks
 from chunkflow_py.volume.output import VolumeOutput
@@ -314,7 +315,7 @@ def _where(
     """Return bounds and write unit of an output, and whether the unit is given."""
     if saver.volume is not None:
         return saver.volume.bounds, saver.volume.write_unit, True
-    told = saver.announced.get(saver.place.store_url)
+    told = saver.announced.get(volume_name(saver.place))
     if told is not None:
         spec = told()
         if spec is None:

@@ -29,6 +29,7 @@ from chunkflow_py.run.planning.tasks import plan_of
 from chunkflow_py.run.stage_line import worker_pipeline
 from chunkflow_py.stages import Source, TaskSource
 from chunkflow_py.volume import open_volume
+from chunkflow_py.volume.levels import volume_name
 from chunkflow_py.volume.new_volume import coarser_spec
 from chunkflow_py.volume.output import VolumeOutput
 from chunkflow_py.volume.single_file import FileSaver
@@ -101,7 +102,7 @@ def rehearsed(
 def _redirect(saver: VolumeSaver, folder: Path) -> None:
     """Let a saver make a volume of its own, as that which it would write to is, or will be."""
     place = saver.place
-    told = saver.announced.get(place.store_url)
+    told = saver.announced.get(volume_name(place))
     spec = told() if told is not None else None
     try:
         there = open_volume(saver.url, saver.mip, format=saver.format, opening=saver.opening)

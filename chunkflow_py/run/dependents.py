@@ -1,0 +1,155 @@
+"""What later steps of a run have made of tasks that are done again.
+
+```
+step one    |----|xxxx|----|----|      a task is done again
+step two    |----|rrrr|rrrr|----|      tasks that have read its box, margins included
+step three  |----|rrrr|rrrr|rrrr|      tasks that have read theirs
+```
+
+Where the box that a task reads is not known exactly, all tasks of the step count.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.hooks import places_read
+from chunkflow_py.run.coverage import saved_box
+from chunkflow_py.run.earlier import place_of
+from chunkflow_py.run.task_boxes import TaskBoxes
+from chunkflow_py.run.worker import line_of_stage
+from chunkflow_py.stages import TaskSource
+from chunkflow_py.volume.identity import Place
+from chunkflow_py.volume.loader import VolumeLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from chunkflow_py.pipeline import Pipeline
+    from chunkflow_py.run.home import RunHome
+    from chunkflow_py.run.spec import Stage, StageOutput
+    from chunkflow_py.task_plan import Plan
+
+    Tasks = Plan | set[int]
+    MakeLine = Callable[[Any, Any], Pipeline]
+
+logger = logging.getLogger(__name__)
+
+
+def dependents(
+    home: RunHome, stage: Stage, again: Mapping[str, Tasks], make_line: MakeLine
+) -> Tasks:
+    """Return the tasks of a step that have read what tasks of earlier steps write.
+
+    Args:
+        home: of the run.
+        stage: the step.
+        again: name of each earlier step -> its tasks that are done again.
+        make_line: makes the line of the step, as for a worker.
+
+    Returns:
+        Their numbers; the plan of the step itself where all of them count.
+    """
+    places = [Place.parse(place) for place in _said(stage)]
+    outputs = [
+        (earlier, output, Place.parse(place_of(output.output)))
+        for earlier in home.spec.stages[: home.spec.stages.index(stage)]
+        if again.get(earlier.name)
+        for output in earlier.outputs
+    ]
+    read = [each for each in outputs if any(_meets(each[1], each[2], place) for place in places)]
+    if not read:
+        return set()
+    plan = home.plan(stage.name)
+    if any(o.output.kind != "volume" or not o.is_known for _, o, _ in read):
+        return plan
+    readers = _readers(home, stage, make_line, [place for _, _, place in read])
+    if readers is None:
+        return plan
+    found: set[int] = set()
+    for body, tasks, place in readers:
+        boxes = _Boxes(
+            saved_box(output, home.plan(earlier.name).region(number))
+            for earlier, output, other in read
+            if other.is_same(place)
+            for number in again[earlier.name]
+        )
+        bounds = body.volume.bounds
+        for number in plan:
+            if number in found:
+                continue
+            task = tasks.moved(plan.region(number).bbox)
+            inside = task.intersection(bounds)
+            if not inside.is_empty and boxes.touch(body.cutout.box(bounds, task, body.url)[0]):
+                found.add(number)
+    return found
+
+
+def _said(stage: Stage) -> Iterable[str]:
+    """Yield the places that a step reads, as its spec says."""
+    for _, options in stage.options:
+        yield from options.get("reads", ())
+
+
+def _meets(output: StageOutput, place: Place, read: Place) -> bool:
+    """Return whether who reads a place reads an output."""
+    if output.output.kind == "objects":
+        one, other = place.text.rstrip("/"), read.text.rstrip("/")
+        if one.startswith(other) or other.startswith(one):
+            return True
+    return place.is_same(read)
+
+
+def _readers(
+    home: RunHome, stage: Stage, make_line: MakeLine, places: list[Place]
+) -> list[tuple[VolumeLoader, TaskBoxes, Place]] | None:
+    """Return the loaders of a step that read some places; ``None`` if others read them, too.
+
+    A plugin is not loaded for this: it may run while its line is read.
+    """
+    if "plugin" in stage.words:
+        return None
+    try:
+        line = replace(line_of_stage(home, stage), earlier=())
+        pipeline = make_line(line, TaskSource(()))
+    except ChunkflowError as error:
+        logger.info("what stage %s reads is not known here: %s", stage.name, error)
+        return None
+    plan: Plan = home.plan(stage.name)
+    found = []
+    for operator, tasks in TaskBoxes.along(plan, pipeline.operators, pipeline.outlines):
+        body = operator.body
+        for place in map(Place.parse, places_read(body)):
+            if not any(place.is_same(other) for other in places):
+                continue
+            if not isinstance(body, VolumeLoader) or place.text != body.origin:
+                return None
+            found.append((body, tasks, place))
+    return found
+
+
+class _Boxes:
+    """A set of boxes that answers whether it touches another box."""
+
+    def __init__(self, boxes: Iterable[BoundingBox]) -> None:
+        kept = [box for box in boxes if not box.is_empty]
+        sizes = [box.size for box in kept] or [Zyx(1, 1, 1)]
+        self._cell = Zyx(*(max(size[axis] for size in sizes) for axis in range(3)))
+        self._cells: dict[tuple[int, ...], list[BoundingBox]] = {}
+        for box in kept:
+            for place in self._places(box):
+                self._cells.setdefault(place, []).append(box)
+
+    def _places(self, box: BoundingBox) -> Iterable[tuple[int, ...]]:
+        low, high = box.start // self._cell, -(-box.stop // self._cell)
+        return product(*(range(a, b) for a, b in zip(low, high, strict=True)))
+
+    def touch(self, box: BoundingBox) -> bool:
+        """Return whether one of the boxes and *box* have a voxel in common."""
+        near = (other for place in self._places(box) for other in self._cells.get(place, ()))
+        return any(not other.intersection(box).is_empty for other in near)

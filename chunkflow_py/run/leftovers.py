@@ -1,0 +1,133 @@
+"""What lies where the tasks of a new run will write, and is none of this run's doing.
+
+A task that is skipped writes nothing. Where another run has stored something in its box, that would
+stay, and look like a result of this run.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import GeometryError, OptionError, VolumeError
+from chunkflow_py.geometry import Region
+from chunkflow_py.hooks import HasLeftovers, KeepsStored, places_written
+from chunkflow_py.run.task_boxes import TaskBoxes
+from chunkflow_py.store import open_store
+from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.protocol import Leftover
+from chunkflow_py.volume.identity import same_array
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from chunkflow_py.pipeline import Pipeline
+    from chunkflow_py.task_plan import Plan
+
+_SHOWN = 3
+_BOX = r"(?:t[0-9]+_)?-?[0-9]+--?[0-9]+_-?[0-9]+--?[0-9]+_-?[0-9]+--?[0-9]+"
+
+
+def leftovers(pipeline: Pipeline, plan: Plan) -> Iterator[Leftover]:
+    """Yield what is stored where tasks will write, by listings: nothing is read.
+
+    What an operator of the pipeline takes for done where it is there
+    (skip-task-by-blocks-in-volume, skip-task-by-file) is meant to stay.
+
+    Args:
+        pipeline: checked, with its outputs made.
+        plan: its tasks.
+
+    Raises:
+        VolumeError: a store cannot be listed.
+    """
+    kept = [each.body.kept for each in pipeline.operators if isinstance(each.body, KeepsStored)]
+    if None in kept:  # a file stands for all that a task has written
+        return
+    for operator, tasks in TaskBoxes.along(plan, pipeline.operators, pipeline.outlines):
+        body: Any = operator.body
+        places = places_written(body)
+        if any(same_array(place, other) for place in places for other in kept if other):
+            continue
+        if isinstance(body, HasLeftovers):
+            yield from body.leftovers(tasks)
+        else:
+            for place in places:
+                yield from _files(place, tasks)
+
+
+def settle(found: Iterable[Leftover], *, clear: bool) -> int:
+    """Delete what was found, if *clear*; else refuse it. Return how much was deleted.
+
+    Raises:
+        OptionError: there is something, and it is not to be deleted; says what and how much.
+        VolumeError: it cannot be deleted.
+    """
+    count, shown = 0, list[str]()
+    for each in found:
+        count += 1
+        if clear:
+            each.remove()
+        elif len(shown) < _SHOWN:
+            shown.append(without_secrets(each.url))
+    if shown:
+        what = "object lies" if count == 1 else "objects lie"
+        such = ", ".join(sorted(shown)) + (", …" if count > len(shown) else "")
+        msg = (
+            f"{count} {what} already where tasks of this run will write, and would stay where a "
+            f"task is skipped: {such}; give --clear-output to delete what lies inside the boxes "
+            "of this run's tasks, or write to another place"
+        )
+        raise OptionError(msg)
+    return count
+
+
+def _files(place: str, tasks: TaskBoxes) -> Iterator[Leftover]:
+    """Yield the files of tasks at a place: one file, names with BOX in them, or a folder."""
+    if "://" in place and not place.startswith("file://"):
+        folder, _, name = place.rpartition("/")
+    else:
+        folder, _, name = place.removeprefix("file://").rpartition("/")
+        folder = folder or "/"
+    store = open_store(folder)
+    if "BOX" in name:
+        first, _, last = name.rpartition("BOX")
+        pattern = re.compile(f"{re.escape(first)}(?P<box>{_BOX}){re.escape(last)}")
+        names = _names(store, first)
+    elif store.size(name) is not None:
+        yield Leftover(f"{store.url}/{name}", partial(store.delete, name))
+        return
+    else:  # a folder of objects, each named after the box of its task
+        pattern = re.compile(rf"(?P<box>{_BOX})(?:[^/0-9].*)?")
+        store = open_store(f"{folder.rstrip('/')}/{name}")
+        names = _names(store, "")
+    for each in names:
+        match = pattern.fullmatch(each)
+        region = match and _region(match["box"])
+        if region and tasks.has(region):
+            yield Leftover(f"{store.url}/{each}", partial(store.delete, each))
+
+
+def _region(text: str) -> Region | None:
+    try:
+        return Region.parse(text)
+    except GeometryError:
+        return None
+
+
+def _names(store: Any, prefix: str) -> Iterator[str]:
+    """Yield the names in a folder, without those in folders below it."""
+    if store.is_local:
+        from pathlib import Path
+
+        folder = Path(store.url.removeprefix("file://"))
+        try:
+            yield from (each.name for each in folder.iterdir() if each.name.startswith(prefix))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            msg = f"cannot list {folder}: {error.strerror}; change its permissions"
+            raise VolumeError(msg) from error
+        return
+    yield from (key for key in store.list(prefix) if "/" not in key)

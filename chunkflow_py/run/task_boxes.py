@@ -1,0 +1,128 @@
+"""Which task writes a voxel of an output: the way back from the volume to the plan.
+
+```
+plan      |----|----|----|        boxes of tasks, voxels of the line's input
+moved     |---|  |---|  |---|     as they reach an operator: faces moved, axes turned
+scaled    |-| |-| |-|             in voxels of what the operator takes
+```
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING
+
+from chunkflow_py.errors import GeometryError
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
+from chunkflow_py.hooks import boxes_between, moved_boxes, turned, turned_boxes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from chunkflow_py.hooks import Boxes, Outline
+    from chunkflow_py.run.spec import StageOutput
+    from chunkflow_py.stages import Operator
+    from chunkflow_py.task_plan import Plan
+
+
+@dataclass(frozen=True)
+class TaskBoxes:
+    """The boxes of all tasks of a plan, as they reach one operator.
+
+    Attributes:
+        plan: the tasks.
+        boxes: of the plan, in its order, as they reach the operator.
+        axes: which axis of the plan each axis is now.
+        scale: voxels of *boxes* that make one voxel of the operator's input, zyx.
+    """
+
+    plan: Plan
+    boxes: Boxes
+    axes: Zyx = Zyx(0, 1, 2)
+    scale: Zyx = field(default=Zyx(1, 1, 1))
+
+    @classmethod
+    def along(
+        cls, plan: Plan, operators: Sequence[Operator], outlines: dict[str, Outline]
+    ) -> Iterator[tuple[Operator, TaskBoxes]]:
+        """Yield each operator of a checked line with the boxes of the tasks that reach it."""
+        boxes, axes = plan.boxes, Zyx(0, 1, 2)
+        for operator in operators:
+            yield operator, cls(plan, boxes, axes, outlines[operator.name].scale)
+            boxes, axes = moved_boxes(boxes, operator.body), turned(axes, operator.body)
+
+    @classmethod
+    def of_output(cls, plan: Plan, output: StageOutput) -> TaskBoxes:
+        """Return the boxes of tasks as they reach an output of a stage."""
+        boxes, axes = plan.boxes, Zyx(0, 1, 2)
+        for kind, *numbers in output.moves:
+            if kind == "turn":
+                boxes, axes = turned_boxes(boxes, numbers[0]), axes.turned(numbers[0])
+            else:
+                boxes = boxes_between(boxes, Zyx.of(numbers[0]), Zyx.of(numbers[1]))
+        return cls(plan, boxes, axes, Zyx.of(output.scale) * Zyx.of(output.output.shrink))
+
+    def number(self, voxel: Zyx, time: int | None) -> int | None:
+        """Return the number of the task that writes a voxel of the operator's input, if any does.
+
+        Args:
+            voxel: as the operator's input counts them.
+            time: time index; of a plan without times, tasks write to any.
+        """
+        # Of a voxel that is made of several, a task may have the last ones or the first ones.
+        for point in ((voxel + 1) * self.scale - 1, voxel * self.scale):
+            for box in self._planned(point):
+                for when in {time, None} if self.plan.times is None else {time}:
+                    try:
+                        return self.plan.number(Region(box, when))
+                    except GeometryError:
+                        continue
+        return None
+
+    def has(self, region: Region) -> bool:
+        """Return whether a task has exactly this region when it reaches the operator."""
+        number = self.number(region.bbox.start // self.scale, region.time)
+        if number is None:
+            return False
+        task = self.plan.region(number)
+        return self.moved(task.bbox) == region.bbox and task.time == region.time
+
+    def moved(self, box: BoundingBox) -> BoundingBox:
+        """Return a box of the plan as it reaches the operator."""
+        if isinstance(self.boxes, BoxGrid) and isinstance(self.plan.boxes, BoxGrid):
+            grid = self.plan.boxes
+            return self.boxes.box(((box.start - grid.start) // grid.stride).turned(self.axes))
+        return self._by_plan[box]
+
+    @cached_property
+    def _by_plan(self) -> dict[BoundingBox, BoundingBox]:
+        return dict(zip(self.plan.boxes, self.boxes, strict=True))
+
+    def _planned(self, point: Zyx) -> Iterator[BoundingBox]:
+        """Yield the boxes of the plan whose tasks have a voxel of the line's input."""
+        if isinstance(self.boxes, BoxGrid) and isinstance(self.plan.boxes, BoxGrid):
+            cell = self.boxes.cell_of(point)
+            if cell is not None:
+                back = [tuple(self.axes).index(axis) for axis in range(3)]
+                yield self.plan.boxes.box(cell.turned(back))
+            return
+        cell_size, cells = self._cells
+        for planned, box in cells.get(tuple(point // cell_size), ()):
+            if all(a <= p < b for a, p, b in zip(box.start, point, box.stop, strict=True)):
+                yield planned
+
+    @cached_property
+    def _cells(self) -> tuple[Zyx, dict[tuple[int, ...], list[tuple[BoundingBox, BoundingBox]]]]:
+        """Return the size of cells, and the boxes that touch each, with those of the plan."""
+        pairs = dict.fromkeys(zip(self.plan.boxes, self.boxes, strict=True))
+        pairs = {pair: None for pair in pairs if not pair[1].is_empty}
+        sizes = [box.size for _, box in pairs] or [Zyx(1, 1, 1)]
+        size = Zyx(*(min(each[axis] for each in sizes) for axis in range(3)))
+        cells: dict[tuple[int, ...], list[tuple[BoundingBox, BoundingBox]]] = {}
+        for pair in pairs:
+            low, high = pair[1].start // size, -(-pair[1].stop // size)
+            for place in product(*(range(a, b) for a, b in zip(low, high, strict=True))):
+                cells.setdefault(place, []).append(pair)
+        return size, cells

@@ -1,0 +1,100 @@
+"""The box of a volume that a task may write to: the check of what it writes, what lies there.
+
+```
+tasks    |------ a ------|------ b ------|
+chunk             |--------------|           of task a: would overwrite what task b writes
+chunk    |---------|                         of task a: leaves a gap that no other task fills
+```
+
+Operators that move, turn or shrink boxes on purpose move the task's box with the chunk
+(`adjust-bbox`, ``crop-margin --crop-bbox``, transpose, downsample), so that the two agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import GeometryError
+from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.store.protocol import Leftover
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.task import Task
+
+
+@dataclass(frozen=True)
+class BoxCheck:
+    """Compares chunks with the boxes of their tasks.
+
+    Attributes:
+        scale: voxels of the line's input that make one of the chunk, zyx.
+        domain: bounds of what the line reads, in voxels of the chunk, if known.
+    """
+
+    scale: Zyx = Zyx(1, 1, 1)
+    domain: BoundingBox | None = None
+
+    @classmethod
+    def of(cls, outline: Any) -> BoxCheck | None:
+        """Return the check for a line (an `Outline`), or ``None`` if one task alone writes."""
+        has_others = outline.has_tasks if outline.boxes is None else len(outline.boxes) > 1
+        return cls(outline.scale, outline.domain) if has_others else None
+
+    def __call__(self, task: Task, chunk: Chunk, bounds: BoundingBox, url: str) -> None:
+        """Refuse a chunk that is not that of its task's box.
+
+        Args:
+            task: with a box, or without one, which may write anywhere.
+            chunk: what is to be written.
+            bounds: of the volume; what lies outside of it is not written.
+            url: of the volume, for messages.
+
+        Raises:
+            GeometryError: the chunk reaches into the boxes of other tasks, or leaves a part of its
+                own box out that it could hold.
+        """
+        if task.bbox is None:
+            return
+        box = task.bbox.coarser(self.scale).intersection(bounds)
+        written = chunk.bbox.intersection(bounds)
+        if not written.is_empty and not box.contains(written):
+            msg = (
+                f"chunk {chunk.bbox} of task {task} reaches out of the box that the task may write "
+                f"in {url}, {box} (zyx, voxels), and would overwrite what other tasks write; crop "
+                "it to that box by crop-margin, or, where it belongs there, move the task's box "
+                "with it by adjust-bbox or crop-margin --crop-bbox"
+            )
+            raise GeometryError(msg)
+        held = box.intersection(chunk.domain if self.domain is None else self.domain)
+        if not held.is_empty and not written.contains(held):
+            msg = (
+                f"chunk {chunk.bbox} of task {task} leaves out a part of the box that the task has "
+                f"to write in {url}, {held} (zyx, voxels), which no other task writes; load more "
+                "by --expand-margin-size, or shrink the task's box with it by adjust-bbox or "
+                "crop-margin --crop-bbox"
+            )
+            raise GeometryError(msg)
+
+
+def stored_inside(
+    volume: Any, tasks: Any, shrink: Zyx = Zyx(1, 1, 1), time: int | None = None
+) -> Iterator[Leftover]:
+    """Yield the write units of a volume that are stored inside of the boxes of tasks.
+
+    Args:
+        volume: of which the tasks write.
+        tasks: which writes where, `chunkflow_py.hooks.WritersByPlace`.
+        shrink: voxels of what tasks write that make one of *volume*, zyx.
+        time: time index that all tasks write, whatever they name.
+    """
+    for unit in volume.stored_units():
+        if time is not None and unit.time != time:
+            continue
+        for voxel in ((unit.box.start + 1) * shrink - 1, unit.box.start * shrink):
+            if tasks.number(voxel, unit.time) is not None:
+                yield Leftover(unit.url, unit.remove)
+                break

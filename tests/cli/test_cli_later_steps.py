@@ -1,0 +1,228 @@
+"""Later steps of a run: they never fill what an earlier one has lost, and are repaired with it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rigs.command_line import IMAGE, LINE, SAVE, TASKS, say
+
+from chunkflow_py import BoundingBox, Chunk, open_volume
+from chunkflow_py.cli.run_lines import worker_line
+from chunkflow_py.errors import OperatorError
+from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.record import Record
+from chunkflow_py.run.worker import line_of_stage
+from chunkflow_py.stages import TaskSource
+from chunkflow_py.volume.expected import expect
+
+ONE = f"--stage one {LINE} threshold --threshold 120 {SAVE} one.zarr"
+TWO = f"then --stage two {TASKS} load-zarr --store one.zarr {SAVE} two.zarr"
+BOX = BoundingBox.parse("0-16_0-32_0-32")
+BLOCK = Path("one.zarr/0/c/1/1/1")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A folder with an image whose first task holds nothing but zeros, the second nothing dark."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    say(f"--quiet {IMAGE} {SAVE} image.zarr")
+    volume = open_volume("image.zarr", mode="r+")
+    volume.write(Chunk(np.zeros((8, 16, 16), "uint8"), (0, 0, 0)))
+    yield tmp_path
+    expect([])
+
+
+def work(run="r", most=100):
+    """Work off a run as a worker does, in this process; return what went wrong."""
+    home = RunHome(run)
+    while (name := home.current_stage()) is not None:
+        stage, plan, ledger = home.spec.stage(name), home.plan(name), home.ledger(name)
+        if name != home.spec.first:
+            home.renew(name)
+            home.set_sent(name, len(plan))
+        numbers = list(ledger.missing(plan))[:most]
+        most -= len(numbers)
+        source = TaskSource((), lambda: map(plan.region, numbers))  # noqa: B023 run at once
+        wrong = []
+        for task, number in zip(worker_line(line_of_stage(home, stage), source).run(), numbers):
+            if isinstance(task.outcome, OperatorError):
+                wrong.append(str(task.outcome))
+                continue
+            state, box = "skipped" if task.outcome else "done", str(plan.region(number))
+            written, attempt = tuple(task.written), secrets.token_hex(4)
+            ledger.record([Record(number, box, state, stage.hash, attempt, "", written=written)])
+        if wrong or list(ledger.missing(plan)):
+            return wrong
+        ledger.fold()
+        home.close(name)
+        if not most:
+            return []
+    return []
+
+
+def stored(name):
+    """Return what is stored of a volume: names and contents."""
+    paths = (path for path in Path(name).rglob("*") if path.is_file())
+    return {str(path.relative_to(name)): path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        "load-zarr --store one.zarr",
+        "load-volume -v zarr://link/one.zarr/0 --fill-missing",
+        "load-zarr --store one.zarr --expand-margin-size 0 0 4 crop-margin",
+        "load-zarr --store image.zarr mask -v one.zarr -m 0",
+    ],
+)
+def test_a_block_that_was_lost_is_not_read_as_zeros(reader) -> None:
+    """A step stops at a lost block of the step before it, and is right when that is repaired."""
+    Path("link").symlink_to(".")
+    two = f"then --stage two {TASKS} {reader} {SAVE} two.zarr"
+    say(f"submit --run r {ONE} {two}")
+    assert work(most=8) == []
+    clean = stored("one.zarr/0")
+    BLOCK.unlink()
+    wrong = work()
+    assert wrong
+    assert all("is lost: " in each and "chunkflow repair" in each for each in wrong)
+    say("verify r", code=1)
+    say("repair r")
+    assert work() == []
+    say("verify r")
+    assert stored("one.zarr/0") == clean
+    image, mask = (open_volume(f"{name}.zarr").read(BOX).array for name in ("image", "one"))
+    wanted = np.where(mask, image, 0) if "mask" in reader else mask
+    np.testing.assert_array_equal(open_volume("two.zarr").read(BOX).array, wanted)
+
+
+def test_what_was_left_out_or_skipped_is_read_as_zeros() -> None:
+    """Blocks that hold nothing, tasks that were skipped, and other regions are filled as ever."""
+    one = (
+        "--stage one generate-tasks --roi-size 16 32 16 --chunk-size 8 16 16 "
+        "load-zarr --store image.zarr skip-all-zero threshold --threshold 255 "
+        f"{SAVE} one.zarr"
+    )
+    say(f"submit --run r {one} {TWO}")
+    assert work() == []
+    assert not open_volume("two.zarr").read(BOX).array.any()
+    say("verify r")
+
+
+def test_a_shard_that_was_lost_is_found_and_empty_blocks_of_one_are_not() -> None:
+    """In a shard blocks may be absent; a shard may not."""
+    save = "save-zarr --chunk-size 4 16 16 --shard-size 8 16 16 --store"
+    one = f"--stage one {LINE} {save} one.zarr"
+    volume = open_volume("image.zarr", mode="r+")
+    image = volume.read(volume.bounds).array.copy()
+    image[8:12] = 0  # half of each shard below
+    volume.write(Chunk(image, (0, 0, 0)))
+    say(f"submit --run r {one} {TWO}")
+    assert work(most=8) == []
+    shard = Path("one.zarr/0/c/1/1/1")
+    content = shard.read_bytes()
+    shard.unlink()
+    (wrong,) = work()
+    assert "is lost" in wrong
+    shard.write_bytes(content)
+    assert work() == []
+    np.testing.assert_array_equal(open_volume("two.zarr").read(BOX).array, image)
+
+
+@pytest.mark.parametrize("damage", ["lost", "changed", "metadata"])
+def test_repair_reopens_all_that_was_made_of_it(damage) -> None:
+    """What later steps made of damaged blocks is made anew, through several steps; no more is."""
+    three = f"then --stage three {TASKS} load-zarr --store two.zarr {SAVE} three.zarr"
+    say(f"submit --run r {ONE} {TWO} {three}")
+    assert work() == []
+    clean = stored("two.zarr/0"), stored("three.zarr/0")
+    before = {
+        name: {r.number: r.attempt for r in RunHome("r").ledger(name).records()}
+        for name in ("one", "two", "three")
+    }
+    if damage == "metadata":
+        path = Path("one.zarr/0/zarr.json")
+        document = json.loads(path.read_text())
+        path.write_text(json.dumps(document | {"fill_value": 77}))
+    elif damage == "lost":
+        BLOCK.unlink()
+    else:
+        shutil.copy("image.zarr/0/c/1/1/1", BLOCK)
+    for name in ("two", "three"):  # as if they had been made of what is wrong
+        shutil.copy("image.zarr/0/c/1/1/1", f"{name}.zarr/0/c/1/1/1")
+    told = say("repair r")
+    assert "two" in told or damage == "metadata", "which are sent at once"
+    assert "three" in told
+    assert json.loads(say("status r --json"))["state"] != "complete"
+    assert work() == []
+    say("verify r")
+    assert (stored("two.zarr/0"), stored("three.zarr/0")) == clean
+    for name in ("two", "three"):
+        again = {r.number: r.attempt for r in RunHome("r").ledger(name).records()}
+        changed = {n for n in again if again[n] != before[name][n]}
+        assert changed == (set(range(8)) if damage == "metadata" else {7})
+
+
+def test_margins_count_for_what_was_made_of_it() -> None:
+    """A neighbour that has read a margin of the damaged box is done again, too."""
+    two = f"then --stage two {TASKS} load-zarr --store one.zarr --expand-margin-size 0 0 2 "
+    say(f"submit --run r {ONE} {two} crop-margin {SAVE} two.zarr")
+    assert work() == []
+    before = {r.number: r.attempt for r in RunHome("r").ledger("two").records()}
+    BLOCK.unlink()
+    say("repair r")
+    assert work() == []
+    again = {r.number: r.attempt for r in RunHome("r").ledger("two").records()}
+    assert {n for n in again if again[n] != before[n]} == {6, 7}
+
+
+def test_steps_that_were_taken_over() -> None:
+    """Of a stage taken over the owner is named; when it is mended there, repair goes on here."""
+    say(f"submit --run old {ONE} {TWO}")
+    assert work("old") == []
+    two = f"then --stage two {TASKS} load-zarr --store one.zarr {SAVE} new.zarr"
+    say(f"submit --run new --fork old {ONE} {two}")
+    assert work("new") == []
+    clean = stored("new.zarr/0")
+    shutil.copy("image.zarr/0/c/1/1/1", BLOCK)
+    shutil.copy("image.zarr/0/c/1/1/1", "new.zarr/0/c/1/1/1")
+    told = say("repair new", code=2)
+    assert "taken over from" in told
+    say("repair old")
+    assert work("old") == []
+    assert "sent 1 task again" in say("repair new")
+    assert work("new") == []
+    say("verify new")
+    assert stored("new.zarr/0") == clean
+    assert "sent 0 tasks" in say("repair new")
+
+
+def test_tensorstore_does_not_tell_what_is_lost() -> None:
+    """A reader that fills lost blocks by itself is refused for outputs of the same run."""
+    pytest.importorskip("tensorstore")
+    two = f"then --stage two {TASKS} load-tensorstore --driver zarr3 --kvstore one.zarr/0 "
+    told = say(f"submit --run r {ONE} {two} {SAVE} two.zarr", code=2)
+    assert "cannot tell a lost block from an empty one" in told
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_workers_do_it_again_in_order() -> None:
+    """A worker does the repaired step first, then what was made of it."""
+    say(f"submit --run r {ONE} {TWO}")
+    say("work r")
+    clean = stored("two.zarr/0")
+    BLOCK.unlink()
+    Path("two.zarr/0/c/1/1/1").unlink()
+    say("repair r")
+    told = say("work r")
+    assert "stage two opens" in told
+    assert "is complete" in told
+    say("verify r")
+    assert stored("two.zarr/0") == clean
