@@ -88,7 +88,7 @@ class Chain:
             Exception: whatever the damage makes a codec stumble on; `ValueError` if the number of
                 voxels is not that of a block.
         """
-        found: Any = decode("raw", data, self._sizes[-1])
+        found: Any = data
         for step, most in zip(reversed(self._steps), self._sizes[-2::-1], strict=True):
             found = step.decode(found, most)
         voxels = _flat(found, self._dtype)
