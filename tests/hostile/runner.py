@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import resource
+import signal
 import sys
 import tempfile
 import traceback
@@ -25,6 +26,7 @@ from chunkflow_py.cli.main import main
 
 MOST_BYTES = 8 << 30  # of addresses: whoever is bad does not take the machine along
 MOST_SECONDS = 20
+MOST_WAIT = 60  # seconds, for what waits and computes nothing
 
 
 def in_a_fork(work) -> tuple[int, str, resource.struct_rusage]:
@@ -36,6 +38,7 @@ def in_a_fork(work) -> tuple[int, str, resource.struct_rusage]:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
             resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+            signal.alarm(MOST_WAIT)
             resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
             try:
                 code = work()
