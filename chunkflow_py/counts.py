@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.decoding import npz, parse_json
 from chunkflow_py.errors import ChunkflowError, GeometryError, VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Region
 from chunkflow_py.store import open_store
@@ -154,13 +155,13 @@ class CountStore:
             msg = f"{key} below {self.place} is gone; run its task again"
             raise VolumeNotFoundError(msg)
         try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as file:
-                arrays = dict(file)
-            about = json.loads(str(arrays.pop("about")))
+            arrays = npz(data)
+            about = parse_json(str(arrays.pop("about")))
             kind, version, settings = about["kind"], about["version"], about["settings"]
             domain = about["domain"] and BoundingBox.parse(about["domain"])
         except (ValueError, KeyError, TypeError, EOFError, OSError, zlib.error,
-                zipfile.BadZipFile, ChunkflowError) as error:  # fmt: skip
+                zipfile.BadZipFile, NotImplementedError, RuntimeError, MemoryError,
+                ChunkflowError) as error:  # fmt: skip
             msg = f"{key} below {self.place} is damaged ({error}); run its task again"
             raise VolumeError(msg) from error
         if (kind, version) != (self.kind, VERSION):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chunkflow_py.errors import VolumeError
 from chunkflow_py.plain_text import is_digits
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 # Libraries make their kernels, threads and tables at their first use (measured: 12 to 18 MB).
 FIRST_USE = 15_000_000
 
+_ALWAYS_FITS = 1 << 30  # bytes; below, the system is not asked
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -84,6 +86,27 @@ def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | No
                 cached = dict(_numbers(folder / "memory.stat"))
                 free.append(left + cached.get("inactive_file", 0))
     return max(0, min(free)) + resident_bytes(proc) if free else None
+
+
+def check_fits(size: int, what: str) -> None:
+    """Refuse to read more than this process can hold: a header may ask for anything.
+
+    Args:
+        size: bytes of an array.
+        what: of which it is, for the message.
+
+    Raises:
+        VolumeError: it is more than what is available.
+    """
+    if size <= _ALWAYS_FITS:
+        return
+    available = available_host_bytes()
+    if available is not None and size > available:
+        msg = (
+            f"{what} takes {describe_bytes(size)}, and this machine has "
+            f"{describe_bytes(available)}; read a smaller part of it"
+        )
+        raise VolumeError(msg)
 
 
 def _cgroups(proc: Path, root: Path) -> Iterator[Path]:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.decoding import parse_json
 from chunkflow_py.errors import ChunkError, VolumeError
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.hdf5_bytes import SIGNATURE, pack, unpack
@@ -261,7 +262,7 @@ def _voxels(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _from_hdf5(data: bytes, what: str) -> dict[str, Any]:
-    arrays, attributes = unpack(data, what)
+    arrays, attributes = unpack(data, what, ["users"])
     if "pre" not in arrays and "tbars" in arrays:
         arrays["pre"] = arrays["tbars"]
     users = attributes.get("users")
@@ -273,7 +274,7 @@ def _from_hdf5(data: bytes, what: str) -> dict[str, Any]:
 
 def _from_json(data: bytes, what: str) -> dict[str, Any]:
     try:
-        found = json.loads(data)
+        found = parse_json(data, None)
     except ValueError as error:
         msg = f"{what} is neither an HDF5 nor a JSON file: {error}"
         raise VolumeError(msg) from error

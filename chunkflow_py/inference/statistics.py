@@ -13,12 +13,12 @@ other key is an error, or a mistyped one would pass in silence.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.decoding import parse_json
 from chunkflow_py.errors import ChunkError, OptionError
 from chunkflow_py.intensity.histogram import PERCENTILES as ALL_PERCENTILES
 from chunkflow_py.intensity.histogram import Histogram, histogram_of
@@ -105,7 +105,7 @@ def read_statistics(path: str) -> tuple[ChannelStatistics, ...]:
         OptionError: there is no such file, or it is not a statistics file; says where.
     """
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = parse_json(Path(path).read_bytes())
     except FileNotFoundError as error:
         msg = f"--normalize-statistics {path} does not exist (looked in {Path.cwd()})"
         if "://" in path:

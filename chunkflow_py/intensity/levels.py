@@ -9,7 +9,6 @@ They lie below a URL, in one of two formats:
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chunkflow_py.counts import place_of
+from chunkflow_py.decoding import DOCUMENT_BYTES, parse_json
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
 from chunkflow_py.intensity.contrast import clip_limits
 from chunkflow_py.intensity.statistics import VolumeStatistics
@@ -181,11 +181,11 @@ class SectionLevels:
         return (key for key in sorted(self._objects.list()) if is_digits(key.lstrip("-")))
 
     def _luminance(self, key: str) -> NDArray[np.int64] | None:
-        data = self._objects.get(key)
+        data = self._objects.get(key, DOCUMENT_BYTES)
         if data is None:
             return None
         try:
-            counts = np.array(json.loads(data)["levels"])
+            counts = np.array(parse_json(data)["levels"])
             is_good = counts.ndim == 1 and counts.dtype.kind in "iu" and not (counts < 0).any()
         except (ValueError, KeyError, TypeError):
             is_good = False

@@ -8,12 +8,12 @@ info_0-64_0-512_0-512.json.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.decoding import parse_json as parse_document
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.params import output_option
 from chunkflow_py.stages import operator
@@ -34,7 +34,7 @@ def parse_json(data: bytes, what: str) -> Any:
         VolumeError: it is not JSON; says where it goes wrong.
     """
     try:
-        return json.loads(data)
+        return parse_document(data, None)
     except ValueError as error:
         msg = f"{what} is not a JSON file: {error}"
         raise VolumeError(msg) from error

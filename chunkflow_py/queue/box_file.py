@@ -15,7 +15,6 @@ Boxes are in voxels, half-open. Files are data: nothing in them is evaluated or 
 from __future__ import annotations
 
 import csv
-import json
 import logging
 import re
 from itertools import islice
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.decoding import check_npy_header, parse_json
 from chunkflow_py.errors import ChunkflowError, OptionError
 from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx
 from chunkflow_py.store.local import os_errors, replacing
@@ -109,7 +109,7 @@ def read_boxes(path: str | Path) -> list[BoundingBox]:
             boxes = list(readers[kind](Path(path)))
         except ChunkflowError:
             raise
-        except (ValueError, EOFError, RecursionError, csv.Error) as error:
+        except (ValueError, EOFError, ArithmeticError, MemoryError, csv.Error) as error:
             msg = f"{path} is no {kind} file of boxes: {error}; write it again"
             raise OptionError(msg) from error
     if not boxes:
@@ -136,7 +136,7 @@ def read_rows(path: str | Path, first: int, count: int) -> tuple[list[BoundingBo
     with os_errors("read", path):
         try:
             array = _array(Path(path))
-        except (ValueError, EOFError) as error:
+        except (ValueError, EOFError, ArithmeticError, MemoryError) as error:
             if isinstance(error, OptionError):
                 raise
             msg = f"{path} is no .npy file of boxes: {error}; write it by generate-tasks -f"
@@ -156,6 +156,7 @@ def _from_npy(path: Path) -> Iterator[BoundingBox]:
 def _array(path: Path) -> NDArray[Any]:
     """Map a file of boxes into memory."""
     # Pickles could run code; the check of what was read comes before any use of it.
+    check_npy_header(path)
     array: Any = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(array, np.ndarray):
         array.close()
@@ -171,7 +172,7 @@ def _array(path: Path) -> NDArray[Any]:
 
 
 def _from_json(path: Path) -> Iterator[BoundingBox]:
-    said = json.loads(path.read_text("utf-8"))
+    said = parse_json(path.read_text("utf-8"), None)
     if not isinstance(said, list):
         msg = f"{path} holds {_short(said)}, but boxes are a list; put them into [ ]"
         raise OptionError(msg)

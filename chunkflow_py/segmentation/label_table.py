@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.decoding import npy, parse_json
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError, needs_extra
 from chunkflow_py.segmentation.union_find import Forest
 from chunkflow_py.store.protocol import checksum_of
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 FORMAT = "chunkflow labels 1"
 INDEX = "table.json"
+_INDEX_BYTES = 1 << 26  # a million pieces
 PIECE = 2**16  # entries: 1 MiB
 _KEPT = 256  # pieces that a process keeps for the tasks to come
 
@@ -107,7 +109,7 @@ class LabelTable:
             VolumeError: it is damaged, or something else.
         """
         key = f"{self._folder}{INDEX}"
-        data = self._store.get(key)
+        data = self._store.get(key, _INDEX_BYTES)
         if data is None:
             msg = (
                 f"{self._store.url} holds no table ({key}); let solve-labels write it, in a stage "
@@ -115,7 +117,7 @@ class LabelTable:
             )
             raise VolumeNotFoundError(msg)
         try:
-            found: dict[str, Any] = json.loads(data)
+            found: dict[str, Any] = parse_json(data, _INDEX_BYTES)
             if found["format"] == FORMAT and len(found["first"]) == len(found["checksums"]):
                 return found
         except (ValueError, KeyError, TypeError):
@@ -145,7 +147,7 @@ class LabelTable:
             msg = f"{key} of {self._store.url} {why}; let solve-labels write the table again"
             raise VolumeError(msg)
         try:
-            table: NDArray[np.uint64] = np.load(io.BytesIO(data), allow_pickle=False)
+            table: NDArray[np.uint64] = npy(data, len(data))
         except ValueError as error:
             msg = f"{key} of {self._store.url} holds no array; let solve-labels write it again"
             raise VolumeError(msg) from error

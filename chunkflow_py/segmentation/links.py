@@ -22,12 +22,14 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.decoding import npz, parse_json
 from chunkflow_py.errors import ChunkError, VolumeError
 from chunkflow_py.geometry import BoundingBox, Region, Zyx
 
@@ -226,7 +228,7 @@ def links_in(
             for key, data in zip(part, threads.map(store.get, part), strict=True):
                 what = f"{store.url.rstrip('/')}/{key}"
                 arrays = decoded(data, what, "pairs", "about")
-                about = json.loads(arrays["about"].tobytes())
+                about = parse_json(arrays["about"].tobytes())
                 said = said or (key, about)
                 if about != said[1]:
                     msg = (
@@ -251,9 +253,10 @@ def decoded(data: bytes | None, what: str, *names: str) -> dict[str, NDArray[Any
         VolumeError: it is missing or damaged.
     """
     try:
-        with np.load(io.BytesIO(data or b""), allow_pickle=False) as file:
-            return {name: file[name] for name in names}
-    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
+        found = npz(data or b"")
+        return {name: found[name] for name in names}
+    except (ValueError, KeyError, EOFError, OSError, NotImplementedError, RuntimeError, MemoryError,
+            zlib.error, zipfile.BadZipFile) as error:  # fmt: skip
         why = "is missing" if data is None else f"is damaged ({error})"
         msg = f"{what} {why}; make it again, by the task of that box"
         raise VolumeError(msg) from error

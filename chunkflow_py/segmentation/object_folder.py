@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from chunkflow_py.decoding import TooLargeError, decode, parse_json
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.outputs import Output
 from chunkflow_py.store import open_store
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 Role = Literal["mesh", "skeletons"]
 
 _ENDING = ".gz"
+_RATIO, _RATIO_FROM = 64, 1 << 20  # bytes for each that is compressed, and beside
 _LEVEL = 1  # of compression: coordinates take long at higher ones, and shrink by 2 % more
 _AT_ONCE = 1024  # files that are encoded and on their way together
 
@@ -97,7 +99,7 @@ class ObjectFolder:
         """Return the content of a file, unpacked, or ``None`` if there is none."""
         for key in (name, name + _ENDING) if self._store.is_local else (name,):
             if (data := self._store.get(key)) is not None:
-                return _unpacked(data)
+                return _unpacked(data, f"{self.url}/{key}")
         return None
 
     def get_all(self, names: Iterable[str]) -> list[bytes]:
@@ -215,7 +217,7 @@ def as_json(content: dict[str, Any]) -> bytes:
 
 def _object(data: bytes, what: str) -> dict[str, Any]:
     try:
-        found = json.loads(_unpacked(data))
+        found = parse_json(_unpacked(data, what), None)
     except ValueError:
         found = None
     if not isinstance(found, dict):
@@ -224,13 +226,20 @@ def _object(data: bytes, what: str) -> dict[str, Any]:
     return found
 
 
-def _unpacked(data: bytes) -> bytes:
-    """Return *data* without gzip, if it is gzipped."""
+def _unpacked(data: bytes, what: str) -> bytes:
+    """Return *data* without gzip, if it is gzipped.
+
+    Raises:
+        VolumeError: it unpacks to much more than meshes and skeletons do.
+    """
     if data[:3] != b"\x1f\x8b\x08":
         return data
     try:
-        return gzip.decompress(data)
-    except (OSError, EOFError, zlib.error):  # three bytes of something else
+        return decode("gzip members", data, _RATIO * len(data) + _RATIO_FROM)
+    except TooLargeError as error:
+        msg = f"{what} is damaged: {error}; make it again"
+        raise VolumeError(msg) from error
+    except (ValueError, zlib.error):  # three bytes of something else
         return data
 
 

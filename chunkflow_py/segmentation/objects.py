@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.decoding import parse_json
 from chunkflow_py.errors import ChunkError, OptionError, VolumeError, VolumeNotFoundError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def read_ids(store: Store, key: str) -> frozenset[int]:
         msg = f"{what} does not exist; check --selected-obj-ids"
         raise VolumeNotFoundError(msg)
     try:
-        said = json.loads(data)
+        said = parse_json(data, None)
         # An object has its ids as names, as Python's json writes a dict.
         ids = frozenset(_number(each) for each in said)
     except (ValueError, TypeError) as error:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chunkflow_py.failpoints import reached, removed
-from chunkflow_py.store.keys import check_key
+from chunkflow_py.store.keys import check_key, check_size
 from chunkflow_py.store.local import (
     TEMPORARY_PREFIX,
     absolute,
@@ -63,20 +63,24 @@ class FolderStore:
     def _path(self, key: str) -> str:
         return self._under + check_key(key, self.url)
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, most: int | None = None) -> bytes | None:
         """Return the whole object, or ``None`` if there is none."""
-        return self._read(key, 0, None)
+        return self._read(key, 0, None, most)
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
         """Return bytes *start* to *stop*, or the last ``-start`` bytes."""
         return self._read(key, start, None if start < 0 else stop)
 
-    def _read(self, key: str, start: int, stop: int | None) -> bytes | None:
+    def _read(
+        self, key: str, start: int, stop: int | None, most: int | None = None
+    ) -> bytes | None:
         path = self._path(key)
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # A pipe would be waited for.
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 size = os.fstat(handle).st_size
+                check_size(size, most, key, self.url)
                 start = max(0, size + start) if start < 0 else start
                 length = max(0, (size if stop is None else min(stop, size)) - start)
                 data = os.pread(handle, length, start)

@@ -1,4 +1,4 @@
-"""Keys of objects: paths below the URL of a store, which never lead out of it."""
+"""Keys of objects: paths below the URL of a store, which never lead out of it; and their sizes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ import re
 from chunkflow_py.errors import VolumeError
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # in no name that every cloud takes
+
+
+def check_size(size: int, most: int | None, key: str, url: str) -> None:
+    """Refuse an object that is larger than what it is to hold can be.
+
+    Raises:
+        VolumeError: *size* is more than *most* bytes.
+    """
+    if most is not None and size > most:
+        msg = (
+            f"{url.rstrip('/')}/{key} has {size} bytes, but may have {most} at most; it is damaged "
+            "or not what it should be: restore it from a copy"
+        )
+        raise VolumeError(msg)
 
 
 def check_key(key: str, url: str) -> str:

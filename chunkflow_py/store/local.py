@@ -47,6 +47,7 @@ _REMEDIES = {
     errno.EISDIR: "there is a folder of this name; choose another name",
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.ENOENT: "check the path",
+    errno.ESPIPE: "it is a pipe or a device, not a file; remove it",
 }
 
 

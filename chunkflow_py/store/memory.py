@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from chunkflow_py.store.keys import check_key
+from chunkflow_py.store.keys import check_key, check_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,9 +29,11 @@ class MemoryStore:
     def _name(self, key: str) -> str:
         return f"{self._path}/{check_key(key, self.url)}"
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, most: int | None = None) -> bytes | None:
         """Return the whole object, or ``None`` if there is none."""
-        return _OBJECTS.get(self._name(key))
+        data = _OBJECTS.get(self._name(key))
+        check_size(len(data or b""), most, key, self.url)
+        return data
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
         """Return bytes *start* to *stop*, or the last ``-start`` bytes."""

@@ -27,7 +27,7 @@ from obstore.exceptions import BaseError
 
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store.clouds import open_service
-from chunkflow_py.store.keys import check_key
+from chunkflow_py.store.keys import check_key, check_size
 from chunkflow_py.store.retry import TRANSIENT_STATUS, CallFailedError, Failure, Manners, retried
 from chunkflow_py.store.service import RENEW_S, patiently
 
@@ -182,9 +182,9 @@ class CloudStore:
 
     # Reading
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, most: int | None = None) -> bytes | None:
         """Return the whole object, or ``None`` if there is none."""
-        found = self._fetch(key, None)
+        found = self._fetch(key, None, most)
         return None if found is None else found[0]
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
@@ -194,7 +194,7 @@ class CloudStore:
         found = self._fetch(key, {"suffix": -start} if start < 0 else (start, stop))
         return None if found is None else found[0]
 
-    def _fetch(self, key: str, part: Any) -> tuple[bytes, Any] | None:
+    def _fetch(self, key: str, part: Any, most: int | None = None) -> tuple[bytes, Any] | None:
         """Return bytes and what is known of the object, or ``None`` if there is none."""
         name = self._name(key)
 
@@ -207,6 +207,8 @@ class CloudStore:
                 if _NOT_PARTIAL not in str(error) or obstore.head(self._client, name)["size"]:
                     raise
                 return b"", None
+            if most is not None and answer.meta["size"] > most:
+                return b"", answer
             # It raises where the body is shorter than its head says.
             content = bytes(answer.bytes())
             if not answer.meta.get("e_tag"):  # which every object has
@@ -227,6 +229,8 @@ class CloudStore:
                 return b"", None
             self._fail("read", key, failed)
         _SEEN.add(self._service.identity)
+        if found[1] is not None:
+            check_size(int(found[1].meta["size"]), most, key, self.url)
         return found
 
     def size(self, key: str) -> int | None:

@@ -90,8 +90,16 @@ class Store(Protocol):
     is_local: bool
     connections: int
 
-    def get(self, key: str) -> bytes | None:
-        """Return the whole object, or ``None`` if there is none."""
+    def get(self, key: str, most: int | None = None) -> bytes | None:
+        """Return the whole object, or ``None`` if there is none.
+
+        Args:
+            key: of the object.
+            most: bytes that it may have; one that has more is not read.
+
+        Raises:
+            VolumeError: it has more than *most* bytes.
+        """
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
         """Return bytes *start* to *stop* of an object, fewer where it ends before.

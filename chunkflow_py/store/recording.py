@@ -56,9 +56,9 @@ class RecordingStore:
 
     # --- handed on ------------------------------------------------------------------------------
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, most: int | None = None) -> bytes | None:
         """Return the whole object."""
-        return self._store.get(key)
+        return self._store.get(key, most)
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
         """Return a part of an object."""

@@ -6,7 +6,6 @@ A log is a JSON object: ``{"timer": {label: seconds}, "bbox": box, "compute_devi
 from __future__ import annotations
 
 import io
-import json
 import logging
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.decoding import parse_json
 from chunkflow_py.errors import ChunkflowError, VolumeError, VolumeNotFoundError, needs_extra
 from chunkflow_py.geometry import Region
 from chunkflow_py.store import open_store
@@ -151,7 +151,7 @@ def read_logs(url: str, output_size: Zyx | None = None) -> RunLog:
         while batch := list(islice(remaining, AT_ONCE)):
             for key, data in zip(batch, pool.map(store.get, batch), strict=True):
                 try:
-                    found.add(json.loads(data or b""), voxels)
+                    found.add(parse_json(data or b""), voxels)
                 except (ValueError, RecursionError) as error:  # of JSON, of UTF-8, ours
                     found.malformed[key] = str(error)
                     logger.warning("%s in %s is left out, as it is no log: %s", key, url, error)

@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chunkflow_py.chunk import Chunk
+from chunkflow_py.decoding import BLOCK_BYTES
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.failpoints import reached
 from chunkflow_py.geometry import AXES, BoundingBox, Zyx
+from chunkflow_py.memory import check_fits
 from chunkflow_py.store.address import without_secrets
 from chunkflow_py.store.protocol import together
 from chunkflow_py.store.recording import RecordingStore
@@ -102,13 +104,21 @@ class BlockVolume:
         """Read off the shape of the array.
 
         Raises:
-            VolumeError: it has an axis that is neither t, c, z, y nor x and longer than 1.
+            VolumeError: it has an axis that is neither t, c, z, y nor x and longer than 1, or
+                blocks of more than `BLOCK_BYTES`.
         """
         shape = dict(zip(layout.axes, layout.shape, strict=True))
         for axis, length in shape.items():
             if axis not in _CANONICAL and length != 1:
                 msg = f"{url} has an axis {axis!r} of length {length}; known are t, c, z, y, x"
                 raise VolumeError(msg)
+        if layout.block_bytes > BLOCK_BYTES:
+            msg = (
+                f"{without_secrets(url)} has blocks of {layout.block} {layout.dtype} "
+                f"({', '.join(layout.axes)}), which are {layout.block_bytes} bytes, more than the "
+                f"{BLOCK_BYTES} that are read at once; store it again in smaller blocks"
+            )
+            raise VolumeError(msg)
         self._address, self.url = url, without_secrets(url)
         self.mip, self.mips, self._mode = mip, mips, mode
         self._store, self._layout, self._opening = store, layout, opening or Opening()
@@ -156,6 +166,8 @@ class BlockVolume:
         if self.channels is not None and channels is not None:
             wanted["c"] = list(channels)
             count = len(channels)
+        size = count * bbox.voxels * self.dtype.itemsize
+        check_fits(size, f"box {bbox} of {self.url} with {count} channels of {self.dtype}")
         voxels: NDArray[Any] = np.empty((1, count, *bbox.size), self.dtype)
         missing = self._read_into(self._as_stored(voxels), wanted) if voxels.size else 0
         note_missing(missing)

@@ -6,13 +6,13 @@ and the time index that was read; it returns the chunk to go on with.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from chunkflow_py.decoding import DOCUMENT_BYTES, parse_json
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import AXES, BoundingBox, Zyx
 from chunkflow_py.store import open_store
@@ -115,7 +115,8 @@ def bad_sections(url: str, access: Access = Access()) -> list[int]:  # noqa: B00
         VolumeNotFoundError: there is no such file.
         VolumeError: it holds something else.
     """
-    content = open_store(Location.parse(url).store_url, access).get(BAD_SECTIONS_FILE)
+    store = open_store(Location.parse(url).store_url, access)
+    content = store.get(BAD_SECTIONS_FILE, DOCUMENT_BYTES)
     if content is None:
         msg = (
             f"{url} has no file {BAD_SECTIONS_FILE}; write {{'section_ids': [z, ...]}} there, or "
@@ -123,7 +124,7 @@ def bad_sections(url: str, access: Access = Access()) -> list[int]:  # noqa: B00
         )
         raise VolumeNotFoundError(msg)
     try:
-        found: Any = json.loads(content)
+        found: Any = parse_json(content)
     except ValueError:
         found = content[:80]
     sections = found.get("section_ids") if isinstance(found, dict) else None

@@ -10,7 +10,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.decoding import DOCUMENT_BYTES, parse_json
 from chunkflow_py.errors import VolumeError
+from chunkflow_py.hdf5_reading import attribute
 from chunkflow_py.store import open_store
 
 if TYPE_CHECKING:
@@ -88,11 +90,11 @@ class CopyRecord:
             from chunkflow_py.volume.hdf5_file import reading
 
             with reading(self.place.folder) as file:
-                data = file[self.dataset].attrs.get(_ATTRIBUTE)
+                data = attribute(self._found_in(file), _ATTRIBUTE, str(self.place))
         else:
-            data = self._store.get(OBJECT)
+            data = self._store.get(OBJECT, DOCUMENT_BYTES)
         try:
-            found: Any = {} if data is None else json.loads(data)
+            found: Any = {} if data is None else parse_json(data)
         except ValueError:
             found = None
         if not isinstance(found, dict):
@@ -125,15 +127,20 @@ class CopyRecord:
             from chunkflow_py.volume.hdf5_file import reading
 
             with reading(self.place.folder) as file:
-                return int(file[self.dataset].id.get_storage_size()) == 0
+                return int(self._found_in(file).id.get_storage_size()) == 0
         return all(key.rpartition("/")[2] in _DOCUMENTS for key in self._store.list())
+
+    def _found_in(self, file: Any) -> Any:
+        from chunkflow_py.volume.hdf5 import find_dataset
+
+        return find_dataset(file, self.place.folder, self.dataset)
 
     def _put(self, record: Mapping[str, Any]) -> None:
         if self.dataset is not None:
             from chunkflow_py.volume.hdf5_file import writing
 
             with writing(self.place.folder) as (file, _):
-                file[self.dataset].attrs[_ATTRIBUTE] = _encoded(record).decode()
+                self._found_in(file).attrs[_ATTRIBUTE] = _encoded(record).decode()
         else:
             self._store.put(OBJECT, _encoded(record), content_type="application/json")
 
@@ -143,7 +150,7 @@ class CopyRecord:
         from chunkflow_py.volume.hdf5_file import writing
 
         with writing(self.place.folder) as (file, _):
-            attributes = file[self.dataset].attrs
+            attributes = self._found_in(file).attrs
             if is_new := _ATTRIBUTE not in attributes:
                 attributes[_ATTRIBUTE] = _encoded(record).decode()
         return is_new

@@ -12,7 +12,6 @@ thousand small blocks came out otherwise.
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 from chunkflow_py.errors import check_extra, needs_extra
@@ -21,8 +20,6 @@ FASTEST = 1
 _LARGE = 1 << 16  # bytes: below, either way takes no time
 _SAMPLE = 1 << 14
 _GAIN = 1.02  # what repetitions have to save to be looked for
-_SHORTEST = 18  # bytes of header and trailer
-_MOST = 1032  # deflate never shrinks more than that
 
 
 def check_compressed() -> None:
@@ -65,21 +62,3 @@ def _is_noise(content: memoryview) -> bool:
     shares = counts[counts > 0] / _SAMPLE
     entropy = -float((shares * np.log2(shares)).sum()) / 8 * _SAMPLE
     return bool(entropy <= _GAIN * len(gzip_encode(sample, level=FASTEST)))
-
-
-def gunzipped(data: Any) -> bytes:
-    """Return what was gzipped.
-
-    Raises:
-        Exception: it is torn or damaged; length and checksum are looked at.
-    """
-    try:
-        from imagecodecs import gzip_decode
-    except ImportError:  # half as fast, and the same
-        return zlib.decompress(data, 31)
-    # The length stands at the end; what is torn has any number there.
-    length = int.from_bytes(data[-4:], "little")
-    if len(data) < _SHORTEST or length > _MOST * len(data):
-        msg = f"gzip of {len(data)} bytes cannot hold the {length} that it says it does"
-        raise ValueError(msg)
-    return bytes(gzip_decode(data))

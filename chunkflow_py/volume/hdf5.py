@@ -21,6 +21,7 @@ import numpy as np
 
 from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import Zyx
+from chunkflow_py.hdf5_reading import attribute, check_dataset, datasets_in, item_at, read, small
 from chunkflow_py.store.local import os_errors, replacing
 from chunkflow_py.volume.hdf5_file import Sink, reading
 from chunkflow_py.volume.single_file import ORIGIN, UNIT_NM, FileArray, three_numbers
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 EXTENSIONS = (".h5", ".hdf5", ".hdf")
 BLOCK_SIZE = Zyx(64, 64, 64)
+_LISTED = 20  # datasets that a message names
 
 # How the kinds are spelled in files, so that other tools of the field read them.
 LAYER_TYPES: dict[Kind, str] = {
@@ -96,12 +98,6 @@ def _is_array(item: object) -> bool:
     return isinstance(item, h5py.Dataset) and item.ndim in (3, 4) and item.dtype.kind in "buif"
 
 
-def _datasets(file: h5py.File) -> list[h5py.Dataset]:
-    found: list[h5py.Dataset] = []
-    file.visititems(lambda _, item: found.append(item) if isinstance(item, h5py.Dataset) else None)
-    return found
-
-
 def find_dataset(
     file: h5py.File, path: Path, dataset_path: str | None, *, one_only: bool = False
 ) -> h5py.Dataset:
@@ -109,12 +105,14 @@ def find_dataset(
 
     Raises:
         VolumeNotFoundError: there is no such dataset; names those that exist.
-        VolumeError: it does not hold numbers; or *one_only*, and there are several.
+        VolumeError: it does not hold numbers, or not in this file; or *one_only*, and there are
+            several.
     """
     if dataset_path is None:
-        if _is_array(file.get("main")):
-            return file["main"]
-        arrays = [item for item in _datasets(file) if _is_array(item)]
+        main = item_at(file, "main", str(path))
+        if _is_array(main):
+            return main
+        arrays = [item for item in datasets_in(file) if _is_array(item)]
         if one_only and len(arrays) > 1:
             listing = ", ".join(f"{item.name} {item.shape}" for item in arrays)
             msg = (
@@ -123,11 +121,12 @@ def find_dataset(
             )
             raise VolumeError(msg)
         if arrays:
+            check_dataset(arrays[0], str(path))
             return arrays[0]
         listing = _listing(file)
         msg = f"{path} holds no 3D or 4D dataset of numbers, only {listing}; check --file-name"
         raise VolumeNotFoundError(msg)
-    item = file.get(dataset_path)
+    item = item_at(file, dataset_path, str(path))
     if not isinstance(item, h5py.Dataset):
         msg = f"{path} has no dataset {dataset_path!r}, only {_listing(file)}; name one of them"
         raise VolumeNotFoundError(msg)
@@ -141,20 +140,26 @@ def find_dataset(
 
 
 def _listing(file: h5py.File) -> str:
-    return ", ".join(f"{item.name} {item.shape}" for item in _datasets(file)) or "groups"
+    found = datasets_in(file)
+    shown = [f"{item.name} {item.shape}" for item in found[:_LISTED]]
+    more = [f"and {len(found) - _LISTED} more"] if len(found) > _LISTED else []
+    return ", ".join([*shown, *more]) or "groups"
 
 
 def _triple(
     file: h5py.File, dataset: h5py.Dataset, name: str, *attributes: str
 ) -> tuple[str, Any] | None:
-    for attribute in attributes:
-        if attribute in dataset.attrs:
-            return attribute, dataset.attrs[attribute]
-    if isinstance(file.get(name), h5py.Dataset):
-        return name, file[name][()]
-    for attribute in attributes:
-        if attribute in file.attrs:
-            return attribute, file.attrs[attribute]
+    path = str(file.filename)
+    for each in attributes:
+        if (value := attribute(dataset, each, path)) is not None:
+            return each, value
+    beside = item_at(file, name, path)
+    if isinstance(beside, h5py.Dataset):
+        numbers = beside.dtype.kind in "buif"
+        return name, small(beside, path) if numbers else f"values of type {beside.dtype}"
+    for each in attributes:
+        if (value := attribute(file, each, path)) is not None:
+            return each, value
     return None
 
 
@@ -184,7 +189,7 @@ def _voxel_size_nm(file: h5py.File, dataset: h5py.Dataset, what: str) -> tuple[f
 
 def _kind(file: h5py.File, dataset: h5py.Dataset) -> Kind | None:
     for owner in (dataset, file):
-        value = owner.attrs.get("layer_type")
+        value = attribute(owner, "layer_type", str(file.filename))
         text = value.decode() if isinstance(value, bytes) else str(value)
         for kind, spelling in LAYER_TYPES.items():
             if text.lower() in (kind, spelling):
@@ -196,15 +201,14 @@ def _read_part(
     path: Path, name: str, slices: tuple[slice, slice, slice], channels: Sequence[int] | None
 ) -> NDArray[Any]:
     with reading(path) as file:
-        dataset = file[name]
+        dataset = find_dataset(file, path, name)
+        leading = [slice(0, n) for n in dataset.shape[:-3]]
         if channels is None:
-            part: NDArray[Any] = dataset[(..., *slices)]
-            return part
+            return read(dataset, [*leading, *slices], str(path))
         size = tuple(s.stop - s.start for s in slices)
         result = np.empty((len(channels), *size), dataset.dtype)
-        if result.size:
-            for index, channel in enumerate(channels):
-                dataset.read_direct(result, np.s_[(channel, *slices)], np.s_[index])
+        for index, channel in enumerate(channels):
+            read(dataset, [channel, *slices], str(path), result[index])
         return result
 
 

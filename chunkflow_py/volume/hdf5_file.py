@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary, finalize
 
 import h5py
 
-from chunkflow_py.errors import VolumeError
+from chunkflow_py.errors import ChunkflowError, VolumeError
 from chunkflow_py.store.local import os_errors
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 30.0  # for another process that reads or writes the file right now
 _STEP_S = 0.02
+# what h5py raises for damaged files; all of them again as a VolumeError
+_FOREIGN = (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError)
 
 _guard = RLock()  # HDF5 itself lets one thread work at a time
 
@@ -49,10 +51,10 @@ def reading(path: Path) -> Iterator[h5py.File]:
     try:
         with _guard, _opened_when_free(path) as file:
             yield file
-    except (OSError, RuntimeError, KeyError) as error:
-        if isinstance(error, VolumeError):
+    except _FOREIGN as error:
+        if isinstance(error, ChunkflowError):
             raise
-        reason = str(error).strip("'\"").splitlines()[0]
+        reason = (str(error).strip("'\"").splitlines() or [type(error).__name__])[0]
         msg = f"cannot read {path}, which seems damaged: {reason}; write it again"
         raise VolumeError(msg) from error
 
@@ -102,11 +104,11 @@ def writing(path: Path) -> Iterator[tuple[h5py.File, Sink]]:
             try:
                 with h5py.File(sink, "r+") as file:
                     yield file, sink
-            except (OSError, RuntimeError, KeyError) as error:
+            except _FOREIGN as error:
                 sink.check()  # what went wrong first
-                if isinstance(error, VolumeError):
+                if isinstance(error, ChunkflowError):
                     raise
-                reason = str(error).strip("'\"").splitlines()[0]
+                reason = (str(error).strip("'\"").splitlines() or [type(error).__name__])[0]
                 msg = f"cannot write {path}, which seems damaged: {reason}; make it again"
                 raise VolumeError(msg) from error
             sink.sync()

@@ -25,6 +25,7 @@ import numpy as np
 
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.hdf5_reading import item_at
 from chunkflow_py.store.local import make_folder, os_errors
 from chunkflow_py.volume.hdf5 import LAYER_TYPES, find_dataset, open_hdf5
 from chunkflow_py.volume.hdf5_file import Sink, WriterLock, reading, writing
@@ -244,7 +245,7 @@ def create_volume(spec: VolumeSpec, place: Location, mip: int, opening: Opening)
     elif not _exists(path, name):
         _lock = WriterLock.of(path)
         with writing(path) as (file, _):
-            if name not in file:
+            if item_at(file, name, str(path)) is None:
                 _create_dataset(spec, file, name)
     volume = Hdf5Volume(place, "r+", opening)
     _check_same(volume, spec)
@@ -291,7 +292,7 @@ def _exists(path: Path, name: str) -> bool:
             msg = f"{path} is a file of no bytes; remove it to create a volume there"
             raise VolumeError(msg)
     with reading(path) as file:
-        return name in file
+        return item_at(file, name, str(path)) is not None
 
 
 def _create_dataset(spec: VolumeSpec, file: h5py.File, name: str) -> None:

@@ -8,8 +8,11 @@ objects   |---------|---------|--------|      units: one block each, or a shard 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.decoding import packed_most
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,6 +46,11 @@ class Layout(ABC):
     dtype: np.dtype[Any]
     fill: Any = 0
     root: str
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a decoded block."""
+        return math.prod(self.block) * self.dtype.itemsize
 
     @abstractmethod
     def key(self, unit: Index) -> str:
@@ -79,7 +87,7 @@ class Layout(ABC):
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
         """Return the encoded *blocks*, all of *unit*; ``None`` for those that are not stored."""
-        return dict.fromkeys(blocks, store.get(self.key(unit)))
+        return dict.fromkeys(blocks, store.get(self.key(unit), packed_most(self.block_bytes)))
 
     def put(self, store: Store, unit: Index, blocks: Mapping[Index, bytes]) -> None:
         """Write *unit* whole: its encoded blocks, without those that hold nothing but `fill`."""

@@ -13,20 +13,27 @@ https://bio3d.colorado.edu/imod/doc/mrc_format.txt
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
 import warnings
+import zlib
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from chunkflow_py.decoding import decode
 from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
 from chunkflow_py.geometry import Zyx
+from chunkflow_py.memory import check_fits
 from chunkflow_py.store.local import os_errors
 from chunkflow_py.volume.single_file import ORIGIN, UNIT_NM, FileArray
 
 with needs_extra("image", "reading MRC"):
     import mrcfile
+    from mrcfile.mrcinterpreter import MrcInterpreter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,8 +44,12 @@ if TYPE_CHECKING:
 EXTENSIONS = (".mrc", ".rec", ".st", ".map", ".ali", ".mrcs", ".mrc.gz", ".mrc.bz2")
 Bytes = Literal["auto", "signed", "unsigned"]
 
-_PACKED = (".gz", ".bz2")
+_PACKED = {".gz": "gzip members", ".bz2": "bz2"}
 _IMOD_STAMP, _IMOD_AT, _SIGNED_BIT = 1146047817, 40, 1
+_HEADER_BYTES, _EXTENDED_AT, _ORDER_AT, _BIG_ENDIAN = 1024, 92, 212, 0x11
+_EXTENDED_BYTES = 1 << 26  # the largest are those of series of thousands of images
+_VOXEL_BYTES = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 6: 2, 12: 2, 101: 1}  # by mode
+_MORE_BYTES = 1 << 20  # that some programs leave behind the voxels
 _ANGSTROM = 0.1  # nm
 
 
@@ -90,21 +101,53 @@ def open_mrc(
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """Yield the file, its data mapped unless it is compressed."""
-    way = mrcfile.open if path.suffix.lower() in _PACKED else mrcfile.mmap
     try:
         with os_errors("read", path):
-            path.open("rb").close()
+            codec, most = _checked(path)
+            content = None if codec is None else decode(codec, path.read_bytes(), most)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of files with more bytes than they need
-            file = way(str(path), mode="r")
+            if content is None:
+                file = mrcfile.mmap(str(path), mode="r")
+            else:  # mrcfile unpacks all that there is
+                file = MrcInterpreter(iostream=io.BytesIO(content))
         with file:
             yield file
     except (ChunkError, VolumeError):
         raise
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, ArithmeticError, MemoryError, zlib.error) as error:
         why = str(error).rstrip(".")
         msg = f"cannot read {path}, which is damaged or no MRC file: {why}; check --file-name"
         raise VolumeError(msg) from error
+
+
+def _checked(path: Path) -> tuple[str | None, int]:
+    """Return how a file is compressed, and how many bytes it unpacks to by its header.
+
+    Raises:
+        ValueError: its extended header, which is read whole, is longer than the file or any is.
+        VolumeError: it is compressed, and takes more memory than there is.
+    """
+    codec = _PACKED.get(path.suffix.lower())
+    with path.open("rb") as file:
+        openers: dict[str | None, Any] = {"bz2": bz2.open, "gzip members": gzip.open}
+        stream: Any = openers[codec](file) if codec else file
+        head = stream.read(_HEADER_BYTES)
+    if len(head) < _HEADER_BYTES:
+        return codec, _HEADER_BYTES  # mrcfile says what is wrong
+    order: Literal["big", "little"] = "big" if head[_ORDER_AT] == _BIG_ENDIAN else "little"
+    columns, rows, sections, mode, *others = np.frombuffer(
+        head, np.dtype(np.int32).newbyteorder(order)
+    ).tolist()
+    extended = others[_EXTENDED_AT // 4 - 4]
+    most = _EXTENDED_BYTES if codec else min(path.stat().st_size, _EXTENDED_BYTES)
+    if not 0 <= extended <= most:
+        msg = f"its extended header has {extended} bytes, but may have {most}"
+        raise ValueError(msg)
+    size = columns * rows * sections * _VOXEL_BYTES.get(mode, 1)
+    if codec is not None:
+        check_fits(2 * size, f"{path}, which is compressed and read whole,")
+    return codec, _HEADER_BYTES + extended + max(0, size) + _MORE_BYTES
 
 
 def _ordered(file: Any, path: Path) -> NDArray[Any]:

@@ -13,10 +13,10 @@ tensorstore reads N5 too, but keeps neither our manners in a network nor the cac
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.decoding import DOCUMENT_BYTES, parse_json
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import AXES, Zyx
 from chunkflow_py.store import open_store
@@ -75,7 +75,7 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Bloc
 
 
 def _attributes(store: Store, prefix: str) -> dict[str, Any]:
-    found = json.loads(store.get(f"{prefix}{_ATTRIBUTES}") or b"{}")
+    found = parse_json(store.get(f"{prefix}{_ATTRIBUTES}", DOCUMENT_BYTES) or b"{}")
     if not isinstance(found, dict):
         msg = f"{prefix}{_ATTRIBUTES} is no object"
         raise TypeError(msg)

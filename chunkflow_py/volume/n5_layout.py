@@ -11,19 +11,17 @@ of its voxels. Blocks at the end of the array are cut. See https://github.com/sa
 
 from __future__ import annotations
 
-import bz2
-import lzma
 import math
 import re
 import struct
-import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.decoding import decode
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.volume.layout import Layout
-from chunkflow_py.volume.zarr_codecs import codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +32,12 @@ if TYPE_CHECKING:
 
 _LZ4_HEADER = struct.Struct("<8sBiiI")  # magic, method, bytes stored, bytes, checksum
 _LZ4_RAW, _LZ4_PACKED = 0x10, 0x20
+
+# of N5 -> of `decode`
+COMPRESSIONS = {
+    "blosc": "blosc", "bzip2": "bz2", "gzip": "gzip", "lz4": "lz4", "raw": "raw", "xz": "xz",
+    "zstd": "zstd",
+}  # fmt: skip
 
 
 class N5Layout(Layout):
@@ -97,8 +101,11 @@ class N5Layout(Layout):
             msg = f"its header says mode {mode} and {count} dimensions, not {len(self.shape)}"
             raise ValueError(msg)
         extent = struct.unpack_from(f">{count}I", data, 4)[::-1]
-        voxels = self._unpack(memoryview(data)[4 + 4 * count + 4 * mode :])
+        if any(length > most for length, most in zip(extent, self.block, strict=True)):
+            msg = f"its header says {extent} voxels, more than the {self.block} of a block"
+            raise ValueError(msg)
         size = math.prod(extent) * self.dtype.itemsize
+        voxels = self._unpack(memoryview(data)[4 + 4 * count + 4 * mode :], size)
         if len(voxels) != size:
             msg = f"it holds {len(voxels)} bytes, not the {size} of {extent} {self.dtype}"
             raise ValueError(msg)
@@ -115,38 +122,28 @@ class N5Layout(Layout):
         raise VolumeError(msg)
 
 
-def _unpacking(compression: Mapping[str, Any], url: str) -> Callable[[Any], Any]:
-    """Return what decompresses blocks.
+def _unpacking(compression: Mapping[str, Any], url: str) -> Callable[[Any, int], Any]:
+    """Return what decompresses blocks: (data, number of bytes that are expected) -> content.
 
     Raises:
         VolumeError: the compression is not known.
     """
     kind = compression.get("type")
     if kind == "gzip" and compression.get("useZlib"):
-        return zlib.decompress
-    known: dict[Any, Callable[[Any], Any]] = {
-        "raw": lambda data: data,
-        "bzip2": bz2.decompress,
-        "xz": lzma.decompress,
-        "lz4": _lz4,
-    }
-    if kind in ("gzip", "zstd", "blosc"):
-        return codec(kind, {}, url).decode
-    if kind not in known:
-        names = ", ".join(sorted((*known, "gzip", "zstd", "blosc")))
+        return partial(decode, "zlib")
+    if kind not in COMPRESSIONS:
+        names = ", ".join(sorted(COMPRESSIONS))
         msg = f"blocks of {url} are compressed by {kind!r}, which is not known; known: {names}"
         raise VolumeError(msg)
-    return known[kind]
+    return _lz4 if kind == "lz4" else partial(decode, COMPRESSIONS[kind])
 
 
-def _lz4(data: memoryview) -> bytes:
+def _lz4(data: memoryview, most: int) -> bytes:
     """Return what lz4-java's block stream holds: parts with a header each, the last one empty.
 
     Raises:
-        ValueError: a header or its part is damaged.
+        ValueError: a header or its part is damaged, or there are more than *most* bytes.
     """
-    from numcodecs import lz4
-
     parts: list[bytes] = []
     at = 0
     while True:
@@ -159,12 +156,16 @@ def _lz4(data: memoryview) -> bytes:
             return b"".join(parts)
         part = bytes(data[at : at + stored])
         if method & 0xF0 == _LZ4_PACKED:
-            part = lz4.decompress(struct.pack("<i", size) + part)
+            part = decode("lz4", struct.pack("<i", size) + part, most)
         elif method & 0xF0 != _LZ4_RAW:
             msg = f"a part of it has method {method}, which lz4 has not"
             raise ValueError(msg)
         if len(part) != size:
             msg = f"a part of it holds {len(part)} bytes, not {size}"
+            raise ValueError(msg)
+        most -= size
+        if most < 0:
+            msg = f"it unpacks to {-most} bytes more than are expected"
             raise ValueError(msg)
         parts.append(part)
         at += stored

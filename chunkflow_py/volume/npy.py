@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.decoding import check_npy_header
 from chunkflow_py.errors import ChunkError, VolumeError
 from chunkflow_py.store.local import os_errors
 from chunkflow_py.volume.single_file import ORIGIN, UNIT_NM, FileArray
@@ -53,8 +54,9 @@ def _mapped(path: Path) -> NDArray[Any]:
     try:
         with os_errors("read", path):
             # Mapped, so that only what a cut needs is read; pickles could run code.
+            check_npy_header(path)
             array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, ArithmeticError, MemoryError) as error:
         if isinstance(error, VolumeError):
             raise
         with path.open("rb") as file:

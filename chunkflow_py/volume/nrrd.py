@@ -14,6 +14,9 @@ without a unit are taken as nanometres. Format: http://teem.sourceforge.net/nrrd
 
 from __future__ import annotations
 
+import io
+import math
+import os
 import zlib
 from contextlib import contextmanager
 from functools import partial
@@ -22,8 +25,10 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import numpy as np
 
 from chunkflow_py.chunk import KINDS
+from chunkflow_py.decoding import decode
 from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
 from chunkflow_py.geometry import Zyx
+from chunkflow_py.memory import check_fits
 from chunkflow_py.store.local import os_errors, replacing
 from chunkflow_py.volume import ome
 from chunkflow_py.volume.single_file import ORIGIN, UNIT_NM, FileArray, three_numbers
@@ -44,6 +49,12 @@ ENCODINGS = ("gzip", "raw", "bzip2")
 
 _SPATIAL = {"domain", "space", "???", "none", ""}  # kinds of axes that may lie in space
 _NO_UNITS = {"", "pixel", "voxel"}
+_HEADER_BYTES = 1 << 20
+_LONGEST = 1 << 40  # voxels along an axis
+_PACKED = {
+    "raw": "raw", "gzip": "gzip members", "gz": "gzip members", "bzip2": "bz2", "bz2": "bz2",
+}  # fmt: skip
+_TEXT = ("ascii", "text", "txt")
 _LEVEL = 1  # of gzip: the next ones take several times as long for a few per cent
 
 
@@ -97,8 +108,7 @@ def _opened(path: Path) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
     """Yield the header, and the file where the header ends."""
     try:
         with os_errors("read", path), path.open("rb") as file:
-            header = nrrd.read_header(file)
-            yield header, file
+            yield _header(file), file
     except (ChunkError, VolumeError):
         raise
     except nrrd.NRRDError as error:
@@ -114,9 +124,31 @@ def _opened(path: Path) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
     except KeyError as error:
         msg = f"cannot read {path}, which is damaged: its header has no {error}; write it again"
         raise VolumeError(msg) from error
-    except (ValueError, IndexError, EOFError, UnicodeDecodeError, zlib.error) as error:
+    except (
+        ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, MemoryError,
+        RuntimeError, zlib.error,
+    ) as error:  # fmt: skip
         msg = f"cannot read {path}, which is damaged or no NRRD file: {error}; write it again"
         raise VolumeError(msg) from error
+
+
+def _header(file: IO[bytes]) -> dict[str, Any]:
+    """Return the header; the file is then where it ends.
+
+    Raises:
+        ValueError: it has no end, or no such sizes as an array has.
+        Exception: whatever the damage makes the library stumble on.
+    """
+    head = io.BytesIO(file.read(_HEADER_BYTES))
+    header: dict[str, Any] = nrrd.read_header(head)
+    if head.tell() == _HEADER_BYTES:
+        msg = f"its header has no end within {_HEADER_BYTES} bytes"
+        raise ValueError(msg)
+    file.seek(head.tell())
+    if not all(0 < int(n) <= _LONGEST for n in header["sizes"]):
+        msg = f"its sizes are {header['sizes']}"
+        raise ValueError(msg)
+    return header
 
 
 def _axes(header: Mapping[str, Any], order: str, path: Path) -> str:
@@ -244,8 +276,48 @@ def _voxels(path: Path, header: dict[str, Any], file: IO[bytes]) -> NDArray[Any]
         sizes = tuple(int(n) for n in header["sizes"])
         start = 0 if apart else file.tell()
         return np.memmap(apart or path, _dtype(header, path), "r", start, sizes, "F")
-    found: NDArray[Any] = nrrd.read_data(header, file, str(path))
-    return found
+    check_fits(_data_bytes(header, path), f"{path}, which is compressed and read whole,")
+    if apart is None:
+        return _read_data(header, file, path)
+    with apart.open("rb") as other:
+        return _read_data(header, other, path)
+
+
+def _data_bytes(header: Mapping[str, Any], path: Path) -> int:
+    return math.prod(int(n) for n in header["sizes"]) * _dtype(header, path).itemsize
+
+
+def _read_data(header: Mapping[str, Any], file: IO[bytes], path: Path) -> NDArray[Any]:
+    """Return the voxels, axes as in the header, from a file where the header has ended.
+
+    Raises:
+        ValueError: it holds another number of them, or the header skips more than there is.
+    """
+    size, length = _data_bytes(header, path), os.fstat(file.fileno()).st_size
+    lines = int(header.get("lineskip", header.get("line skip", 0)))
+    skipped = int(header.get("byteskip", header.get("byte skip", 0)))
+    encoding = str(header["encoding"]).lower()
+    if not 0 <= lines <= length or not -1 <= skipped <= max(length, size):
+        msg = f"it skips {lines} lines and {skipped} bytes of {length}"
+        raise ValueError(msg)
+    for _ in range(lines):
+        if not file.readline():
+            msg = f"it skips {lines} lines, but has fewer"
+            raise ValueError(msg)
+    if encoding in _TEXT:
+        plain = {name: header[name] for name in ("type", "dimension", "sizes", "encoding")}
+        found: NDArray[Any] = nrrd.read_data(plain, file, str(path))
+        return found
+    if encoding not in _PACKED:
+        msg = f"its encoding {encoding!r} is not known; known are raw, gzip, bzip2 and text"
+        raise ValueError(msg)
+    most = size + (skipped if skipped > 0 else 0 if skipped == 0 else _HEADER_BYTES)
+    content = memoryview(decode(_PACKED[encoding], file.read(), most))
+    content = content[-size:] if skipped < 0 else content[skipped:]
+    if len(content) != size:
+        msg = f"it holds {len(content)} bytes, not the {size} of {header['sizes']}"
+        raise ValueError(msg)
+    return np.frombuffer(content, _dtype(header, path)).reshape(header["sizes"][::-1]).T
 
 
 # --- writing ------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.decoding import DOCUMENT_BYTES, parse_json
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.store import open_store
 from chunkflow_py.volume.deflate import check_compressed
@@ -48,13 +49,13 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Enco
         MissingExtraError: the library of its encoding is not installed.
     """
     store = open_store(place.store_url, opening.access)
-    content = store.get("info")
+    content = store.get("info", DOCUMENT_BYTES)
     if content is None:
         msg = f"{place} holds no precomputed volume: it has no info file; {CREATE}"
         raise VolumeNotFoundError(msg)
     level = parse_info(content, mip, str(place))
     if mode == "r+":
-        check_key(json.loads(content), mip, str(place))
+        check_key(parse_json(content), mip, str(place))
     if level.sharding is None:
         layout = PrecomputedLayout(level, is_local=store.is_local)
     else:
@@ -140,10 +141,10 @@ def create_volume(
             if not overwrite:
                 raise
             return _as_file(info)
-        return found if merged == json.loads(found) else _as_file(merged)
+        return found if merged == parse_json(found) else _as_file(merged)
 
     store = open_store(place.store_url, opening.access)
-    found = store.get("info")
+    found = store.get("info", DOCUMENT_BYTES)
     if found is None or merge(found) != found:
         store.update("info", merge)
     return open_volume(place, mip, "r+", opening)

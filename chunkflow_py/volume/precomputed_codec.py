@@ -11,16 +11,15 @@ PNG is done by imagecodecs, which, other than cloud-volume, has it with 16 bits 
 
 from __future__ import annotations
 
-import bz2
-import lzma
 import math
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.decoding import decode, npy, packed_most
 from chunkflow_py.errors import MissingExtraError, needs_extra
-from chunkflow_py.volume.deflate import compressed, gunzipped
+from chunkflow_py.volume.declared import DECLARED, check_declared
+from chunkflow_py.volume.deflate import compressed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +32,8 @@ GZIPPED = (
     "raw", "compressed_segmentation", "compresso", "crackle", "fpzip", "kempressed", "zfpc",
 )  # fmt: skip
 _GZIP = b"\x1f\x8b\x08"
+_NPY_HEADER = 1 << 12  # bytes; of an array of numbers it has 128
+COMPRESSED = {".br": "brotli", ".bz2": "bz2", ".xz": "xz", ".zstd": "zstd"}
 # settings of the codecs in a scale of the info file
 _PARAMETERS = {
     "jpeg": {"level": "jpeg_quality"},
@@ -113,7 +114,7 @@ class Codec:
             ValueError: the number of voxels is not that of *extent*.
         """
         size = math.prod(extent) * self._dtype.itemsize
-        data = _unpacked(data, size if self._library is None else None)
+        data = _unpacked(data, size, is_raw=self._library is None)
         if self._library is None:
             if len(data) != size:
                 msg = f"it holds {len(data)} bytes, not the {size} of {tuple(extent)} {self._dtype}"
@@ -125,14 +126,20 @@ class Codec:
         zyx = tuple(extent[-3:])
         channels = extent[0] if len(extent) == 4 else 1
         shape = (*zyx[::-1], channels)
+        if self.encoding in DECLARED:
+            beside = self.encoding in ("jpeg", "jxl", "png")  # the channels of a pixel
+            check_declared(self.encoding, data, math.prod(zyx) * (1 if beside else channels))
         if self.encoding == "png":
             pixels: NDArray[Any] = self._library.png_decode(data).reshape(*zyx, channels)
             voxels = np.moveaxis(pixels, -1, 0).astype(self._dtype, copy=False)
             return voxels if len(extent) == 4 else voxels[0]
         if self.encoding == "compressed_segmentation":
             _check_segmentation(data, shape[:3], self._cells, self._dtype.itemsize)
-        stored = "npz" if self.encoding == "npz_uint8" else self.encoding
-        image: NDArray[Any] = self._library.decode(data, stored, shape, self._dtype, self._cells)
+        image: NDArray[Any]
+        if self.encoding in ("npz", "npz_uint8"):  # what cloud-volume calls so is one array
+            image = npy(decode("zlib", data, size + _NPY_HEADER), size)
+        else:
+            image = self._library.decode(data, self.encoding, shape, self._dtype, self._cells)
         if image.size != math.prod(shape):
             msg = f"it holds {image.shape} voxels, not {shape} (xyzc)"
             raise ValueError(msg)
@@ -146,42 +153,45 @@ class Codec:
         return voxels if len(extent) == 4 else voxels[0]
 
 
-def decompressed(data: bytes, extension: str) -> bytes:
+def decompressed(data: bytes, extension: str, most: int) -> bytes:
     """Return the content of a file that other programs have compressed otherwise.
 
     Args:
         data: of the file.
         extension: of its name, such as ``.zstd``; nothing is done for those not known here.
+        most: number of bytes that a block may have.
 
     Raises:
         MissingExtraError: the library for it is not installed.
+        Exception: it is damaged, or holds more bytes.
     """
-    if extension == ".xz":
-        return lzma.decompress(data)
-    if extension == ".bz2":
-        return bz2.decompress(data)
-    if extension in (".br", ".zstd"):
-        with needs_extra("precomputed", f"a block compressed as {extension}"):
-            from cloudfiles import compression
-        content: bytes = compression.decompress(data, extension[1:])
-        return content
-    return data
+    codec = COMPRESSED.get(extension)
+    if codec is None:
+        return data
+    with needs_extra("precomputed", f"a block compressed as {extension}"):
+        return decode(codec, data, most)
 
 
-def _unpacked(data: bytes, size: int | None) -> bytes:
+def _unpacked(data: bytes, size: int, *, is_raw: bool) -> bytes:
     """Return *data*, gunzipped if it is gzipped; raw voxels of *size* bytes may look like it."""
     if data[:3] != _GZIP:
         return data
     try:
-        return gunzipped(data)
+        return decode("gzip", data, size if is_raw else packed_most(size))
     except Exception:
-        if len(data) != size:
+        if not is_raw or len(data) != size or _begins_a_gzip(data):
             raise
-        try:
-            zlib.decompressobj(31).decompress(data)
-        except zlib.error:
-            return data  # nothing that was gzipped begins like this
-        raise
+        return data  # nothing that was gzipped begins like this
+
+
+def _begins_a_gzip(data: bytes) -> bool:
+    import zlib
+
+    try:
+        zlib.decompressobj(31).decompress(data, len(data))
+    except zlib.error:
+        return False
+    return True
 
 
 def _library(encoding: str) -> Any:
@@ -228,7 +238,11 @@ def _check_segmentation(
         here = widths == width
         highest: Any = 0
         if width:
-            places = voxels[here, np.newaxis] + np.arange(-(-width * math.prod(cells) // 32))
+            length = -(-width * math.prod(cells) // 32)
+            if length > len(channel):
+                msg = f"a cell of {tuple(cells)} voxels is longer than it"
+                raise ValueError(msg)
+            places = voxels[here, np.newaxis] + np.arange(length)
             if places.max() >= len(channel):
                 msg = "the voxels of a cell lie beyond its end"
                 raise ValueError(msg)

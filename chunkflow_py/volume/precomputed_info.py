@@ -6,7 +6,6 @@ z; what leaves this module is z, y, x.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from chunkflow_py.chunk import KINDS
+from chunkflow_py.decoding import parse_json
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.volume.levels import check_levels
@@ -53,6 +53,7 @@ _CHANNELS = {
     "compresso": (1,),
     "crackle": (1,),
 }
+_LONGEST_CELL = 1 << 10  # voxels, of compressed segmentation
 _VOLUME = "neuroglancer_multiscale_volume"
 _OURS = "chunkflow_py"
 CREATE = "check the path, or create it with create-info"
@@ -103,7 +104,7 @@ def parse_info(content: bytes, mip: int, url: str) -> Level:
         VolumeError: it cannot be understood.
     """
     try:
-        info = json.loads(content)
+        info = parse_json(content)
         count = len(_scales(info))
         level = _level(info, mip) if 0 <= mip < count else None
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
@@ -146,6 +147,10 @@ def _level(info: dict[str, Any], mip: int) -> Level:
         raise ValueError(msg)
     if scale["encoding"] not in ENCODINGS:
         msg = f"no encoding {scale['encoding']!r} is known"
+        raise ValueError(msg)
+    cells = scale.get("compressed_segmentation_block_size", [8, 8, 8])
+    if len(cells) != 3 or not all(type(n) is int and 0 < n <= _LONGEST_CELL for n in cells):
+        msg = f"cells of {cells} voxels (xyz)"
         raise ValueError(msg)
     sharding = scale.get("sharding")
     return Level(
@@ -253,7 +258,7 @@ def merged_info(content: bytes, info: dict[str, Any], url: str) -> dict[str, Any
         VolumeError: they describe different volumes; names what differs.
     """
     try:
-        found = json.loads(content)
+        found = parse_json(content)
         there = _scales(found)
     except ValueError as error:
         msg = f"the info file of {url} is damaged or incomplete ({error}); --overwrite replaces it"

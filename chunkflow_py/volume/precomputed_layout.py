@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.decoding import packed_most
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.volume.layout import Layout
 from chunkflow_py.volume.precomputed_codec import Codec, decompressed
@@ -105,12 +106,12 @@ class PrecomputedLayout(Layout):
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
         """Return a block, whatever program has compressed it how."""
-        name, data = self._name(unit), None
+        name, data, most = self._name(unit), None, packed_most(self.block_bytes)
         for extension in self._extensions(self._found):
-            data = store.get(name + extension)
+            data = store.get(name + extension, most)
             if data is not None:
                 self._found = extension
-                data = decompressed(data, extension)
+                data = decompressed(data, extension, most)
                 break
         return dict.fromkeys(blocks, data)
 

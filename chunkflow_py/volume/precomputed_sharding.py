@@ -27,6 +27,7 @@ _TYPE = "neuroglancer_uint64_sharded_v1"
 _HASHES = ("identity", "murmurhash3_x86_128")
 _ENCODINGS = ("raw", "gzip")
 _PRESHIFT = 9  # up to 512 blocks share one index, which is read in one request
+_MOST_MINISHARD_BITS = 22  # an index of 64 MiB in each shard
 _UINT32 = 0xFFFFFFFF
 
 
@@ -63,6 +64,9 @@ class Sharding:
         bits = [said[f"{name}_bits"] for name in ("preshift", "minishard", "shard")]
         if not all(type(n) is int and 0 <= n <= 64 for n in bits) or bits[1] + bits[2] > 64:
             msg = f"preshift, minishard and shard bits {bits} do not lie within 64"
+            raise ValueError(msg)
+        if bits[1] > _MOST_MINISHARD_BITS:
+            msg = f"{bits[1]} bits for minishards, more than {_MOST_MINISHARD_BITS}"
             raise ValueError(msg)
         encodings = [said.get(f"{name}_encoding", "raw") for name in ("minishard_index", "data")]
         if not all(encoding in _ENCODINGS for encoding in encodings):

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.decoding import decode, packed_most
 from chunkflow_py.geometry import Zyx
-from chunkflow_py.volume.deflate import compressed, gunzipped
+from chunkflow_py.volume.deflate import compressed
 from chunkflow_py.volume.precomputed_layout import PrecomputedLayout
 from chunkflow_py.volume.precomputed_sharding import block_of_number, number_of_block
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _HEX = re.compile("[0-9a-f]+")
 _GAP = 1 << 18  # bytes between two blocks that are read rather than asked for apart
 _CACHED = 1 << 20  # entries of indices to keep
+_INDEX_BYTES = 1 << 24  # of one minishard, which has a few hundred blocks, and 24 bytes for each
 
 
 class ShardedLayout(PrecomputedLayout):
@@ -96,7 +98,7 @@ class ShardedLayout(PrecomputedLayout):
         key = self._file(shard)
         read: Read = lambda start, stop: store.get_range(key, start, stop)  # noqa: E731
         if 2 * len(blocks) >= self._blocks_of(unit) > 1:
-            whole = store.get(key)
+            whole = store.get(key, self._most_stored())
             if whole is None:
                 return dict.fromkeys(blocks)
             self._forget(shard)  # its indices are at hand, of this very moment
@@ -104,6 +106,12 @@ class ShardedLayout(PrecomputedLayout):
         spans = self._spans(read, shard, [self._number(block) for block in blocks])
         found = _read_spans(read, spans)
         return {block: found.get(self._number(block)) for block in blocks}
+
+    def _most_stored(self) -> int:
+        """Return the most bytes that a shard of a box of blocks may have."""
+        blocks = (self._box_of_blocks or Zyx(1, 1, 1)).product()
+        indices = (16 << self._sharding.minishard_bits) + packed_most(24 * blocks)
+        return blocks * packed_most(self.block_bytes) + indices
 
     def exists(self, store: Store, unit: Index) -> bool:
         """Tell whether a shard is stored; where it is no box, whether the block is in it."""
@@ -129,7 +137,11 @@ class ShardedLayout(PrecomputedLayout):
             for _, number in group:
                 row = int(np.searchsorted(index[0], np.uint64(number)))
                 if row < index.shape[1] and index[0, row] == number:
-                    spans[number] = int(index[1, row]), int(index[2, row])
+                    span = int(index[1, row]), int(index[2, row])
+                    if span[1] - span[0] > packed_most(self.block_bytes):
+                        msg = f"its index gives {span[1] - span[0]} bytes to block {number}"
+                        raise ValueError(msg)
+                    spans[number] = span
         return spans
 
     def _minishard(self, read: Read, shard: int, minishard: int) -> NDArray[np.uint64]:
@@ -145,9 +157,11 @@ class ShardedLayout(PrecomputedLayout):
         start, stop = (base + int(bound) for bound in bounds[minishard])
         if start == stop:
             return empty
-        content = _exactly(read, start, stop)
-        if self._sharding.gzip_index:
-            content = gunzipped(content)
+        if stop - start > _INDEX_BYTES:
+            msg = f"an index of it has {stop - start} bytes, more than {_INDEX_BYTES}"
+            raise ValueError(msg)
+        codec = "gzip" if self._sharding.gzip_index else "raw"
+        content = decode(codec, _exactly(read, start, stop), _INDEX_BYTES)
         index = np.frombuffer(content, "<u8").reshape(3, -1).copy()
         numbers, gaps, lengths = index
         np.cumsum(numbers, out=numbers)

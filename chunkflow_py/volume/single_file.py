@@ -17,6 +17,7 @@ from chunkflow_py.chunk import Chunk, Voxels
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
 from chunkflow_py.failpoints import reached
 from chunkflow_py.geometry import BoundingBox, Region, Zyx
+from chunkflow_py.memory import check_fits
 from chunkflow_py.outputs import Output
 from chunkflow_py.store.local import os_errors, replacing, stored_file
 from chunkflow_py.store.protocol import Stored
@@ -109,6 +110,9 @@ class FileArray:
         if self.channels is None:
             channels = None
         box = self.bounds if bbox is None else bbox
+        count = (self.channels or 1) if channels is None else len(channels)
+        size = box.voxels * count * np.dtype(self.dtype or np.uint8).itemsize
+        check_fits(size, f"box {box} of {self.what} with {count} channels")
         array = self.read_part(box.slices(self.voxel_offset), channels)
         reached("mid-read")
         chunk = Chunk(

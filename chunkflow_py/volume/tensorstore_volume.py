@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from chunkflow_py.chunk import Chunk
+from chunkflow_py.decoding import parse_json
 from chunkflow_py.errors import (
     ChunkflowError,
     OptionError,
@@ -75,7 +76,7 @@ def parsed_spec(text: str | None, driver: str | None = None, kvstore: str | None
             where, content = f"--spec {text}", _content(text)
         if content.lstrip().startswith("{"):
             try:
-                spec = json.loads(content)
+                spec = parse_json(content)
             except ValueError as error:
                 msg = f'{where} is no JSON: {error}; write {{"driver": …, "kvstore": …}}'
                 raise OptionError(msg) from error

@@ -10,17 +10,22 @@ comes first in the chunk. Only the pages that a cut needs are read.
 
 from __future__ import annotations
 
+import re
 import struct
 from contextlib import contextmanager
 from functools import partial
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from chunkflow_py.chunk import KINDS
+from chunkflow_py.decoding import packed_most
 from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
 from chunkflow_py.geometry import Zyx
+from chunkflow_py.memory import check_fits
 from chunkflow_py.store.local import os_errors, replacing
+from chunkflow_py.volume.declared import check_declared
 from chunkflow_py.volume.sections import SectionStack, natural_order
 from chunkflow_py.volume.single_file import ORIGIN, UNIT_NM, FileArray, three_numbers
 
@@ -49,6 +54,13 @@ COMPRESSIONS: dict[str, dict[str, Any]] = {
     "jpeg": {"compression": "jpeg"},
 }
 
+# Compressions by their codes: those that imagecodecs unpacks into the room of a part, and images.
+_BOUNDED = (5, 8, 32773, 32946, 34925, 34926, 50000)  # lzw, deflate, packbits, lzma, zstd
+_IMAGES = {
+    6: "jpeg", 7: "jpeg", 33003: "jpeg2000", 33004: "jpeg2000", 33005: "jpeg2000",
+    34712: "jpeg2000", 34933: "png", 50002: "jxl", 52546: "jxl",
+}  # fmt: skip
+_OTHER_FILE = re.compile(r"FileName\s*=\s*[\"']([^\"']*)")  # of OME-XML
 _CLASSIC_LIMIT = 2**32 - 2**25  # bytes; beyond, offsets need 64 bits
 _MOST = 2.0**32 - 1  # pixels per cm that a resolution tag can say
 
@@ -135,6 +147,7 @@ def _opened(path: Path) -> Iterator[tifffile.TiffFile]:
         path.open("rb").close()
     try:
         with tifffile.TiffFile(path) as file:
+            _check_names(file, path)
             yield file
     except tifffile.TiffFileError as error:
         msg = f"{path} is not a TIFF file or is damaged: {error}; check --file-name"
@@ -144,6 +157,18 @@ def _opened(path: Path) -> Iterator[tifffile.TiffFile]:
     except (OSError, ValueError, RuntimeError, IndexError, struct.error) as error:
         msg = f"cannot read {path}, which seems damaged: {error}; write it again"
         raise VolumeError(msg) from error
+
+
+def _check_names(file: tifffile.TiffFile, path: Path) -> None:
+    """Refuse an OME-TIFF of several files, one of which is not beside it.
+
+    Raises:
+        VolumeError: a header from somewhere else must not name any file of this machine.
+    """
+    for name in _OTHER_FILE.findall(file.ome_metadata or "") if file.is_ome else ():
+        if name != PurePath(name).name or "\\" in name or "&" in name:
+            msg = f"{path} names {name} for its voxels, which is no file beside it; join the two"
+            raise VolumeError(msg)
 
 
 class _Layout:
@@ -189,6 +214,39 @@ class _Layout:
         self.by_page = len(self.series.pages) == count and sorted(plane) == plane
 
 
+def _check_page(page: Any, path: Path) -> None:
+    """Refuse a page whose parts are longer than noise would be, or unpack to more than a part.
+
+    Raises:
+        VolumeError: a part is; or the compression has no bound here.
+        ValueError: the header of a compressed image says that it is larger than a part.
+    """
+    if page is None or page.compression == 1:
+        return
+    kind = int(page.compression)
+    if kind not in (*_BOUNDED, *_IMAGES):
+        known = ", ".join(str(code) for code in sorted((*_BOUNDED, *_IMAGES)))
+        msg = (
+            f"{path} is compressed by code {kind}, which is not read, as nothing tells how much "
+            f"it unpacks to; known are {known}; save it again, as zlib (8)"
+        )
+        raise VolumeError(msg)
+    pixels = int(np.prod(page.chunks, dtype=np.int64))
+    check_fits(pixels * page.dtype.itemsize, f"a part of a page of {path}")
+    most = packed_most(pixels * page.dtype.itemsize)
+    with path.open("rb") as file:
+        for start, length in zip(page.dataoffsets, page.databytecounts, strict=False):
+            if length > most:
+                msg = (
+                    f"{path} is damaged: a part of a page has {length} bytes, but may have {most}; "
+                    "write it again"
+                )
+                raise VolumeError(msg)
+            if kind in _IMAGES and length:
+                file.seek(start)
+                check_declared(_IMAGES[kind], file.read(length), pixels, or_fewer=True)
+
+
 def _read_part(
     path: Path, slices: tuple[slice, slice, slice], channels: Sequence[int] | None
 ) -> NDArray[Any]:
@@ -199,6 +257,9 @@ def _read_part(
         if is_whole or not layout.by_page:
             # All pages at once, in threads; or pages that are no sections (planes of samples,
             # volumes in one page), which are cut afterwards.
+            if layout.series.dataoffset is None:
+                for page in layout.series.pages:
+                    _check_page(page, path)
             whole = layout.series.asarray().reshape(layout.stored)
             others = [i for i in range(whole.ndim) if i not in layout.order]
             ordered = [i for i in layout.order if i >= 0]
@@ -212,11 +273,11 @@ def _read_part(
         result = np.empty((len(wanted), *size), layout.series.dtype)
         for index, channel in enumerate(wanted):
             for row, section in enumerate(range(slices[0].start, slices[0].stop)):
-                result[index, row] = _section(layout, channel, section)[slices[1:]]
+                result[index, row] = _section(layout, channel, section, path)[slices[1:]]
         return result if has_channels else result[0]
 
 
-def _section(layout: _Layout, channel: int, section: int) -> NDArray[Any]:
+def _section(layout: _Layout, channel: int, section: int, path: Path) -> NDArray[Any]:
     """Return section number *section* of one channel, (y, x), from its page alone."""
     index = [0] * len(layout.stored)
     for place, value in zip(layout.order[-3::-1], (section, channel), strict=False):
@@ -227,6 +288,7 @@ def _section(layout: _Layout, channel: int, section: int) -> NDArray[Any]:
     page = layout.series.pages[number]
     if page is None:  # a page that was left out stands for zeros
         return np.zeros([layout.stored[i] for i in layout.order[-2:]], layout.series.dtype)
+    _check_page(page, path)
     image: Any = page.asarray().reshape(layout.stored[layout.leading :])
     samples = tuple(index[layout.leading + 2 :])
     plane: NDArray[Any] = image[(..., *samples)]

@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from chunkflow_py.decoding import parse_json
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError, needs_extra
 from chunkflow_py.geometry import AXES, Zyx
 from chunkflow_py.store import open_store
@@ -324,7 +325,7 @@ def _register_label(store: Store, name: str, version: str) -> None:
     """Add *name* to the list of labels in the group above."""
 
     def add(content: bytes | None) -> bytes:
-        found = json.loads(content or b"{}")
+        found = parse_json(content or b"{}")
         if version == "0.5":
             found = {"zarr_format": 3, "node_type": "group", "attributes": {}, **found}
             ome_ = found["attributes"].setdefault("ome", {"version": version})

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
+from chunkflow_py.decoding import decode, packed_most, unpack_lzma
 from chunkflow_py.errors import VolumeError, needs_extra
-from chunkflow_py.volume.deflate import compressed, gunzipped
+from chunkflow_py.volume.deflate import compressed
 
 with needs_extra("zarr", "a zarr or N5 volume"):
     import google_crc32c
@@ -32,10 +33,11 @@ if TYPE_CHECKING:
 
 # of numcodecs; by these names in zarr v2, and with "numcodecs." before them in v3
 FILTERS = ("astype", "bitround", "delta", "fixedscaleoffset", "packbits", "quantize")
-PACKERS = (
-    "adler32", "blosc", "bz2", "crc32", "crc32c", "fletcher32", "gzip", "jenkins_lookup3", "lz4",
-    "lzma", "shuffle", "zlib", "zstd",
-)  # fmt: skip
+COMPRESSORS = ("blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd")
+# These keep the number of bytes, or add a checksum.
+KEEPERS = ("adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3", "shuffle")
+_WIDEST = 16  # bytes that a filter may make of one
+_CHECKSUM = 64  # bytes that a checksum, or a filter, may add
 
 
 class Step(Protocol):
@@ -44,8 +46,11 @@ class Step(Protocol):
     def encode(self, data: Any) -> Any:
         """Return what is stored for *data*: an array, or anything with a buffer."""
 
-    def decode(self, data: Any) -> Any:
-        """Return what *data* was before it was encoded."""
+    def decode(self, data: Any, most: int) -> Any:
+        """Return what *data* was before it was encoded: *most* bytes, or fewer."""
+
+    def most(self, size: int) -> int:
+        """Return the most bytes that *size* bytes may be encoded to."""
 
 
 class Chain:
@@ -60,6 +65,10 @@ class Chain:
     def __init__(self, steps: Iterable[Step], extent: Sequence[int], dtype: np.dtype[Any]) -> None:
         """Take the codecs."""
         self._steps, self._extent, self._dtype = tuple(steps), tuple(extent), dtype
+        sizes = [math.prod(self._extent) * dtype.itemsize]
+        for step in self._steps:
+            sizes.append(step.most(sizes[-1]))
+        self._sizes = tuple(sizes)  # before each step of encoding, and after the last
 
     def encode(self, voxels: NDArray[Any]) -> bytes:
         """Return the bytes of a whole block; they may share the memory of *voxels*."""
@@ -80,8 +89,8 @@ class Chain:
                 voxels is not that of a block.
         """
         found: Any = data
-        for step in reversed(self._steps):
-            found = step.decode(found)
+        for step, most in zip(reversed(self._steps), self._sizes[-2::-1], strict=True):
+            found = step.decode(found, most)
         voxels = _flat(found, self._dtype)
         if voxels.size != math.prod(self._extent):
             msg = f"it holds {voxels.size} voxels, not the {self._extent} of a block"
@@ -107,10 +116,14 @@ class Transpose:
         """Return a view of the block with its axes in the other order."""
         return data.reshape(self.extent).transpose(self.order)
 
-    def decode(self, data: Any) -> Any:
+    def decode(self, data: Any, most: int) -> Any:  # noqa: ARG002 as many bytes as there are
         """Return a view with the axes of the block."""
         stored = [self.extent[axis] for axis in self.order]
         return _flat(data, self.dtype).reshape(stored).transpose(np.argsort(self.order))
+
+    def most(self, size: int) -> int:
+        """Return *size*."""
+        return size
 
 
 @dataclass(frozen=True)
@@ -129,9 +142,13 @@ class Bytes:
         """Return the voxels, flat."""
         return np.ascontiguousarray(data, self.stored).reshape(-1)
 
-    def decode(self, data: Any) -> Any:
+    def decode(self, data: Any, most: int) -> Any:  # noqa: ARG002 as many bytes as there are
         """Return the voxels, flat."""
         return _flat(data, self.stored).astype(self.dtype, copy=False)
+
+    def most(self, size: int) -> int:
+        """Return *size*."""
+        return size
 
 
 @dataclass(frozen=True)
@@ -144,47 +161,61 @@ class Filter:
         """Return the changed numbers, flat."""
         return np.asarray(self.codec.encode(np.ascontiguousarray(data).reshape(-1)))
 
-    def decode(self, data: Any) -> Any:
+    def decode(self, data: Any, most: int) -> Any:  # noqa: ARG002 one number for each
         """Return the numbers as they were, flat."""
         return self.codec.decode(data)
 
-
-@dataclass(frozen=True)
-class Gzip:
-    """Deflate with a gzip header that holds no time."""
-
-    level: int
-
-    def encode(self, data: Any) -> bytes:
-        """Compress."""
-        return compressed(data, self.level)
-
-    def decode(self, data: Any) -> bytes:
-        """Decompress; length and checksum are looked at."""
-        return gunzipped(data)
+    def most(self, size: int) -> int:
+        """Return the bytes of the widest type."""
+        return _WIDEST * size + _CHECKSUM
 
 
 @dataclass(frozen=True)
-class Blosc:
-    """Blosc, which itself does not look whether all of a buffer is there."""
+class Keeper:
+    """A codec of numcodecs that keeps the number of bytes, or adds a checksum."""
 
     codec: Any
 
     def encode(self, data: Any) -> Any:
-        """Compress."""
+        """Reorder the bytes, or add the checksum."""
         return self.codec.encode(data)
 
-    def decode(self, data: Any) -> Any:
-        """Decompress.
-
-        Raises:
-            ValueError: the number of bytes is not what the header says.
-        """
-        said = struct.unpack_from("<I", data, 12)[0]
-        if said != len(data):
-            msg = f"it holds {len(data)} bytes, not the {said} that it says (blosc)"
-            raise ValueError(msg)
+    def decode(self, data: Any, most: int) -> Any:  # noqa: ARG002 never more than there are
+        """Undo it; a checksum is looked at."""
         return self.codec.decode(data)
+
+    def most(self, size: int) -> int:
+        """Return *size* and that of a checksum."""
+        return size + _CHECKSUM
+
+
+@dataclass(frozen=True)
+class Compressor:
+    """A codec of numcodecs that compresses.
+
+    Attributes:
+        name: one of `COMPRESSORS`.
+        codec: of numcodecs, by which is encoded.
+    """
+
+    name: str
+    codec: Any
+
+    def encode(self, data: Any) -> Any:
+        """Compress; a gzip header holds no time."""
+        return (
+            compressed(data, self.codec.level) if self.name == "gzip" else self.codec.encode(data)
+        )
+
+    def decode(self, data: Any, most: int) -> bytes:
+        """Decompress; what has a length or a checksum is looked at."""
+        if self.name == "lzma":
+            return unpack_lzma(data, most, self.codec.format, self.codec.filters)
+        return decode(self.name, data, most)
+
+    def most(self, size: int) -> int:
+        """Return what noise may become."""
+        return packed_most(size)
 
 
 class Crc32c:
@@ -194,7 +225,7 @@ class Crc32c:
         """Append it."""
         return b"".join((data, _crc32c(data)))
 
-    def decode(self, data: Any) -> memoryview:
+    def decode(self, data: Any, most: int) -> memoryview:  # noqa: ARG002 less than there is
         """Return what comes before it.
 
         Raises:
@@ -205,6 +236,10 @@ class Crc32c:
             msg = "its checksum (crc32c) is wrong"
             raise ValueError(msg)
         return content
+
+    def most(self, size: int) -> int:
+        """Return *size* and that of the checksum."""
+        return size + 4
 
 
 def v2_chain(document: Mapping[str, Any], dtype: np.dtype[Any], url: str) -> Chain:
@@ -285,15 +320,14 @@ def codec(name: str, config: Mapping[str, Any], url: str, *, core: str | None = 
         core: its name in the metadata, if that is another one.
 
     Raises:
-        VolumeError: it is not one of `FILTERS` and `PACKERS`, or its settings are wrong.
+        VolumeError: it is not one of `FILTERS`, `KEEPERS` and `COMPRESSORS`, or its settings are
+            wrong.
     """
-    if name not in (*FILTERS, *PACKERS):
-        known = ", ".join(sorted((*FILTERS, *PACKERS)))
-        msg = f"blocks of {url} are encoded by {core or name!r}, which is not known; known: {known}"
+    if name not in (known := (*FILTERS, *KEEPERS, *COMPRESSORS)):
+        names = ", ".join(sorted(known))
+        msg = f"blocks of {url} are encoded by {core or name!r}, which is not known; known: {names}"
         raise VolumeError(msg)
     settings = {key: value for key, value in config.items() if key not in ("id", "name")}
-    if name == "gzip":
-        return Gzip(int(settings.get("level", 1)))
     if name == "blosc" and isinstance(settings.get("shuffle"), str):
         shuffle = settings["shuffle"]
         settings["shuffle"] = ("noshuffle", "shuffle", "bitshuffle").index(shuffle)
@@ -304,7 +338,7 @@ def codec(name: str, config: Mapping[str, Any], url: str, *, core: str | None = 
         raise VolumeError(msg) from error
     if name in FILTERS:
         return Filter(found)
-    return Blosc(found) if name == "blosc" else cast("Step", found)
+    return Keeper(found) if name in KEEPERS else Compressor(name, found)
 
 
 def _flat(data: Any, dtype: np.dtype[Any]) -> NDArray[Any]:

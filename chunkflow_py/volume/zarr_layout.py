@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from chunkflow_py.decoding import packed_most
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.volume.layout import Layout
 from chunkflow_py.volume.zarr_codecs import v2_chain, v3_chain
@@ -162,7 +163,8 @@ class ShardedLayout(ZarrLayout):
             )
         ]
         if 2 * len(blocks) >= math.prod(inside):
-            return self._cut(store.get(key), blocks)
+            most = math.prod(self._counts) * packed_most(self.block_bytes) + self._index_bytes
+            return self._cut(store.get(key, most), blocks)
         size = self._index_bytes
         head = store.get_range(key, *((0, size) if self._index_first else (-size, 0)))
         if head is None:
@@ -204,6 +206,9 @@ class ShardedLayout(ZarrLayout):
         for block in blocks:
             begin, length = entries[self._place(block)].tolist()
             if begin != _ABSENT or length != _ABSENT:
+                if length > packed_most(self.block_bytes):
+                    msg = f"its index gives {length} bytes to block {block}"
+                    raise ValueError(msg)
                 found[block] = (begin, begin + length)
         return found
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from chunkflow_py.decoding import DOCUMENT_BYTES, parse_json
 from chunkflow_py.errors import ChunkflowError, VolumeError, needs_extra
 from chunkflow_py.plain_text import is_digits
 from chunkflow_py.volume import ZARR_ENCODINGS
@@ -117,11 +118,11 @@ def damage(url: str, key: str) -> Iterator[None]:
 
 def _document(store: Store, key: str, version: int | None = None) -> dict[str, Any] | None:
     """Return the content of a document, if there is one, of this version of the format."""
-    content = store.get(key)
+    content = store.get(key, DOCUMENT_BYTES)
     if content is None:
         return None
     with damage(store.url, key):
-        found = _object(json.loads(content), "it")
+        found = _object(parse_json(content), "it")
         if version is not None and found["zarr_format"] != version:
             msg = f"its zarr_format is {found['zarr_format']!r}, not {version}"
             raise ValueError(msg)
@@ -222,7 +223,7 @@ def write_documents(
     missing = {}
     for key in sorted(documents, key=_rank):
         merge = partial(_merged, new=documents[key], key=key, url=url, overwrite=overwrite)
-        found_content = store.get(key)
+        found_content = store.get(key, DOCUMENT_BYTES)
         if found_content is None or merge(found_content) != found_content:
             missing[key] = merge
     for key, merge in missing.items():
@@ -242,7 +243,7 @@ def _merged(found: bytes | None, *, new: bytes, key: str, url: str, overwrite: b
     if found is None:
         return new
     try:
-        old, wanted = json.loads(found), json.loads(new)
+        old, wanted = parse_json(found), json.loads(new)
         if key.endswith(".zattrs"):
             merged = _merged_attributes(old, wanted, key, url)
         else:

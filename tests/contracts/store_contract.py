@@ -43,6 +43,14 @@ class StoreContract:
         assert isinstance(again.get("a/b/c"), bytes)
         assert again.size("a/b/c") == len(data)
 
+    def test_what_is_too_long_is_not_read(self, store):
+        """An object of more bytes than are allowed is an error that says both numbers."""
+        store.put("a/object", bytes(1000))
+        assert store.get("a/object", 1000) == bytes(1000)
+        with pytest.raises(VolumeError, match=r"a/object has 1000 bytes, but may have 999 at most"):
+            store.get("a/object", 999)
+        assert store.get("a/none", 10) is None
+
     def test_views(self, store):
         """A view of an array's bytes is written without being copied by the caller."""
         store.put("view", memoryview(bytearray(b"0123456789"))[2:5])

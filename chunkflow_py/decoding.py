@@ -1,0 +1,337 @@
+"""Decompress what a stranger has written, never to more bytes than are expected.
+
+The metadata of a volume say how many bytes a block holds. Its compressed form may hold a thousand
+times as many, so every decoder here stops one byte after what is expected, and raises. Nothing else
+in this package calls a decompressor.
+
+| what                          | bounded by                                                      |
+|-------------------------------|-----------------------------------------------------------------|
+| bz2, xz; gzip, zlib by zlib   | the decoder stops after that many bytes                         |
+| brotli, lzf, zlib             | the decoder is given that much room                             |
+| blosc, gzip by libdeflate, lz4| the length that stands in the data, by which memory is taken    |
+| zstd                          | the same, and where there is no length by the room              |
+| npy, npz                      | the lengths of the array files, and their headers               |
+"""
+
+from __future__ import annotations
+
+import bz2
+import io
+import json
+import lzma
+import math
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+BLOCK_BYTES = 1 << 31  # of one decoded block; blosc and the arrays of Java can hold no more
+DOCUMENT_BYTES = 1 << 22  # of one JSON document, whose objects take 25 times as much memory
+ARRAYS_BYTES = 1 << 30  # of the arrays of one npz file
+
+_DICTIONARY_BYTES = 1 << 27  # of lzma; its strongest preset has 2^26
+_STREAMS = 256  # concatenated in one block; each costs a copy of what follows
+_ARRAYS = 64  # of one npz file
+_LONGEST_HEADER = 1 << 16  # of an array file
+_NO_ROOM = ("INSUFFICIENT_SPACE", "too small", "not large enough")  # as imagecodecs says it
+_ZSTD, _ZSTD_HEADER = b"\x28\xb5\x2f\xfd", 18  # bytes of the longest header
+_SHORTEST = 18  # bytes of header and trailer of gzip
+_MOST_DEFLATED = 1032  # deflate never shrinks more than that
+
+
+def packed_most(size: int) -> int:
+    """Return the most bytes that *size* bytes may become when they are encoded.
+
+    Compressors add little to noise; compressed segmentation of cells of one voxel and JPEG of noise
+    add the most.
+    """
+    return 4 * size + (1 << 20)
+
+
+def decode(codec: str, data: Any, most: int) -> bytes:
+    """Return what *data* hold.
+
+    Args:
+        codec: one of `CODECS`.
+        data: anything with a buffer.
+        most: number of bytes that are expected; there may be fewer.
+
+    Raises:
+        TooLargeError: there are more.
+        Exception: whatever the damage makes a decoder stumble on.
+    """
+    return CODECS[codec](data, most)
+
+
+class TooLargeError(ValueError):
+    """Compressed data hold more bytes than are expected."""
+
+    def __init__(self, most: int) -> None:
+        """Say how many are."""
+        super().__init__(f"it unpacks to more than the {most} bytes that are expected")
+
+
+def _raw(data: Any, most: int) -> Any:
+    if memoryview(data).nbytes > most:
+        raise TooLargeError(most)
+    return data
+
+
+def _gzip(data: Any, most: int) -> bytes:
+    try:
+        from imagecodecs import gzip_decode
+    except ImportError:  # half as fast, and the same
+        return _streams(_gunzip, data, most, alone=True)
+    # The length stands at the end; what is torn has any number there.
+    length = int.from_bytes(data[-4:], "little")
+    if len(data) < _SHORTEST or length > _MOST_DEFLATED * len(data):
+        msg = f"gzip of {len(data)} bytes cannot hold the {length} that it says it does"
+        raise ValueError(msg)
+    if length > most:
+        raise TooLargeError(most)
+    return _in_room(gzip_decode, data, most)
+
+
+def _zlib(data: Any, most: int) -> bytes:
+    try:
+        from imagecodecs import deflate_decode
+    except ImportError:
+        return _streams(zlib.decompressobj, data, most, alone=True)
+    return _in_room(deflate_decode, data, most, out=most)
+
+
+def _gunzip() -> Any:
+    return zlib.decompressobj(31)
+
+
+def _streams(new: Callable[[], Any], data: Any, most: int, *, alone: bool = False) -> bytes:
+    """Return the content of one stream, or of several that follow each other."""
+    parts: list[bytes] = []
+    room = most + 1
+    for _ in range(_STREAMS):
+        stream = new()
+        parts.append(stream.decompress(data, room))
+        room -= len(parts[-1])
+        if room <= 0:
+            raise TooLargeError(most)
+        if not stream.eof:
+            msg = "it ends before its last stream does"
+            raise ValueError(msg)
+        data = stream.unused_data
+        if alone or not data:
+            return b"".join(parts)
+    msg = f"it has more than {_STREAMS} streams"
+    raise ValueError(msg)
+
+
+def unpack_lzma(data: Any, most: int, format_: int, filters: Any = None) -> bytes:
+    """Return the content of streams of lzma, of which raw ones do not say their filters.
+
+    Args:
+        data: the streams.
+        most: number of bytes that are expected.
+        format_: of the module `lzma`.
+        filters: of raw streams.
+
+    Raises:
+        TooLargeError: there are more bytes.
+        ValueError: a dictionary is larger than that of any preset.
+        Exception: the data are damaged.
+    """
+    if format_ != lzma.FORMAT_RAW:
+        return _streams(
+            lambda: lzma.LZMADecompressor(format_, memlimit=_DICTIONARY_BYTES), data, most
+        )
+    for each in filters or ():
+        if int(each.get("dict_size") or 0) > _DICTIONARY_BYTES:
+            msg = f"its dictionary has {each['dict_size']} bytes, more than {_DICTIONARY_BYTES}"
+            raise ValueError(msg)
+    room = most + 1
+    found = lzma.LZMADecompressor(format_, filters=filters).decompress(data, room)
+    if len(found) > most:
+        raise TooLargeError(most)
+    return found
+
+
+def _in_room(decoder: Callable[..., Any], data: Any, most: int, **room: int) -> bytes:
+    """Return what a codec of imagecodecs makes of *data*; *room* is what it is given."""
+    try:
+        return bytes(decoder(data, **room))
+    except RuntimeError as error:
+        if any(words in str(error) for words in _NO_ROOM):
+            raise TooLargeError(most) from error
+        raise
+
+
+def _zstd(data: Any, most: int) -> bytes:
+    length = _zstd_length(data)
+    if length is None:
+        from imagecodecs import zstd_decode
+
+        return _in_room(zstd_decode, data, most, out=most)
+    if length > most:
+        raise TooLargeError(most)
+    from numcodecs import zstd
+
+    return bytes(zstd.decompress(data))
+
+
+def _zstd_length(data: Any) -> int | None:
+    """Return how many bytes the first frame says that it holds, if it does; RFC 8878, 3.1.1.1."""
+    if len(data) < _ZSTD_HEADER:
+        return None
+    flags = data[4]
+    is_alone = flags >> 5 & 1
+    start = 5 + (not is_alone) + (0, 1, 2, 4)[flags & 3]
+    size = (is_alone, 2, 4, 8)[flags >> 6]
+    if bytes(data[:4]) != _ZSTD or size == 0:
+        return None
+    return int.from_bytes(data[start : start + size], "little") + (256 if size == 2 else 0)
+
+
+def _brotli(data: Any, most: int) -> bytes:
+    from imagecodecs import brotli_decode
+
+    return _in_room(brotli_decode, data, most, out=most)
+
+
+def _lzf(data: Any, most: int) -> bytes:
+    from imagecodecs import lzf_decode
+
+    return _in_room(lzf_decode, data, most, out=most)
+
+
+def _lz4(data: Any, most: int) -> bytes:
+    from numcodecs import lz4
+
+    (length,) = struct.unpack_from("<i", data)
+    if length > most:
+        raise TooLargeError(most)
+    return bytes(lz4.decompress(data))
+
+
+def _blosc(data: Any, most: int) -> bytes:
+    from numcodecs import blosc
+
+    (length,), (stored,) = struct.unpack_from("<I", data, 4), struct.unpack_from("<I", data, 12)
+    if stored != len(data):  # which blosc itself does not look at
+        msg = f"it holds {len(data)} bytes, not the {stored} that it says (blosc)"
+        raise ValueError(msg)
+    if length > most:
+        raise TooLargeError(most)
+    return bytes(blosc.decompress(data))
+
+
+CODECS: Mapping[str, Callable[[Any, int], bytes]] = {
+    "raw": _raw,
+    "blosc": _blosc,
+    "brotli": _brotli,
+    "bz2": lambda data, most: _streams(bz2.BZ2Decompressor, data, most),
+    "gzip": _gzip,
+    "gzip members": lambda data, most: _streams(_gunzip, data, most),
+    "lz4": _lz4,
+    "lzf": _lzf,
+    "xz": lambda data, most: unpack_lzma(data, most, lzma.FORMAT_AUTO),
+    "zlib": _zlib,
+    "zstd": _zstd,
+}
+
+
+# --- arrays of NumPy ------------------------------------------------------------------------------
+
+
+def check_npy_header(path: Path) -> None:
+    """Refuse a .npy file whose header is longer than any is: NumPy reads it before it looks.
+
+    Raises:
+        ValueError: it is.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        head = file.read(12)
+    length = int.from_bytes(head[8:12], "little")
+    if head[:6] == b"\x93NUMPY" and head[6:7] > b"\1" and length > _LONGEST_HEADER:
+        msg = f"its header has {length} bytes, more than {_LONGEST_HEADER}"
+        raise ValueError(msg)
+
+
+def npy(data: bytes, most: int) -> NDArray[Any]:
+    """Return the array of a .npy file; nothing is unpickled.
+
+    Raises:
+        ValueError: it is damaged, or its header says that the array has more than *most* bytes.
+    """
+    import numpy as np
+
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
+        version, np.lib.format.read_array_header_2_0
+    )
+    shape, _, dtype = read(file, max_header_size=_LONGEST_HEADER)
+    size = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject:
+        msg = "it holds objects of Python, not numbers"
+        raise ValueError(msg)
+    if size > most:
+        raise TooLargeError(most)
+    if size != len(data) - file.tell():
+        msg = f"it holds {len(data) - file.tell()} bytes, not the {size} of {shape} {dtype}"
+        raise ValueError(msg)
+    file.seek(0)
+    found: NDArray[Any] = np.load(file, allow_pickle=False)
+    return found
+
+
+def npz(data: bytes, most: int = ARRAYS_BYTES) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a .npz file; nothing is unpickled.
+
+    Raises:
+        ValueError, EOFError, zipfile.BadZipFile, zlib.error: it is damaged, holds more than *most*
+            bytes, or more arrays than one of ours has.
+    """
+    import zipfile
+
+    arrays: dict[str, NDArray[Any]] = {}
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = archive.infolist()
+        if len(members) > _ARRAYS:
+            msg = f"it holds {len(members)} arrays, more than {_ARRAYS}"
+            raise ValueError(msg)
+        for member in members:
+            if member.file_size > most:
+                raise TooLargeError(most)
+            most -= member.file_size
+            with archive.open(member) as file:
+                # A member may hold more than the list says.
+                content = file.read(member.file_size)
+            arrays[member.filename.removesuffix(".npy")] = npy(content, len(content))
+    return arrays
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def parse_json(data: bytes | str, most: int | None = DOCUMENT_BYTES) -> Any:
+    """Return the content of a JSON document.
+
+    Args:
+        data: the document.
+        most: its length; ``None`` for what is data by itself, such as a list of synapses.
+
+    Raises:
+        ValueError: it is no JSON, is longer, or nested too deep.
+    """
+    if most is not None and len(data) > most:
+        msg = f"it holds {len(data)} bytes, more than the {most} that a document may have"
+        raise ValueError(msg)
+    try:
+        return json.loads(data)
+    except RecursionError:
+        msg = "it is nested too deep"
+        raise ValueError(msg) from None

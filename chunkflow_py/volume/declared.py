@@ -1,0 +1,207 @@
+"""How many voxels a compressed image says that it holds, read before it is decoded.
+
+The libraries of these formats take the memory that a header asks for; a block of a volume is known
+to hold a certain number of voxels, so that all other headers can be refused.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_SCANS = 64  # of a progressive JPEG, each of which goes through the whole image
+_START_OF_SCAN = b"\xff\xda"  # nowhere in the coded voxels, where a zero follows each 0xff
+_MARK, _FRAMES = 0xFF, {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+_PNG = b"\x89PNG\r\n\x1a\n"
+_WORD = 0xFFFFFFFF
+
+
+def check_declared(encoding: str, data: bytes, voxels: int, *, or_fewer: bool = False) -> None:
+    """Refuse an image whose header does not say that it has this number of *voxels*.
+
+    Channels do not count as voxels of their own where the format keeps them beside each other.
+
+    Args:
+        encoding: one of `DECLARED`.
+        data: the image.
+        voxels: that a block has, in all channels.
+        or_fewer: fewer will do.
+
+    Raises:
+        ValueError: it says another number.
+        Exception: whatever a damaged header makes a library stumble on.
+    """
+    found = DECLARED[encoding](data)
+    if found > voxels or (found < voxels and not or_fewer):
+        msg = f"its header says {found} voxels, not {voxels} ({encoding})"
+        raise ValueError(msg)
+
+
+def _jpeg(data: bytes) -> int:
+    """Return the number of pixels, by the first header of a frame; ITU T.81, annex B."""
+    scans = data.count(_START_OF_SCAN)
+    if scans > _SCANS:
+        msg = f"it has {scans} scans, more than {_SCANS} (jpeg)"
+        raise ValueError(msg)
+    place = 2
+    while data[place] == _MARK:
+        kind = data[place + 1]
+        if kind in _FRAMES:
+            height, width = struct.unpack_from(">HH", data, place + 5)
+            return int(height * width)
+        if kind == _MARK:  # fills up
+            place += 1
+        else:
+            place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
+    msg = "it has no header (jpeg)"
+    raise ValueError(msg)
+
+
+def _png(data: bytes) -> int:
+    if data[:8] != _PNG or data[12:16] != b"IHDR":
+        msg = "it has no header (png)"
+        raise ValueError(msg)
+    width, height = struct.unpack_from(">II", data, 16)
+    return int(width * height)
+
+
+def _jpeg2000(data: bytes) -> int:
+    """Return the number of pixels, by the first marker after that of the codestream (SIZ)."""
+    place = data.find(b"\xff\x4f\xff\x51")
+    if place < 0:
+        msg = "it has no header (jpeg2000)"
+        raise ValueError(msg)
+    width, height = struct.unpack_from(">II", data, place + 8)
+    return int(width * height)
+
+
+def _jxl(data: bytes) -> int:
+    """Return the number of pixels; ISO/IEC 18181-1, section D.2 (SizeHeader), and -2 (boxes)."""
+    if data[:2] != b"\xff\x0a":
+        data = _jxl_codestream(data)
+    bits = int.from_bytes(data[2:16], "little")
+
+    def read(count: int) -> int:
+        nonlocal bits
+        value = bits & ((1 << count) - 1)
+        bits >>= count
+        return value
+
+    eighths = read(1)
+
+    def length() -> int:
+        return 8 * (1 + read(5)) if eighths else 1 + read((9, 13, 18, 30)[read(2)])
+
+    height = length()
+    ratio = read(3)
+    if ratio == 0:
+        return height * length()
+    wide, high = ((1, 1), (6, 5), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))[ratio - 1]
+    return height * (height * wide // high)
+
+
+def _jxl_codestream(data: bytes) -> bytes:
+    place = 0
+    while place + 8 <= len(data):
+        size, kind = struct.unpack_from(">I4s", data, place)
+        head = 8
+        if size == 1:
+            (size,), head = struct.unpack_from(">Q", data, place + 8), 16
+        if kind in (b"jxlc", b"jxlp"):
+            start = place + head + (4 if kind == b"jxlp" else 0)
+            if data[start : start + 2] == b"\xff\x0a":
+                return data[start:]
+            break
+        if size < head:
+            break
+        place += size
+    msg = "it has no codestream (jxl)"
+    raise ValueError(msg)
+
+
+def _compresso(data: bytes) -> int:
+    import compresso
+
+    header: Mapping[str, Any] = compresso.header(data)
+    if header["id_size"] * header["data_width"] > len(data):
+        msg = f"it has {len(data)} bytes, too few for its {header['id_size']} labels (compresso)"
+        raise ValueError(msg)
+    return int(header["sx"] * header["sy"] * header["sz"])
+
+
+def _crackle(data: bytes) -> int:
+    import crackle
+
+    header = crackle.header(data)
+    if header.num_label_bytes > len(data):
+        msg = f"it has {len(data)} bytes, too few for its labels (crackle)"
+        raise ValueError(msg)
+    return int(header.sx * header.sy * header.sz)
+
+
+def _zfpc(data: bytes) -> int:
+    import zfpc
+    import zfpy
+
+    header = zfpc.ZfpcHeader.frombytes(data)
+    voxels = math.prod(int(n) for n in header.shape())
+    if header.num_streams() > len(data):
+        msg = f"it has {len(data)} bytes, too few for {header.num_streams()} streams (zfpc)"
+        raise ValueError(msg)
+    inside = 0
+    for stream in zfpc.disassemble_container(header, data):
+        said = zfpy.header(stream)
+        inside += math.prod(max(1, said[axis]) for axis in ("nx", "ny", "nz", "nw"))
+    if inside != voxels:
+        msg = f"its streams say {inside} voxels, its header {voxels} (zfpc)"
+        raise ValueError(msg)
+    return voxels
+
+
+def _fpzip(data: bytes) -> int:
+    """Return the number of values; the header is range-coded, see ``rcdecoder.inl`` of fpzip."""
+    code, low, span, place = int.from_bytes(data[:4], "big"), 0, _WORD, 4
+
+    def take(count: int) -> None:
+        nonlocal code, low, span, place
+        for _ in range(count):
+            code = (code << 8 | (data[place] if place < len(data) else 0)) & _WORD
+            low, place = low << 8 & _WORD, place + 1
+
+    def read(count: int) -> int:
+        nonlocal low, span
+        if count > 16:
+            return read(16) | read(count - 16) << 16
+        span >>= count
+        value = (code - low & _WORD) // span
+        low = low + value * span & _WORD
+        while not (low ^ (low + span & _WORD)) >> 24:
+            take(1)
+            span = span << 8 & _WORD
+        if not span >> 16:
+            take(2)
+            span = -low & _WORD
+        return value
+
+    if bytes(read(8) for _ in range(4)) != b"fpz\0":
+        msg = "it has no header (fpzip)"
+        raise ValueError(msg)
+    read(16), read(8), read(1), read(7)  # version, type and precision
+    return math.prod(read(32) for _ in range(4))
+
+
+DECLARED: Mapping[str, Callable[[bytes], int]] = {
+    "compresso": _compresso,
+    "crackle": _crackle,
+    "fpzip": _fpzip,
+    "jpeg": _jpeg,
+    "jpeg2000": _jpeg2000,
+    "jxl": _jxl,
+    "kempressed": _fpzip,
+    "png": _png,
+    "zfpc": _zfpc,
+}
