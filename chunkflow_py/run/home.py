@@ -2,6 +2,7 @@
 
 ```
 <run>/spec.json                       what workers do; never changes
+<run>/spec.sha256                     SHA-256 of what was submitted
 <run>/plan/<stage>                    which tasks there are, where that takes more than a few words
 <run>/files/<sha256>/<name>           networks, weights, plugins
 <run>/documents/<sha256>              metadata of the outputs, as it was made
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from chunkflow_py.task_plan import Plan
 
 SPEC = "spec.json"
+_SUBMITTED = "spec.sha256"
 _ALL = "all"
 _DIGEST = re.compile(r"(.+?)/*#sha256=([0-9a-f]{64})")
 
@@ -106,16 +108,29 @@ class RunHome:
             if content is None:
                 msg = f"there is no run at {self.url}; chunkflow submit makes one, or mend the URL"
                 raise OptionError(msg)
-            found = sha256_of(content)
-            if self.digest not in ("", found) and not removed("pinned-spec"):
+            found, wanted = sha256_of(content), self.digest or self._submitted()
+            if wanted not in ("", found) and not removed("pinned-spec"):
+                remedy = "take the address that submit printed, or " if self.digest else ""
                 msg = (
-                    f"the spec of {self.url} has the SHA-256 {found}, not {self.digest}: it is not "
-                    "what was submitted; take the address that submit printed, or find out who "
-                    "changed it"
+                    f"{self.url}/{SPEC} has the SHA-256 {found}, not {wanted}: it is not what was "
+                    f"submitted; {remedy}find out who changed it, and restore it from a copy"
                 )
                 raise OptionError(msg)
-            self._spec = Spec.parse(content)
+            try:
+                self._spec = Spec.parse(content)
+            except OptionError as error:
+                msg = f"{self.url}/{SPEC}: {error}"
+                raise OptionError(msg) from error
         return self._spec
+
+    def _submitted(self) -> str:
+        """Return the SHA-256 of the spec that was submitted; nothing if nobody has noted it.
+
+        It does not protect against who can write to the run, as a pinned address does: it finds
+        a spec that was edited while some of its tasks were done already.
+        """
+        noted = (self.store.get(_SUBMITTED) or b"").decode(errors="replace").strip()
+        return noted if re.fullmatch("[0-9a-f]{64}", noted) else ""
 
     @property
     def shown(self) -> str:
@@ -222,6 +237,7 @@ class RunHome:
                 self.store.put(f"documents/{digest}", content)
         new = self.store.put_if_absent(SPEC, spec.content)
         self.check_same(spec, len(spec.stages))
+        self.store.put_if_absent(_SUBMITTED, f"{self.spec.digest}\n".encode())
         return new
 
     def check_same(self, spec: Spec, stages: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -648,6 +649,8 @@ def test_no_code_does_not_believe_the_spec(folder, code):
     words = spec["stages"][0]["words"]
     at = words.index("threshold")
     words[at : at + 3] = code.split()
-    (folder / "r" / "spec.json").write_text(json.dumps(spec))
+    content = json.dumps(spec, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    (folder / "r" / "spec.json").write_bytes(content)
+    (folder / "r" / "spec.sha256").write_text(hashlib.sha256(content).hexdigest())
     assert "which --no-code refuses" in work("work r --no-code", code=2)
     assert not (folder / "sprung").exists()

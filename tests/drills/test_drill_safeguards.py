@@ -115,13 +115,15 @@ def test_pinned_spec(make_drill, expected, unsafe):
     drill = make_drill((1, 2, 2))
     drill.submit()
     path = Path(drill.url) / "spec.json"
-    spec = json.loads(path.read_text())
+    submitted = path.read_text()
+    spec = json.loads(submitted)
     words = spec["stages"][0]["words"]  # which a stage's hash does not cover, as its options do
     words[words.index("100")] = "200"
-    path.write_text(json.dumps(spec))
+    path.write_text(json.dumps(spec, sort_keys=True, separators=(",", ":")) + "\n")
     removed = unsafe("pinned-spec")
     worker = drill.work(unsafe=removed)
     assert drill.wait() == [0 if removed else 2]
+    path.write_text(submitted)  # or nobody could look
     if removed:
         found = findings(drill, expected(drill))
         assert "I1" in broken(found), found

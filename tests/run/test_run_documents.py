@@ -3,6 +3,7 @@
 import copy
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,17 +46,77 @@ def test_what_others_add_stays(recorded, more):
 
 
 def test_levels_that_others_add():
-    """Scales of an info file and datasets of an image may be added before, between and behind."""
-    recorded = {"scales": [{"key": "8", "size": [9, 9, 9]}, {"key": "32", "size": [2, 2, 2]}]}
+    """Scales of an info file and datasets of an image may be added behind those of the run."""
+    recorded = {"scales": [{"key": "8", "size": [9, 9, 9]}, {"key": "16", "size": [5, 5, 5]}]}
     found = copy.deepcopy(recorded) | {"mesh": "mesh"}
-    found["scales"].insert(1, {"key": "16", "size": [5, 5, 5]})
+    found["scales"].append({"key": "32", "size": [2, 2, 2]})
     assert difference(recorded, found) is None
     found["scales"][0]["size"] = [9, 9, 8]
     assert difference(recorded, found) == "scales[0].size is [9, 9, 8], not [9, 9, 9]"
     mended = restored(recorded, found)
     assert difference(recorded, mended) is None
-    assert {scale["key"] for scale in mended["scales"]} == {"8", "16", "32"}
+    assert [scale["key"] for scale in mended["scales"]] == ["8", "16", "32"]
     assert mended["mesh"] == "mesh"
+
+
+def test_a_level_in_front():
+    """Levels are known by their number: one in front makes level 0 another one."""
+    recorded = {"scales": [{"key": "8"}]}
+    found = {"scales": [{"key": "4"}, {"key": "8"}]}
+    assert difference(recorded, found) == 'scales[0].key is "4", not "8"'
+    assert restored(recorded, found) == {"scales": [{"key": "8"}, {"key": "4"}]}
+
+
+ARRAY = {
+    "zarr_format": 3,
+    "codecs": [{"name": "bytes"}, {"name": "zstd", "configuration": {"level": 3}}],
+    "attributes": {"ome": {"multiscales": [
+        {"axes": [{"name": "z"}], "datasets": [{"path": "0", "scale": [40, 4, 4]}]}
+    ]}},
+}  # fmt: skip
+ADDED = {
+    "codecs[2]": lambda said: said["codecs"].append({"name": "crc32c"}),
+    "codecs[1].configuration.checksum":
+        lambda said: said["codecs"][1]["configuration"].update(checksum=True),
+    "note": lambda said: said.update(note=1),
+    "attributes.ome.multiscales[1]":
+        lambda said: said["attributes"]["ome"]["multiscales"].append(1),
+    "attributes.ome.multiscales[0].axes[1]":
+        lambda said: said["attributes"]["ome"]["multiscales"][0]["axes"].append({"name": "y"}),
+    "attributes.ome.multiscales[0].datasets[1]":
+        lambda said: said["attributes"]["ome"]["multiscales"][0]["datasets"].append("1"),
+    "attributes.ome.multiscales[0].coordinateTransformations":
+        lambda said: said["attributes"]["ome"]["multiscales"][0].update(
+            coordinateTransformations=[]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ADDED)
+def test_what_may_not_be_added(place):
+    """What changes the meaning of what was recorded is a difference; a repair removes it."""
+    found = copy.deepcopy(ARRAY)
+    ADDED[place](found)
+    assert difference(ARRAY, found) == f"{place} was added"
+    assert restored(ARRAY, found) == ARRAY
+
+
+def test_what_may_be_added_to_a_zarr_node():
+    """Attributes, levels behind those of the run, and zarr's copies of other documents."""
+    found = copy.deepcopy(ARRAY) | {"consolidated_metadata": {"kind": "inline"}}
+    found["attributes"]["note"] = "hello"
+    found["attributes"]["ome"]["labels"] = ["cells"]
+    found["attributes"]["ome"]["multiscales"][0]["datasets"].append({"path": "1"})
+    assert difference(ARRAY, found) is None
+    assert restored(ARRAY, found) == found
+
+
+def test_an_item_without_a_name_is_restored_in_its_place():
+    """A transformation that was changed is not left beside the one that is put back."""
+    recorded = {"list": [{"type": "scale", "scale": [4, 4]}, {"type": "shift", "by": [0, 0]}]}
+    found = copy.deepcopy(recorded)
+    found["list"][0]["scale"] = [4]
+    assert difference(recorded, found) == "list[0].scale is [4], not [4, 4]"
+    assert restored(recorded, found) == recorded
 
 
 def test_types_are_not_mixed():

@@ -69,6 +69,25 @@ def test_a_changed_spec_is_refused(home):
         _ = RunHome.parse(address).spec
 
 
+def test_an_edited_spec_is_refused_without_a_pin(home):
+    """Half of a run is not done by another threshold because somebody has edited its spec."""
+    edited = home.spec.content.replace(b"inference", b"plugin")
+    home.store.put("spec.json", edited)
+    with pytest.raises(OptionError, match=r"spec\.json has the SHA-256 .* was submitted; find out"):
+        _ = RunHome(home.url).spec
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\0" * 99, b"{}{}"])
+def test_what_is_no_spec_is_named(home, content):
+    """The error names the file, whether or not it is known what was submitted."""
+    home.store.put("spec.json", content)
+    with pytest.raises(OptionError, match=r"spec\.json has the SHA-256"):
+        _ = RunHome(home.url).spec
+    home.store.delete("spec.sha256")
+    with pytest.raises(OptionError, match=r"spec\.json: "):
+        _ = RunHome(home.url).spec
+
+
 def test_without_the_pin_a_changed_spec_would_run(home, monkeypatch):
     """The drill of the test above: with the safeguard removed the changed spec is taken."""
     monkeypatch.setattr("chunkflow_py.run.home.removed", lambda name: name == "pinned-spec")
