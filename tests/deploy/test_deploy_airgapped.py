@@ -66,12 +66,12 @@ def test_module_finds_the_program(tmp_path):
     if not LMOD.exists():
         pytest.skip("Lmod is not installed; apt-get install lmod")
     (tmp_path / "chunkflow").mkdir()
-    shutil.copy(FOLDER / "chunkflow.lua", tmp_path / "chunkflow" / "0.1.0.lua")
+    shutil.copy(FOLDER / "chunkflow.lua", tmp_path / "chunkflow" / "0.2.0.lua")
     done = subprocess.run(
-        [LMOD, "bash", "load", "chunkflow/0.1.0"], capture_output=True, text=True, check=False,
+        [LMOD, "bash", "load", "chunkflow/0.2.0"], capture_output=True, text=True, check=False,
         env={"PATH": os.environ["PATH"], "MODULEPATH": str(tmp_path), "HOME": str(tmp_path)},
     )  # fmt: skip
-    assert "\nPATH=/shared/apps/chunkflow/0.1.0/bin:" in done.stdout, done.stderr
+    assert "\nPATH=/shared/apps/chunkflow/0.2.0/bin:" in done.stdout, done.stderr
 
 
 def test_recipe_runs_what_is_installed():

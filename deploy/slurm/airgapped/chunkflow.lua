@@ -1,4 +1,4 @@
--- module load chunkflow/0.1.0   (Lmod)
+-- module load chunkflow/0.2.0   (Lmod)
 -- Copy this file to a folder on MODULEPATH as chunkflow/VERSION.lua.
 help([[Chunked inference with 3D networks for volumes too large for one machine.
 chunkflow --help lists the commands.]])

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Install chunkflow from the folder that wheelhouse.sh made; needs no network.
 #
-#   wheelhouse/install.sh /shared/apps/chunkflow/0.1.0
+#   wheelhouse/install.sh /shared/apps/chunkflow/0.2.0
 #
 # PYTHON is the Python that the wheels were collected for.
 set -euo pipefail
