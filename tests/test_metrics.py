@@ -92,7 +92,10 @@ def test_metrics_during_a_run_agree_with_the_ledger(tmp_path, monkeypatch):
     def value(name, **labels):
         return samples[f"chunkflow_{name}", frozenset(labels.items())]
 
-    assert value("worker_info", worker="me", run=RunHome("r").url, version=version("chunkflow_py")) == 1
+    assert (
+        value("worker_info", worker="me", run=RunHome("r").url, version=version("chunkflow_py"))
+        == 1
+    )
     assert value("stage_tasks", **stage) == 8
     counts = [value("tasks_total", **stage, outcome=o) for o in ("done", "skipped", "given up")]
     assert counts == [6, 0, 1]

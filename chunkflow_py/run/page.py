@@ -160,19 +160,20 @@ class Header:
             older: whether the page is of version 0.1.0.
 
         Raises:
-            DamagedHeaderError: it was cut or changed.
-            VolumeError: it is of a page of another size or format.
+            DamagedHeaderError: it was cut or changed, or is of a page of another size.
+            VolumeError: it is of a page of another format.
         """
         try:
             said: dict[str, Any] = json.loads(unsealed(line.decode(), older=older))
-            found, wanted = (said["format"], said["size"]), (OLDER if older else FORMAT, size)
-            if found != wanted:
+            wanted = OLDER if older else FORMAT
+            if said["format"] != wanted and isinstance(said["format"], int):
                 msg = (
-                    f"{where} is a page of {found[1]} tasks in format {found[0]}, and the run says "
-                    f"pages of {wanted[1]} in format {wanted[0]}; use the version of chunkflow_py "
-                    "that began the run"
+                    f"{where} is a page in format {said['format']}, and those of this run have "
+                    f"format {wanted}; use the version of chunkflow_py that began the run"
                 )
                 raise VolumeError(msg)
+            if (said["format"], said["size"]) != (wanted, size):
+                raise DamagedHeaderError(where)
             sums = said["sums"] | {"minutes": _by_number(said["sums"]["minutes"])}
             states = base64.b64decode(said["states"], validate=True)
             body = None if older else (int(said["body"][0]), int(said["body"][1]))
@@ -242,7 +243,7 @@ class Page:
         Of a damaged one, a page of the lines that can be read; `damage` says so.
 
         Raises:
-            VolumeError: it is a page of another size or format.
+            VolumeError: it is a page of another format.
         """
         if data is None:
             return cls(first, size, where, Header.empty(size), older=older)
