@@ -6,8 +6,10 @@ first, and each again only when it has changed. Of a record three numbers are ke
 
 from __future__ import annotations
 
+import json
 import re
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,8 @@ import numpy as np
 
 from chunkflow_py.dashboard.states import DONE, FAILED, SKIPPED
 from chunkflow_py.run.page import FAILURES
-from chunkflow_py.run.record import Failure, Record
+from chunkflow_py.run.record import DamagedRecordError, Failure, reading
+from chunkflow_py.store.address import public, public_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +33,7 @@ _BARS = 120  # of the plot, at most
 _RECENT_S = 600.0
 _ENDED = (DONE, SKIPPED, FAILED)
 _EXAMPLES, _GROUPS, _WORKERS, _DEAD = 3, 100, 200, 200
+_LONGEST_NAME = 300  # characters
 _LONGEST = 20_000  # characters of a traceback
 
 
@@ -119,7 +123,7 @@ class History:
     def _index(self, worker: str) -> int:
         if worker not in self._indexes:
             self._indexes[worker] = len(self.names)
-            self.names.append(worker)
+            self.names.append(public_line(worker, _LONGEST_NAME))
         return self._indexes[worker]
 
     def _read(self, number: int) -> None:
@@ -129,14 +133,19 @@ class History:
             column[tasks] = 0
         failures: list[Failure] = []
         dead: list[tuple[int, str]] = []
-        for entry in page.entries(("record", *FAILURES)):
-            said, task = entry.said, entry.number
-            if isinstance(said, Failure):
-                failures.append(said)
-            elif isinstance(said, Record) and tasks.start <= task < tasks.stop:
-                self._keep(task, said.finished, sum(said.seconds.values()), said.worker)
-                if said.state == "dead":
-                    dead.append((task, said.reason or ""))
+        for kind, _, task, text in page.lines(("record", *FAILURES)):
+            with suppress(DamagedRecordError), reading(text):
+                if kind != "record":
+                    failures.append(Failure.from_json(text))
+                    continue
+                # A whole record takes several times as long, and there may be millions.
+                said = json.loads(text)
+                if tasks.start <= task < tasks.stop:
+                    self._keep(
+                        task, said["finished"], sum(said["seconds"].values()), said["worker"]
+                    )
+                    if said["state"] == "dead":
+                        dead.append((task, public(said["reason"] or "")))
         for failure in failures:
             if tasks.start <= failure.number < tasks.stop:
                 self._states.tries_on_page[failure.number] += 1

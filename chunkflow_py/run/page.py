@@ -295,17 +295,27 @@ class Page:
             kinds: which kinds of lines.
             numbers: of tasks; all of the page unless given.
         """
+        for kind, generation, number, text in self.lines(kinds):
+            if numbers is None or number in numbers:
+                try:
+                    yield Entry(kind, generation, text)
+                except VolumeError as error:
+                    logger.warning("%s: %s", self.where, error)
+
+    def lines(self, kinds: Collection[Kind]) -> Iterator[tuple[Kind, int, int, str]]:
+        """Yield kind, generation, number of the task and JSON of each line that is sound.
+
+        The JSON is not parsed, which takes longer than all else.
+        """
         for line in _lines(self.body):
             try:
-                text = unsealed(line, older=self.older)
-                kind, generation, said = self._split(text)
-                number = number_of(said)
-                if kind not in kinds or not 0 <= number - self.first < self.size:
-                    continue
-                if numbers is None or number in numbers:
-                    yield Entry(kind, generation, said)  # type: ignore[arg-type]
+                kind, generation, text = self._split(unsealed(line, older=self.older))
+                number = number_of(text)
             except VolumeError as error:
                 logger.warning("%s: %s", self.where, error)
+                continue
+            if kind in kinds and 0 <= number - self.first < self.size:
+                yield kind, generation, number, text  # type: ignore[misc]
 
     def _split(self, text: str) -> tuple[str, int, str]:
         """Return kind, generation and JSON of a line."""

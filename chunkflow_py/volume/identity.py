@@ -30,11 +30,13 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from chunkflow_py.errors import ChunkflowError, VolumeError
+from chunkflow_py.plain_text import is_digits
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.levels import LEVEL
 from chunkflow_py.volume.location import Location
 
-_BOX = r"(?:t\d+_)?-?\d+--?\d+_-?\d+--?\d+_-?\d+--?\d+"  # what stands for BOX in names of files
+_SPAN = "-?[0-9]+--?[0-9]+"
+_BOX = rf"(?:t[0-9]+_)?{_SPAN}_{_SPAN}_{_SPAN}"  # what stands for BOX in names of files
 _FORMATS = ("precomputed", "zarr", "n5")  # of which one folder may hold several
 # Web addresses of buckets: path-style and virtual-hosted, of Amazon and Google.
 _WEB = (
@@ -80,7 +82,7 @@ class Place:
     def parse(cls, text: str) -> Place:
         """Return the place; what is no address of a store is the same as itself alone."""
         address, separator, mip = text.rpartition(LEVEL)
-        if not (separator and mip.isdecimal()):
+        if not (separator and is_digits(mip)):
             address, mip = text, ""
         try:
             location = Location.parse(address)

@@ -198,11 +198,11 @@ def test_a_line_tells_its_lanes(tmp_path: Path) -> None:
     """A line of the command line, watched: time of each lane, tasks, memory."""
     target = f"file://{tmp_path}/out"
     line = [
-        *("--ahead", "0", "generate-tasks", "-z", "8", "32", "32", "-c", "8", "32", "16"),
-        *("create-chunk", "--size", "8", "32", "16", "save-precomputed", "-v", target),
+        *("--ahead", "0", "generate-tasks", "-z", "8", "32", "32", "-c", "8", "32", "32"),
+        *("create-chunk", "--size", "8", "32", "32", "save-precomputed", "-v", target),
     ]
     found = _report("run_line_ours.py", {"line": line})
-    assert found["tasks"] == 2
+    assert found["tasks"] == 1
     assert 0 < found["lanes"]["write"] <= found["wall_s"]
     assert found["lanes"]["compute"] == 0
     assert found["peak_bytes"] > 0
