@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from chunkflow_py.errors import ChunkflowError, OperatorError, OptionError
 from chunkflow_py.hooks import RemovesItems, places_read, places_written
 from chunkflow_py.interrupts import Interrupted, marked_interrupts
-from chunkflow_py.store.address import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -97,6 +96,8 @@ def check_places(operators: Sequence[Operator]) -> None:
 
 def _both(place: Place, other: Place) -> str:
     """Return a place for a message, with another address of it."""
+    from chunkflow_py.store.address import without_secrets
+
     shown = without_secrets(place.text)
     same = place.text == other.text
     return shown if same else f"{shown} (that is {without_secrets(other.text)})"
