@@ -36,6 +36,7 @@ CODES = {
 FIRST_SEED = int(os.environ.get("DRILL_SEED", "0"))
 SAMPLE, MANY = 2, 36  # damaged runs of a recipe
 UNEXPECTED = ("Traceback (most recent call last)", "run it with --debug")
+NO_START = 70, "could not begin"  # exit code where the output cannot be opened, and why
 ROUNDS = 3  # of repair, work and verify
 RECIPES = {name: recipe for name, recipe in recipes().items() if recipe.rounds}
 
@@ -306,7 +307,10 @@ class DamagedRun:
         if ended.code is None:
             self.found.append(f"HANG: {verb} did not end within {PATIENCE_S} s")
             raise HungError
-        if ended.code not in CODES[verb] and not (ended.code == 2 and self.site.blocking):
+        is_known = ended.code in CODES[verb] or (
+            ended.code == NO_START[0] and NO_START[1] in ended.errors
+        )
+        if not is_known and not (ended.code == 2 and self.site.blocking):
             self.found.append(f"EXIT CODE: {verb} ended with {ended.code}")
         if any(sign in ended.errors for sign in UNEXPECTED):
             self.found.append(f"UNEXPECTED: {verb}: {ended.text[-400:]}")
