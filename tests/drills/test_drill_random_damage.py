@@ -118,7 +118,7 @@ SAFEGUARDS = {
     ),
     "a record is of the run's spec": (
         VERIFY, "if self._spec is not None and record.spec != self._spec:", "if False:",
-        "zarr", ("spec_edited",),
+        "zarr", ("spec_replaced",),
     ),
     "a record covers the box": (
         VERIFY, 'if record.state == "done" and absent:', "if False:",
@@ -280,7 +280,7 @@ class DamagedRun:
     def is_named(self, path):
         """Return whether a command that has failed named a path."""
         names = {str(path), str(path.relative_to(self.run.folder))}
-        names |= {self.run.address} if path.name == "spec.json" else set()
+        names |= {self.run.address} if path.stem == "spec" else set()
         return any(e.code and any(name in e.text for name in names) for e in self.history)
 
     # --- commands ---------------------------------------------------------------------------------
