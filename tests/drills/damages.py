@@ -4,6 +4,7 @@ A damage is a function of a `Site`. It returns a sentence that says what it has 
 where the run has nothing of the kind.
 """
 
+import hashlib
 import json
 import random
 import shutil
@@ -51,13 +52,12 @@ class Site:
     Attributes:
         random: what damages draw from.
         blocking: paths that have to be mended by hand before the run can go on.
-        remade: whether the run does something else now than what was submitted.
     """
 
     def __init__(self, run: Run, seed):
         self.run, self.random = run, random.Random(seed)
         self.folder = run.folder
-        self.blocking, self.remade = [], False
+        self.blocking = []
         self.step = self.random.choice(run.recipe.steps)
 
     def draw(self, items):
@@ -364,6 +364,8 @@ def page_header_changed(site):
     name = site.random.choice(sorted(header))
     value = site.random.choice([None, 0, 7, -1, 1e9, "", "AAAA", [], {}, {"1": 3}, {"0": -1}, True])
     path.write_bytes(page_bytes(header | {name: value}, lines))
+    if name in ("format", "size"):  # it claims to be of another version, which may know better
+        site.blocking.append(path)
     return f"{name} of {site.name(path)} set to {value!r}"
 
 
@@ -807,22 +809,37 @@ def spec_deleted(site):
 @damage(weight=3)
 def spec_edited(site):
     """Another threshold, in what workers do, in what the hash covers, or in both."""
+    return _edited(site, site.random.choice([("words",), ("options",), ("words", "options")]))
+
+
+@damage
+def spec_replaced(site):
+    """Another threshold throughout, and the checksum of the spec as well."""
+    what = _edited(site, ("words", "options"))
+    if what is None:
+        return None
+    path = site.folder / "a.run" / "spec.sha256"
+    content = (site.folder / "a.run" / "spec.json").read_bytes()
+    path.write_text(f"{hashlib.sha256(content).hexdigest()}\n")
+    site.blocking.append(path)
+    return f"{what}, and {site.name(path)} made to fit"
+
+
+def _edited(site, parts):
     path = site.folder / "a.run" / "spec.json"
     try:
         spec = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
     stage, threshold = spec["stages"][-1], site.random.randint(110, 200)
-    how = site.random.choice(["words", "options", "both"])
-    if how != "options":
+    if "words" in parts:
         words = stage["words"]
         words[words.index("--threshold") + 1] = str(threshold)
-    if how != "words":
+    if "options" in parts:
         dict(stage["options"])["threshold"]["threshold"] = float(threshold)
     path.write_bytes(json.dumps(spec, sort_keys=True, separators=(",", ":")).encode() + b"\n")
     site.blocking.append(path)
-    site.remade = True
-    return f"threshold set to {threshold} in {how} of {site.name(path)}"
+    return f"threshold set to {threshold} in {' and '.join(parts)} of {site.name(path)}"
 
 
 @damage

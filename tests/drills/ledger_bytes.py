@@ -187,7 +187,8 @@ class LedgerFiles:
         if path.parent.name == "pages":
             header, lines = page_parts(path.read_bytes())
             lines = [line for line in lines if entry_of(line) != entry]
-            path.write_bytes(page_bytes(header, lines + ([line_of(new)] if new else [])))
+            lines += [line_of(new)] if new else []
+            path.write_bytes(page_bytes(header or {}, lines))  # one damaged before stays so
         elif new:
             path.write_bytes(sealed(packed(said)).encode())
         else:
