@@ -198,4 +198,5 @@ def test_a_run_that_is_deleted_is_nothing_to_try_again(folder, worker):
     assert "was deleted while it was worked on: spec.json is gone" in said
     assert "records of a run that was deleted" in say(line, code=2)
     shutil.rmtree(folder / "r")
-    say(line)
+    assert "--clear-output" in say(line, code=2)
+    say(line.replace("submit", "submit --clear-output", 1))

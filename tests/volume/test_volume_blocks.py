@@ -32,8 +32,13 @@ class PlainLayout(Layout):
         self.started, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
 
+    root = ""
+
     def key(self, unit):
         return "/".join(map(str, unit))
+
+    def unit_of(self, key):
+        return tuple(map(int, key.split("/")))
 
     def decode(self, data, block):
         extent = [min(b, s - i * b) for b, s, i in zip(self.block, self.shape, block)]
