@@ -307,15 +307,20 @@ class Page:
 
         The JSON is not parsed, which takes longer than all else.
         """
+        damaged: list[VolumeError] = []
         for line in _lines(self.body):
             try:
                 kind, generation, text = self._split(unsealed(line, older=self.older))
                 number = number_of(text)
             except VolumeError as error:
-                logger.warning("%s: %s", self.where, error)
+                damaged.append(error)
                 continue
             if kind in kinds and 0 <= number - self.first < self.size:
                 yield kind, generation, number, text  # type: ignore[misc]
+        if damaged:
+            logger.warning(
+                "%s: %d lines are damaged, the first one: %s", self.where, len(damaged), damaged[0]
+            )
 
     def _split(self, text: str) -> tuple[str, int, str]:
         """Return kind, generation and JSON of a line."""

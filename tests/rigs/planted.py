@@ -1,11 +1,13 @@
 """A run whose tasks are in states that a test has planted, without a worker."""
 
 import gzip
+import zlib
+from dataclasses import replace
 
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.page import Header
-from chunkflow_py.run.record import Failure, Record
+from chunkflow_py.run.record import Failure, Record, sealed
 from chunkflow_py.run.spec import Spec, Stage, sha256_of
 from chunkflow_py.run.sums import Sums
 from chunkflow_py.store.protocol import Stored
@@ -68,7 +70,7 @@ def fill_pages(store, stage, plan, pages, page, with_records=None):
         done=page, stored_bytes=page * 10, seconds={"inference": 2.0 * page},
         first=BEGAN, last=BEGAN + page, minutes={},
     )  # fmt: skip
-    header = Header(bytes([0b01010101]) * (page // 4), {}, sums).to_line(page)
+    header = Header(bytes([0b01010101]) * (page // 4), {}, sums)
     text = record(plan, 0, worker="WORKER", finished=4711.0).to_json()
     head, _, rest = text.partition('"number":0')
     before, _, after = rest.partition("4711.0")
@@ -77,11 +79,13 @@ def fill_pages(store, stage, plan, pages, page, with_records=None):
     for index in pages:
         lines = []
         if with_records is not None and index not in with_records:
-            store.put(f"ledger/{stage}/pages/{index}", header)
+            store.put(f"ledger/{stage}/pages/{index}", header.to_line(page))
             continue
         for number in range(index * page, (index + 1) * page):
             k = number % 100
             when = BEGAN + number / 10
-            lines.append(f'record {head}"number":{number}{parts[k]}{when}{tails[k]}\n')
+            line = sealed(f'record 0 {head}"number":{number}{parts[k]}{when}{tails[k]}')
+            lines.append(f"{line}\n")
         body = gzip.compress("".join(lines).encode(), 1)
-        store.put(f"ledger/{stage}/pages/{index}", header + body)
+        whole = replace(header, body=(len(body), zlib.crc32(body)))
+        store.put(f"ledger/{stage}/pages/{index}", whole.to_line(page) + body)
