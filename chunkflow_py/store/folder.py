@@ -277,14 +277,18 @@ def _exchanged(path: Path, old: bytes | None, data: bytes | memoryview) -> bool:
     make_folder(path.parent)
     token = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
     mine, claim = temporary_beside(path), temporary_beside(path, "claim")
+    handle = None
     try:
         mine.mkdir()
         _write_synced(os.fspath(mine / token), data)
-        number = (mine / token).stat().st_ino
+        # While it is open no other file gets its number, though others remove it.
+        handle = os.open(mine / token, os.O_RDONLY | os.O_CLOEXEC)
         while not _claimed(mine, claim, token):
             _remove_stale(claim)
-        is_done = _content(path) == old and _moved(claim / token, path, number, is_new=old is None)
+        is_done = _content(path) == old and _moved(claim / token, path, handle, is_new=old is None)
     finally:
+        if handle is not None:
+            os.close(handle)
         # The failure to report is the first one, not that of cleaning up.
         for folder in (mine, claim):
             with suppress(OSError):
@@ -332,8 +336,15 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
-def _moved(claimed: Path, path: Path, number: int, *, is_new: bool) -> bool:
-    """Give the content of a claim its final name; return ``False`` if others were faster."""
+def _moved(claimed: Path, path: Path, handle: int, *, is_new: bool) -> bool:
+    """Give the content of a claim its final name; return ``False`` if others were faster.
+
+    Args:
+        claimed: file in the claim.
+        path: final name.
+        handle: the file in the claim, open.
+        is_new: whether there must be no file of the final name.
+    """
     try:
         # Those who put if absent do not claim where there are links.
         is_linked = _linked(claimed, path) if is_new else None
@@ -341,8 +352,21 @@ def _moved(claimed: Path, path: Path, number: int, *, is_new: bool) -> bool:
             os.replace(claimed, path)  # noqa: PTH105
     except FileNotFoundError:
         # Removed by another process, or the reply to the move was lost.
-        return path.exists() and path.stat().st_ino == number
+        return _is_open(path, handle)
     return is_linked is not False
+
+
+def _is_open(path: Path, handle: int) -> bool:
+    """Return whether a name is that of an open file.
+
+    A network file system may give the number of a file that was removed to another although it is
+    open here: the time of its last write tells the two apart.
+    """
+    try:
+        ours, there = os.fstat(handle), path.stat()
+    except OSError:  # there is no file of the name, or the server has forgotten the open one
+        return False
+    return os.path.samestat(ours, there) and ours.st_mtime_ns == there.st_mtime_ns
 
 
 @contextmanager

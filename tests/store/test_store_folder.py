@@ -342,6 +342,27 @@ def test_update_of_a_stopped_process(tmp_path, monkeypatch, place, old):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.parametrize("old", [b"old", None])
+def test_a_stopped_process_whose_file_is_replaced(tmp_path, old):
+    """What was removed is not taken for what another process wrote, which may have its number."""
+    store = open_store(str(tmp_path))
+    if old is not None:
+        store.put("key", old)
+    with python(STOP, tmp_path, "move") as holder:
+        stopped(holder)
+        (claim,) = tmp_path.glob(".tmp-claim-*/.tmp-*")
+        number = claim.stat().st_ino
+        claim.unlink()
+        others = [tmp_path / f"other-{each}" for each in range(200)]
+        for each in others:
+            each.write_bytes(b"other")
+        again = [each for each in others if each.stat().st_ino == number]
+        (again or others)[0].replace(tmp_path / "key")
+        holder.send_signal(signal.SIGCONT)
+        assert holder.stdout.read() == "updated\n"
+    assert store.get("key") == b"others"
+
+
 @pytest.mark.slow
 def test_updates_while_processes_are_stopped_and_killed(tmp_path, monkeypatch):
     """Every update that was reported is kept, in any order of stops and kills."""
