@@ -24,6 +24,7 @@ _TAKE_A_VALUE = ("--mip", "-m", "--ahead")  # options that may come before a sub
 _TRY_AGAIN = 75  # EX_TEMPFAIL
 
 _kept: list[int] = []
+_planned: list[threading.Timer] = []
 
 
 class Interrupted(KeyboardInterrupt):
@@ -61,6 +62,20 @@ def restore_signals(before: dict[int, Any]) -> None:
     """Put back what `on_stop_signals` has returned."""
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+def leave_within(seconds: float, leave: Callable[[], None]) -> None:
+    """Call *leave*, which ends this process, after *seconds*, unless `stay` is called before."""
+    timer = threading.Timer(seconds, leave)
+    timer.daemon = True
+    timer.start()
+    _planned.append(timer)
+
+
+def stay() -> None:
+    """Cancel what `leave_within` has planned: a program that called the command line goes on."""
+    while _planned:
+        _planned.pop().cancel()
 
 
 def leave_closed_terminal(*_: object) -> None:

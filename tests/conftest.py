@@ -1,7 +1,9 @@
 """Settings for all tests."""
 
+import logging
 import os
 import signal
+import threading
 
 import pytest
 from hypothesis import settings
@@ -34,6 +36,29 @@ def stop_ignoring_signals():
 
 
 stop_ignoring_signals()
+
+
+def what_tests_share():
+    """Return what one test could change for the tests that follow in its process."""
+    ours = logging.getLogger("chunkflow_py")
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+    return {
+        "folder": os.getcwd(),
+        "environment": {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"},
+        "signals": [signal.getsignal(number) for number in numbers],
+        "log": (ours.level, ours.propagate, ours.disabled, list(ours.handlers)),
+        "timers": {each for each in threading.enumerate() if isinstance(each, threading.Timer)},
+    }
+
+
+@pytest.fixture(autouse=True)
+def _leaves_all_as_it_was():
+    """A test that changes what others rely on fails itself, not the test that comes next."""
+    before = what_tests_share()
+    yield
+    after = what_tests_share()
+    assert not after.pop("timers") - before.pop("timers")
+    assert after == before
 
 
 @pytest.hookimpl(trylast=True)  # after pytest-randomly has shuffled

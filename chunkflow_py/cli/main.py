@@ -21,7 +21,14 @@ from chunkflow_py.cli.failed import failed
 from chunkflow_py.cli.line import check_source_first, note_tail, operators_of, parts_of
 from chunkflow_py.cli.verbs import Verb
 from chunkflow_py.errors import OptionError
-from chunkflow_py.interrupts import Interrupted, kept_signals, starts_worker
+from chunkflow_py.interrupts import (
+    Interrupted,
+    kept_signals,
+    leave_within,
+    restore_signals,
+    starts_worker,
+    stay,
+)
 from chunkflow_py.params import Command
 from chunkflow_py.terminal import echo
 
@@ -291,29 +298,33 @@ class _Ending:
 
     def __init__(self, *, log_json: bool) -> None:
         self.code, self._log_json = 130, log_json
+        self._before: dict[int, Any] = {}
+        self._is_ending = False
 
     def __enter__(self) -> _Ending:
-        self._before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():  # only there are they handled
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._interrupt)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        if not self._is_ending:  # else what comes now ends it, to the last instant
+            restore_signals(self._before)
+
+    def stay(self) -> None:
+        """Let this process go on after all."""
+        stay()
+        restore_signals(self._before)
 
     def _interrupt(self, number: int, _: object) -> None:
         self.code = 128 + number
-        self._before.clear()  # what comes now ends it, to the last instant
+        self._is_ending = True
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, lambda *_: self._leave())
             # When all threads have ended Python gives up its handlers: one more signal in that
             # instant would be what the process has ended with.
             atexit.register(signal.signal, each, signal.SIG_IGN)
-        timer = threading.Timer(GRACE_S, self._leave)
-        timer.daemon = True
-        timer.start()
+        leave_within(GRACE_S, self._leave)
         raise Interrupted
 
     def _leave(self) -> None:
@@ -333,6 +344,8 @@ def _last_line(code: int, error: str | None, log_json: bool) -> str | None:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
+
+    A program that passes *args* may catch the exit and go on: nothing ends it later.
 
     0 done, 1 a task failed, 2 usage, 130 interrupted, 143 by SIGTERM; `work` and `run` also 75.
     """
@@ -360,6 +373,9 @@ def main(args: Sequence[str] | None = None) -> None:
             shown = io.StringIO()
             error.show(shown)
             echo(shown.getvalue().removesuffix("\n"), err=True)
+    finally:
+        if args is not None:
+            ending.stay()
     if last := _last_line(code, said, log_json):
         echo(last, err=True)
     sys.exit(code)

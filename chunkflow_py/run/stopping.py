@@ -8,7 +8,13 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from chunkflow_py.interrupts import Interrupted, kept_signal, on_stop_signals, restore_signals
+from chunkflow_py.interrupts import (
+    Interrupted,
+    kept_signal,
+    leave_within,
+    on_stop_signals,
+    restore_signals,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,9 +48,7 @@ def stops_when_asked(code: int) -> Iterator[None]:
         if asked:
             leave()
         asked.append(number)
-        timer = threading.Timer(GRACE_S, leave)
-        timer.daemon = True
-        timer.start()
+        leave_within(GRACE_S, leave)
         raise AskedToStop(signal.Signals(number).name)
 
     before = on_stop_signals(ask)

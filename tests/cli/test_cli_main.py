@@ -349,8 +349,12 @@ def test_interruption_in_process(chunkflow: Run, monkeypatch: pytest.MonkeyPatch
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(import_module("chunkflow_py.ops.create_chunk"), "create_chunk", interrupt)
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr("chunkflow_py.cli.main.GRACE_S", 0.1)
     result = chunkflow("--quiet", "create-chunk")
     assert (result.code, result.err.split()) == (130, ["Interrupted."])
+    assert signal.getsignal(signal.SIGINT) is before
+    time.sleep(0.3)  # the end of the grace is not the end of a program that goes on
 
 
 def test_signals_in_process(chunkflow: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,17 +374,12 @@ def test_signals_in_process(chunkflow: Run, monkeypatch: pytest.MonkeyPatch) -> 
             signal.raise_signal(signal.SIGINT)
         finally:
             signal.raise_signal(signal.SIGINT)
+            assert both.wait(30)
 
     monkeypatch.setattr(os, "_exit", end)
     monkeypatch.setattr("chunkflow_py.cli.main.GRACE_S", 0.05)
     monkeypatch.setattr(import_module("chunkflow_py.ops.create_chunk"), "create_chunk", interrupt)
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        assert chunkflow("--quiet", "--ahead", "0", "create-chunk").code == 130
-        assert both.wait(30)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    assert chunkflow("--quiet", "--ahead", "0", "create-chunk").code == 130
     assert ended[0] == ("MainThread", 130)
     assert ended[1][1] == 130
 

@@ -158,11 +158,13 @@ def garbles(feed: Feed) -> Any:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds its pipe in /proc")
-def test_a_child_that_sends_rubbish_is_ended(tmp_path: Path) -> None:
+def test_a_child_that_sends_rubbish_is_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its message cannot be read: the process is ended, and its task counted."""
     stage = Stage(tmp_path, 1)
     stage.send()
-    logging.getLogger("chunkflow_py").setLevel(logging.WARNING)
+    caplog.set_level(logging.WARNING, "chunkflow_py")
     outcome = work(stage, garbles, max_failures=1)
     assert outcome.state == "complete-with-failures"
     assert stage.states() == {0: "dead"}
