@@ -38,13 +38,17 @@ def stop_ignoring_signals():
 stop_ignoring_signals()
 
 
+# Variables that our code and what it calls read; torch sets others as it goes.
+SETTINGS = ("AWS_", "CHUNKFLOW", "CLOUD", "GOOGLE", "HOME", "OMP_", "PATH", "PYTHON", "TMP", "XDG_")
+
+
 def what_tests_share():
     """Return what one test could change for the tests that follow in its process."""
     ours = logging.getLogger("chunkflow_py")
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
     return {
         "folder": os.getcwd(),
-        "environment": {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"},
+        "environment": {k: v for k, v in os.environ.items() if k.startswith(SETTINGS)},
         "signals": [signal.getsignal(number) for number in numbers],
         "log": (ours.level, ours.propagate, ours.disabled, list(ours.handlers)),
         "timers": {each for each in threading.enumerate() if isinstance(each, threading.Timer)},
