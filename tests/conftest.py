@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -47,7 +48,7 @@ def what_tests_share():
     ours = logging.getLogger("chunkflow_py")
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
     return {
-        "folder": os.getcwd(),
+        "folder": Path.cwd(),
         "environment": {k: v for k, v in os.environ.items() if k.startswith(SETTINGS)},
         "signals": [signal.getsignal(number) for number in numbers],
         "log": (ours.level, ours.propagate, ours.disabled, list(ours.handlers)),
