@@ -50,7 +50,7 @@ docs: $(READY) ## build the documentation as a site, build/site; a warning is an
 docs-test: $(READY) rigs ## run every command of README.md, docs/ and examples/ only
 	@$(BIN)/pytest $(PROCESSES) -rs tests/docs
 
-rigs: $(READY) ## make the environments of the servers and readers that the tests call
+rigs: | .venv/pyvenv.cfg ## make the environments of the servers and readers that the tests call
 	@$(BIN)/python tests/rigs/build.py
 
 bench: bench-inference bench-volumes bench-queue bench-operators ## run the benchmarks; each prints a ratio to its limit
@@ -75,13 +75,20 @@ clean: ## remove the virtual environment and everything that was generated
 	rm -rf .venv .rigs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 	  benchmarks/peers/.envs .coverage .coverage.* build demo-output *.egg-info
 
-# The environment is made anew when it is broken, and brought up to date when a pin changes.
 # torch comes first and alone, so that pip takes the build that suits the machine; atomicwrites
 # exists as source only, and without it pip would silently take an old neuroglancer. pip compiles
-# files one by one, compileall on all cores. Like pip it is not stopped by a file that is no Python.
-$(READY): pyproject.toml constraints.txt
-	@$(BIN)/python -c 'import pip' 2>/dev/null || { \
-	  for python in $(PYTHON) python3 python3.13 python3.12 python3.11 none; do \
+# files one by one, compileall on all cores, but no tests. Like pip it is not stopped by a file that
+# is no Python. An environment that is broken is made anew, and updated when a pin changes.
+$(READY): pyproject.toml constraints.txt | .venv/pyvenv.cfg
+	@$(BIN)/python -c 'import pip' 2>/dev/null || $(MAKE) --no-print-directory -B .venv/pyvenv.cfg
+	@echo "Installing into .venv (minutes, the first time)"
+	@$(BIN)/python -m pip install --quiet --no-compile torch==2.13.0
+	@$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt --no-binary atomicwrites -e '.[all,skeleton,dev,docs]'
+	@$(BIN)/python -W ignore -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true
+	@touch $@
+
+.venv/pyvenv.cfg:
+	@for python in $(PYTHON) python3 python3.13 python3.12 python3.11 none; do \
 	    $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' \
 	      2>/dev/null && break; done; \
 	  if [ $$python = none ]; then \
@@ -93,9 +100,4 @@ $(READY): pyproject.toml constraints.txt
 	    echo "Error: $$python cannot make virtual environments;" \
 	      "apt-get install python$$version-venv" >&2; exit 1; fi; \
 	  echo "Making .venv with Python $$version"; \
-	  $$python -m venv --clear .venv; }
-	@echo "Installing into .venv (minutes, the first time)"
-	@$(BIN)/python -m pip install --quiet --no-compile torch==2.13.0
-	@$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt --no-binary atomicwrites -e '.[all,skeleton,dev,docs]'
-	@$(BIN)/python -W ignore -m compileall -qq -j 0 .venv/lib || true
-	@touch $@
+	  $$python -m venv --clear .venv

@@ -66,12 +66,18 @@ def _leaves_all_as_it_was():
     assert after == before
 
 
-@pytest.hookimpl(trylast=True)  # after pytest-randomly has shuffled
+@pytest.hookimpl(wrapper=True)  # before tests are deselected, and after they were shuffled
 def pytest_collection_modifyitems(items):
-    """Put long tests first, so that no process is left with one when the others have finished.
+    """Leave tests on a second server to `make drills`, and put long tests first.
 
-    The order is otherwise kept, which shares the fixtures of a module between its tests.
+    So no process is left with a long one when the others have finished. The order is otherwise
+    kept, which shares the fixtures of a module between its tests.
     """
+    names = {item.nodeid for item in items}
+    for item in items:
+        if "[moto" in item.nodeid and item.nodeid.replace("[moto", "[ministack") in names:
+            item.add_marker(pytest.mark.long)
+    yield
     items.sort(key=lambda item: -duration_s(item))
 
 

@@ -55,7 +55,7 @@ def stored(folder):
 @pytest.mark.parametrize(
     ("grid", "dtype"),
     [
-        ("anchored", "float32"),
+        pytest.param("anchored", "float32", marks=pytest.mark.long),
         # What the two others promise together.
         pytest.param("anchored", "uint8", marks=pytest.mark.long),
         ("padded", "uint8"),
@@ -120,6 +120,7 @@ def test_affinities_lie_in_their_range(raw, tmp_path):
     assert (values < 0.3).mean() > 0.02
 
 
+@pytest.mark.long
 def test_two_networks_in_a_row_tile_as_well(raw, tmp_path):
     """The first makes as much beyond the task's box as the second needs."""
     identity = ["-f", "identity", "-c", 1, "--grid", "anchored", "--device", "cpu"]

@@ -125,6 +125,7 @@ def forget_folder(folder):
         ("--queue file://tasks", forget_folder, "tasks does not exist"),
     ],
 )
+@pytest.mark.long
 def test_repair_makes_a_lost_queue_again(folder, queue, forget, missing):
     """When the disk of the queue is gone, `repair` sends what is not recorded, and no more."""
     say(f"submit --run r {queue} {LINE} threshold -t 100 {SAVE} mask.zarr")
@@ -141,6 +142,7 @@ def test_repair_makes_a_lost_queue_again(folder, queue, forget, missing):
 
 @pytest.mark.parametrize("sqs_server", ["moto"], indirect=True)
 @pytest.mark.aws
+@pytest.mark.long
 def test_repair_makes_a_lost_queue_of_sqs_again(sqs_server):
     """The same for a queue of SQS that was deleted, with the queue of its dead letters."""
     name = sqs_server.name
@@ -157,6 +159,7 @@ def test_repair_makes_a_lost_queue_of_sqs_again(sqs_server):
     say("verify r")
 
 
+@pytest.mark.long
 def test_repair_after_a_damaged_queue(folder):
     """A malformed file is refused with what to do about it, and that helps."""
     say(f"submit --run r --queue sqlite://tasks.db {LINE} threshold -t 100 {SAVE} mask.zarr")
@@ -202,6 +205,7 @@ main()
 """
 
 
+@pytest.mark.long
 def test_a_queue_on_a_full_disk_is_waited_for(folder):
     """A worker that starts while the queue's disk is full begins when there is room again."""
     mounted = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
@@ -426,6 +430,7 @@ def test_an_address_of_another_run_is_refused():
 
 
 @pytest.mark.parametrize("word", ["--backend auto", "--backend=auto"])
+@pytest.mark.long
 def test_the_backend_is_decided_once(word):
     """Workers do not choose for themselves: the run holds what was chosen at its submission."""
     network = f"inference -m rsunet -s 8 16 16 -v 0 0 0 {word}"
@@ -437,6 +442,7 @@ def test_the_backend_is_decided_once(word):
     assert word.replace("auto", options["backend"]) in " ".join(stage.words)
 
 
+@pytest.mark.long
 def test_limits_hold_over_all_stages():
     """--max-tasks is the worker's: three tasks of a run whose stages have two each."""
     tasks = "generate-tasks --roi-size 8 32 16 --chunk-size 8 16 16 load-zarr --store"
@@ -553,6 +559,7 @@ def test_two_runs_on_one_queue_are_refused_unless_that_is_meant():
     say(f"submit --run t {other}")  # which is no new run
 
 
+@pytest.mark.long
 def test_a_stage_that_was_taken_over_is_mended_where_it_was_done(folder):
     """Repair of a fork takes nothing from the ledger of the run that did the stage."""
     line = f"--stage mask {LINE} threshold -t 100 {SAVE} mask.zarr"
@@ -602,6 +609,7 @@ def test_a_machine_without_the_folder_writes_nowhere_else(folder, monkeypatch):
     assert not Path("mask.zarr").exists()
 
 
+@pytest.mark.long
 def test_an_output_that_is_gone_is_not_made_by_workers(folder):
     """It may be on a file system that is not mounted; the same line makes it again."""
     line = f"submit --run r {LINE} threshold {SAVE} {folder}/shared/mask.zarr"

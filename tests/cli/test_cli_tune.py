@@ -40,6 +40,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few")
+@pytest.mark.long
 def test_the_line_can_be_pasted(tmp_path: Path) -> None:
     """A table, and below it an inference command that runs as it is; progress goes to stderr."""
     (tmp_path / "my net.py").write_text(

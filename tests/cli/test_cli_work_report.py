@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rigs.command_line import IMAGE, LINE, SAVE, say
 from rigs.terminal import on_terminal
+from rigs.variants import gate_runs
 
 from chunkflow_py.cli.gpu_use import GpuWatch
 from chunkflow_py.cli.work_state import WorkState
@@ -116,7 +117,7 @@ def test_a_worker_on_a_real_terminal(submitted: Path) -> None:
     assert "?25" not in screen.modes
 
 
-@pytest.mark.parametrize("options", [[], ["--quiet"]])
+@pytest.mark.parametrize("options", gate_runs([[], ["--quiet"]], []))
 def test_a_worker_in_a_pipe(submitted: Path, options: list[str]) -> None:
     """A line a task and no control character; stdout is the result; --quiet leaves warnings."""
     done = subprocess.run(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 from rigs.command_line import IMAGE, LINE, SAVE, say
+from rigs.variants import gate_runs
 
 from chunkflow_py.cli.main import cli
 from chunkflow_py.interrupts import _TAKE_A_VALUE, STOP, starts_worker
@@ -104,7 +105,7 @@ def test_in_its_first_second(home: RunHome, start: Any, number: signal.Signals) 
         check_drained(home, process, number.name)
 
 
-@pytest.mark.parametrize("number", STOP)
+@pytest.mark.parametrize("number", gate_runs(STOP, signal.SIGTERM, signal.SIGHUP))
 def test_while_it_works(home: RunHome, start: Any, number: signal.Signals) -> None:
     """What has begun is finished, and the rest is given back at once."""
     process = start()

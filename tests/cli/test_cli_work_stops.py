@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 from rigs.command_line import IMAGE, LINE, SAVE, TASKS, say
+from rigs.variants import gate_runs
 
 from chunkflow_py.interrupts import STOP
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run import worker as worker_module
 from chunkflow_py.run.home import RunHome
 
-SIGNALS = pytest.mark.parametrize("number", STOP)
+SIGNALS = pytest.mark.parametrize("number", gate_runs(STOP, signal.SIGTERM))
 
 
 @pytest.fixture(autouse=True)

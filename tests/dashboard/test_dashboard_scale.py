@@ -53,6 +53,7 @@ def get(server, path):
     return took, len(sent), gzip.decompress(sent) if packed else sent
 
 
+@pytest.mark.long
 def test_a_million_tasks(server):
     """The first look and a later one are quick; what is sent follows what has changed."""
     took, size, body = get(server, "/status.json")

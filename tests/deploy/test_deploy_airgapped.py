@@ -45,6 +45,7 @@ def _run(script, *arguments, code=0, **variables):
     return done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_wheelhouse_installs_what_it_collected(wheelhouse, tmp_path):
     """What one script collects the other installs, with the same extras; damage is noticed."""
     # The libraries that it needs are those of this environment.

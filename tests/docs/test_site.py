@@ -23,6 +23,7 @@ def build(sources: Path, target: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(commands, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_the_site_is_clean(tmp_path: Path) -> None:
     """No link is broken and no page lost; all commands and types are there; nothing is fetched."""
     done = build(ROOT, tmp_path)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from rigs.variants import gate_runs
 
 from drills.invariants import check, findings
 from drills.rig import corner_of, make_input
@@ -45,7 +46,9 @@ def flipped(data):
     return data[:middle] + bytes([data[middle] ^ 0x55]) + data[middle + 1 :]
 
 
-@pytest.mark.parametrize("policy", ["--fill-missing", "--no-fill-missing"])
+@pytest.mark.parametrize(
+    "policy", gate_runs(["--fill-missing", "--no-fill-missing"], "--no-fill-missing")
+)
 def test_a_missing_input_block(make_drill, expected, tmp_path, policy):
     """It is read as zeros, or stops the task, which is named with the block; as was asked for."""
     grid = (1, 2, 2)
@@ -64,6 +67,7 @@ def test_a_missing_input_block(make_drill, expected, tmp_path, policy):
         assert "c/0/1/0" in drill.records()[2].reason
 
 
+@pytest.mark.long
 def test_eight_create_one_volume(make_drill, expected):
     """Eight lines that start together make one volume, of which nothing is torn or lost."""
     drill = make_drill((2, 2, 4))

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from rigs.variants import gate_runs
 
 from drills.invariants import check
 from drills.rig import PATIENCE_S, SMALL_BLOCK
@@ -37,7 +38,7 @@ def test_without_faults(make_drill, expected):
     assert drill.computed() == dict.fromkeys(range(8), 1)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", gate_runs(POINTS, *POINTS[::2]))
 def test_killed_at(make_drill, expected, point):
     """Another worker takes over, and what is recorded is not computed again."""
     drill = make_drill((2, 2, 2), block=SMALL_BLOCK)
@@ -71,6 +72,7 @@ def test_killed_in_the_network(make_drill, expected):
     check(drill, expected(drill), faults=1)
 
 
+@pytest.mark.long
 def test_the_last_task_is_waited_for(make_drill, expected):
     """A queue that looks empty keeps nobody from waiting for what a dead worker had in hand."""
     # Tasks that take a while are not handed to a process before it has room.
@@ -105,6 +107,7 @@ def test_a_child_that_is_killed_is_reported(make_drill, expected):
     assert "plugin" in reason
 
 
+@pytest.mark.long
 def test_a_supervisor_alone_is_killed(make_drill, expected):
     """Its child does not outlive it, or write after another worker has taken over."""
     drill = make_drill((1, 2, 4), {None: "sleep:0.5"})

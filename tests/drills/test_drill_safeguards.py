@@ -110,6 +110,7 @@ def test_ledger_before_acknowledgement(make_drill, expected, unsafe):
     assert broken(found) == ({"I2", "I5"} if removed else set()), found
 
 
+@pytest.mark.long
 def test_pinned_spec(make_drill, expected, unsafe):
     """Without it who can write to the run's home changes what workers compute."""
     drill = make_drill((1, 2, 2))

@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 from rigs.metadata import metadata_server
 from rigs.s3 import SECRET
+from rigs.variants import gate_runs
 
 from drills.clouds import asked, in_cloud
 from drills.invariants import check
@@ -69,7 +70,7 @@ def test_a_notice_drains(make_drill, expected, metadata, notice):
     assert drill.computed() == dict.fromkeys(range(drill.tasks), 1)
 
 
-@pytest.mark.parametrize("server", ["slow", pytest.param("absent", marks=SLOW)])
+@pytest.mark.parametrize("server", gate_runs(["slow", "absent"]))
 def test_metadata_servers_that_do_not_answer(make_drill, expected, metadata, server):
     """Absent or slow ones delay neither work nor its end."""
     metadata.delay_s = 60.0
@@ -176,7 +177,7 @@ def test_credentials_that_never_come_back(make_drill, s3, expected, what):
 
 @pytest.mark.aws
 @ON_MINISTACK
-@pytest.mark.parametrize("what", ["queue", "store"])
+@pytest.mark.parametrize("what", gate_runs(["queue", "store"], "store"))
 def test_credentials_that_are_wrong_from_the_start(make_drill, s3, what):
     """Submit and work say so at once, in one sentence without a secret."""
     drill = in_cloud(make_drill, s3)

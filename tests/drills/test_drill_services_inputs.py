@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import zarr
+from rigs.variants import gate_runs
 
 from drills.invariants import check
 from drills.rig import TASK
@@ -83,7 +84,7 @@ def test_damaged_input(make_drill, expected, tmp_path, what):
     check(drill, voxels, dead=dead)
 
 
-@pytest.mark.parametrize("fills", [True, False])
+@pytest.mark.parametrize("fills", gate_runs([True, False], True))
 def test_a_missing_input_block(make_drill, expected, tmp_path, fills):
     """Filled as asked, it is counted in the record of its task and in the status; else it fails."""
     array = zarr.create_array(str(tmp_path / "in.zarr"), shape=EXTENT, chunks=TASK, dtype="u1")
@@ -111,7 +112,7 @@ def test_a_missing_input_block(make_drill, expected, tmp_path, fills):
 # --- tasks that cut what is stored ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", ["first", "last"])
+@pytest.mark.parametrize("place", gate_runs(["first", "last"], "last"))
 @pytest.mark.parametrize("kind", ["zarr", "precomputed"])
 def test_tasks_that_are_smaller_than_a_block(make_drill, tmp_path, place, kind):
     """Whichever output it is, it is refused before anything is sent, with a size that works."""

@@ -42,6 +42,7 @@ def test_delivered_up_to_five_times_at_once(make_drill, s3, expected):
     assert max(drill.computed().values()) <= 3
 
 
+@pytest.mark.long
 def test_a_duplicate_of_a_finished_task_costs_one_look_up(drill, s3, expected):
     """It is not computed again, and of the ledger one object is asked for, whatever it says."""
     drill.submit()
@@ -79,6 +80,7 @@ def _is_range(request):
 @pytest.mark.parametrize(
     "order", ["random", pytest.param("reversed", marks=SLOW), pytest.param("delayed", marks=SLOW)]
 )
+@pytest.mark.long
 def test_in_any_order(drill, expected, order):
     """The order in which tasks are delivered does not show in the output."""
     drill.submit()

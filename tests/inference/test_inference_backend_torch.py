@@ -231,6 +231,7 @@ def test_compiled_network(write, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_without_a_compiler(write, tmp_path):
     """Without a compiler one warning is given, and the network runs uncompiled."""
     code = f"""

@@ -124,6 +124,7 @@ def test_operators_on_whole_sections_are_found(network: nn.Module, depends: bool
     assert bool(operators.found) == depends
 
 
+@pytest.mark.long
 def test_a_patch_size_is_needed_where_it_matters(tmp_path: Path) -> None:
     """Without the trained size, a network that depends on it is refused, with the operator."""
     (tmp_path / "net.py").write_text(
@@ -272,6 +273,7 @@ def test_speed_counts_what_a_patch_adds() -> None:
 # --- the whole search, in real processes ---------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_candidate_that_dies_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed process, and an exception, cost a row each; what works is recommended."""
     monkeypatch.setattr(tune_module, "FACTORS", ((1, 2, 2), (2, 1, 1)))
@@ -299,6 +301,7 @@ def test_a_candidate_that_dies_is_a_row(tmp_path: Path, monkeypatch: pytest.Monk
     assert found.best in (base, taller)
 
 
+@pytest.mark.long
 def test_what_would_not_fit_is_not_run() -> None:
     """Candidates far beyond the memory are foretold, not tried, and none is recommended."""
     found = tune(IDENTITY, **SMALL, memory_bytes=1)
@@ -316,6 +319,7 @@ def test_what_would_not_fit_is_not_run() -> None:
     assert found.fastest is not None
 
 
+@pytest.mark.long
 def test_the_budget_is_kept(tmp_path: Path) -> None:
     """A candidate without end is stopped, and the search ends in time with what it has."""
     budget = 15.0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from rigs import lines, raising
+from rigs.variants import gate_runs
 from rigs.workers import Background, Stage
 
 from chunkflow_py.errors import ChunkflowError
@@ -75,7 +76,7 @@ def at_random(folder: Path, seed: int) -> None:
     assert counted == dict.fromkeys(failing, settings["max_failures"]), (seed, acts)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", gate_runs(range(3), 0))
 def test_random_exceptions_at_random_places(tmp_path: Path, seed: int) -> None:
     """In one or two processes, with 0 to 3 tasks ahead; `make drills` tries many more."""
     at_random(tmp_path, seed)

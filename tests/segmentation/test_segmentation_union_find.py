@@ -41,6 +41,7 @@ def test_the_smallest_label_of_each_set(pairs: list[tuple[int, int]], step: int)
     assert (np.diff(changes[:, 0].astype(object)) > 0).all()
 
 
+@pytest.mark.long
 def test_long_chains_take_few_rounds() -> None:
     """A chain of a million labels in random order, the worst for paths, is one set, soon."""
     order = np.random.default_rng(0).permutation(10**6).astype(np.uint64)

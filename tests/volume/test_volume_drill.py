@@ -29,8 +29,8 @@ formats = pytest.mark.parametrize(
     ("scheme", "options"),
     [
         pytest.param("zarr", SHARDED, id="zarr-sharded"),
-        pytest.param("precomputed", SHARDED, id="precomputed-sharded"),
-        pytest.param("precomputed", [], id="precomputed"),
+        pytest.param("precomputed", SHARDED, id="precomputed-sharded", marks=pytest.mark.long),
+        pytest.param("precomputed", [], id="precomputed", marks=pytest.mark.long),
     ],
 )
 ministack = pytest.mark.parametrize("s3", ["ministack"], indirect=True)
