@@ -30,11 +30,23 @@ if TYPE_CHECKING:
 
 SECTION = "items"
 
+
+def _log(task: Task) -> dict[str, Any]:
+    """Return what is known of a task's work so far, by the names of 1.x."""
+    from chunkflow_py.volume.output import compute_device
+
+    return {
+        "timer": dict(task.seconds),
+        "bbox": str(task),
+        "compute_device": compute_device() or "unknown",
+    }
+
+
 # Names of what every task has, unless the line has made items of these names.
 _OF_TASKS: dict[str, Callable[[Task], Any]] = {
     NOTHING: lambda task: None,  # noqa: ARG005
     "bbox": lambda task: task.bbox,
-    "log": lambda task: {"timer": dict(task.seconds), "bbox": str(task)},
+    "log": _log,
 }
 
 
