@@ -62,7 +62,7 @@ def to_plugin(value: Any) -> Any:
 
 
 def from_plugin(value: Any, inputs: Sequence[Any] = ()) -> Any:
-    """Return what a plugin made as items of a task; lists and tuples one by one.
+    """Return what a plugin made as items of a task; those of a list, tuple or dict one by one.
 
     Args:
         value: what it returned.
@@ -73,6 +73,8 @@ def from_plugin(value: Any, inputs: Sequence[Any] = ()) -> Any:
     match value:
         case list() | tuple() if type(value) in (list, tuple):
             return type(value)(from_plugin(each, inputs) for each in value)
+        case dict():
+            return {name: from_plugin(each, inputs) for name, each in value.items()}
         case Chunk():
             return _our_chunk(value, _first(inputs, OurChunk))
         case BoundingBox():
