@@ -107,9 +107,9 @@ def configure_logging(*, verbose: bool, debug: bool, as_json: bool = False) -> N
     handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     ours = logging.getLogger(_OURS)
     handler.level_before, handler.propagated_before = ours.level, ours.propagate
-    ours.addHandler(handler)
     # Libraries add handlers to the root logger when they are imported; they would repeat each line.
     ours.propagate = False
+    ours.addHandler(handler)
     level = logging.INFO if verbose else logging.WARNING
     ours.setLevel(logging.DEBUG if debug else level)
     if as_json:
