@@ -158,6 +158,18 @@ class Chunk(NDArrayOperatorsMixin):
             self.domain.hull(box),
         )
 
+    def astype(self, dtype: DTypeLike) -> Chunk:
+        """Return the chunk with its voxels in another type, converted as NumPy does."""
+        return self.with_array(self.array.astype(dtype))
+
+    def min(self) -> Any:
+        """Return the smallest voxel."""
+        return self.array.min()
+
+    def max(self) -> Any:
+        """Return the largest voxel."""
+        return self.array.max()
+
     def cut(self, bbox: BoundingBox) -> Chunk:
         """Return the part inside *bbox* as a view, in global coordinates.
 

@@ -17,6 +17,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.compat.imports import ROOT, importable
 from chunkflow_py.errors import PLUGIN_MODULE, ChunkError, OptionError
 
 if TYPE_CHECKING:
@@ -80,12 +81,13 @@ def load_file(path: Path) -> ModuleType:
         raise OptionError(msg)
     module = sys.modules[name] = module_from_spec(spec)  # data classes look for it there
     try:
-        spec.loader.exec_module(module)
+        with importable():
+            spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
         msg = f"plugin {path} cannot be loaded: {type(error).__name__}: {error}"
-        if isinstance(error, ModuleNotFoundError) and error.name == "chunkflow":
-            msg += "; Chunk and BoundingBox are imported from chunkflow_py here"
+        if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == ROOT:
+            msg += "; what to write instead is in docs/from-chunkflow.md under From Python"
         raise OptionError(msg) from error
     return module
 
@@ -205,7 +207,7 @@ def as_items(name: str, result: Any, outputs: Sequence[str], like: Chunk | None)
     Args:
         name: of the plugin.
         result: one item, or a list or tuple of as many as there are names; None for one name is
-            None, which skip-none finds.
+            None, which skip-none finds. Without names nothing is kept.
         outputs: names of the items to make.
         like: chunk at whose place arrays (z, y, x) and (c, z, y, x) lie; they may be cropped by
             the same number of voxels at both ends of an axis.
@@ -213,11 +215,11 @@ def as_items(name: str, result: Any, outputs: Sequence[str], like: Chunk | None)
     Raises:
         ChunkError: there are more or fewer results than names, or a crop is not symmetric.
     """
+    if not outputs:
+        return {}
     many = isinstance(result, (list, tuple))
     nothing = result is None and len(outputs) != 1
     results = list(result) if many else [] if nothing else [result]
-    if result is None and not outputs:
-        return {}
     if len(results) != len(outputs):
         msg = (
             f"plugin {name} returned {len(results)} items, but --output-names has "

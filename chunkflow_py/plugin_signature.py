@@ -10,6 +10,7 @@ are given items:
 | ``Literal["a", "b"]``         | one of these                                |
 | ``tuple[int, int, int]``      | ``--size 3 1 1``; ``Zyx`` likewise          |
 | ``list[int]``, ``tuple[int, ...]`` | ``--ids 3,1``                          |
+| ``tuple``, ``list``, ``dict`` | a literal, ``--size "(3, 1, 1)"``        |
 | ``T | None``, ``Optional[T]`` | as ``T``                                    |
 | none                          | a Python literal, or else a text            |
 """
@@ -149,7 +150,7 @@ def _settings(told: str, default: ast.expr | None) -> dict[str, Any] | None:
             return {"is_flag": True}
         if isinstance(value, tuple) and len(value) > 1:
             return {"nargs": len(value)}
-    return None
+    return {} if told in ("tuple", "list", "dict") else None
 
 
 def _values(text: str) -> Any:

@@ -46,12 +46,14 @@ SETTINGS = ("AWS_", "CHUNKFLOW", "CLOUD", "GOOGLE", "HOME", "OMP_", "PATH", "PYT
 def what_tests_share():
     """Return what one test could change for the tests that follow in its process."""
     ours = logging.getLogger("chunkflow_py")
+    # pytest adds its own while our loggers keep what they say to themselves.
+    handlers = [each for each in ours.handlers if type(each).__module__ != "_pytest.logging"]
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
     return {
         "folder": Path.cwd(),
         "environment": {k: v for k, v in os.environ.items() if k.startswith(SETTINGS)},
         "signals": [signal.getsignal(number) for number in numbers],
-        "log": (ours.level, ours.propagate, ours.disabled, list(ours.handlers)),
+        "log": (ours.level, ours.propagate, ours.disabled, handlers),
         "timers": {each for each in threading.enumerate() if isinstance(each, threading.Timer)},
     }
 

@@ -31,6 +31,7 @@ class _StderrHandler(logging.Handler):
 
     Attributes:
         level_before: of our loggers.
+        propagated_before: whether other handlers received what our loggers say.
         as_json: whether it writes JSON lines.
         said_by_all: fields of every JSON line, such as the run.
     """
@@ -38,6 +39,7 @@ class _StderrHandler(logging.Handler):
     def __init__(self, *, as_json: bool) -> None:
         super().__init__()
         self.level_before = logging.NOTSET
+        self.propagated_before = True
         self.as_json = as_json
         self.said_by_all: dict[str, Any] = {}
 
@@ -104,13 +106,14 @@ def configure_logging(*, verbose: bool, debug: bool, as_json: bool = False) -> N
     handler = _StderrHandler(as_json=as_json)
     handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     ours = logging.getLogger(_OURS)
-    handler.level_before = ours.level
+    handler.level_before, handler.propagated_before = ours.level, ours.propagate
+    # Libraries add handlers to the root logger when they are imported; they would repeat each line.
+    ours.propagate = False
     ours.addHandler(handler)
     level = logging.INFO if verbose else logging.WARNING
     ours.setLevel(logging.DEBUG if debug else level)
     if as_json:
         others = _StderrHandler(as_json=True)
-        others.addFilter(lambda record: record.name.partition(".")[0] != _OURS)
         others.said_by_all = handler.said_by_all
         logging.getLogger().addHandler(others)
         logging.captureWarnings(capture=True)
@@ -125,6 +128,7 @@ def restore_logging() -> None:
     for handler in _handlers():
         ours.removeHandler(handler)
         ours.setLevel(handler.level_before)
+        ours.propagate = handler.propagated_before
         if handler.as_json:
             logging.captureWarnings(capture=False)
     for other in [each for each in root.handlers if isinstance(each, _StderrHandler)]:

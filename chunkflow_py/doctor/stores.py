@@ -15,6 +15,7 @@ from chunkflow_py.errors import ChunkflowError, MissingExtraError, VolumeError
 from chunkflow_py.run.home import RunHome
 from chunkflow_py.store import open_store
 from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.cloudvolume_secrets import aws_session
 from chunkflow_py.store.retry import Manners
 from chunkflow_py.volume.location import Location
 
@@ -124,9 +125,8 @@ def _credentials(place: str) -> str:
     """Return in words where the credentials of S3 come from; never what they are."""
     if not place.startswith("s3://"):
         return ""
-    import boto3
-
-    found = boto3.Session().get_credentials()
+    bucket = place.removeprefix("s3://").partition("/")[0]
+    found = aws_session("s3://", bucket).get_credentials()
     return f"; credentials: {found.method}" if found is not None else ""
 
 

@@ -30,11 +30,23 @@ if TYPE_CHECKING:
 
 SECTION = "items"
 
+
+def _log(task: Task) -> dict[str, Any]:
+    """Return what is known of a task's work so far, by the names of 1.x."""
+    from chunkflow_py.volume.output import compute_device
+
+    return {
+        "timer": dict(task.seconds),
+        "bbox": str(task),
+        "compute_device": compute_device() or "unknown",
+    }
+
+
 # Names of what every task has, unless the line has made items of these names.
 _OF_TASKS: dict[str, Callable[[Task], Any]] = {
     NOTHING: lambda task: None,  # noqa: ARG005
     "bbox": lambda task: task.bbox,
-    "log": lambda task: {"timer": dict(task.seconds), "bbox": str(task)},
+    "log": _log,
 }
 
 
@@ -50,6 +62,8 @@ class Plugin:
         outputs: names of the items it returns.
         keywords: what else it is given.
         function: what is called; loaded from *path* when the line starts.
+        is_older: whether it is written for chunkflow 1.x: it imports chunkflow, and is given and
+            returns what `chunkflow_py.compat` has.
     """
 
     name: str
@@ -58,6 +72,7 @@ class Plugin:
     outputs: tuple[str, ...] = ()
     keywords: dict[str, Any] = field(default_factory=dict)
     function: Callable[..., Any] | None = None
+    is_older: bool = False
 
     @property
     def needed_files(self) -> dict[str, str]:
@@ -72,7 +87,10 @@ class Plugin:
     def __enter__(self) -> Plugin:
         """Load the file."""
         if self.function is None:
+            from chunkflow_py.compat.imports import is_imported_by
+
             self.function = load_plugin(self.path)
+            self.is_older = is_imported_by(self.path)
             check_call(self.name, self.function, len(self.inputs), self.keywords)
         return self
 
@@ -90,9 +108,25 @@ class Plugin:
             for name in self.inputs
         ]
         like = next((value for value in values if isinstance(value, Chunk)), None)
-        result = self.function(*values, **self.keywords) if self.function else None
+        result = self._call_older(task, values) if self.is_older else self._call(values)
         task.items.update(as_items(self.name, result, self.outputs, like))
         return task
+
+    def _call(self, values: list[Any]) -> Any:
+        return self.function(*values, **self.keywords) if self.function else None
+
+    def _call_older(self, task: Task, values: list[Any]) -> Any:
+        """Call it with items as chunkflow 1.x has them; what it changes of them is changed."""
+        from chunkflow_py.compat.boundary import from_plugin, is_changed, to_plugin
+        from chunkflow_py.compat.imports import importable
+
+        given = [to_plugin(value) for value in values]
+        with importable():
+            result = self._call(given)
+        for name, before, after in zip(self.inputs, values, given, strict=True):
+            if name in task.items and is_changed(after, before):
+                task.items[name] = from_plugin(after, [before])
+        return from_plugin(result, values)
 
 
 @operator("compute", cls=PluginCommand)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.errors import QueueError, QueueUnreachableError, needs_extra
 from chunkflow_py.queue.daemons import DaemonThreads
 from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.cloudvolume_secrets import FOLDER, aws_session
 from chunkflow_py.store.retry import (
     TRANSIENT_STATUS,
     CallFailedError,
@@ -74,9 +75,7 @@ class SqsClient:
         self._lock = threading.Lock()
         self._renewed = -RENEW_S
         with needs_extra("sqs", what):
-            import boto3
             import botocore.config
-        self._boto3 = boto3
         self._config = botocore.config.Config(
             # Tries are made here, where they have one budget.
             retries={"mode": "standard", "total_max_attempts": 1},
@@ -99,14 +98,17 @@ class SqsClient:
 
         try:
             # A session of its own: the default one keeps the first credentials it has seen.
-            client = self._boto3.session.Session().client(
+            client = aws_session(self._what, extra="sqs").client(
                 "sqs",
                 config=self._config,
                 endpoint_url=self._endpoint,
                 region_name=self._region,
             )
         except NoRegionError as error:
-            msg = f"{self._what}: no region is set; set AWS_DEFAULT_REGION, such as us-east-1"
+            msg = (
+                f"{self._what}: no region is set in the environment, in ~/.aws or in {FOLDER}; "
+                "set AWS_DEFAULT_REGION, such as us-east-1"
+            )
             raise QueueError(msg) from error
         except (BotoCoreError, ValueError) as error:
             msg = f"{self._what} cannot be reached: {error}"
@@ -231,7 +233,10 @@ def _understood(error: Exception) -> Failure:
     if isinstance(error, TimeoutError):
         return Failure("no answer in time", is_transient=True)
     if isinstance(error, boto.NoCredentialsError):
-        msg = "no credentials were found; set AWS_ACCESS_KEY_ID or run aws configure"
+        msg = (
+            f"no credentials were found in the environment, in ~/.aws, in {FOLDER}, or from the "
+            "metadata service of this machine; set AWS_ACCESS_KEY_ID or run aws configure"
+        )
         raise QueueError(msg) from error
     if isinstance(error, boto.CredentialRetrievalError | boto.MetadataRetrievalError):
         return Failure(f"credentials cannot be had: {error}", 403)

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from chunkflow_py.errors import VolumeError, needs_extra
 from chunkflow_py.store.address import check_host
+from chunkflow_py.store.cloudvolume_secrets import FOLDER, aws_session
 from chunkflow_py.store.service import Service, no_token
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def s3_bucket(bucket: str, access: Access) -> Service:
     endpoint, region = _endpoint(), _named_region()
     provider: Callable[[], Any] = no_token
     if not access.anonymous:
-        provider, profile_region = _aws_credentials(root)
+        provider, profile_region = _aws_credentials(root, bucket)
         region = region or profile_region
     if endpoint is None:
         region = bucket_region(f"https://s3.amazonaws.com/{quote(bucket)}") or region
@@ -83,23 +84,22 @@ def _named_region() -> str | None:
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
 
 
-def _aws_credentials(url: str) -> tuple[Callable[[], Any], str | None]:
+def _aws_credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | None]:
     """Return what gives obstore credentials, and the region of the profile."""
     with needs_extra("cloud", "s3://"):
-        import boto3
         from botocore.credentials import RefreshableCredentials
         from botocore.exceptions import BotoCoreError
     try:
-        session = boto3.Session()
+        session = aws_session("s3://", bucket)
         credentials = session.get_credentials()
     except BotoCoreError as error:  # such as a profile that does not exist
         msg = f"cannot open {url}: {error}"
         raise VolumeError(msg) from None
     if credentials is None:
         msg = (
-            f"cannot open {url}: there are no AWS credentials in the environment, in ~/.aws, or "
-            "from the metadata service of this machine; set AWS_PROFILE or AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or read public data with --use-https"
+            f"cannot open {url}: there are no AWS credentials in the environment, in ~/.aws, in "
+            f"{FOLDER}, or from the metadata service of this machine; set AWS_PROFILE or "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or read public data with --use-https"
         )
         raise VolumeError(msg)
 
@@ -107,7 +107,7 @@ def _aws_credentials(url: str) -> tuple[Callable[[], Any], str | None]:
         found = credentials
         if not isinstance(found, RefreshableCredentials):
             # Those in a file or in the environment may have been replaced meanwhile.
-            found = boto3.Session().get_credentials() or credentials
+            found = aws_session("s3://", bucket).get_credentials() or credentials
         frozen = found.get_frozen_credentials()
         return {
             "access_key_id": frozen.access_key,

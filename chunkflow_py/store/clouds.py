@@ -5,6 +5,8 @@
 | S3    | boto3's chain, asked again in time        | AWS_ENDPOINT_URL(_S3)        |
 | GCS   | google-auth's chain (application default) | STORAGE_EMULATOR_HOST        |
 
+Both also look into CloudVolume's folder, see `chunkflow_py.store.cloudvolume_secrets`.
+
 The region of a bucket in AWS itself is asked for; at another address it is ``AWS_REGION``,
 ``AWS_DEFAULT_REGION`` or that of the profile.
 """
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from chunkflow_py.store.service import Service
 
 # Variables that say where a cloud is, and who asks.
-_VARIABLES = re.compile(r"(?i)(AWS|GOOGLE|GCE|CLOUDSDK|STORAGE|SSL)_|\w*PROXY|HOME$")
+_VARIABLES = re.compile(r"(?i)(AWS|GOOGLE|GCE|CLOUD|CLOUDSDK|STORAGE|SSL)_|\w*PROXY|HOME$")
 
 
 def open_service(scheme: str, path: str, access: Access) -> Service:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from datetime import UTC
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import VolumeError, needs_extra
 from chunkflow_py.store.address import check_host
+from chunkflow_py.store.cloudvolume_secrets import FOLDER, secret_file
 from chunkflow_py.store.service import Service, no_token
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def gs_bucket(bucket: str, access: Access) -> Service:
     if endpoint is not None:
         config["base_url"] = endpoint
     elif not access.anonymous:
-        provider, project = _credentials(root)
+        provider, project = _credentials(root, bucket)
     # Otherwise Google unpacks what was stored with Content-Encoding: gzip, and sizes are not known.
     headers = {"Accept-Encoding": "gzip"}
     if access.requester_pays:
@@ -73,20 +75,24 @@ def gs_bucket(bucket: str, access: Access) -> Service:
     )  # fmt: skip
 
 
-def _credentials(url: str) -> tuple[Callable[[], Any], str | None]:
+def _credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | None]:
     """Return what gives obstore a token, and the project of the credentials."""
     with needs_extra("cloud", "gs://"):
         import google.auth
         from google.auth.exceptions import GoogleAuthError
         from google.auth.transport.requests import Request
+    file = None if _are_named() else secret_file("google", bucket)
     try:
-        credentials, project = google.auth.default(scopes=[_SCOPE])
+        if file is None:
+            credentials, project = google.auth.default(scopes=[_SCOPE])
+        else:
+            credentials, project = _of_account(file)
     except GoogleAuthError:
         msg = (
             f"cannot open {url}: there are no Google credentials in "
-            "GOOGLE_APPLICATION_CREDENTIALS, from gcloud, or from the metadata service of this "
-            "machine; run gcloud auth application-default login, or read public data with "
-            "--use-https"
+            f"GOOGLE_APPLICATION_CREDENTIALS, from gcloud, in {FOLDER}, or from the metadata "
+            "service of this machine; run gcloud auth application-default login, or read public "
+            "data with --use-https"
         )
         raise VolumeError(msg) from None
 
@@ -99,3 +105,23 @@ def _credentials(url: str) -> tuple[Callable[[], Any], str | None]:
         }
 
     return provide, project
+
+
+def _are_named() -> bool:
+    """Tell whether Google's own tools know credentials other than those of the machine."""
+    if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+        return True
+    folder = os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud"
+    return (Path(folder).expanduser() / "application_default_credentials.json").is_file()
+
+
+def _of_account(file: Path) -> tuple[Any, str | None]:
+    """Return the credentials in the key of a service account, and its project."""
+    from google.oauth2 import service_account
+
+    try:
+        found = service_account.Credentials.from_service_account_file(str(file), scopes=[_SCOPE])  # type: ignore[no-untyped-call]
+    except (OSError, ValueError, TypeError, AttributeError):  # their texts may hold the secret
+        msg = f"{file} is not the key of a service account of Google; download one as JSON"
+        raise VolumeError(msg) from None
+    return found, found.project_id

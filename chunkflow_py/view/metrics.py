@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError, VolumeRefusedError, needs_extra
+from chunkflow_py.store.cloudvolume_secrets import FOLDER, aws_session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +31,6 @@ class CloudWatch:
             MissingExtraError: boto3 is not installed.
         """
         with needs_extra("cloud", "cloud-watch"):
-            import boto3
             import botocore.config
             from botocore.exceptions import BotoCoreError
         self.log_name = log_name
@@ -40,14 +40,17 @@ class CloudWatch:
             retries={"mode": "standard", "total_max_attempts": 4},
         )
         try:
-            session = boto3.session.Session()
+            session = aws_session("cloud-watch")
             self._client = session.client("cloudwatch", config=config)
             found = session.get_credentials()
         except BotoCoreError as error:
             msg = f"cloud-watch: {error}; set AWS_DEFAULT_REGION, such as us-east-1"
             raise OptionError(msg) from error
         if found is None:
-            msg = "cloud-watch: no credentials; set AWS_ACCESS_KEY_ID or run aws configure"
+            msg = (
+                f"cloud-watch: no credentials in the environment, in ~/.aws or in {FOLDER}; set "
+                "AWS_ACCESS_KEY_ID or run aws configure"
+            )
             raise OptionError(msg)
 
     def put(self, seconds: Mapping[str, float], compute_device: str) -> None:

@@ -40,6 +40,27 @@ def test_an_event_is_a_sentence_for_people(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == "INFO: three tasks\nWARNING: take care\n"
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_handlers_of_libraries_do_not_repeat_our_lines(
+    capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    """A handler that an import adds to the root logger gets what libraries log, and not ours."""
+    configure_logging(verbose=True, debug=False, as_json=as_json)
+    of_a_library = logging.StreamHandler(sys.stderr)
+    root = logging.getLogger()
+    root.addHandler(of_a_library)
+    try:
+        ours.warning("once")
+        logging.getLogger("library").warning("of a library")
+    finally:
+        root.removeHandler(of_a_library)
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("once" in line for line in lines) == 1
+    assert any("of a library" in line for line in lines)
+    restore_logging()
+    assert logging.getLogger("chunkflow_py").propagate
+
+
 def test_json_lines_hold_the_same_and_more(capsys: pytest.CaptureFixture[str]) -> None:
     """Fields beside the sentence, what all lines say, tracebacks, and what libraries say."""
     configure_logging(verbose=True, debug=False, as_json=True)

@@ -33,6 +33,7 @@ def run(line):
     """Run a line."""
     result = CliRunner().invoke(cli, line.split())
     assert result.exit_code == 0, result.output
+    return result
 
 
 def in_order(*arrays):
@@ -87,8 +88,8 @@ def test_nothing_to_find():
     run("create-chunk -s 4 4 4 plugin -f detect-points -o p --min-distance 2")
 
 
-def test_a_missing_margin_is_told_of_once(file, caplog):
+def test_a_missing_margin_is_told_of_once(file):
     """With one the faces of tasks decide nothing; without, peaks near them are doubtful."""
     for line, count in ((file, 0), (file.replace(" --expand-margin-size auto", ""), 1)):
-        run(f"{line} detect-points --min-distance 3")
-        assert caplog.text.count("may be found twice or not at all") == count
+        result = run(f"{line} detect-points --min-distance 3")
+        assert result.stderr.count("may be found twice or not at all") == count

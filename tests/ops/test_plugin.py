@@ -362,7 +362,8 @@ def test_plugins_from_python(folder):
         ("1 / 0", "ZeroDivisionError"),
         ("def run(): pass", "has no function execute"),
         ("def execute(a): pass", "it takes (a)"),
-        ("from chunkflow.chunk import Chunk", "are imported from chunkflow_py"),
+        ("from chunkflow.chunk import validate", "docs/from-chunkflow.md"),
+        ("from chunkflow.volume import PrecomputedVolume", "docs/from-chunkflow.md"),
     ],
 )
 def test_plugins_that_cannot_work_end_with_2(folder, source, words):

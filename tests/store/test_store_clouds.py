@@ -26,6 +26,9 @@ def nobody(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     for name in ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST"):
         monkeypatch.delenv(name, raising=False)
+    for name in ("CLOUD_VOLUME_DIR", "CLOUD_FILES_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
@@ -38,7 +41,10 @@ def test_no_aws_credentials(nobody, monkeypatch):
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
         monkeypatch.delenv("AWS_EC2_METADATA_DISABLED", raising=False)
         start = time.monotonic()
-        with pytest.raises(VolumeError, match=r"no AWS credentials .* data with --use-https"):
+        with pytest.raises(
+            VolumeError,
+            match=r"no AWS credentials .* ~/.cloudvolume/secrets.* data with --use-https",
+        ):
             open_store("s3://bucket/em")
         assert time.monotonic() - start < 15
 
@@ -47,7 +53,10 @@ def test_no_google_credentials(nobody, monkeypatch):
     """The same for Google."""
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     start = time.monotonic()
-    with pytest.raises(VolumeError, match=r"no Google credentials .* public data with --use-https"):
+    with pytest.raises(
+        VolumeError,
+        match=r"no Google credentials .* in ~/.cloudvolume/secrets.* public data with --use-https",
+    ):
         open_store("gs://bucket/em")
     assert time.monotonic() - start < 15
 

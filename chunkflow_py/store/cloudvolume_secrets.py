@@ -1,0 +1,105 @@
+"""Credentials where CloudVolume keeps them, as deployments of chunkflow 1.x mount them.
+
+| file                                                  | credentials of                         |
+|-------------------------------------------------------|----------------------------------------|
+| ``aws-secret.json``                                   | S3, SQS, CloudWatch                    |
+| ``BUCKET-aws-secret.json``                            | one bucket of S3; before the other     |
+| ``google-secret.json``, ``BUCKET-google-secret.json`` | Google: the key of a service account   |
+
+The folders are ``secrets`` in ``~/.cloudvolume`` (or ``$CLOUD_VOLUME_DIR``), ``~/.cloudfiles`` (or
+``$CLOUD_FILES_DIR``), ``~/.neuroglancer`` and ``/``, as cloud-files 6.4 and cloud-volume 12.15 have
+them. What the cloud's own tools find in the environment and in their files goes first; the roles of
+the machine come after.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import needs_extra
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDER = "~/.cloudvolume/secrets"
+_METHOD = "cloudvolume-secrets"
+_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+
+
+def _folders() -> Iterator[Path]:
+    for variable, default in (
+        ("CLOUD_VOLUME_DIR", "~/.cloudvolume"),
+        ("CLOUD_FILES_DIR", "~/.cloudfiles"),
+        ("", "~/.neuroglancer"),
+        ("", "/"),
+    ):
+        yield Path(os.environ.get(variable) or default).expanduser() / "secrets"
+
+
+def secret_file(service: str, bucket: str = "") -> Path | None:
+    """Return the file with the credentials of a service, that of the bucket before that of all.
+
+    Args:
+        service: ``aws`` or ``google``.
+        bucket: of the cloud, if it is for one.
+    """
+    names = [f"{bucket}-{service}-secret.json"] if bucket else []
+    files = (folder / name for name in (*names, f"{service}-secret.json") for folder in _folders())
+    return next((file for file in files if file.is_file()), None)
+
+
+def aws_session(what: str, bucket: str = "", extra: str = "cloud") -> Any:
+    """Return a new session of boto3 that also looks into `secret_file`; it holds its region, too.
+
+    Args:
+        what: it is for, in messages.
+        bucket: of S3, if it is for one.
+        extra: that brings boto3.
+
+    Raises:
+        BotoCoreError: a profile does not exist, or the file is not as it should be.
+        MissingExtraError: boto3 is not installed.
+    """
+    with needs_extra(extra, what):
+        import boto3
+        import botocore.session
+        from botocore.credentials import CredentialProvider, Credentials
+
+    class Secrets(CredentialProvider):  # type: ignore[misc]
+        METHOD = CANONICAL_NAME = _METHOD
+
+        def load(self) -> Credentials | None:
+            if (file := secret_file("aws", bucket)) is None:
+                return None
+            found = _read(file)
+            token = found.get("AWS_SESSION_TOKEN") or None
+            return Credentials(*(found[key] for key in _KEYS), token, method=_METHOD)
+
+    session = botocore.session.get_session()
+    # Roles of the container and of the machine come after it.
+    session.get_component("credential_provider").insert_before("container-role", Secrets())
+    if session.get_config_variable("region") is None:
+        file = secret_file("aws", bucket)
+        region = _read(file).get("AWS_DEFAULT_REGION") if file is not None else None
+        session.set_config_variable("region", region or None)
+    return boto3.Session(botocore_session=session)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return what the file holds; no message holds any of it."""
+    from botocore.exceptions import CredentialRetrievalError
+
+    try:
+        found = json.loads(file.read_bytes())
+    except OSError as error:
+        why = f"{file} cannot be read ({error.strerror})"
+        raise CredentialRetrievalError(provider=_METHOD, error_msg=why) from None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(found.get(k), str) for k in _KEYS):
+        why = f'{file} is not JSON such as {{"{_KEYS[0]}": "…", "{_KEYS[1]}": "…"}}'
+        raise CredentialRetrievalError(provider=_METHOD, error_msg=why) from None
+    return found
