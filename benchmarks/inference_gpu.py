@@ -118,9 +118,10 @@ def measure(
     )
     image = np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8)
     engine = Engine(backend, settings)
-    run_chunks(engine, image, 1)  # compiles, captures, allocates
-    one = run_chunks(engine, image, 1)
-    chunks = CHUNKS if seconds is None else max(2, min(CHUNKS, int(seconds / one)))
+    run_chunks(engine, image, 2)  # compiles, captures, allocates
+    chunks = CHUNKS
+    if seconds is not None:
+        chunks = max(2, min(CHUNKS, int(2 * seconds / run_chunks(engine, image, 2))))
     before, patches = engine.forward_seconds, engine.patches_run
     wall = run_chunks(engine, image, chunks)
     forward, patches = engine.forward_seconds - before, engine.patches_run - patches
