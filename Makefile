@@ -1,7 +1,7 @@
 # `make demo` and `make test` do everything on a fresh Debian or Ubuntu that has make and
 # Python 3.11 to 3.13 with venv. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators peers clean
+.PHONY: help demo test coverage lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators gpu-check peers clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -67,6 +67,9 @@ bench-queue: peers rigs ## queues, leases and ledger beside their limits and pee
 
 bench-operators: peers ## each operator beside chunkflow 1.2.0; ARGS=--quick
 	@$(BIN)/python benchmarks/operators.py $(ARGS)
+
+gpu-check: ## check a GPU machine: tests, errors, speed; needs `pip install . pytest` only; PYTHON=python3
+	@$(firstword $(PYTHON) $(wildcard $(BIN)/python) python3) benchmarks/gpu_check.py $(ARGS)
 
 peers: $(READY) ## make the environments of the tools that the benchmarks compare with
 	@$(BIN)/python benchmarks/peers/build.py

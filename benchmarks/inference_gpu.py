@@ -71,10 +71,37 @@ def run_chunks(engine: Engine, image: np.ndarray, count: int) -> float:
     return perf_counter() - start
 
 
+def bare_forward(engine: Engine, shape: tuple[int, ...], count: int = 20) -> float:
+    """Return the seconds of one forward of a batch that is on the device already."""
+    batch = torch.rand(shape, device=engine.backend.device)
+    with torch.inference_mode():
+        engine.backend(batch)
+        wait(batch.device)
+        start = perf_counter()
+        for _ in range(count):
+            engine.backend(batch)
+        wait(batch.device)
+    return (perf_counter() - start) / count
+
+
 def measure(
-    size: tuple[int, int, int], patch: Zyx, overlap: Zyx, device: torch.device, **options: Any
+    size: tuple[int, int, int],
+    patch: Zyx,
+    overlap: Zyx,
+    device: torch.device,
+    *,
+    seconds: float | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Return seconds, shares and memory of ten chunks with one setting of the backend.
+
+    Args:
+        size: of a chunk.
+        patch: of the network.
+        overlap: of the patches.
+        device: where the network runs.
+        seconds: about how long to measure; at least two chunks, at most ten (default: ten).
+        options: of the backend.
 
     The time and the share outside of the forward are measured without a profiler; the busy share,
     the union of everything the GPU did, in a second run with one, which can only lower it.
@@ -92,14 +119,17 @@ def measure(
     image = np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8)
     engine = Engine(backend, settings)
     run_chunks(engine, image, 2)  # compiles, captures, allocates
-    before = engine.forward_seconds
-    wall = run_chunks(engine, image, CHUNKS)
-    forward = engine.forward_seconds - before
+    chunks = CHUNKS
+    if seconds is not None:
+        chunks = max(2, min(CHUNKS, int(2 * seconds / run_chunks(engine, image, 2))))
+    before, patches = engine.forward_seconds, engine.patches_run
+    wall = run_chunks(engine, image, chunks)
+    forward, patches = engine.forward_seconds - before, engine.patches_run - patches
     kinds = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
         kinds = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=kinds) as profile:
-        run_chunks(engine, image, CHUNKS)
+        run_chunks(engine, image, chunks)
     spans = [
         (event.time_range.start, event.time_range.end)
         for event in profile.events() or ()
@@ -107,6 +137,9 @@ def measure(
     ]
     result = {
         "wall_s": wall,
+        "chunks": chunks,
+        "mvoxel_per_s": chunks * image.size / wall / 1e6,
+        "wall_over_bare_forward": wall / (patches * bare_forward(engine, (1, 1, *patch))),
         "outside_share": 1 - forward / wall,
         "busy_share": busy_share(spans),
         "profile": backend.profile,

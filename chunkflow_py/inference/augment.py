@@ -122,7 +122,7 @@ def augmented(
         output = network(symmetry.apply(batch).contiguous())
         if total is None:
             _check(output, kind)
-            total = torch.zeros(output.shape, dtype=torch.float32, device=output.device)
+            total = output.new_zeros(output.shape, dtype=torch.float32)
         output = symmetry.undo(output, kind)
         if not affinity:
             total += output

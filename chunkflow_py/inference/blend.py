@@ -55,20 +55,16 @@ class Blender:
     Buffers are kept from box to box as long as their shapes stay the same.
 
     Args:
-        window: (z, y, x) float32, weights of an output patch.
+        window: (z, y, x) float32, weights of an output patch; sums are kept on its device.
         channels: of the network's output.
-        device: where the sums are kept.
     """
 
-    def __init__(self, window: torch.Tensor, channels: int, device: torch.device) -> None:
+    def __init__(self, window: torch.Tensor, channels: int) -> None:
         """Keep what all boxes have in common."""
-        self._window = window.to(device)
-        self._channels, self._device = channels, device
-        together = device.type != "cpu"
+        self._window, self._channels = window, channels
+        together = window.device.type != "cpu"
         self._groups = [slice(None)] if together else [slice(c, c + 1) for c in range(channels)]
-        self._scratch = torch.empty(
-            (channels if together else 1, *window.shape), dtype=torch.float32, device=device
-        )
+        self._scratch = window.new_empty((channels if together else 1, *window.shape))
         self._strip = self._carry = torch.empty(0)
         self._weights: OrderedDict[tuple[object, ...], torch.Tensor] = OrderedDict()
         self._row: tuple[int, int] | None = None
@@ -92,7 +88,7 @@ class Blender:
         shape = (self._channels, *size)
         if old.shape == shape:
             return old
-        return torch.empty(shape, dtype=torch.float32, device=self._device)
+        return self._window.new_empty(shape)
 
     def advance(self, patch: BoundingBox) -> Iterator[Region]:
         """Make ready for *patch*, the next one of the grid, and yield what became complete."""

@@ -15,7 +15,7 @@ Usable on arrays alone:
 from __future__ import annotations
 
 import logging
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from contextlib import closing
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ from chunkflow_py.inference.fit import lowered_batch, out_of_memory, smaller_bat
 from chunkflow_py.inference.outlet import Outlet, non_finite
 from chunkflow_py.inference.output_kind import MEANING
 from chunkflow_py.inference.results import ResultMemory
-from chunkflow_py.inference.transfer import Stopwatch
+from chunkflow_py.inference.transfer import Device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,6 +74,7 @@ class Engine:
         settings: EngineSettings,
         *,
         staged: bool | None = None,
+        device: Device | None = None,
     ) -> None:
         """Keep the network and the settings; buffers are made when they are first needed.
 
@@ -82,6 +83,7 @@ class Engine:
             settings: what else decides the output.
             staged: bring input to the device and output to the host through buffers and threads
                 (default: on a GPU).
+            device: what to use of the device (default: that of the network).
 
         Raises:
             OptionError: augmentation of a network whose patches come weighted.
@@ -95,21 +97,21 @@ class Engine:
             raise OptionError(msg)
         self.backend = backend
         self.settings = settings
-        self._clock = Stopwatch(backend.device)
         self.patches_run = self.patches_skipped = 0
-        device = backend.device
+        device = Device.of(backend.device) if device is None else device
+        self._clock = device.stopwatch()
         shape = (
             settings.batch_size,
             settings.num_input_channels,
             *settings.geometry.input_patch_size,
         )
         self._feed = Feed(shape, device, ahead=staged)
-        window = torch.from_numpy(settings.window)
-        self._blender = Blender(window, settings.num_output_channels, device)
+        window = device.bring(torch.from_numpy(settings.window))
+        self._blender = Blender(window, settings.num_output_channels)
         self._outlet = Outlet(settings, device, staged=staged)
         self._results = ResultMemory()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="inference")
-        self._end = ThreadPoolExecutor(1, thread_name_prefix="inference-end")
+        self._thread = device.thread("inference")
+        self._end = device.thread("inference-end")
         self._closed = Event()
         self._checked = False
         self._at_once = settings.batch_size

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from chunkflow_py.inference.accuracy import non_empty_batches
-from chunkflow_py.inference.transfer import Mark, SideStream, host_buffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.geometry import BoundingBox
     from chunkflow_py.inference.grid import PatchGrid
+    from chunkflow_py.inference.transfer import Device
 
     Scale = Callable[[NDArray[Any], NDArray[np.float32]], None]
     Ready = SimpleQueue["Batch | BaseException | None"]
@@ -40,11 +40,10 @@ _SKIPPED = 256  # patches in a row that are not run, after which the engine is t
 class _Buffer:
     """Room for one batch, on the host and on the device."""
 
-    def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
-        self.host = host_buffer(shape, torch.float32, device)
-        cuda = device.type == "cuda"
-        self.on_device = torch.empty(shape, device=device) if cuda else self.host
-        self.arrived, self.used = Mark(device), Mark(device)
+    def __init__(self, shape: tuple[int, ...], device: Device) -> None:
+        self.host = device.host_buffer(shape, torch.float32)
+        self.on_device = device.empty(shape) if device.asynchronous else self.host
+        self.arrived, self.used = device.mark(), device.mark()
 
 
 @dataclass
@@ -184,7 +183,7 @@ class Feed:
     """
 
     def __init__(
-        self, shape: tuple[int, ...], device: torch.device, *, ahead: bool | None = None
+        self, shape: tuple[int, ...], device: Device, *, ahead: bool | None = None
     ) -> None:
         """Allocate the buffers once.
 
@@ -193,13 +192,13 @@ class Feed:
             device: where the network runs.
             ahead: fill batches in a thread (default: for a GPU).
         """
-        ahead = device.type == "cuda" if ahead is None else ahead
+        ahead = device.asynchronous if ahead is None else ahead
         self._shape = shape
         self._free: SimpleQueue[_Buffer] = SimpleQueue()
         for _ in range(_BUFFERS if ahead else 1):
             self._free.put(_Buffer(shape, device))
-        self._stream = SideStream(device)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gather") if ahead else None
+        self._stream = device.side_stream()
+        self._thread = device.thread("gather") if ahead else None
 
     def open(self, cut: Cut) -> Batches:
         """Begin to fill batches for *cut* as soon as those of earlier cuts are filled."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -11,12 +10,14 @@ import torch
 
 from chunkflow_py.errors import NonFiniteError
 from chunkflow_py.inference.activation import activated
-from chunkflow_py.inference.transfer import Mark, SideStream, host_buffer
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from chunkflow_py.geometry import BoundingBox
     from chunkflow_py.inference.blend import Region
     from chunkflow_py.inference.settings import EngineSettings
+    from chunkflow_py.inference.transfer import Device, Mark
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Outlet:
     """
 
     def __init__(
-        self, settings: EngineSettings, device: torch.device, *, staged: bool | None = None
+        self, settings: EngineSettings, device: Device, *, staged: bool | None = None
     ) -> None:
         """Open the copy stream.
 
@@ -55,9 +56,9 @@ class Outlet:
             settings.mask_myelin_threshold is not None
             or (settings.activation != "none" and settings.activate == "after")
         )
-        staged = device.type == "cuda" if staged is None else staged
-        self._stream = SideStream(device)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="outlet") if staged else None
+        staged = device.asynchronous if staged is None else staged
+        self._stream = device.side_stream()
+        self._thread = device.thread("outlet") if staged else None
         self._free: SimpleQueue[torch.Tensor] = SimpleQueue()
         for _ in range(_BUFFERS if staged else 0):
             self._free.put(torch.empty(0, dtype=torch.uint8))
@@ -84,7 +85,8 @@ class Outlet:
                 # Plane by plane, so that from step to step the values are in the cache.
                 for plane in range(len(region.weights)):
                     part = slice(plane, plane + 1)
-                    values, clamped = self._converted(region.sums[:, part], region.weights[part])
+                    means = region.sums[:, part].div_(region.weights[part])
+                    values, clamped = self._converted(means)
                     if not bool(self._in_range(values)):
                         raise NonFiniteError(_TOO_LARGE.format(region.box))
                     target[:, part] = values
@@ -92,11 +94,12 @@ class Outlet:
                 self._count(total)
             return None
         finite = torch.isfinite(region.sums).all()
-        values, clamped = self._converted(region.sums, region.weights)
+        # New memory: the next row overwrites the sums while the copy stream still reads the values.
+        values, clamped = self._converted(region.sums / region.weights)
         state = finite.to(torch.int64) * 2 + self._in_range(values)  # 3: as it should be
         facts = torch.stack((state, clamped))
         values = values.contiguous()
-        done, copied = Mark(self._device), Mark(self._device)
+        done, copied = self._device.mark(), self._device.mark()
         done.record()
         buffer = self._buffer(facts.nbytes + values.nbytes)
         with self._stream.entered():
@@ -116,7 +119,7 @@ class Outlet:
         """Return a host buffer of at least *size* bytes that nobody reads from any more."""
         buffer = self._free.get()
         if buffer.numel() < size:
-            return host_buffer((size,), torch.uint8, self._device)
+            return self._device.host_buffer((size,), torch.uint8)
         return buffer
 
     @torch.inference_mode()
@@ -138,7 +141,7 @@ class Outlet:
     def _in_range(self, values: torch.Tensor) -> torch.Tensor:
         """Tell whether float16 could hold *values*; what other types cannot hold is clamped."""
         if self._dtype is not torch.float16:
-            return torch.ones((), dtype=torch.bool, device=values.device)
+            return values.new_ones((), dtype=torch.bool)
         return torch.isfinite(values).all()
 
     def _count(self, clamped: int) -> None:
@@ -146,13 +149,14 @@ class Outlet:
             logger.warning("%d output values outside of [0, 1] were clamped", clamped)
         self.clamped += clamped
 
-    def _converted(
-        self, sums: torch.Tensor, weights: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (c, z, y, x) of the output dtype, and how many values were clamped."""
+    def _converted(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return means as (c, z, y, x) of the output dtype, and how many values were clamped.
+
+        Args:
+            values: (c, z, y, x) float32; overwritten, and returned where nothing converts them.
+        """
         settings = self._settings
-        values = sums.div_(weights)
-        clamped = torch.zeros((), dtype=torch.int64, device=values.device)
+        clamped = values.new_zeros((), dtype=torch.int64)
         if settings.activate == "after":
             channels = tuple(part.channels for part in settings.outputs)
             values = activated(values, settings.activation, channels, in_place=True)

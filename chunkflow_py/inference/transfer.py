@@ -1,8 +1,9 @@
-"""Points in the work of a device, for copies that run beside it; on the CPU all is done at once."""
+"""What the engine uses of a device: memory, threads, and copies that run beside its work."""
 
 from __future__ import annotations
 
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from threading import Lock
 from time import perf_counter
@@ -22,50 +23,6 @@ def _event(*, enable_timing: bool = False) -> torch.cuda.Event:
 
 def _has_ended(event: Any) -> bool:
     return bool(event.query())  # untyped
-
-
-class Mark:
-    """A point in the stream of work of a device that others can wait for.
-
-    On the CPU work is finished when a call returns, so there is nothing to wait for.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        """Mark nothing yet: waiting for it does not block."""
-        self._event = _event() if device.type == "cuda" else None
-
-    def record(self) -> None:
-        """Mark what has been given to the current stream so far."""
-        if self._event is not None:
-            self._event.record()
-
-    def hold(self) -> None:
-        """Let the current stream go on only once the mark is reached; does not block the host."""
-        if self._event is not None:
-            self._event.wait()
-
-    def wait(self) -> None:
-        """Block the host until the mark is reached."""
-        if self._event is not None:
-            self._event.synchronize()
-
-
-class SideStream:
-    """A stream of copies of its own, beside that of the network."""
-
-    def __init__(self, device: torch.device) -> None:
-        """Open the stream; on the CPU there is none."""
-        open_stream: Any = torch.cuda.Stream  # untyped
-        self._stream: Any = open_stream(device) if device.type == "cuda" else None
-
-    def entered(self) -> AbstractContextManager[Any]:
-        """Return a context in which work is given to this stream."""
-        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
-
-    def uses(self, tensor: torch.Tensor) -> None:
-        """Keep the memory of *tensor* from being given away before this stream is done with it."""
-        if self._stream is not None:
-            tensor.record_stream(self._stream)
 
 
 class Stopwatch:
@@ -117,6 +74,123 @@ class Stopwatch:
             return self._seconds + (0.0 if since is None else perf_counter() - since)
 
 
-def host_buffer(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return host memory from which copies to *device* can run beside other work."""
-    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
+class Mark:
+    """A point in the stream of work of a device that others can wait for.
+
+    On the CPU work is finished when a call returns, so there is nothing to wait for.
+    """
+
+    def record(self) -> None:
+        """Mark what has been given to the current stream so far."""
+
+    def hold(self) -> None:
+        """Let the current stream go on only once the mark is reached; does not block the host."""
+
+    def wait(self) -> None:
+        """Block the host until the mark is reached; at once if nothing was marked."""
+
+
+class _CudaMark(Mark):
+    # An event belongs to the current device of the thread that records it first.
+
+    def __init__(self) -> None:
+        self._event = _event()
+
+    def record(self) -> None:
+        self._event.record()
+
+    def hold(self) -> None:
+        self._event.wait()
+
+    def wait(self) -> None:
+        self._event.synchronize()
+
+
+class SideStream:
+    """A stream of copies of its own, beside that of the network; on the CPU there is none."""
+
+    def entered(self) -> AbstractContextManager[Any]:
+        """Return a context in which work is given to this stream."""
+        return nullcontext()
+
+    def uses(self, tensor: torch.Tensor) -> None:
+        """Keep the memory of *tensor* from being given away before this stream is done with it."""
+
+
+class _CudaStream(SideStream):
+    def __init__(self, device: torch.device) -> None:
+        open_stream: Any = torch.cuda.Stream  # untyped
+        self._stream: Any = open_stream(device)
+
+    def entered(self) -> AbstractContextManager[Any]:
+        return torch.cuda.stream(self._stream)
+
+    def uses(self, tensor: torch.Tensor) -> None:
+        tensor.record_stream(self._stream)
+
+
+class Device:
+    """What the engine uses of a device; here of the CPU, where work is done when a call returns.
+
+    Attributes:
+        torch: where tensors are.
+        asynchronous: whether work goes on after a call has returned, beside that of the host.
+    """
+
+    asynchronous = False
+
+    def __init__(self, device: torch.device) -> None:
+        """Take what PyTorch calls the device."""
+        self.torch = device
+
+    @staticmethod
+    def of(device: torch.device) -> Device:
+        """Return what to use of *device*."""
+        return _CudaDevice(device) if device.type == "cuda" else Device(device)
+
+    def enter(self) -> None:
+        """Make this the current device of the calling thread, to whose streams its marks belong."""
+
+    def thread(self, name: str) -> ThreadPoolExecutor:
+        """Return a thread whose current device this is; all threads of an engine are made here."""
+        return ThreadPoolExecutor(1, thread_name_prefix=name, initializer=self.enter)
+
+    def mark(self) -> Mark:
+        """Return a mark that waits for nothing yet."""
+        return Mark()
+
+    def side_stream(self) -> SideStream:
+        """Open a stream of copies."""
+        return SideStream()
+
+    def stopwatch(self) -> Stopwatch:
+        """Return a stopwatch at zero."""
+        return Stopwatch(self.torch)
+
+    def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return host memory from which copies to and from the device run beside other work."""
+        return torch.empty(shape, dtype=dtype)
+
+    def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return float32 memory of the device, of any content."""
+        return torch.empty(shape, dtype=torch.float32, device=self.torch)
+
+    def bring(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return *tensor* on the device."""
+        return tensor.to(self.torch)
+
+
+class _CudaDevice(Device):
+    asynchronous = True
+
+    def enter(self) -> None:
+        torch.cuda.set_device(self.torch)
+
+    def mark(self) -> Mark:
+        return _CudaMark()
+
+    def side_stream(self) -> SideStream:
+        return _CudaStream(self.torch)
+
+    def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, pin_memory=True)

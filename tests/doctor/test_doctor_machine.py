@@ -238,20 +238,6 @@ def test_fault_gpu_that_cannot_be_used(cuda, driver, card, level, said, tmp_path
     assert said in found.text
 
 
-@pytest.mark.gpu
-def test_gpu_is_told(doctor):
-    """Of a GPU, driver, memory, precisions and speed are told."""
-    import torch
-
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    report = doctor("gpu")
-    text = " ".join(each["text"] for each in report.findings)
-    assert report.code == 0
-    assert "float16" in text
-    assert "FLOP/s" in text
-
-
 def test_convolution_is_timed_and_compared(doctor):
     """A convolution is timed, and a device that computes something else is a problem."""
     (found,) = doctor("convolution", OMP_NUM_THREADS="1").findings

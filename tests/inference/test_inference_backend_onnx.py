@@ -44,28 +44,11 @@ class TestOnnxCore(CoreContract):
 class TestOnnx(BackendContract):
     """--backend onnxruntime."""
 
-    device = "cpu"
-
     @pytest.fixture
     def backend(self, tmp_path):
         (tmp_path / "model.py").write_text(NETWORK)
         model = str(tmp_path / "model.py")
-        settings = self.settings | {"device": self.device}
-        return create_backend("pytorch", model=model, backend="onnxruntime", **settings)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(
-    "CUDAExecutionProvider" not in __import__("onnxruntime").get_available_providers(),
-    reason="ONNX Runtime has no CUDA here",
-)
-class TestOnnxCuda(TestOnnx):
-    """--backend onnxruntime --device cuda."""
-
-    device = "cuda"
-
-    def batch(self, seed=0):
-        return super().batch(seed).cuda()
+        return create_backend("pytorch", model=model, backend="onnxruntime", **self.settings)
 
 
 @pytest.mark.skipif(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from torch import nn
 from chunkflow_py.errors import ModelError, OptionError, OutOfMemoryError
 from chunkflow_py.geometry import Zyx
 from chunkflow_py.inference.backends import create_backend, describe_profile
-from chunkflow_py.inference.backends.device import numerical_profile
 from chunkflow_py.inference.backends.network import NetworkSource
 from chunkflow_py.inference.backends.precision import bfloat16_unit, cuda_switches
 from chunkflow_py.inference.backends.torch_core import TorchCore
@@ -68,8 +66,6 @@ SEVERAL = """
 
     InstantiatedModel = Network()
 """
-
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 @pytest.fixture
@@ -440,80 +436,3 @@ def test_networks_that_disagree_on_tf32():
     finally:
         torch.backends.cudnn.allow_tf32 = matmul.allow_tf32 = before
         torch.backends.cudnn.deterministic = False
-
-
-# --- CUDA ---------------------------------------------------------------------------------------
-
-
-@needs_cuda
-@pytest.mark.gpu
-class TestCuda(BackendContract):
-    """framework pytorch on a GPU, replayed from a graph."""
-
-    @pytest.fixture
-    def backend(self, write):
-        return create_backend(model=write(NETWORK), **(self.settings | {"device": "cuda"}))
-
-    def batch(self, seed=0):
-        return super().batch(seed).cuda()
-
-
-@needs_cuda
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_graph_gives_the_bytes_of_the_network(write, dtype):
-    """A captured forward gives the bytes of one that is not, batch after batch."""
-    settings = SIZES | {"model": write(NETWORK), "device": "cuda", "dtype": dtype}
-    graph = create_backend(**settings)
-    plain = create_backend(cuda_graphs=False, **settings)
-    graph.warm()
-    assert graph._core._replay is not None
-    for seed in range(3):
-        assert torch.equal(graph(batch(seed).cuda()), plain(batch(seed).cuda()))
-
-
-@needs_cuda
-@pytest.mark.gpu
-def test_network_that_cannot_be_captured(write, caplog):
-    """A network that waits for values on the host runs without a graph, and says so."""
-    path = write("""
-        InstantiatedModel = lambda x: x.repeat(1, 3, 1, 1, 1) * (1 if float(x.sum()) > 0 else 2)
-    """)
-    backend = create_backend(model=path, **(SIZES | {"device": "cuda"}))
-    with caplog.at_level(logging.INFO):
-        result = backend(batch().cuda())
-    assert "no CUDA graph" in caplog.text
-    assert torch.equal(result.cpu(), batch().repeat(1, 3, 1, 1, 1))
-
-
-@needs_cuda
-@pytest.mark.gpu
-def test_gpu_out_of_memory():
-    """A batch that does not fit into the GPU is an error of its own, and the next one may fit."""
-    total = torch.cuda.get_device_properties(0).total_memory
-    core = TorchCore(
-        lambda x: x.repeat(1, total, 1, 1, 1),
-        (1, 1, 1, 1, 1),
-        device=torch.device("cuda:0"),
-    )
-    with pytest.raises(torch.OutOfMemoryError):
-        core(torch.zeros(1, 1, 1, 1, 1, device="cuda"))
-
-
-@needs_cuda
-@pytest.mark.gpu
-def test_tf32_is_a_choice(write):
-    """TF32 is in the profile, and off unless asked for."""
-    settings = SIZES | {"model": write(NETWORK), "device": "cuda"}
-    exact, fast = create_backend(**settings), create_backend(tf32=True, **settings)
-    assert (exact.profile["tf32"], fast.profile["tf32"]) == ("off", "on")
-    cpu = create_backend(**(settings | {"device": "cpu"}))
-    assert float((exact(batch().cuda()).cpu() - cpu(batch())).abs().max()) < 1e-5
-
-
-@pytest.mark.gpu
-@needs_cuda
-def test_the_profile_names_the_model_of_a_gpu_not_its_place():
-    """Two GPUs of one model in one machine compute with the same profile."""
-    last = torch.device("cuda", torch.cuda.device_count() - 1)
-    assert numerical_profile(last)["device"] == f"cuda {torch.cuda.get_device_name(last)}"

@@ -249,20 +249,6 @@ def test_half_precision_needs_cuda(write):
         create_backend("pytorch", model=write(NETWORK), dtype="float16", **SIZES)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float16", 1e-2)])
-def test_cuda_agrees_with_the_cpu(write, dtype, tolerance):
-    """A GPU gives what the CPU gives, to the tolerance of the type."""
-    path = write(NETWORK)
-    batch = torch.rand(2, 1, *PATCH)
-    there = create_backend(model=path, dtype=dtype, **(SIZES | {"device": "cuda"}))
-    here = create_backend(model=path, **SIZES)
-    result = there(batch.cuda())
-    assert result.dtype == torch.float32
-    assert float((result.cpu() - here(batch)).abs().max()) < tolerance
-
-
 # --- evaluation mode, hooks ---------------------------------------------------------------------
 
 

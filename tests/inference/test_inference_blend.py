@@ -12,8 +12,6 @@ from chunkflow_py.inference.blend import Blender
 from chunkflow_py.inference.grid import PatchGeometry, PatchGrid
 from chunkflow_py.inference.window import BUMPS, create_window
 
-CPU = torch.device("cpu")
-
 
 def triples(low, high):
     """Draw three integers."""
@@ -86,7 +84,7 @@ def test_sums_over_weights_equal_a_float64_reference(case, bump, channels):
     """Any overlap, last patch moved back or not, any box: 1e-6 for up to 16 patches on a voxel."""
     grid, box, seed = case
     window = create_window(grid.geometry.output_patch_size, bump)
-    blender = Blender(torch.from_numpy(window), channels, CPU)
+    blender = Blender(torch.from_numpy(window), channels)
 
     def values_of(patch):
         return patch_values(patch, channels, seed)
@@ -116,7 +114,7 @@ def test_windows_sum_to_one(case, bump):
     grid, box, _ = case
     window = create_window(grid.geometry.output_patch_size, bump)
     found, _ = blended(
-        Blender(torch.from_numpy(window), 1, CPU),
+        Blender(torch.from_numpy(window), 1),
         grid,
         box,
         lambda patch: np.ones((1, *patch.size), np.float32),
@@ -131,7 +129,7 @@ def test_a_blender_remembers_nothing_of_boxes_before(case, others, data):
     grid, box, seed = case
     size = grid.geometry.output_patch_size
     window = torch.from_numpy(create_window(size))
-    used = Blender(window, 2, CPU)
+    used = Blender(window, 2)
     geometry = grid.geometry
 
     def values_of(patch):
@@ -148,7 +146,7 @@ def test_a_blender_remembers_nothing_of_boxes_before(case, others, data):
             values = torch.from_numpy(patch_values(patch, 2, other_seed))
             used.add(patch, values * 1e9, weighted=False)
     found, _ = blended(used, grid, box, values_of)
-    fresh, _ = blended(Blender(window, 2, CPU), grid, box, values_of)
+    fresh, _ = blended(Blender(window, 2), grid, box, values_of)
     assert found.tobytes() == fresh.tobytes()
 
 
@@ -158,7 +156,7 @@ def test_bytes_do_not_depend_on_the_box(case):
     """A part of the domain has the bytes that the whole domain has there."""
     grid, box, seed = case
     window = torch.from_numpy(create_window(grid.geometry.output_patch_size))
-    blender = Blender(window, 2, CPU)
+    blender = Blender(window, 2)
     found, _ = blended(blender, grid, box, lambda patch: patch_values(patch, 2, seed))
     whole, _ = blended(blender, grid, grid.domain, lambda patch: patch_values(patch, 2, seed))
     part = whole[(slice(None), *box.slices(grid.domain.start))]
@@ -176,7 +174,7 @@ def test_patches_left_out_count_as_zeros(case, seed, share):
         rng = np.random.default_rng([seed, *(v + 1000 for v in patch.start)])
         return patch_values(patch, 1, noise) if rng.random() < share else None
 
-    found, _ = blended(Blender(torch.from_numpy(window), 1, CPU), grid, box, values_of)
+    found, _ = blended(Blender(torch.from_numpy(window), 1), grid, box, values_of)
     expected = reference(grid, box, window, values_of, 1)
     np.testing.assert_allclose(found, expected, rtol=rounding(grid), atol=7 * rounding(grid))
     assert not found[expected == 0].any()
@@ -190,7 +188,7 @@ def test_values_of_any_floating_type_and_strides_are_multiplied_in_float32(dtype
     grid = PatchGrid(PatchGeometry(size, size, Zyx(0, 0, 0)), BoundingBox.from_size((0,) * 3, size))
     values = torch.rand(4, 3, 2, 2).to(dtype).permute(3, 2, 1, 0)
     before = values.clone()
-    blender = Blender(torch.from_numpy(window), 2, CPU)
+    blender = Blender(torch.from_numpy(window), 2)
     blender.begin(grid, grid.domain)
     list(blender.advance(grid.domain))
     blender.add(grid.domain, values, weighted=False)
@@ -219,7 +217,7 @@ def test_the_workspace_does_not_depend_on_the_depth():
     for depth in (64, 256, 1024):
         domain = BoundingBox.from_size((0, 0, 0), (depth, 14, 18))
         grid = PatchGrid(PatchGeometry(size, size, Zyx(1, 2, 2)), domain)
-        blender = Blender(torch.from_numpy(create_window(size)), 3, CPU)
+        blender = Blender(torch.from_numpy(create_window(size)), 3)
         blended(blender, grid, domain, lambda patch: np.ones((3, *patch.size), np.float32))
         taken.append(total_bytes(blender))
     assert taken[0] == taken[1] == taken[2]
@@ -229,7 +227,7 @@ def test_the_workspace_does_not_depend_on_the_depth():
 def test_the_second_box_of_a_kind_allocates_no_sums():
     """Strip, carry and scratch of the next box are the same memory, wherever it lies."""
     size = Zyx(3, 4, 5)
-    blender = Blender(torch.from_numpy(create_window(size)), 2, CPU)
+    blender = Blender(torch.from_numpy(create_window(size)), 2)
     places = []
     for offset in ((0, 0, 0), (50, -7, 3)):
         domain = BoundingBox.from_size(offset, (8, 9, 11))

@@ -13,8 +13,9 @@ from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.feed import Cut, Feed
 from chunkflow_py.inference.grid import PatchGeometry, PatchGrid
 from chunkflow_py.inference.normalize import Normalizer
+from chunkflow_py.inference.transfer import Device
 
-CPU = torch.device("cpu")
+CPU = Device(torch.device("cpu"))
 SIZE = Zyx(2, 3, 4)
 
 

@@ -14,8 +14,9 @@ from chunkflow_py.inference.blend import Region
 from chunkflow_py.inference.grid import PatchGeometry
 from chunkflow_py.inference.outlet import Outlet
 from chunkflow_py.inference.settings import EngineSettings, Output
+from chunkflow_py.inference.transfer import Device
 
-CPU = torch.device("cpu")
+CPU = Device(torch.device("cpu"))
 ONE = PatchGeometry(Zyx(1, 1, 1), Zyx(1, 1, 1), Zyx(0, 0, 0))
 
 

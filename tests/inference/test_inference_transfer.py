@@ -10,21 +10,12 @@ import torch
 
 from chunkflow_py.inference.transfer import Stopwatch
 
-CUDA = pytest.param(
-    "cuda",
-    marks=[
-        pytest.mark.gpu,
-        pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
-    ],
-)
 
-
-@pytest.mark.parametrize("device", ["cpu", CUDA])
-def test_a_stopwatch_is_read_while_it_runs(device: str) -> None:
+def test_a_stopwatch_is_read_while_it_runs() -> None:
     """From another thread; what has ended counts in any case, and what has failed is over."""
-    watch = Stopwatch(torch.device(device))
+    watch = Stopwatch(torch.device("cpu"))
     assert watch.so_far() == 0
-    matrix = torch.ones(512, 512, device=device)
+    matrix = torch.ones(512, 512)
     with watch.running():
         for _ in range(20):
             matrix = (matrix @ matrix).clamp(0, 1)
@@ -45,8 +36,7 @@ def test_a_stopwatch_is_read_while_it_runs(device: str) -> None:
     thread.start()
     begun.wait(10)
     time.sleep(0.02)
-    if device == "cpu":
-        assert watch.so_far() > total + 0.015
+    assert watch.so_far() > total + 0.015
     end.set()
     thread.join()
     after = watch.so_far()
