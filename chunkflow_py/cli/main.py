@@ -76,6 +76,10 @@ class OperatorGroup(Command, click.Group):
     commands in ``--help``, completion, and the suggestion for a mistyped name.
     """
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does; without any words show the help, which is no mistake (exit 0)."""
+        return super().parse_args(ctx, args or ["--help"])
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of all operators and verbs, those of other packages included."""
         return [*catalog.commands(), *catalog.more()]
@@ -202,14 +206,34 @@ def _shorten(text: str, width: int) -> str:
     show_default=True,
     help="Log details, and print tracebacks of errors.",
 )
+@click.option(
+    "--log-level",
+    "-l",
+    type=click.Choice(["debug", "info", "warning", "error", "critical"]),
+    hidden=True,  # of chunkflow 1.x, as the next one
+)
+@click.option("--log-file", "-f", type=click.Path(dir_okay=False, writable=True), hidden=True)
 @click.version_option(package_name="chunkflow_py", prog_name="chunkflow")
 @click.pass_context
-def cli(ctx: click.Context, /, verbose: bool, debug: bool, log_json: bool, **_: object) -> None:
+def cli(
+    ctx: click.Context,
+    /,
+    verbose: bool,
+    debug: bool,
+    log_json: bool,
+    log_level: str | None,
+    log_file: str | None,
+    **_: object,
+) -> None:
     """Set up logging; the line runs in `run_line`."""
     from chunkflow_py.cli import logs  # here and below: help pages need none of it
 
-    logs.configure_logging(verbose=verbose, debug=debug, as_json=log_json)
+    if log_level in ("warning", "error", "critical"):
+        ctx.params["verbose"] = verbose = False
     ctx.call_on_close(logs.restore_logging)
+    logs.configure_logging(
+        verbose=verbose, debug=debug, as_json=log_json, level=log_level, log_file=log_file
+    )
 
 
 @cli.result_callback()
