@@ -175,6 +175,13 @@ def _shorten(text: str, width: int) -> str:
     help="Do everything but the commands that save.",
 )
 @click.option(
+    "--in-place/--not-in-place",
+    default=False,
+    show_default=True,
+    help="Let a line save to the volume that it loads; not for runs and queues, where a task that "
+    "is done twice would be applied twice.",
+)
+@click.option(
     "--verbose/--quiet",
     default=True,
     show_default=True,
@@ -245,6 +252,7 @@ def run_line(
     *,
     ahead: int | None,
     dry_run: bool,
+    in_place: bool,
     verbose: bool,
     progress: bool | None,
     debug: bool,
@@ -253,6 +261,8 @@ def run_line(
 ) -> None:
     """Check the line as a whole, run it, and exit with 1 if a task failed; or let a verb act."""
     if verb := _verb_of(stages):
+        if in_place and verb.takes_line:
+            raise OptionError(_APPLIED_TWICE.format(verb.name))
         verb.act(*([parts_of(ctx, stages)[1:]] if verb.takes_line else []))
         return
     from chunkflow_py.cli import report
@@ -262,10 +272,14 @@ def run_line(
 
     check_source_first(stages)
     source = stages[0] if isinstance(stages[0], Source) else None
+    if in_place and source and isinstance(source.body, HasSettle):
+        raise OptionError(_APPLIED_TWICE.format(source.name))
     operators = list(operators_of(stages))
     show_progress = False if progress is None and not verbose else progress
     listener = report.Report(show_progress=show_progress, show_table=verbose)
-    pipeline = Pipeline(operators, source, ahead=ahead, dry_run=dry_run, listener=listener)
+    pipeline = Pipeline(
+        operators, source, ahead=ahead, dry_run=dry_run, in_place=in_place, listener=listener
+    )
     pipeline.check()
     tasks = pipeline.run()
     # A queue takes back what fails, and the line goes on; what succeeds later has not failed.
@@ -292,6 +306,13 @@ def run_line(
         if not log_json:  # each of them has been told
             echo(f"Failed and in the queue again, {len(failed)} in all: {names}", err=True)
         ctx.exit(1)
+
+
+_APPLIED_TWICE = (
+    "{0} may do a task twice, and --in-place would apply the line twice to its box; leave "
+    "--in-place out and save to another volume or mip, or make the tasks by generate-tasks in this "
+    "line"
+)
 
 
 def _verb_of(stages: Sequence[Operator | Source | Verb]) -> Verb | None:
