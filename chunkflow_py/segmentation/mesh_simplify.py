@@ -1,0 +1,107 @@
+"""Surfaces of the objects of an array, each as if it were the only one.
+
+zmesh simplifies all meshes of a `Mesher` in one buffer of vertices, and marks there which vertices
+lie on an open rim. It does not clear these marks, so that a mesh that follows one with a rim keeps
+more vertices than it would alone. Here a closed surface only ever follows closed ones, and one with
+a rim has a mesher of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from chunkflow_py.errors import needs_extra
+
+with needs_extra("mesh", "mesh"):
+    from zmesh import Mesher
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+KEPT_VOLUME = 0.5  # share of the volume that a closed surface encloses after simplification
+_TRIES = 6  # errors of 1, 1/4, 1/16, … of the largest, before the surface stays as it is
+
+
+class Surface(NamedTuple):
+    """Triangles.
+
+    Attributes:
+        places: (n, 3) float64 of the vertices, xyz, voxels from the middle of the first voxel.
+        faces: (m, 3), indices of vertices.
+    """
+
+    places: NDArray[np.float64]
+    faces: NDArray[Any]
+
+    @property
+    def volume(self) -> float:
+        """What a closed surface encloses, cubic voxels."""
+        if not len(self.faces):
+            return 0.0
+        a, b, c = np.moveaxis((self.places - self.places[0])[self.faces], 1, 0)
+        return abs(float(np.einsum("ij,ij->", np.cross(a, b), c))) / 6
+
+
+class Surfaces:
+    """The surfaces of all objects of an array.
+
+    Args:
+        labels: (x, y, z), unsigned integers.
+        unit: edge lengths of a voxel, nanometres, xyz.
+
+    Attributes:
+        ids: of the objects.
+    """
+
+    def __init__(self, labels: NDArray[Any], unit: NDArray[np.float64]) -> None:
+        self._labels, self._unit = labels, unit
+        self._mesher = self._meshed(labels)
+        self.ids = {int(label) for label in self._mesher.ids()}
+        faces = [np.take(labels, end, axis) for axis in range(3) for end in (0, -1)]
+        self._open = {int(label) for face in faces for label in np.unique(face)}
+
+    def take(self, label: int, factor: int, max_error: float) -> Surface:
+        """Return the surface of an object, which can be taken once.
+
+        A closed surface is simplified less where it would lose half of what it encloses, as the
+        smallest objects would, which became flat.
+
+        Args:
+            label: of the object.
+            factor: how many times fewer triangles there should be; 0 keeps all.
+            max_error: of zmesh.
+        """
+        whole = self._get(self._mesher, label)
+        found = whole
+        if not factor or not len(whole.faces):
+            pass
+        elif label in self._open:
+            found = self._alone(whole, label, factor, max_error)
+        else:
+            for attempt in range(_TRIES):
+                found = self._get(self._mesher, label, factor, max_error / 4**attempt)
+                if found.volume >= KEPT_VOLUME * whole.volume:
+                    break
+            else:
+                found = whole
+        self._mesher.erase(label)
+        return found
+
+    def _alone(self, whole: Surface, label: int, factor: int, max_error: float) -> Surface:
+        start = np.floor(whole.places.min(axis=0)).astype(int).clip(0)
+        stop = np.ceil(whole.places.max(axis=0)).astype(int) + 1
+        part = self._labels[tuple(map(slice, start, stop))] == label
+        mesher = self._meshed(np.asfortranarray(part).view(np.uint8))
+        found = self._get(mesher, 1, factor, max_error)
+        return found._replace(places=found.places + start)
+
+    def _meshed(self, labels: NDArray[Any]) -> Any:
+        mesher = Mesher(self._unit)
+        mesher.mesh(labels)
+        return mesher
+
+    def _get(self, mesher: Any, label: int, factor: int = 0, max_error: float = 0) -> Surface:
+        mesh = mesher.get(label, reduction_factor=factor, max_error=max_error)
+        return Surface(mesh.vertices.astype(np.float64) / self._unit, mesh.faces)
