@@ -41,7 +41,7 @@ _FLAG_FILE = {
 OPTIONS = {
     "create-chunk": {"--all-zero": "--pattern=zero", "--not-all-zero": "--pattern=sin"},
     "create-info": dict.fromkeys(("--output-layer-path", "--layer-path", "-l"), "--volume-path"),
-    "delete-var": dict.fromkeys(("--chunk-name", "-c"), "--var-names"),
+    "delete-var": dict.fromkeys(("--chunk-name", "--var-name", "-c"), "--var-names"),
     "generate-tasks": {
         **dict.fromkeys(("--layer-path", "-l"), "--volume-path"),
         "--start": "--roi-start",

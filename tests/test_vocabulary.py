@@ -145,6 +145,7 @@ OLDER_OPTIONS = """
     create-info --layer-path --volume-path
     delete-var -c --var-names
     delete-var --chunk-name --var-names
+    delete-var --var-name --var-names
     generate-tasks --layer-path --volume-path
     generate-tasks -l --volume-path
     generate-tasks --start --roi-start
