@@ -262,7 +262,7 @@ def run_line(
     """Check the line as a whole, run it, and exit with 1 if a task failed; or let a verb act."""
     if verb := _verb_of(stages):
         if in_place and verb.takes_line:
-            raise OptionError(_APPLIED_TWICE.format(verb.name))
+            raise OptionError(_APPLIED_TWICE.format(verb.name, "a run"))
         verb.act(*([parts_of(ctx, stages)[1:]] if verb.takes_line else []))
         return
     from chunkflow_py.cli import report
@@ -273,7 +273,7 @@ def run_line(
     check_source_first(stages)
     source = stages[0] if isinstance(stages[0], Source) else None
     if in_place and source and isinstance(source.body, HasSettle):
-        raise OptionError(_APPLIED_TWICE.format(source.name))
+        raise OptionError(_APPLIED_TWICE.format(source.name, "a queue"))
     operators = list(operators_of(stages))
     show_progress = False if progress is None and not verbose else progress
     listener = report.Report(show_progress=show_progress, show_table=verbose)
@@ -309,9 +309,9 @@ def run_line(
 
 
 _APPLIED_TWICE = (
-    "{0} may do a task twice, and --in-place would apply the line twice to its box; leave "
-    "--in-place out and save to another volume or mip, or make the tasks by generate-tasks in this "
-    "line"
+    "{0}: a task of {1} may be done twice, and --in-place would apply the line twice to its box; "
+    "leave --in-place out and save to another volume or mip, or make the tasks by generate-tasks "
+    "in a line of its own"
 )
 
 

@@ -59,8 +59,11 @@ def test_a_line_replaces_what_it_loads(voxels: np.ndarray, source: str, ahead: i
         (f"{TASKS} {LOAD} inverse {SAVE}", "in a line that is no run, put --in-place before"),
         (f"--in-place {TASKS} {LOAD} -e 1 0 0 crop-margin --crop-bbox {SAVE}", "read no margin"),
         (f"--in-place {TASKS} {LOAD} --expand-margin-size auto median-filter {SAVE}", "no margin"),
-        (f"--in-place submit --run r.run {TASKS} {LOAD} inverse {SAVE}", "submit may do a task tw"),
-        (f"--in-place fetch-task -q file://q {LOAD} inverse {SAVE}", "may do a task twice"),
+        (
+            f"--in-place submit --run r.run {TASKS} {LOAD} inverse {SAVE}",
+            "submit: a task of a run may be",
+        ),
+        (f"--in-place fetch-task -q file://q {LOAD} inverse {SAVE}", "a task of a queue may"),
     ],
 )
 def test_what_could_be_applied_twice_is_refused(voxels: np.ndarray, line: str, words: str) -> None:
