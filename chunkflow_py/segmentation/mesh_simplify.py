@@ -1,9 +1,9 @@
 """Surfaces of the objects of an array, each as if it were the only one.
 
-zmesh simplifies all meshes of a `Mesher` in one buffer of vertices, and marks there which vertices
-lie on an open rim. It does not clear these marks, so that a mesh that follows one with a rim keeps
-more vertices than it would alone. Here a closed surface only ever follows closed ones, and one with
-a rim has a mesher of its own.
+zmesh simplifies all meshes of a `Mesher` in one buffer of vertices, and counts there the open edges
+of each vertex. It does not clear these counts, so that a mesh that follows one with an open rim, or
+with an edge of four triangles, keeps more vertices than it would alone. Here each surface that is
+simplified has a mesher of its own, for the box of its object.
 """
 
 from __future__ import annotations
@@ -74,28 +74,19 @@ class Surfaces:
             max_error: of zmesh.
         """
         whole = self._get(self._mesher, label)
-        found = whole
-        if not factor or not len(whole.faces):
-            pass
-        elif label in self._open:
-            found = self._alone(whole, label, factor, max_error)
-        else:
-            for attempt in range(_TRIES):
-                found = self._get(self._mesher, label, factor, max_error / 4**attempt)
-                if found.volume >= KEPT_VOLUME * whole.volume:
-                    break
-            else:
-                found = whole
         self._mesher.erase(label)
-        return found
-
-    def _alone(self, whole: Surface, label: int, factor: int, max_error: float) -> Surface:
+        if not factor or not len(whole.faces):
+            return whole
         start = np.floor(whole.places.min(axis=0)).astype(int).clip(0)
         stop = np.ceil(whole.places.max(axis=0)).astype(int) + 1
-        part = self._labels[tuple(map(slice, start, stop))] == label
-        mesher = self._meshed(np.asfortranarray(part).view(np.uint8))
-        found = self._get(mesher, 1, factor, max_error)
-        return found._replace(places=found.places + start)
+        part = np.asfortranarray(self._labels[tuple(map(slice, start, stop))] == label)
+        kept = 0.0 if label in self._open else KEPT_VOLUME * whole.volume
+        for attempt in range(_TRIES):
+            mesher = self._meshed(part.view(np.uint8))
+            found = self._get(mesher, 1, factor, max_error / 4**attempt)
+            if found.volume >= kept:
+                return found._replace(places=found.places + start)
+        return whole
 
     def _meshed(self, labels: NDArray[Any]) -> Any:
         mesher = Mesher(self._unit)
