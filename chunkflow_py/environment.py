@@ -147,7 +147,6 @@ class Environment:
         return TaskGenerator(
             planner,
             queue_name=self.queue_name,
-            create_queue=True,
             dry_run=self.dry_run,
             lease_s=self.visibility_timeout,
         )

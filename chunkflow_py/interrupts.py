@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 # What operators of machines, schedulers and terminals send to have a worker stop.
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 WORKERS = ("work", "run")  # the subcommands that drain
-_TAKE_A_VALUE = ("--mip", "-m", "--ahead")  # options that may come before a subcommand
+# Options that may come before a subcommand.
+_TAKE_A_VALUE = ("--mip", "-m", "--ahead", "--log-level", "-l", "--log-file", "-f")
 _TRY_AGAIN = 75  # EX_TEMPFAIL
 
 _kept: list[int] = []

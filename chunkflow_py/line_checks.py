@@ -63,8 +63,12 @@ def check_names(operators: Iterable[Operator]) -> None:
             made.difference_update(stage.body.removes)
 
 
-def check_places(operators: Sequence[Operator]) -> None:
+def check_places(operators: Sequence[Operator], *, in_place: bool = False) -> None:
     """Refuse operators that write where another one writes or reads.
+
+    Args:
+        operators: of the line.
+        in_place: a loader may read what a saver replaces, if it reads no more than a task's box.
 
     Raises:
         OptionError: names both, and the place.
@@ -85,13 +89,25 @@ def check_places(operators: Sequence[Operator]) -> None:
     for stage in operators:
         for origin in map(Place.parse, places_read(stage.body) if writers else ()):
             for name, place in writers:
-                if place.is_same(origin):
+                if place.is_same(origin) and not (in_place and _reads_its_box(stage)):
+                    remedy = (
+                        "with --in-place read no margin (--expand-margin-size 0 0 0), or write to "
+                        "another volume or mip"
+                        if in_place
+                        else "write to another volume or mip, or, in a line that is no run, put "
+                        "--in-place before the first command"
+                    )
                     msg = (
                         f"{name} writes to {_both(place, origin)}, which {stage.name} reads: tasks "
-                        "would read what others have written already; write to another volume or "
-                        "mip"
+                        f"would read what others have written already; {remedy}"
                     )
                     raise OptionError(msg)
+
+
+def _reads_its_box(stage: Operator) -> bool:
+    """Return whether an operator is a loader that reads a task's box and nothing around it."""
+    cutout = getattr(stage.body, "cutout", None)
+    return cutout is not None and cutout.margin == (0, 0, 0)
 
 
 def _both(place: Place, other: Place) -> str:

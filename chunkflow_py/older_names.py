@@ -16,12 +16,14 @@ COMMANDS = {
     "read-h5": "load-h5",
     "read-json": "load-json",
     "read-npy": "load-npy",
+    "read-nrrd": "load-nrrd",
     "read-pngs": "load-png",
     "read-precomputed": "load-precomputed",
     "read-tif": "load-tif",
     "save": "save-precomputed",
     "skip-task": "skip-task-by-file",
     "write-h5": "save-h5",
+    "write-nrrd": "save-nrrd",
     "write-pngs": "save-pngs",
     "write-precomputed": "save-precomputed",
     "write-tif": "save-tif",
@@ -29,35 +31,89 @@ COMMANDS = {
 
 _CUT = {"--start": "--chunk-start", "--stop": "--chunk-stop"}
 
-# command -> older option -> option
+_FLAG_FILE = {
+    **dict.fromkeys(("--pre", "-e"), "--prefix"),
+    **dict.fromkeys(("--post", "-t"), "--suffix"),
+    **dict.fromkeys(("--grow-size", "-g"), "--adjust-size"),
+}
+
+# command -> older option -> option, with its value where the older one was a flag
 OPTIONS = {
+    "create-chunk": {"--all-zero": "--pattern=zero", "--not-all-zero": "--pattern=sin"},
     "create-info": dict.fromkeys(("--output-layer-path", "--layer-path", "-l"), "--volume-path"),
-    "delete-var": {"-c": "--var-names"},
+    "delete-var": dict.fromkeys(("--chunk-name", "--var-name", "-c"), "--var-names"),
+    "generate-tasks": {
+        **dict.fromkeys(("--layer-path", "-l"), "--volume-path"),
+        "--start": "--roi-start",
+    },
     "inference": {
         "--patch-size": "--input-patch-size",
         "--patch-overlap": "--output-patch-overlap",
     },
+    "load-json": {"-n": "--name"},
     "load-n5": _CUT,
+    "load-png": {"--path-prefix": "--path", "--volume-offset": "--voxel-offset"},
     "load-precomputed": _CUT,
+    "load-skeleton": dict.fromkeys(("--fname", "-f"), "--path"),
+    "load-synapses": {"-n": "--name", "--path-suffix": "--suffix"},
     "load-tensorstore": _CUT,
     "load-volume": _CUT,
-    "load-zarr": _CUT,
-    "neuroglancer": {"-c": "--inputs"},
+    "load-zarr": {**_CUT, "--backend": "--driver"},
+    "mask": {
+        "--input-chunk-name": "--input-names",
+        "--output-chunk-name": "--output-names",
+    },
+    "mask-out-objects": {"--output_chunk_name": "--output-chunk-name"},
+    "neuroglancer": dict.fromkeys(("--chunk-names", "-c"), "--inputs"),
+    "normalize-contrast": {"-p": "--levels"},
     "save-precomputed": {"--nproc": "--parallel"},
     "save-volume": {"--nproc": "--parallel"},
     "save-zarr": {"--nproc": "--parallel"},
     "setup-env": {"--output-layer-path": "--volume-path"},
+    "skip-all-zero": _FLAG_FILE,
+    "skip-task-by-file": _FLAG_FILE,
 }
 
-# What there was and is not here -> what to do instead.
+# command -> older option -> its value by which it chose what is always done now: left out
+OPTIONS_NEEDLESS: dict[str, dict[str, tuple[str, ...]]] = {
+    "generate-tasks": dict.fromkeys(("--overlap", "-o"), ("0", "0", "0")),
+    "load-h5": {"--no-zero-filling": ()},
+    "mask": {"--maskout": ()},
+}
+
+_EXPAND = (
+    "expand both sides by --expand-margin-size, and drop one by crop-margin --margin-size behind it"
+)
+_SKIPPED = "leave out the tasks that lie outside of the mask by generate-tasks --mask URL"
+
+# command -> option that there was and is not here -> what to do instead
+OPTIONS_INSTEAD = {
+    "generate-tasks": dict.fromkeys(
+        ("--overlap", "-o"),
+        "tasks do not overlap: leave it out, and read around them by --expand-margin-size",
+    ),
+    "load-h5": {
+        "--zero-filling": "skip the tasks without a file by skip-task-by-file --mode missing"
+    },
+    "load-precomputed": dict.fromkeys(("--expand-direction", "-d"), _EXPAND),
+    "mask": dict.fromkeys(("--check-all-zero", "--skip-to"), _SKIPPED),
+    "mesh-manifest": {"-i": "give the number of the task itself by --prefix"},
+}
+
+# Command that there was and is not here -> what to do instead.
 INSTEAD = {
     "cutout-dvid-label": "read labels of DVID from a precomputed or zarr copy of them: "
     "load-volume -v URL",
     "czann-inference": "export the network to ONNX or to a BioImage package and give that to "
     "inference --convnet-model",
+    "remap-segmentation": "number objects so that no other task has their ids where they are made: "
+    "connected-components --global-ids or agglomerate --global-ids",
     "napari-pixel-classifier": "train a classifier in napari, and call it from a file of your own: "
     "plugin -f my_classifier.py (see docs/extending.md)",
 }
+
+# Weight file of a model file whose load_model needs none, but takes an argument.
+NO_FILE = "none"
 
 # Folders in which plugins lay: `plugin -f aws/cloud-watch` is the command cloud-watch.
 PLUGIN_FOLDERS = ("aws", "synapse")

@@ -103,6 +103,7 @@ class Pipeline:
         ahead: how many tasks each lane may work ahead; 0 runs everything in this thread; ``None``
             is 1 if the memory which that takes is available, else 0.
         dry_run: leave out the operators of the write lane.
+        in_place: let the line write to the volume that it loads, see `check_places`.
         listener: hears of progress.
     """
 
@@ -113,6 +114,7 @@ class Pipeline:
         *,
         ahead: int | None = 0,
         dry_run: bool = False,
+        in_place: bool = False,
         listener: Listener | None = None,
     ) -> None:
         """Label repeated operators and remember the settings."""
@@ -120,7 +122,7 @@ class Pipeline:
         self.source = source
         self.ahead = ahead or 0
         self._asked_ahead = ahead
-        self.dry_run = dry_run
+        self.dry_run, self.in_place = dry_run, in_place
         self.listener = listener or Listener()
         self._free_since: dict[str, float] = {}
         self._halt: Callable[[], None] = _nothing
@@ -147,7 +149,7 @@ class Pipeline:
                 place, or one reads where another writes.
             ChunkflowError: whatever an operator finds wrong with the plan.
         """
-        for check_line in (check_names, check_places):
+        for check_line in (check_names, partial(check_places, in_place=self.in_place)):
             with noting(problems):
                 check_line(self.operators)
         boxes: Boxes | None = getattr(self.source.body, "boxes", None) if self.source else None

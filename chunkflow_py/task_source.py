@@ -204,18 +204,18 @@ class TaskGenerator:
         planner: of the tasks.
         file_path: of a .npy file for their boxes.
         queue_name: of a queue for their box strings.
-        create_queue: make the queue if there is none; ``None``: unless it is one of a cloud.
+        create_queue: make the queue, and for SQS that of its dead letters, if there is none.
         dry_run: hand nothing over.
-        lease_s: of a queue of SQS that is made, how long tasks of workers that do not say it are
-            hidden from others (default: two minutes).
+        lease_s: visibility timeout of a queue of SQS that is made. It applies to workers that set
+            none, as those of chunkflow 1.x, which do not renew it either; ours set their own.
     """
 
     planner: Planner
     file_path: str | None = None
     queue_name: str | None = None
-    create_queue: bool | None = None
+    create_queue: bool = True
     dry_run: bool = False
-    lease_s: int | None = None
+    lease_s: int = 3600
 
     @cached_property
     def plan(self) -> GridPlan | ListPlan:
@@ -248,10 +248,8 @@ class TaskGenerator:
         if self.queue_name:
             from chunkflow_py.queue.protocol import open_queue
 
-            create = self.create_queue
-            if create is None:  # a queue of a cloud costs money, and a mistyped one is a new one
-                create = self.queue_name.startswith(("sqlite://", "file://", "memory://"))
-            with closing(open_queue(self.queue_name, create=create, lease_s=self.lease_s)) as queue:
+            opened = open_queue(self.queue_name, create=self.create_queue, lease_s=self.lease_s)
+            with closing(opened) as queue:
                 sent = queue.send(map(plan.text, plan))
             logger.info("sent %d tasks to queue %s", sent, self.queue_name)
         if not (self.file_path or self.queue_name):

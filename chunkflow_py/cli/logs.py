@@ -14,6 +14,7 @@ import time
 from typing import Any, TextIO
 
 from chunkflow_py.cli.screen import above_view
+from chunkflow_py.errors import OptionError
 from chunkflow_py.terminal import echo
 
 _OURS = "chunkflow_py"
@@ -65,6 +66,10 @@ class _StderrHandler(logging.Handler):
         return _line(record.created, level, getattr(record, "event", "log"), about)
 
 
+class _FileHandler(logging.FileHandler):
+    """Writes our log lines to a file, too."""
+
+
 class _Lines(io.TextIOBase):
     """Stands for stderr where that takes JSON lines: what anybody else prints becomes one.
 
@@ -94,13 +99,25 @@ class _Lines(io.TextIOBase):
         return self.stream.fileno()
 
 
-def configure_logging(*, verbose: bool, debug: bool, as_json: bool = False) -> None:
+def configure_logging(
+    *,
+    verbose: bool,
+    debug: bool,
+    as_json: bool = False,
+    level: str | None = None,
+    log_file: str | None = None,
+) -> None:
     """Send our log lines to stderr: warnings always, what is done when *verbose*.
 
     Args:
         verbose: say what is done.
         debug: say all.
         as_json: as JSON lines, also what other libraries log and warn of.
+        level: lowest level to log, such as ``error``, instead of that of *verbose*.
+        log_file: file to append the same lines to, with their time.
+
+    Raises:
+        OptionError: *log_file* cannot be written.
     """
     restore_logging()
     handler = _StderrHandler(as_json=as_json)
@@ -110,8 +127,10 @@ def configure_logging(*, verbose: bool, debug: bool, as_json: bool = False) -> N
     # Libraries add handlers to the root logger when they are imported; they would repeat each line.
     ours.propagate = False
     ours.addHandler(handler)
-    level = logging.INFO if verbose else logging.WARNING
-    ours.setLevel(logging.DEBUG if debug else level)
+    usual = "info" if verbose else "warning"
+    ours.setLevel("DEBUG" if debug else (level or usual).upper())
+    if log_file:
+        ours.addHandler(_file_handler(log_file))
     if as_json:
         others = _StderrHandler(as_json=True)
         others.said_by_all = handler.said_by_all
@@ -131,6 +150,9 @@ def restore_logging() -> None:
         ours.propagate = handler.propagated_before
         if handler.as_json:
             logging.captureWarnings(capture=False)
+    for file in [each for each in ours.handlers if isinstance(each, _FileHandler)]:
+        ours.removeHandler(file)
+        file.close()
     for other in [each for each in root.handlers if isinstance(each, _StderrHandler)]:
         root.removeHandler(other)
 
@@ -171,6 +193,16 @@ def exit_line(code: int, error: str | None) -> str:
     level = "error" if error else "info"
     fields = {"code": code} | ({"error": error} if error else {})
     return _line(time.time(), level, "exit", fields)
+
+
+def _file_handler(path: str) -> _FileHandler:
+    try:
+        handler = _FileHandler(path, encoding="utf-8")
+    except OSError as error:
+        msg = f"--log-file {path} cannot be written: {error.strerror}"
+        raise OptionError(msg) from error
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s: %(message)s"))
+    return handler
 
 
 def _handlers() -> list[_StderrHandler]:

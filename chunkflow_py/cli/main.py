@@ -76,6 +76,10 @@ class OperatorGroup(Command, click.Group):
     commands in ``--help``, completion, and the suggestion for a mistyped name.
     """
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does; without any words show the help, which is no mistake (exit 0)."""
+        return super().parse_args(ctx, args or ["--help"])
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of all operators and verbs, those of other packages included."""
         return [*catalog.commands(), *catalog.more()]
@@ -171,6 +175,13 @@ def _shorten(text: str, width: int) -> str:
     help="Do everything but the commands that save.",
 )
 @click.option(
+    "--in-place/--not-in-place",
+    default=False,
+    show_default=True,
+    help="Let a line save to the volume that it loads; not for runs and queues, where a task that "
+    "is done twice would be applied twice.",
+)
+@click.option(
     "--verbose/--quiet",
     default=True,
     show_default=True,
@@ -202,14 +213,34 @@ def _shorten(text: str, width: int) -> str:
     show_default=True,
     help="Log details, and print tracebacks of errors.",
 )
+@click.option(
+    "--log-level",
+    "-l",
+    type=click.Choice(["debug", "info", "warning", "error", "critical"]),
+    hidden=True,  # of chunkflow 1.x, as the next one
+)
+@click.option("--log-file", "-f", type=click.Path(dir_okay=False, writable=True), hidden=True)
 @click.version_option(package_name="chunkflow_py", prog_name="chunkflow")
 @click.pass_context
-def cli(ctx: click.Context, /, verbose: bool, debug: bool, log_json: bool, **_: object) -> None:
+def cli(
+    ctx: click.Context,
+    /,
+    verbose: bool,
+    debug: bool,
+    log_json: bool,
+    log_level: str | None,
+    log_file: str | None,
+    **_: object,
+) -> None:
     """Set up logging; the line runs in `run_line`."""
     from chunkflow_py.cli import logs  # here and below: help pages need none of it
 
-    logs.configure_logging(verbose=verbose, debug=debug, as_json=log_json)
+    if log_level in ("warning", "error", "critical"):
+        ctx.params["verbose"] = verbose = False
     ctx.call_on_close(logs.restore_logging)
+    logs.configure_logging(
+        verbose=verbose, debug=debug, as_json=log_json, level=log_level, log_file=log_file
+    )
 
 
 @cli.result_callback()
@@ -221,6 +252,7 @@ def run_line(
     *,
     ahead: int | None,
     dry_run: bool,
+    in_place: bool,
     verbose: bool,
     progress: bool | None,
     debug: bool,
@@ -229,6 +261,8 @@ def run_line(
 ) -> None:
     """Check the line as a whole, run it, and exit with 1 if a task failed; or let a verb act."""
     if verb := _verb_of(stages):
+        if in_place and verb.takes_line:
+            raise OptionError(_APPLIED_TWICE.format(verb.name, "a run"))
         verb.act(*([parts_of(ctx, stages)[1:]] if verb.takes_line else []))
         return
     from chunkflow_py.cli import report
@@ -238,10 +272,14 @@ def run_line(
 
     check_source_first(stages)
     source = stages[0] if isinstance(stages[0], Source) else None
+    if in_place and source and isinstance(source.body, HasSettle):
+        raise OptionError(_APPLIED_TWICE.format(source.name, "a queue"))
     operators = list(operators_of(stages))
     show_progress = False if progress is None and not verbose else progress
     listener = report.Report(show_progress=show_progress, show_table=verbose)
-    pipeline = Pipeline(operators, source, ahead=ahead, dry_run=dry_run, listener=listener)
+    pipeline = Pipeline(
+        operators, source, ahead=ahead, dry_run=dry_run, in_place=in_place, listener=listener
+    )
     pipeline.check()
     tasks = pipeline.run()
     # A queue takes back what fails, and the line goes on; what succeeds later has not failed.
@@ -268,6 +306,13 @@ def run_line(
         if not log_json:  # each of them has been told
             echo(f"Failed and in the queue again, {len(failed)} in all: {names}", err=True)
         ctx.exit(1)
+
+
+_APPLIED_TWICE = (
+    "{0}: a task of {1} may be done twice, and --in-place would apply the line twice to its box; "
+    "leave --in-place out and save to another volume or mip, or make the tasks by generate-tasks "
+    "in a line of its own"
+)
 
 
 def _verb_of(stages: Sequence[Operator | Source | Verb]) -> Verb | None:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.older_names import COMMANDS, INSTEAD, OPTIONS
+from chunkflow_py.older_names import (
+    COMMANDS,
+    INSTEAD,
+    OPTIONS,
+    OPTIONS_INSTEAD,
+    OPTIONS_NEEDLESS,
+)
 from chunkflow_py.option_words import count_words, options_by_name, split_word
 
 if TYPE_CHECKING:
@@ -41,17 +47,29 @@ def modern_options(ctx: click.Context, command: click.Command, words: Sequence[s
         ctx: of the line.
         command: the line goes on with.
         words: its options, then the commands that follow, which are left alone.
+
+    Raises:
+        OptionError: there is no such option any more; says what to do instead.
     """
     older = OPTIONS.get(command.name or "", {})
+    needless = OPTIONS_NEEDLESS.get(command.name or "", {})
+    instead = OPTIONS_INSTEAD.get(command.name or "", {})
     options = options_by_name(command.params)
     read: list[str] = []
     rest = list(words)
-    while older and rest and rest[0].startswith("-"):
+    while (older or needless or instead) and rest and rest[0].startswith("-"):
         name, value = split_word(rest[0])
+        if name in needless and tuple(rest[1 : 1 + len(needless[name])]) == needless[name]:
+            _say(ctx, " ".join((command.name or "", name, *needless[name])), None)
+            del rest[: 1 + len(needless[name])]
+            continue
+        if name in instead and not ctx.resilient_parsing:
+            msg = f"{command.name} has no option {name} any more; {instead[name]}"
+            raise OptionError(msg)
         if name in older:
             _say(ctx, f"{command.name} {name}", older[name])
-            name = older[name]
-            rest[0] = name if value is None else f"{name}={value}"
+            rest[0] = older[name] if value is None else f"{older[name]}={value}"
+            name = split_word(rest[0])[0]
         option = options.get(name)
         if option is None:
             break  # click says what is wrong with it
@@ -80,9 +98,10 @@ def near_options(error: click.NoSuchOption) -> click.NoSuchOption:
     return click.NoSuchOption(error.option_name, msg, ctx=error.ctx)
 
 
-def _say(ctx: click.Context, old: str, new: str) -> None:
-    """Say once a line that *old* is called *new*."""
+def _say(ctx: click.Context, old: str, new: str | None) -> None:
+    """Say once a line that *old* is called *new*, or with ``None`` that it is not needed."""
     said: set[str] = ctx.meta.setdefault(_SAID, set())
     if old not in said and not ctx.resilient_parsing:
         said.add(old)
-        logger.info("%s is now called %s", old, new)
+        message = f"{old} is now called {new}" if new else f"{old} is not needed any more"
+        logger.info(message)

@@ -8,6 +8,7 @@ from typing import Any
 from chunkflow_py.errors import OptionError
 from chunkflow_py.inference.bioimage import is_package
 from chunkflow_py.inference.models import is_built_in
+from chunkflow_py.older_names import NO_FILE
 
 
 def check_network(network: dict[str, Any]) -> None:
@@ -27,6 +28,8 @@ def check_network(network: dict[str, Any]) -> None:
     if model is not None and not is_built_in(model):
         files["--convnet-model"] = model
     for option, path in files.items():
+        if option == "--convnet-weight-path" and path == NO_FILE and not Path(path).exists():
+            continue
         if path is not None and not Path(path).exists():
             msg = f"{option} {path} does not exist (looked in {Path.cwd()})"
             raise OptionError(msg)
@@ -64,7 +67,7 @@ def network_files(network: dict[str, Any]) -> dict[str, str]:
             )
             raise OptionError(msg)
         found[model] = "data" if suffix == ".onnx" else "code"
-    if weights is not None:
+    if weights is not None and (weights != NO_FILE or Path(weights).exists()):
         found[weights] = "code" if network.get("trust_weights") else "data"
     return found
 

@@ -127,8 +127,17 @@ class Placement:
         wanted = self._wanted(asked, chunk.domain)
         need = grid.required_input(wanted)
         if chunk.bbox.contains(need):
-            if wanted == chunk.domain:
-                self._check_patch_num(grid, wanted)
+            if wanted == chunk.domain and not self._has_patch_num(grid, wanted):
+                legacy = PatchGrid(self.settings.geometry, chunk.bbox, "none")
+                if self.grid != "auto" or not self._has_patch_num(legacy, legacy.cover):
+                    self._check_patch_num(grid, wanted)
+                self.warn_once(
+                    "patch_num",
+                    f"--patch-num {self.patch_num} is that of patches counted from the chunk's "
+                    f"corner, which are used as by --grid chunk; without --patch-num there would "
+                    f"be {grid.count(wanted)}, and an output for the whole chunk",
+                )
+                return self._legacy_plan(chunk, None, self._legacy_crop)
             return grid, wanted
         if self.grid != "auto":
             msg = f"--grid {self.grid}: {self._advice(grid, chunk, bbox, asked)}"
@@ -193,8 +202,11 @@ class Placement:
     def _padding(self) -> Any:
         return "reflect" if self.settings.pad == "none" else self.settings.pad
 
+    def _has_patch_num(self, grid: PatchGrid, box: BoundingBox) -> bool:
+        return self.patch_num is None or (not box.is_empty and grid.count(box) == self.patch_num)
+
     def _check_patch_num(self, grid: PatchGrid, box: BoundingBox) -> None:
-        if self.patch_num is None or grid.count(box) == self.patch_num:
+        if self.patch_num is None or self._has_patch_num(grid, box):
             return
         geometry = self.settings.geometry
         size = geometry.stride * (self.patch_num - 1) + geometry.input_patch_size

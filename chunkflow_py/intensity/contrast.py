@@ -15,44 +15,49 @@ if TYPE_CHECKING:
 def clip_limits(
     counts: NDArray[Any], lower_fraction: float, upper_fraction: float
 ) -> tuple[int, int]:
-    """Return the grey values between which nothing is clipped.
+    """Return the intensities between which nothing is clipped.
 
-    Voxels of value 0 hold no image and are not counted.
+    Each is the last intensity up to which at most a share of the voxels lies, as in igneous and
+    chunkflow 1.x. Voxels of value 0 hold no image and are not counted.
 
     Args:
-        counts: voxels of the grey values 0, 1, 2, …
-        lower_fraction: at most this share of the counted voxels is darker than the first.
-        upper_fraction: at most this share is brighter than the second.
+        counts: voxels of the intensities 0, 1, 2, …
+        lower_fraction: the share for the first.
+        upper_fraction: 1 minus the share for the second; at 0 this is the largest intensity that
+            *counts* has room for.
 
     Returns:
-        Two grey values, the second not below the first; 0 and 0 where nothing is counted.
+        Two intensities, the second not below the first if the fractions add up to less than 1;
+        0 and 0 where nothing is counted.
     """
     counted = np.cumsum(np.concatenate([[0], counts[1:]]))
-    total = int(counted[-1])
-    if total == 0:
+    if counted[-1] == 0:
         return 0, 0
-    lower = int(np.searchsorted(counted, lower_fraction * total, side="right"))
-    upper = int(np.searchsorted(counted, (1 - upper_fraction) * total, side="left"))
-    return lower, min(max(lower, upper), len(counts) - 1)
+    share = counted / counted[-1]
+    lower, upper = np.searchsorted(share, [lower_fraction, 1 - upper_fraction], side="right") - 1
+    return int(lower), int(upper)
 
 
 def stretch_table(
     dtype: np.dtype[Any], lower: float, upper: float, minval: float, maxval: float
 ) -> NDArray[Any]:
-    """Return what each grey value of *dtype* becomes where *lower* to *upper* are stretched.
+    """Return what each intensity of *dtype* becomes where *lower* to *upper* are stretched.
+
+    The formula and its single precision are those of igneous and chunkflow 1.x: *minval* clips the
+    result and has no part in the stretching.
 
     Args:
-        dtype: uint8 or uint16, of the grey values and of the table.
-        lower: becomes *minval*, as all below it.
-        upper: becomes *maxval*, as all above it; where it is not above *lower*, grey values are
-            only clipped to the range.
-        minval: of the result.
+        dtype: uint8 or uint16, of the intensities and of the table.
+        lower: would become 0.
+        upper: becomes *maxval*, as all above it; where it equals *lower*, nothing changes.
+        minval: what a smaller result becomes.
         maxval: of the result.
     """
-    grey = np.arange(int(np.iinfo(dtype).max) + 1, dtype=np.float64)
-    if lower < upper:
-        grey = minval + (grey - lower) * ((maxval - minval) / (upper - lower))
-    return np.rint(np.clip(grey, minval, maxval)).astype(dtype)
+    values = np.arange(int(np.iinfo(dtype).max) + 1, dtype=np.float32)
+    if lower != upper:
+        values = (values - np.float32(lower)) * np.float32(maxval / (upper - lower))
+        values = np.rint(np.clip(values, minval, maxval))
+    return values.astype(dtype)
 
 
 def apply_table(
@@ -87,12 +92,12 @@ def stretched(
     minval: float,
     maxval: float,
 ) -> NDArray[Any]:
-    """Return an image with the grey values between limits stretched to [minval, maxval].
+    """Return an image with the intensities between limits stretched to [0, maxval].
 
     Args:
         channels: (c, z, y, x), uint8 or uint16.
         limits: for each channel those of each section, or one pair for all; see `clip_limits`.
-        minval: what the lower limit becomes.
+        minval: what a smaller result becomes.
         maxval: what the upper limit becomes.
     """
     result = np.empty(channels.shape, channels.dtype)

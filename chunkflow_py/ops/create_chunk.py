@@ -1,5 +1,7 @@
 """Make a synthetic chunk: a sine pattern, zeros or random voxels.
 
+uint16, uint32 and uint64 make labels, of which the patterns sin and random hold four.
+
 Example: chunkflow create-chunk --size 36 448 448 --pattern random save-h5 -f random.h5
 """
 
@@ -16,9 +18,10 @@ from chunkflow_py.params import floats_option, output_option, zyx_option
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk, Voxels
+    from chunkflow_py.chunk import Chunk, Kind, Voxels
     from chunkflow_py.task import Task
 
+LABELS = ("uint16", "uint32", "uint64")
 DTYPES = ("uint8", "uint32", "uint16", "uint64", "float32", "float64")
 Pattern = Literal["sin", "zero", "random"]
 
@@ -35,9 +38,11 @@ def create_chunk(
     Args:
         size: extent, voxels, zyx.
         dtype: of the voxels.
-        pattern: ``sin`` (a product of three sine waves, period 32 voxels of global position,
-            scaled to [0, 1] or to the whole range of an integer type), ``zero`` or ``random``
-            (uniform over the same range, seeded).
+        pattern: ``zero``, or of floating point and uint8 an image: ``sin`` (a product of three
+            sine waves, period 32 voxels of global position) or ``random`` (uniform, seeded), in
+            [0, 1] or [0, 255]. Of the other types the labels 1 to 4 and 0 between them: ``sin``
+            (slabs across the diagonal, those of chunkflow 1.x) or ``random`` (blocks of 8×8×8
+            voxels, seeded).
         voxel_offset: of the first voxel.
         voxel_size_nm: nanometres, zyx.
     """
@@ -50,15 +55,22 @@ def create_chunk(
         msg = f"unable to allocate {size.product()} voxels"
         raise MemoryError(msg)
     kind = np.dtype(dtype)
-    peak = 1.0 if kind.kind == "f" else float(min(np.iinfo(kind).max, 2**53 - 1))
     if pattern == "zero":
         array = np.zeros(size, kind)
+    elif kind.name in LABELS and pattern == "random":
+        array = np.random.default_rng(0).integers(0, 5, [-(-n // 8) for n in size], dtype=kind)
+        for axis, length in enumerate(size):
+            array = array.repeat(8, axis).take(range(length), axis)
+    elif kind.name in LABELS:
+        ramps = [np.linspace(0, 4, length) for length in size]
+        angle = ramps[0][:, None, None] + ramps[1][:, None] + ramps[2]
+        array = np.where(np.abs(np.sin(angle)) > 0.5, angle // np.pi + 1, 0).astype(kind)
     elif pattern == "random":
         rng = np.random.default_rng(0)
         array = (
             rng.random(size, dtype=np.float32).astype(kind)
             if kind.kind == "f"
-            else rng.integers(0, np.iinfo(kind).max, size, dtype=kind, endpoint=True)
+            else rng.integers(0, 255, size, dtype=kind, endpoint=True)
         )
     else:
         waves = [
@@ -66,8 +78,12 @@ def create_chunk(
             for start, length in zip(voxel_offset, size, strict=True)
         ]
         product = waves[0][:, None, None] * waves[1][:, None] * waves[2]
-        array = ((product + 1) / 2 * peak).astype(kind)
-    return Chunk(array, voxel_offset, voxel_size_nm, "image")
+        array = ((product + 1) / 2 * (1 if kind.kind == "f" else 255)).astype(kind)
+    return Chunk(array, voxel_offset, voxel_size_nm, _meaning(dtype))
+
+
+def _meaning(dtype: str) -> Kind:
+    return "segmentation" if dtype in LABELS else "image"
 
 
 @dataclass
@@ -93,7 +109,7 @@ class ChunkMaker:
         """Return what the chunk holds."""
         from chunkflow_py.chunk import Voxels
 
-        return Voxels(self.dtype, 1, "image")
+        return Voxels(self.dtype, 1, _meaning(self.dtype))
 
     def __call__(self, task: Task) -> Task:
         """Add the chunk."""

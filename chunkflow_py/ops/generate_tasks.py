@@ -35,8 +35,9 @@ _COUNT = click.IntRange(min=0)
 @click.option("--queue-name", "-q", help="Send the tasks to this queue.")
 @click.option(
     "--create-queue/--no-create-queue",
-    default=None,
-    help="Make the queue if there is none.  [default: make it, but not in a cloud]",
+    default=True,
+    show_default=True,
+    help="Make the queue, and for SQS that of its dead letters, if there is none.",
 )
 @click.option(
     "--respect-chunk-size/--respect-stop",

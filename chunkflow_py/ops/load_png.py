@@ -3,7 +3,9 @@
 Example: chunkflow load-png -p pngs/ -x 40 4 4 save-h5 -f raw.h5
 
 The path is a folder, one file, or a prefix: `-p pngs/raw_` reads pngs/raw_00000.png and so on. The
-number in a name is its z; the first section lies at --voxel-offset if that is given.
+box of a task, or --chunk-size, chooses sections by their numbers, which are z. Where all sections
+are loaded, the first one lies at --voxel-offset, whatever its number; with --voxel-offset this
+holds for tasks, too.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ def load_png(
     Args:
         path: a folder, one file, or a prefix.
         bbox: the part to read, in global voxels (default: all).
-        voxel_offset: where the first section begins (default: 0, z as it is numbered).
+        voxel_offset: where the first section begins (default: 0; with *bbox* sections have their
+            numbers as z).
         channels: which channels of colour images, in this order (default: all).
         dtype: type of the voxels (default: that of the files).
 
@@ -53,7 +56,10 @@ def load_png(
         ChunkError: sections differ in size or type, or do not fit into *dtype*.
     """
     from chunkflow_py.volume.png import open_png
+    from chunkflow_py.volume.single_file import ORIGIN
 
+    if bbox is None and voxel_offset is None:
+        voxel_offset = ORIGIN
     return open_png(Path(path), voxel_offset).read(bbox, channels, dtype)
 
 
@@ -71,7 +77,7 @@ def load_png(
     "-t",
     default=(0, 0, 0),
     show_default=True,
-    help="Global position of the first voxel; if not given, numbered sections have their z.",
+    help="Global position of the first voxel; if not given, parts have the z of their numbers.",
 )
 @floats_option(
     "--voxel-size",
@@ -110,13 +116,12 @@ def command(
     """Take the sections and where they lie."""
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.file_name import OnePath, local_path
-    from chunkflow_py.volume.png import open_png
-    from chunkflow_py.volume.single_file import FileLoader
+    from chunkflow_py.volume.png import PngLoader, open_png
 
     given = ctx.get_parameter_source("voxel_offset") is not ParameterSource.DEFAULT
     spelling = ("--cutout-offset", "its stop", "--chunk-size", "--expand-margin-size")
     start = cutout_offset if chunk_size else None
-    return FileLoader(
+    return PngLoader(
         OnePath(Path(local_path(path, "--path")).expanduser()),
         partial(
             open_png,

@@ -33,22 +33,25 @@ def normalize_contrast(
     per_section: bool = True,
     levels: SectionLevels | str | None = None,
 ) -> Chunk:
-    """Return *chunk* with the grey values between two quantiles stretched to [minval, maxval].
+    """Return *chunk* with the intensities between two quantiles stretched to [0, maxval].
 
     ```
-    count   .:|||||||:.          at most lower_clip_fraction of the voxels are darker than lower,
-            lower   upper        at most upper_clip_fraction are brighter than upper
+    count   .:|||||||:.          lower and upper: the last intensities up to which at most
+            lower   upper        lower_clip_fraction and 1 - upper_clip_fraction of the voxels lie
+
+    result = clip((value - lower) * maxval / (upper - lower), minval, maxval)
     ```
 
-    Voxels of value 0 hold no image (they lie outside of the tissue) and are not counted, but like
-    all others they are mapped to [minval, maxval]. A section of one grey value is only clipped.
+    These are the quantiles and the formula of igneous and chunkflow 1.x. Voxels of value 0 hold no
+    image (they lie outside of the tissue) and are not counted. Where lower equals upper, as in a
+    section of zeros, the section stays as it is.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), uint8 or uint16; each channel has its own histograms.
         lower_clip_fraction: of the counted voxels, in [0, 1).
         upper_clip_fraction: of the counted voxels, in [0, 1).
-        minval: what the lower grey value becomes.
-        maxval: what the upper grey value becomes.
+        minval: what a smaller result becomes.
+        maxval: what the upper intensity becomes.
         per_section: a histogram a section (z), or one for the whole chunk, or volume.
         levels: URL of the histograms of whole sections, or these, with fractions of their own
             (default: the histograms of the chunk).
@@ -118,9 +121,9 @@ _FRACTION = click.FloatRange(0, 1, max_open=True)
 @click.option("--upper-clip-fraction", "-u", type=_FRACTION, default=0.01, show_default=True,
               help="Fraction of the brightest voxels to clip.")
 @click.option("--minval", type=click.IntRange(min=0), default=1, show_default=True,
-              help="Smallest grey value of the result.")
+              help="What smaller results become.")
 @click.option("--maxval", type=click.IntRange(min=1), default=255, show_default=True,
-              help="Largest grey value of the result.")
+              help="Largest intensity of the result.")
 @click.option("--per-section/--whole", default=True, show_default=True,
               help="A histogram for each section, or one for the whole chunk (with --levels: the "
                    "whole volume).")

@@ -2,7 +2,8 @@
 
 Example: chunkflow create-chunk --size 64 128 128 save-zarr -s out.zarr
 
-A new volume is an OME-Zarr 0.5 image; --plain makes an array alone. Its bounds are those of the
+A new volume is an OME-Zarr 0.5 image; --plain makes an array alone. Workers of chunkflow 1.x read
+zarr format 2 only, which is --ome-version 0.4. Its bounds are those of the
 volume that the line reads, and its blocks fit the tasks, unless options say otherwise.
 """
 
@@ -60,6 +61,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="A new volume is an OME-Zarr image, or an array alone.",
 )
+@click.option(
+    "--ome-version",
+    type=click.Choice(["0.4", "0.5"]),
+    help="Version of a new volume: 0.4 is zarr format 2, 0.5 format 3; of a plain array, too.  "
+    "[default: 0.5]",
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -72,6 +79,7 @@ def command(
     infer_dtype: bool,
     order: str,
     ome: bool,
+    ome_version: str | None,
     **options: Any,
 ) -> VolumeOutput:
     """Take the description of the volume."""
@@ -94,5 +102,9 @@ def command(
         bounds=None if shape is None else shape_bounds(shape),
         voxel_size_nm=size_nm,
         dtype=checked_dtype(dtype, "--dtype"),
-        creating={"plain": not ome, "order": order if given or not ome else "zyx"},
+        creating={
+            "plain": not ome,
+            "order": order if given or not ome else "zyx",
+            "ome_version": ome_version,
+        },
     )

@@ -141,5 +141,5 @@ def _missing(client: SqsClient, name: str) -> str:
         hint = f" (nearest: {near[0]!r})" if near else " (there are no queues at all)"
     return (
         f"queue {name!r} does not exist in {client.region}{hint}; check the name, or make it "
-        "by submit or generate-tasks --create-queue, and that of a run by chunkflow repair RUN"
+        "by submit or generate-tasks, and that of a run by chunkflow repair RUN"
     )

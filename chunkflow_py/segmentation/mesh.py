@@ -120,7 +120,8 @@ def create_meshes(
         box: that the triangles belong to (default: that of the chunk).
         voxel_size_nm: zyx (default: that of the chunk).
         simplification_factor: how many times fewer triangles there should be; 1 or less keeps all.
-        max_simplification_error: by how much the surface may move meanwhile, nanometres.
+        max_simplification_error: by how much the surface may move meanwhile, nanometres; less where
+            a closed surface would lose half of its volume.
         ids: of the objects wanted (default: all).
         skip_ids: of objects that are left out.
         dust_threshold: objects of fewer voxels in *box* are left out.
@@ -129,10 +130,8 @@ def create_meshes(
         ChunkError: the voxels are no labels, or do not lie where they should.
         MissingExtraError: zmesh (or, for dust, fastremap) is not installed.
     """
-    from chunkflow_py.errors import needs_extra
+    from chunkflow_py.segmentation.mesh_simplify import Surfaces
 
-    with needs_extra("mesh", "mesh"):
-        from zmesh import Mesher
     inside = task_box(chunk, box)
     if inside.is_empty:
         return
@@ -140,20 +139,17 @@ def create_meshes(
     cells, start = cells_of(chunk, inside)
     unit = np.array(size_nm[::-1], np.float64)
     shift = np.array(start[::-1], np.float64) + 0.5  # zmesh counts from the middle of a voxel
-    mesher = Mesher(unit)
-    mesher.mesh(cells.T)  # x, y, z
+    surfaces = Surfaces(cells.T, unit)
     left_out = {0, *skip_ids}
     if dust_threshold > 1:
         left_out |= _dust(labels_of(chunk)[inside.slices(chunk.voxel_offset)], dust_threshold)
-    found = {int(label) for label in mesher.ids()} - left_out
+    found = surfaces.ids - left_out
     factor = simplification_factor if simplification_factor > 1 else 0
     for label in sorted(found if ids is None else found.intersection(ids)):
-        raw = mesher.get(label, reduction_factor=factor, max_error=max_simplification_error)
-        mesher.erase(label)
-        places = raw.vertices.astype(np.float64) / unit
+        places, faces = surfaces.take(label, factor, max_simplification_error)
         halves = np.round(2 * places) / 2
         places = np.where(np.abs(places - halves) < _SNAP, halves, places)
-        mesh = Mesh(((places + shift) * unit).astype(np.float32), raw.faces)
+        mesh = Mesh(((places + shift) * unit).astype(np.float32), faces)
         if not mesh.is_empty:
             yield label, mesh
 

@@ -250,6 +250,9 @@ def write_hdf5(
         with_offset: write ``voxel_offset``.
         voxel_size_nm: to write instead of the chunk's, nanometres, zyx.
 
+    A segmentation gets the dataset ``unique_nonzeros``, its labels but 0 in ascending order, as
+    from chunkflow 1.x.
+
     Raises:
         OptionError: the compression is not available.
         VolumeError: the file cannot be written, such as on a full disk; what was there is kept.
@@ -270,12 +273,20 @@ def write_hdf5(
                 "shuffle": compression != "szip" and chunk.dtype.itemsize > 1,
             }
         dataset = file.create_dataset("main", chunk.shape, chunk.dtype, **stored)
+        labels: set[int] | None = None
+        if chunk.kind == "segmentation" and chunk.dtype.kind in "iu":
+            labels = set()
         # One layer of blocks after the other: after a failure nothing more is compressed.
         for index in np.ndindex(chunk.shape[:-3]):
             for start in range(0, chunk.size.z, max(1, size.z)):
                 part = (*index, slice(start, start + size.z))
                 dataset[part] = chunk.array[part]
                 sink.check()
+                if labels is not None:
+                    labels.update(np.unique(chunk.array[part]).tolist())
+        if labels is not None:
+            unique = np.array(sorted(labels - {0}), chunk.dtype)
+            file.create_dataset("unique_nonzeros", data=unique)
         if with_offset:
             file.create_dataset("voxel_offset", data=np.array(chunk.voxel_offset, np.int64))
         file.create_dataset("voxel_size", data=np.array(voxel_size_nm or chunk.voxel_size_nm))

@@ -38,7 +38,7 @@ from chunkflow_py.store.recording import RecordingStore
 from chunkflow_py.volume.conversion import converted
 from chunkflow_py.volume.file_name import FileName
 from chunkflow_py.volume.sections import SectionStack, natural_order
-from chunkflow_py.volume.single_file import UNIT_NM, FileArray
+from chunkflow_py.volume.single_file import ORIGIN, UNIT_NM, FileArray, FileLoader
 
 with needs_extra("image", "reading and writing PNG"):
     from PIL import Image
@@ -88,6 +88,19 @@ def open_png(
     stack = SectionStack(files, read_png, f"sections {path}", EXTENSIONS)
     offset = voxel_offset or Zyx(min(files) if numbered else 0, 0, 0)
     return stack.as_file_array(offset, voxel_size_nm, None)
+
+
+@dataclass
+class PngLoader(FileLoader):
+    """Puts sections into every task; the part of a task is chosen by the numbers of sections."""
+
+    def bounds(self) -> BoundingBox | None:
+        """Return the domain of the chunks; all sections at once begin at 0 unless it is said."""
+        open_file: Any = self.open_file
+        if not self._has_tasks and not self.cutout.is_explicit:
+            offset = open_file.keywords["voxel_offset"] or ORIGIN
+            self.open_file = partial(open_file, voxel_offset=offset)
+        return super().bounds()
 
 
 def _sections(path: Path, digit_num: int) -> tuple[dict[int, Path], bool]:

@@ -154,7 +154,6 @@ def test_a_file_without_a_command_is_named(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("", "Usage: chunkflow"),
         ("--quiet", "Missing command"),
         ("treshold", "No such command 'treshold'. Did you mean threshold?"),
         ("create-chunk treshold", "No such command 'treshold'. Did you mean threshold?"),

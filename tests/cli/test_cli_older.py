@@ -108,7 +108,7 @@ def test_older_names_are_listed_nowhere() -> None:
             text = run(f"{name} --help").output
             declared = {o for p in catalog.load(name).params for o in p.opts}
             assert not declared & {*older}, f"{name} has them as its own"
-            assert {*older.values()} <= declared
+            assert {new.partition("=")[0] for new in older.values()} <= declared
             assert not [old for old in older if f"{old} " in text and len(old) > 2]
 
 
@@ -134,6 +134,81 @@ def test_what_is_not_here_is_answered_with_what_to_do_instead(name: str) -> None
         result = run(line)
         assert result.exit_code == 2
         assert older_names.INSTEAD[name] in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--dry-run generate-tasks -o 0 0 0 -c 1 1 1 -q sqlite://q",
+        "--dry-run generate-tasks --overlap 0 0 0 -c 1 1 1 -q sqlite://q",
+        "load-h5 --no-zero-filling -f image.h5",
+        "load-h5 -f image.h5 mask --maskout -m 0 -v file://mask",
+    ],
+)
+def test_options_for_what_is_always_done_are_left_out(line: str) -> None:
+    """The line runs, and a notice says that they are not needed any more."""
+    run("load-h5 -f image.h5 save -v file://mask")
+    result = run(line)
+    assert result.exit_code == 0, result.output
+    assert " is not needed any more" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [(command, each) for command, table in older_names.OPTIONS_INSTEAD.items() for each in table],
+)
+def test_options_that_are_gone_are_answered_with_what_to_do_instead(
+    command: str, option: str
+) -> None:
+    """Exit 2 and the alternative, whose options exist."""
+    remedy = older_names.OPTIONS_INSTEAD[command][option]
+    result = run(f"{command} {option} 1")
+    assert result.exit_code == 2
+    assert f"has no option {option} any more; {remedy}" in " ".join(result.stderr.split())
+    every = {o for name in catalog.names() for p in catalog.load(name).params for o in p.opts}
+    assert {*re.findall(r"--[\w-]+", remedy)} <= every
+
+
+# --- the program itself ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("level", "said"),
+    [
+        ("debug", ["DEBUG", "INFO", "elapsed"]),
+        ("info", ["INFO", "elapsed"]),
+        ("warning", []),
+        ("error", []),
+        ("critical", []),
+    ],
+)
+def test_the_log_level_of_older_lines_is_read(level: str, said: list[str]) -> None:
+    """It says more or less, the table of times included; so does its short form."""
+    for option in (f"--log-level {level}", f"-l {level}", f"--log-level={level}"):
+        result = run(f"{option} read-h5 -f image.h5")
+        assert result.exit_code == 0, result.output
+        assert [word for word in ("DEBUG", "INFO", "elapsed") if word in result.stderr] == said
+
+
+def test_the_log_file_of_older_lines_is_written(folder: Path) -> None:
+    """What is said goes to the file, too, each line with its time; lines of a second run follow."""
+    for option in ("--log-file", "-f"):
+        assert run(f"{option} lines.log read-h5 -f image.h5").exit_code == 0
+    lines = (folder / "lines.log").read_text().splitlines()
+    assert (
+        len([line for line in lines if line.endswith("INFO: read-h5 is now called load-h5")]) == 2
+    )
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:", line) for line in lines)
+    refused = run("--log-file no/such/folder.log create-chunk")
+    assert refused.exit_code == 2
+    assert "--log-file no/such/folder.log cannot be written" in refused.stderr
+
+
+def test_the_program_alone_shows_its_help() -> None:
+    """That is no mistake: exit 0, and the help on stdout."""
+    result = run("")
+    assert result.exit_code == 0
+    assert result.stdout == run("--help").stdout
 
 
 def test_hyphens_make_no_two_options_alike() -> None:

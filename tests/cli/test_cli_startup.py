@@ -61,7 +61,7 @@ def start(*args: str) -> tuple[int, set[str], list[str]]:
     [
         ("--help", 0),
         ("-h", 0),
-        ("", 2),
+        ("", 0),
         ("no-such-command", 2),
         ("--no-such-option", 2),
     ],

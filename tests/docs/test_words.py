@@ -31,7 +31,9 @@ def options_of(name: str) -> frozenset[str]:
     """Return the spellings of all options of a command, older ones too; of the group for ``""``."""
     params = (catalog.load(name) if name else cli).params
     found = {each for param in params for each in (*param.opts, *param.secondary_opts)}
-    return frozenset({*found, *older_names.OPTIONS.get(name, {}), "--help", "-h"})
+    tables = (older_names.OPTIONS, older_names.OPTIONS_NEEDLESS)
+    older = {each for table in tables for each in table.get(name, {})}
+    return frozenset({*found, *older, "--help", "-h"})
 
 
 @cache

@@ -18,6 +18,7 @@ from chunkflow_py.geometry import Zyx
 from chunkflow_py.inference.backends import create_backend, device_of
 from chunkflow_py.inference.backends.model_file import run_model_file
 from chunkflow_py.inference.backends.network import NetworkSource
+from chunkflow_py.inference.files import check_network, network_files
 
 NETWORK = """
     import torch
@@ -443,7 +444,10 @@ def test_weights_given_as_the_model(tmp_path):
 @pytest.mark.parametrize(
     ("forward", "message"),
     [
-        ("x", r"returned 1 channels, --num-output-channels is 3; give --num-output-channels 1"),
+        (
+            "x.repeat(1, 2, 1, 1, 1)",
+            r"returned 2 channels, --num-output-channels is 3; give --num-output-channels 2",
+        ),
         ("x[..., 1:].repeat(1, 3, 1, 1, 1)", r"size \(8, 16, 15\), neither .*-size 8 16 15"),
         ("x[0]", r"returned shape \(1, 8, 16, 16\) for a batch of shape \(2, 1, 8, 16, 16\)"),
         ("[x, x]", "returned a list of 2 items, not one tensor; name .* or define post_process"),
@@ -466,6 +470,54 @@ def test_bad_output_is_one_sentence(write, forward, message):
     backend = create_backend("pytorch", model=path, **SIZES)
     with pytest.raises(ModelError, match=message):
         backend(torch.rand(2, 1, *PATCH))
+
+
+ONE_CHANNEL = """
+import torch
+
+class PatchInferencer:
+    def __init__(self, weight_path, output_patch_mask):
+        pass
+
+    def __call__(self, patch):
+        return patch
+
+class Network(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+InstantiatedModel = Network()
+"""
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "universal"])
+def test_one_channel_is_stored_in_all_that_were_asked_for(write, framework, caplog):
+    """As in chunkflow 1.x, whose default is 3 channels; one warning says how to store it once."""
+    backend = create_backend(framework, model=write(ONE_CHANNEL), **SIZES)
+    for _ in range(2):
+        batch = torch.rand(2, 1, *PATCH)
+        output = backend(batch)
+        assert output.shape == (2, 3, *PATCH)
+        assert all(torch.equal(output[:, channel], batch[:, 0]) for channel in range(3))
+    assert caplog.text.count("returned 1 channel, which is stored 3 times") == 1
+
+
+def test_load_model_may_take_the_word_none(write):
+    """--convnet-weight-path none, which is no file, reaches load_model; no other word does."""
+    path = write("""
+        import torch
+
+        def load_model(path):
+            assert path == "none"
+            return torch.nn.Conv3d(1, 3, 1)
+    """)
+    network = {"framework": "pytorch", "model": path, "weights": "none"}
+    check_network(network)
+    assert network_files(network) == {path: "code"}
+    backend = create_backend("pytorch", model=path, weights="none", **SIZES)
+    assert backend(torch.rand(1, 1, *PATCH)).shape == (1, 3, *PATCH)
+    with pytest.raises(OptionError, match="--convnet-weight-path nome does not exist"):
+        check_network({**network, "weights": "nome"})
 
 
 @pytest.mark.parametrize("forward", ["{'affinity': repeated(x)}", "(repeated(x),)"])
@@ -493,8 +545,8 @@ def test_bad_output_of_a_patch_inferencer(write):
                 return patch
     """)
     backend = create_backend("universal", model=path, **SIZES)
-    with pytest.raises(ModelError, match=r"shape \(1, 1, 8, 16, 16\) .* \(1, 3, 8, 16, 16\)"):
-        backend(torch.rand(1, 1, *PATCH))
+    with pytest.raises(ModelError, match=r"shape \(1, 2, 8, 16, 16\) .* \(1, 3, 8, 16, 16\)"):
+        backend(torch.rand(1, 2, *PATCH))
 
 
 def test_failing_patch_inferencer(write):

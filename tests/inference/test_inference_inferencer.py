@@ -128,6 +128,22 @@ def test_a_wrong_patch_number_names_the_size_that_fits():
     create(geometry, patch_num=Zyx(2, 2, 3))(chunk)
 
 
+def test_a_patch_number_of_the_corner_selects_the_patches_of_the_corner(caplog):
+    """The old count with cropped patches gives the old patches and box, with one warning."""
+    geometry = PatchGeometry(Zyx(6, 12, 12), Zyx(4, 8, 8), Zyx(1, 2, 2))
+    box = BoundingBox.from_size((0, 0, 0), (18, 24, 24))  # 5 x 3 x 3 patches that cover 16, 20, 20
+    old = create(geometry, patch_num=Zyx(5, 3, 3))
+    expected = create(geometry, grid="chunk", patch_num=Zyx(5, 3, 3))(image(box, box))
+    for _ in range(2):
+        output = old(image(box, box))
+        assert output.bbox == expected.bbox
+        np.testing.assert_array_equal(output.array, expected.array)
+    assert caplog.text.count("as by --grid chunk") == 1
+    assert create(geometry)(image(box, box)).bbox == box
+    with pytest.raises(OptionError, match=r"--patch-num is \(5, 3, 3\)"):
+        create(geometry, grid="anchored", patch_num=Zyx(5, 3, 3))(image(box, box))
+
+
 def test_a_domain_smaller_than_the_patch_is_padded_with_a_warning(caplog):
     """One patch covers it, and the result is still the identity."""
     domain = BoundingBox.from_size((0, 0, 0), (3, 5, 9))

@@ -138,7 +138,7 @@ def test_a_queue_and_a_file_get_the_tasks_that_are_left(mask, tmp_path):
     assert again == ["0-1_0-4_4-8", "0-1_4-8_12-16"]
 
 
-def test_a_queue_is_made_where_nobody_pays_for_it(tmp_path):
+def test_a_queue_is_made_unless_that_is_switched_off(tmp_path):
     """--no-create-queue takes only one that exists."""
     line = f"generate-tasks -c 1 1 1 -z 1 1 3 -q sqlite://{tmp_path}/queue"
     result = run(f"{line} --no-create-queue")

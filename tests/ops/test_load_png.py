@@ -30,11 +30,12 @@ def volume(tmp_path, monkeypatch) -> Chunk:
 
 
 def test_a_folder_comes_back(volume):
-    """Without tasks all sections are loaded, at the z of their names, with the voxel size given."""
+    """Without tasks all sections are loaded, the first at z = 0, with the voxel size given."""
     assert run("load-png -p pngs/ -x 40 4 4 save-h5 -f a.h5").exit_code == 0
     chunk = load_h5("a.h5")
     np.testing.assert_array_equal(chunk.array, volume.array)
-    assert (chunk.voxel_offset, chunk.voxel_size_nm) == ((3, 0, 0), (40, 4, 4))
+    assert (chunk.voxel_offset, chunk.voxel_size_nm) == ((0, 0, 0), (40, 4, 4))
+    assert load_png("pngs").voxel_offset == (0, 0, 0)
 
 
 def test_a_voxel_offset_places_the_first_section(volume):

@@ -104,6 +104,44 @@ def test_one_voxel_is_an_octahedron_around_its_middle():
     assert np.array_equal(bare.vertices, found.vertices)
 
 
+@pytest.mark.parametrize("box", [None, BoundingBox((2, 2, 2), (20, 28, 28))])
+def test_an_object_does_not_depend_on_the_others(box):
+    """Meshed with all others or by itself it is the same, to the last byte.
+
+    That holds for surfaces with an open rim, where the box ends, and for those whose parts touch
+    along an edge.
+    """
+    smooth = ndimage.gaussian_filter(np.random.default_rng(5).random((24, 32, 32)), 0.9)
+    touching = np.ones((3, 3, 3))
+    array = ndimage.label(smooth > np.quantile(smooth, 0.8), touching)[0].astype(np.uint32)
+    chunk = Chunk(array, (0, 0, 0), (40, 4, 4), "segmentation")
+    together = mesh(chunk, box=box)
+    assert len(together) > 8
+    for label, found in together.items():
+        alone = mesh(chunk, box=box, ids=[label])[label]
+        assert np.array_equal(alone.vertices, found.vertices)
+        assert np.array_equal(alone.faces, found.faces)
+
+
+@pytest.mark.parametrize("size_nm", [(40, 4, 4), (8, 8, 8), (30, 400, 400)])
+def test_small_objects_do_not_become_flat(size_nm):
+    """Objects of 1 to 27 voxels keep at least half of what their surface encloses."""
+    array = np.zeros((12, 60, 20), np.uint32)
+    sizes = list(itertools.product((1, 2, 3), repeat=3))
+    for label, (z, y, x) in enumerate(sizes, 1):
+        row, column = divmod(label - 1, 14)
+        at = (2 if label % 2 else 7, 1 + 4 * column, 2 + 8 * row)
+        array[at[0] : at[0] + z, at[1] : at[1] + y, at[2] : at[2] + x] = label
+    chunk = Chunk(array, (0, 0, 0), size_nm, "segmentation")
+    whole, simple = mesh(chunk, simplification_factor=0), mesh(chunk)
+    assert len(simple) == len(sizes)
+    for label, found in simple.items():
+        assert len(found.vertices) >= 4
+        volume = area_and_volume(whole[label])[1]
+        assert area_and_volume(found)[1] >= 0.499 * volume > 0
+    assert sum(len(m.faces) for m in simple.values()) < sum(len(m.faces) for m in whole.values())
+
+
 def test_objects_are_chosen():
     """Ids, those to skip, and dust; the input is as before."""
     chunk = Chunk(np.zeros((1, 4, 6, 6), np.uint16))

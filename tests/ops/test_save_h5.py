@@ -189,3 +189,17 @@ def test_synapses_and_points_are_saved_as_their_own_commands_do():
     assert Path("c.h5").read_bytes() == Path("d.h5").read_bytes()
     result = run("create-bbox -s 0 0 0 -z 1 1 1 load-synapses -f in.json save-tif -i syns")
     assert (result.exit_code, "is Synapses, not a chunk" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "uint64", "int32"])
+def test_labels_are_listed_as_by_chunkflow_1(tmp_path, dtype):
+    """A segmentation has its labels but 0 in unique_nonzeros; an image has no such dataset."""
+    array = np.random.default_rng(0).choice([0, 9, 4, 7000], (5, 6, 7)).astype(dtype)
+    for kind in ("segmentation", "image"):
+        save_h5(Chunk(array, kind=kind), tmp_path / "a.h5", block_size=(2, 4, 4))
+        with h5py.File(tmp_path / "a.h5") as file:
+            assert ("unique_nonzeros" in file) == (kind == "segmentation")
+            if kind == "segmentation":
+                assert file["unique_nonzeros"][:].tolist() == [4, 9, 7000]
+                assert file["unique_nonzeros"].dtype == dtype
+        assert np.array_equal(load_h5(tmp_path / "a.h5").array, array)

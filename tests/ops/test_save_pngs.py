@@ -37,7 +37,8 @@ def test_every_section_is_a_file_named_by_its_z():
 
 def test_sixteen_bits_are_kept():
     """--dtype uint16 writes 16-bit images; what does not fit into uint8 is an error."""
-    line = "create-chunk -s 1 4 5 -d uint16 save-pngs"
+    np.save("deep.npy", np.arange(20, dtype=np.uint16).reshape(1, 4, 5) * 300)
+    line = "load-npy -f deep.npy save-pngs"
     assert run(f"{line} -t uint16 -o deep/images").exit_code == 0
     with Image.open("deep/images/00000.png") as image:
         assert np.array(image).max() > 255

@@ -1,5 +1,6 @@
 """Tests of save-zarr and load-zarr."""
 
+import json
 import subprocess
 import sys
 
@@ -63,6 +64,24 @@ def test_order(tmp_path, words, shape):
     path = tmp_path / "out" if "--plain" in words else tmp_path / "out" / "0"
     assert zarr.open_array(str(path), mode="r").shape == shape
     assert body(load_zarr, "-f", tmp_path / "out")(Task())["chunk"].size == (20, 30, 40)
+
+
+@pytest.mark.parametrize(("words", "array"), [("", "0"), ("--plain --order zyx", "")])
+def test_the_format_of_older_readers(tmp_path, words, array):
+    """--ome-version 0.4 writes zarr format 2 with nested blocks, as zarr 2 reads it."""
+    line = "create-chunk --size 20 30 40 --pattern random -e 40 4 4 -t 1 2 3 save-zarr -c 16 16 16"
+    run(line, "--ome-version 0.4", words, "-s", tmp_path / "out")
+    about = json.loads((tmp_path / "out" / array / ".zarray").read_text())
+    assert (about["zarr_format"], about["dimension_separator"]) == (2, "/")
+    assert not [*tmp_path.glob("**/zarr.json")]
+    expected = body(load_zarr, "-f", tmp_path / "out")(Task())["chunk"]
+    found = zarr.open_array(str(tmp_path / "out" / array), mode="r", zarr_format=2)
+    assert np.array_equal(found[:], expected.array)
+    if "--plain" in words:  # where chunkflow 1.x looks
+        assert found.attrs["voxel_offset"] == [1, 2, 3]
+        assert found.attrs["voxel_size"] == [40, 4, 4]
+    run(line, "-s", tmp_path / "new")
+    assert (tmp_path / "new" / "zarr.json").exists()
 
 
 def test_description(tmp_path):

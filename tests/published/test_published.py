@@ -49,6 +49,14 @@ class PatchInferencer:
 """
 
 
+LOAD_MODEL = """
+import torch
+
+def load_model(path):
+    return torch.nn.Conv3d(1, 3, 3, padding=1)
+"""
+
+
 @dataclass
 class Story:
     """Lines that run one after the other in one folder.
@@ -92,6 +100,10 @@ def data(tmp_path_factory):
         for channels in (1, 3, 4, 5):
             _write_model(folder, channels)
         Path("universal_identity.py").write_text(UNIVERSAL)
+        Path("load_model.py").write_text(LOAD_MODEL)
+        Path("levels").mkdir()
+        for z in range(16):
+            Path("levels", str(z)).write_text(json.dumps({"levels": [9] * 256}))
         Path("ids.json").write_text(json.dumps([7, 9]))
         labels = np.zeros((16, 32, 32), np.uint32)
         labels[2:12, 3:13, 3:13], labels[3:14, 16:30, 15:30] = 7, 9

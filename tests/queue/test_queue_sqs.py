@@ -33,34 +33,28 @@ def test_every_message_arrives_once(sqs, url):
     assert received(sqs, address) == Counter(bodies)
 
 
-def test_generate_tasks_sends_its_boxes_and_runs_none(sqs):
-    """With --queue-name all boxes are sent once, the line gets none, and the number is told."""
-    address = sqs.create_queue(QueueName="boxes")["QueueUrl"]
-    args = [
-        "generate-tasks",
-        "-z",
-        "3",
-        "4",
-        "5",
-        "-c",
-        "1",
-        "2",
-        "2",
-        "-q",
-        "boxes",
-        "create-chunk",
-        "-s",
-        "1",
-        "1",
-        "1",
-    ]
-    result = CliRunner().invoke(cli, args)
+def test_generate_tasks_makes_the_queue_and_sends_its_boxes(sqs):
+    """Unless it exists, --queue-name makes the queue, and that of its dead letters, and says so.
+
+    All boxes are sent once and the line gets none. Workers that set no visibility timeout, as those
+    of chunkflow 1.x, keep a task for an hour.
+    """
+    line = "generate-tasks -z 3 4 5 -c 1 2 2 -q boxes create-chunk -s 1 1 1"
+    result = CliRunner().invoke(cli, line.split())
     assert result.exit_code == 0, result.output
+    assert "made queue boxes, and boxes-dead" in result.stderr
     assert "sent 18 tasks to queue boxes" in result.stderr
+    address = sqs.get_queue_url(QueueName="boxes")["QueueUrl"]
+    made = sqs.get_queue_attributes(QueueUrl=address, AttributeNames=["All"])["Attributes"]
+    assert made["VisibilityTimeout"] == "3600"
+    assert "boxes-dead" in made["RedrivePolicy"]
     bodies = received(sqs, address)
     assert len(bodies) == 18
     assert set(bodies.values()) == {1}
     assert "2-3_2-4_4-6" in bodies
+    again = CliRunner().invoke(cli, line.split())
+    assert again.exit_code == 0, again.output
+    assert "made queue" not in again.stderr
 
 
 def test_a_dry_run_sends_nothing(sqs):
@@ -77,7 +71,9 @@ def test_a_missing_queue_names_the_nearest(sqs):
     """A mistyped queue is an error that names the one that was meant."""
     sqs.create_queue(QueueName="affinities")
     sqs.create_queue(QueueName="zebra")
-    result = CliRunner().invoke(cli, ["generate-tasks", "-c", "1", "1", "1", "-q", "affinity"])
+    result = CliRunner().invoke(
+        cli, ["generate-tasks", "-c", "1", "1", "1", "-q", "affinity", "--no-create-queue"]
+    )
     assert result.exit_code == 1
     assert "queue 'affinity' does not exist in us-east-1 (nearest: 'affinities')" in result.output
 

@@ -163,8 +163,8 @@ CASES = [
      chunk(lambda d: (d["a"] / np.float32(127.5) - 1).astype("f4"), "n")),
     (f"{IMAGE} -o i normalize-section-shang -i i -o n --nominalmin 0 --nominalmax 1 "
      "--clipvalues true", lambda t, d: 0 <= t[0]["n"].array.min() < t[0]["n"].array.max() <= 1),
-    (f"{IMAGE} normalize-contrast -l 0 -u 0 --minval 0 --maxval 255 --whole",
-     lambda t, d: (t[0]["chunk"].array.min(), t[0]["chunk"].array.max()) == (0, 255)),
+    (f"{IMAGE} normalize-contrast -l 0.1 -u 0.1 --minval 9 --maxval 200 --whole",
+     lambda t, d: (t[0]["chunk"].array.min(), t[0]["chunk"].array.max()) == (9, 200)),
     (f"{IMAGE} crop-margin -m 1 1 1 1 2 3",
      chunk(lambda d: d["a"][1:-1, 1:-2, 1:-3], at="3-5_5-8_7-11")),
     (f"create-bbox -s 3 5 7 -z 1 1 1 {IMAGE} -t 2 4 6 -s 4 6 8 crop-margin --crop-bbox",

@@ -18,6 +18,7 @@ from chunkflow_py.errors import ModelError
 from chunkflow_py.inference import models
 from chunkflow_py.inference.backends.model_file import run_model_file
 from chunkflow_py.inference.backends.weights import load_weights, read_weights
+from chunkflow_py.older_names import NO_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,7 +150,8 @@ class NetworkSource:
         return network
 
     def _loaded_by_file(self, load: Callable[..., Any]) -> Any:
-        if self.weights is not None and not Path(self.weights).exists():
+        named = self.weights is not None and self.weights != NO_FILE
+        if named and not Path(str(self.weights)).exists():
             msg = f"weight file {self.weights} does not exist; check --convnet-weight-path"
             raise ModelError(msg)
         try:

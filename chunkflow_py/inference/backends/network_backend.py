@@ -10,6 +10,7 @@ import torch
 from chunkflow_py.allocator import apart_from_heap
 from chunkflow_py.errors import ChunkflowError, ModelError, OptionError, OutOfMemoryError
 from chunkflow_py.geometry import Zyx
+from chunkflow_py.inference.backends.channels import ChannelSpreader
 from chunkflow_py.inference.backends.device import numerical_profile
 from chunkflow_py.inference.backends.hook import Hook
 
@@ -110,6 +111,7 @@ class NetworkBackend:
         self._sizes = (Zyx.of(shape[2:]), Zyx.of(output_patch_size))
         self._channels = num_output_channels
         self._outputs = dict(zip(outputs, output_channels, strict=True))
+        self._spread = ChannelSpreader(model, num_output_channels)
         self._pre = Hook.of(module, "pre_process", device)
         self._post = Hook.of(module, "post_process", device)
         self.divisor = self._as_divisor(getattr(module, "DIVISOR", None), divisor)
@@ -138,6 +140,8 @@ class NetworkBackend:
         with torch.inference_mode(), apart_from_heap() if first else nullcontext():
             found = self._joined(self._run(batch))
             found = self._stacked(found, batch)
+            if not self._outputs:
+                found = self._spread(found)
             self._check(tuple(found.shape), tuple(batch.shape))
             found = found.to(self.device)
             return found if found.dtype in _FLOATING else found.to(torch.float32)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from chunkflow_py.errors import ModelError
+from chunkflow_py.inference.backends.channels import ChannelSpreader
 from chunkflow_py.inference.backends.device import numerical_profile
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Universal:
         """
         self.model = model
         self._expected = (num_output_channels, *output_patch_size)
+        self._spread = ChannelSpreader(model, num_output_channels)
         factory = getattr(module, "PatchInferencer", None)
         if factory is None:
             msg = (
@@ -104,7 +106,7 @@ class Universal:
             msg = f"PatchInferencer of {self.model} returned a {type(found).__name__}, not an array"
             raise ModelError(msg)
         expected = (shape[0], *self._expected)
-        if found.shape != expected:
+        if found.shape not in (expected, (shape[0], 1, *self._expected[1:])):
             msg = (
                 f"PatchInferencer of {self.model} returned shape {found.shape} for a batch of "
                 f"shape {shape}; --num-output-channels and --output-patch-size say {expected} "
@@ -112,4 +114,5 @@ class Universal:
             )
             raise ModelError(msg)
         usable = found.dtype in _FLOATING and found.flags.writeable and min(found.strides) >= 0
-        return torch.from_numpy(found if usable else found.astype(np.float32, order="C"))
+        patches = torch.from_numpy(found if usable else found.astype(np.float32, order="C"))
+        return self._spread(patches)
