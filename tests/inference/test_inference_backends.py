@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import subprocess
 import sys
@@ -731,3 +732,83 @@ def test_file_that_is_not_python(write):
     """A model file of an unknown kind is refused with the kind that is needed."""
     with pytest.raises(ModelError, match=r"model\.txt is not a Python file"):
         create_backend("pytorch", model=write("hello", "model.txt"), **SIZES)
+
+
+# --- the sizes that a network takes ---------------------------------------------------------------
+
+POOLED = """
+    import torch
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = torch.nn.Conv3d(1, 3, 1)
+            self.pool = torch.nn.MaxPool3d((2, 4, 4))
+            self.up = torch.nn.Upsample(scale_factor=(2, 4, 4))
+
+        def forward(self, x):
+            return self.conv(x) + self.up(self.pool(x))
+
+    InstantiatedModel = Network()
+"""
+SECTIONS = """
+    import torch
+
+    InstantiatedModel = torch.nn.Conv2d(1, 3, 3, padding=1)
+"""
+MIXED = """
+    import torch
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.volume = torch.nn.Conv3d(1, 3, 3, padding=1)
+            self.section = torch.nn.Conv2d(3, 3, 3, padding=1)
+
+        def forward(self, x):
+            x = self.volume(x).transpose(1, 2)
+            return self.section(x.flatten(0, 1)).view(x.shape).transpose(1, 2)
+
+    torch.manual_seed(0)
+    InstantiatedModel = Network()
+"""
+
+
+@pytest.mark.parametrize("said", ["    divisor = (2, 4, 4)", "    DIVISOR = (2, 4, 4)", None])
+def test_a_patch_that_the_divisor_forbids_is_one_sentence(write, said, monkeypatch):
+    """The error names the next size by the divisor, of the network or of its file.
+
+    PyTorch prints no traceback of the run without data, which fails as well.
+    """
+    text = f"{POOLED}\n{said}\n" if said else POOLED.replace(
+        "Network(torch.nn.Module):", "Network(torch.nn.Module):\n        divisor = (2, 4, 4)"
+    )  # fmt: skip
+    sizes = {"input_patch_size": (8, 16, 14), "output_patch_size": (8, 16, 14), "device": "cpu"}
+    backend = create_backend("pytorch", model=write(text), **sizes)
+    printed = io.StringIO()
+    handler = logging.StreamHandler(printed)  # as PyTorch puts one there
+    monkeypatch.setattr(logging.getLogger("torch._subclasses.fake_tensor"), "handlers", [handler])
+    backend.memory()
+    assert printed.getvalue() == ""
+    with pytest.raises(ModelError, match=r"must be a multiple of \(2, 4, 4\), such as \(8, 16, 16"):
+        backend.warm()
+
+
+@pytest.mark.parametrize(
+    ("text", "dims", "other"), [(SECTIONS, 3, 2), (NETWORK, 2, 3)], ids=["2D as 3D", "3D as 2D"]
+)
+def test_a_network_of_other_dimensions_names_spatial_dims(write, text, dims, other):
+    """Whether kernels have two or three axes is seen, and the option that fits is named."""
+    backend = create_backend("pytorch", model=write(text), spatial_dims=dims, **SIZES)
+    with pytest.raises(ModelError, match=f"is {dims}; give --spatial-dims {other}$"):
+        backend.warm()
+
+
+def test_a_network_may_have_kernels_of_two_and_three_axes(write):
+    """Kernels for sections beside those for volumes are laid out each for itself."""
+    path = write(MIXED)
+    backend = create_backend("pytorch", model=path, **SIZES)
+    batch = torch.rand(1, 1, *PATCH)
+    with torch.inference_mode():
+        expected = run_model_file(path).InstantiatedModel(batch)
+    torch.testing.assert_close(backend(batch), expected)
