@@ -12,7 +12,7 @@ from typing import Any, Literal
 import click
 
 from chunkflow_py.errors import ChunkflowError, OptionError
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.plain_text import is_digits
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -47,6 +47,26 @@ class BoxType(click.ParamType[BoundingBox]):
             return value
         try:
             return BoundingBox.parse(value)
+        except ChunkflowError as error:
+            self.fail(str(error), param, ctx)
+
+
+class RegionType(click.ParamType[Region]):
+    """A box string, which may begin with a time index."""
+
+    name = "box"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Region:
+        """Parse a box string such as ``t1_0-64_0-512_0-512``."""
+        if isinstance(value, Region):
+            return value
+        try:
+            return Region.parse(value)
         except ChunkflowError as error:
             self.fail(str(error), param, ctx)
 
@@ -186,6 +206,7 @@ class AxisType(click.IntRange):
 
 
 BBOX = BoxType()
+REGION = RegionType()
 NAMES = NamesType()
 NUMBERS = NumbersType()
 
