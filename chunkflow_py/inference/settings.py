@@ -152,7 +152,7 @@ class EngineSettings:
         if self.output_dtype == "uint8" and not bounded:
             msg = (
                 f"--output-dtype uint8 keeps values in [0, 1], and --output-kind {kind}{whose} has "
-                "others; use --output-dtype float16 or float32, or --activation sigmoid"
+                "others; use --output-dtype float16 or float32, or --activation sigmoid or softmax"
             )
             raise OptionError(msg)
         if self.output_dtype == "argmax" and not 2 <= channels <= 256:

@@ -737,6 +737,35 @@ def test_file_that_is_not_python(write):
         create_backend("pytorch", model=write("hello", "model.txt"), **SIZES)
 
 
+# --- files of other trainers ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("holder", ["state_dict", "model_state_dict", "network_weights", "model"])
+@pytest.mark.parametrize("prefix", ["", "module.", "net.", "model._orig_mod."])
+def test_weights_are_found_in_checkpoints_of_trainers(write, tmp_path, holder, prefix):
+    """Under the keys of nnU-Net and others, and with the prefixes of Lightning and compile."""
+    path = write(NETWORK)
+    state = {key: value + 1 for key, value in state_of(path).items()}
+    named = {f"{prefix}{key}": value for key, value in state.items()}
+    torch.save({holder: named, "epoch": 3}, tmp_path / "w.pt")
+    network = NetworkSource(path, str(tmp_path / "w.pt")).load(
+        run_model_file(path), torch.device("cpu")
+    )
+    for key, value in network.state_dict().items():
+        assert torch.equal(value, state[key])
+
+
+def test_a_prefix_of_other_weights_is_an_error(write, tmp_path):
+    """Only a prefix that all keys share is dropped, and what then differs is named."""
+    path = write(NETWORK)
+    state = state_of(path)
+    first, *others = state
+    torch.save({f"net.{first}": state[first], **{f"loss.{k}": state[k] for k in others}},
+               tmp_path / "w.pt")  # fmt: skip
+    with pytest.raises(ModelError, match="the model has no net"):
+        create_backend("pytorch", model=path, weights=str(tmp_path / "w.pt"), **SIZES)
+
+
 # --- the sizes that a network takes ---------------------------------------------------------------
 
 POOLED = """
