@@ -219,7 +219,7 @@ def test_mip_of_the_line_and_of_a_command(args: str, mip: int) -> None:
 )
 def test_voxels_below_a_nanometre_are_warned_of(size, meant, caplog):
     """Micrometres given for nanometres are noticed by every command that takes a voxel size."""
-    for command, option in (("load-tif", "--voxel-size"), ("create-volume", "--voxel-size"),
+    for command, option in (("load-tif", "--voxel-size"), ("create-chunk", "--voxel-size"),
                             ("save-zarr", "--resolution")):  # fmt: skip
         caplog.clear()
         required = ["--file-name", "a.tif"] if command == "load-tif" else []

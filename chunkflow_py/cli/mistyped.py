@@ -26,7 +26,8 @@ def explained(
     if isinstance(error, click.MissingParameter):
         value = next(iter(tail[1:]), "-")
         if error.param and not value.startswith("-") and not catalog.is_known(value):
-            error.message = f"Write {error.param.opts[0]} {value}"
+            said = f"Write {error.param.opts[0]} {value}"
+            return click.MissingParameter(said, error.ctx, error.param)
         return error
     option = None
     if tail and catalog.is_known(tail[0]):  # click does not say of which command the option is
