@@ -5,6 +5,7 @@ Imports neither numpy nor a volume library: parsing a line must stay instant.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -12,8 +13,10 @@ from typing import Any, Literal
 import click
 
 from chunkflow_py.errors import ChunkflowError, OptionError
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.plain_text import is_digits
+
+logger = logging.getLogger(__name__)
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -47,6 +50,26 @@ class BoxType(click.ParamType[BoundingBox]):
             return value
         try:
             return BoundingBox.parse(value)
+        except ChunkflowError as error:
+            self.fail(str(error), param, ctx)
+
+
+class RegionType(click.ParamType[Region]):
+    """A box string, which may begin with a time index."""
+
+    name = "box"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Region:
+        """Parse a box string such as ``t1_0-64_0-512_0-512``."""
+        if isinstance(value, Region):
+            return value
+        try:
+            return Region.parse(value)
         except ChunkflowError as error:
             self.fail(str(error), param, ctx)
 
@@ -164,6 +187,13 @@ class ChannelsType(NumbersType):
     least, words = 0, "channels; write 0,2"
 
 
+def three_of(option: str, value: Any) -> str:
+    """Return a sentence that asks for three numbers, made of what was given if it holds some."""
+    parts = [part for part in str(value).replace("x", ",").split(",") if is_digits(part)]
+    numbers = {1: parts * 3, 3: parts}.get(len(parts), ["16", "64", "64"])
+    return f"Give three, for z, y and x, with spaces between them: {option}{' '.join(numbers)}"
+
+
 class AxisType(click.IntRange):
     """One of three whole numbers; click itself would not say that one too few was given."""
 
@@ -177,7 +207,7 @@ class AxisType(click.IntRange):
         try:
             int(value)
         except ValueError:
-            self.fail(f"{value!r} is not a valid integer; give three, for z, y and x", param, ctx)
+            self.fail(f"{value!r} is not a valid integer. {three_of('', value)}", param, ctx)
         return int(super().convert(value, param, ctx))
 
     def _describe_range(self) -> str:
@@ -186,6 +216,7 @@ class AxisType(click.IntRange):
 
 
 BBOX = BoxType()
+REGION = RegionType()
 NAMES = NamesType()
 NUMBERS = NumbersType()
 
@@ -215,9 +246,21 @@ def floats_option(
     *declarations: str,
     **settings: Any,
 ) -> Decorator:
-    """Declare an option of three positive numbers in zyx order, such as a voxel size in nm."""
+    """Declare an option of three positive numbers in zyx order, which are a voxel size in nm."""
+
+    def convert(ctx: click.Context, param: click.Parameter, value: Any) -> Any:  # noqa: ARG001
+        if value is not None and min(value) < 1:
+            logger.warning(
+                "%s %s is in nanometres, and voxels are rarely smaller than one; if micrometres "
+                "are meant, write %s",
+                param.opts[0],
+                " ".join(f"{length:g}" for length in value),
+                " ".join(f"{length * 1000:g}" for length in value),
+            )
+        return value
+
     settings.setdefault("metavar", "Z Y X")
-    return click.option(*declarations, nargs=3, type=LengthType(), **settings)
+    return click.option(*declarations, nargs=3, type=LengthType(), callback=convert, **settings)
 
 
 class MarginOption(click.Option):

@@ -8,6 +8,7 @@ syns/   syns_        syns/0-64_0-512_0-512.h5, syns_0-64_0-512_0-512.h5 for that
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.errors import GeometryError, OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.outputs import BOX, Output
 from chunkflow_py.store import open_store
+from chunkflow_py.store.address import without_secrets
 from chunkflow_py.store.protocol import Stored
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from chunkflow_py.geometry import Region
     from chunkflow_py.store.protocol import Store
     from chunkflow_py.task import Task
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -247,3 +251,4 @@ class ItemSaver:
                 raise VolumeError(msg)
             self._is_written, self._writer = True, task.region
         task.written.append(self.files.write(task.region or region, data))
+        logger.info("wrote %s", without_secrets(self.files.url(task.region or region)))

@@ -55,6 +55,7 @@ class Planner:
         mask: volume of a coarse mask; boxes in which it is zero everywhere are left out.
         mask_mip: of the mask.
         voxel_size_nm: of the voxels that boxes are counted in, instead of the volume's.
+        time: time index of all boxes of the grid.
     """
 
     chunk_size: Zyx | None = None
@@ -71,6 +72,7 @@ class Planner:
     mask: str | None = None
     mask_mip: int = 0
     voxel_size_nm: tuple[float, float, float] | None = None
+    time: int | None = None
 
     @property
     def reads(self) -> bool:
@@ -86,22 +88,28 @@ class Planner:
         """
         wanted = self._wanted()
         if self.chunk_size is None:
-            boxes: list[BoundingBox] = wanted
             if self.mask is not None:
-                inside = self._in_mask(boxes)
-                boxes = [box for box, keep in zip(boxes, inside, strict=True) if keep]
-            return ListPlan([Region(box) for box in boxes], indexes=self._part(len(boxes)))
-        grid = self._grid(self.chunk_size, wanted)
-        kept = self._touching(grid, wanted) if self.bbox_file else None
+                inside = self._in_mask([region.bbox for region in wanted])
+                wanted = [region for region, keep in zip(wanted, inside, strict=True) if keep]
+            return ListPlan(wanted, indexes=self._part(len(wanted)))
+        boxes = [region.bbox for region in wanted]
+        grid = self._grid(self.chunk_size, boxes)
+        kept = self._touching(grid, boxes) if self.bbox_file else None
         if self.mask is not None:
             kept = self._in_mask(grid, kept)
         if kept is None:
-            return GridPlan(grid, order=self.order, indexes=self._part(len(grid)))
+            return GridPlan(
+                grid, order=self.order, indexes=self._part(len(grid)), times=self._times
+            )
         import numpy as np
 
         bits = np.packbits(kept.ravel(), bitorder="little").tobytes()
         part = self._part(int(np.count_nonzero(kept)))
-        return GridPlan(grid, order=self.order, indexes=part, kept=bits)
+        return GridPlan(grid, order=self.order, indexes=part, times=self._times, kept=bits)
+
+    @property
+    def _times(self) -> int | None:
+        return None if self.time is None else self.time + 1
 
     @cached_property
     def _volume(self) -> Volume | None:
@@ -111,16 +119,25 @@ class Planner:
 
         return open_volume(self.volume_path, self.mip, opening=self.opening)
 
-    def _wanted(self) -> list[BoundingBox]:
+    def _wanted(self) -> list[Region]:
         """Return the boxes of interest, grown to whole blocks where they are the tasks."""
         if self.bbox_file is None:
             return []
-        from chunkflow_py.queue.box_file import read_boxes
+        from chunkflow_py.queue.box_file import read_regions
 
-        boxes = read_boxes(self.bbox_file)
-        if self.chunk_size is not None or (unit := self.aligned_block_size) is None:
-            return boxes
-        return list(dict.fromkeys(box.aligned_outward(unit) for box in boxes))
+        regions = read_regions(self.bbox_file)
+        if self.chunk_size is not None:
+            if timed := next((r for r in regions if r.time is not None), None):
+                msg = (
+                    f"{self.bbox_file} holds boxes with a time, such as {timed}, which are tasks "
+                    "by themselves; leave --chunk-size out, or the times, and give one time by "
+                    f"--bounding-box t{timed.time}_…"
+                )
+                raise OptionError(msg)
+            return regions
+        if (unit := self.aligned_block_size) is None:
+            return regions
+        return list(dict.fromkeys(r.with_box(r.bbox.aligned_outward(unit)) for r in regions))
 
     def _grid(self, chunk_size: Zyx, wanted: Sequence[BoundingBox]) -> BoxGrid:
         bounds = None
@@ -193,7 +210,8 @@ class Planner:
         if first >= total:
             msg = f"task {first} was asked for, but there are {total} tasks, 0 to {total - 1}"
             raise OptionError(msg)
-        return range(first, total if end is None else min(end, total))
+        before = (self.time or 0) * total  # tasks are counted from the first time index on
+        return range(before + first, before + (total if end is None else min(end, total)))
 
 
 @dataclass
@@ -265,7 +283,7 @@ def tasks_from(options: Mapping[str, Any], *, dry_run: bool = False) -> TaskGene
         OptionError: options contradict each other, or say too little.
     """
     region, chunk_size = _region_and_size(options)
-    file_path = options["file_path"]
+    file_path, asked = options["file_path"], options["bounding_box"]
     if file_path and not file_path.endswith(".npy"):
         msg = f"--file-path {file_path} must end in .npy; {file_path}.npy does"
         raise OptionError(msg)
@@ -273,7 +291,7 @@ def tasks_from(options: Mapping[str, Any], *, dry_run: bool = False) -> TaskGene
         chunk_size, region, options["grid_size"], not options["respect_chunk_size"],
         options["aligned_block_size"], options["volume_path"], options["mip"],
         options["opening"], _selected(options), options["order"], options["bbox_file"],
-        options["mask"], options["mask_mip"], options["voxel_size"],
+        options["mask"], options["mask_mip"], options["voxel_size"], asked and asked.time,
     )  # fmt: skip
     tasks = TaskGenerator(
         planner, file_path, options["queue_name"], options["create_queue"], dry_run
@@ -285,7 +303,8 @@ def tasks_from(options: Mapping[str, Any], *, dry_run: bool = False) -> TaskGene
 
 def _region_and_size(options: Mapping[str, Any]) -> tuple[_Region, Zyx | None]:
     region: _Region = options["roi_start"], options["roi_stop"], options["roi_size"]
-    box: BoundingBox | None = options["bounding_box"]
+    asked: Region | None = options["bounding_box"]
+    box = None if asked is None else asked.bbox
     chunk_size: Zyx | None = options["chunk_size"]
     if box is not None:
         if any(region):

@@ -177,7 +177,11 @@ class Conversion:
         if skipper.count == total:
             stored = f"all {total} stored already"
         written = f"{output.count} {'task' if output.count == 1 else 'tasks'} written"
-        logger.info("%s: %s, %s", without_secrets(self.target), written, stored)
+        target = without_secrets(self.target)
+        logger.info("%s: %s, %s", target, written, stored)
+        if self.max_mip:
+            levels = "level 1 is" if self.max_mip == 1 else f"levels 1 to {self.max_mip} are"
+            logger.info("%s still empty; chunkflow downsample-volume %s makes them", levels, target)
 
     def _target(self, spec: VolumeSpec, source: Volume, *, create: bool) -> Volume | None:
         places = (Location.parse(self.source), self.mip), (Location.parse(self.target), 0)

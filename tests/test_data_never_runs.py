@@ -19,7 +19,7 @@ from chunkflow_py.errors import ChunkflowError, VolumeError
 from chunkflow_py.inference.statistics import read_statistics
 from chunkflow_py.ops.load_npy import load_npy
 from chunkflow_py.queue.body import parse_body
-from chunkflow_py.queue.box_file import read_boxes
+from chunkflow_py.queue.box_file import read_regions
 from chunkflow_py.run.page import Header
 from chunkflow_py.run.record import Record
 from chunkflow_py.run.spec import Spec
@@ -111,7 +111,7 @@ READERS = {
     "tables of labels": table,
     "metadata of volumes": metadata,
     "arrays": lambda data: load_npy(put("array.npy", data)),
-    "box files": lambda data: read_boxes(put("boxes.npy", data)),
+    "box files": lambda data: read_regions(put("boxes.npy", data)),
     "points": Points.from_hdf5,
     "synapses": lambda data: Synapses.from_bytes(data, "synapses"),
     "skeletons": Skeleton.from_precomputed,

@@ -8,6 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from chunkflow_py.cli import catalog
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.params import (
     BBOX,
@@ -99,7 +100,7 @@ def test_right_values(option: Any, args: list[str], value: object) -> None:
         (size, ["-s", "1", "2", "0"], "0 is not in the range x>=1"),
         (size, ["-s", "1", "2"], "requires 3 arguments"),
         (size, ["-s", "1", "2", "3.5"], "'3.5' is not a valid integer"),
-        (size, ["-s", "1", "2", "-x"], "'-x' is not a valid integer; give three, for z, y and x"),
+        (size, ["-s", "1", "2", "-x"], "'-x' is not a valid integer. Give three, for z, y and x"),
         (voxel_size, ["-v", "1", "1", "0"], "'0' is not a number above 0"),
         (voxel_size, ["-v", "1", "1", "nan"], "'nan' is not a number above 0"),
         (voxel_size, ["-v", "inf", "1", "1"], "'inf' is not a number above 0"),
@@ -210,3 +211,22 @@ def test_mip_of_the_line_and_of_a_command(args: str, mip: int) -> None:
     result = CliRunner().invoke(group, args.split())
     assert result.exit_code == 0, result.output
     assert seen == [mip]
+
+
+@pytest.mark.parametrize(
+    ("size", "meant"),
+    [("2 0.5 0.5", "2000 500 500"), ("0.04 0.004 0.004", "40 4 4"), ("40 4 4", None)],
+)
+def test_voxels_below_a_nanometre_are_warned_of(size, meant, caplog):
+    """Micrometres given for nanometres are noticed by every command that takes a voxel size."""
+    for command, option in (("load-tif", "--voxel-size"), ("create-chunk", "--voxel-size"),
+                            ("save-zarr", "--resolution")):  # fmt: skip
+        caplog.clear()
+        required = ["--file-name", "a.tif"] if command == "load-tif" else []
+        required = ["--store", "a.zarr"] if command == "save-zarr" else required
+        catalog.load(command).make_context(command, [*required, option, *size.split()])
+        warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+        assert len(warned) == (meant is not None)
+        if meant:
+            assert warned[0].startswith(f"{option} {size} is in nanometres")
+            assert warned[0].endswith(f"write {meant}")

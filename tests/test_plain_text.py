@@ -12,7 +12,7 @@ from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.geometry import Region
 from chunkflow_py.plain_text import bounded, is_digits, plain, tail
 from chunkflow_py.queue.body import BodyError, parse_body
-from chunkflow_py.queue.box_file import read_boxes
+from chunkflow_py.queue.box_file import read_regions
 from chunkflow_py.store.address import public, public_line
 from chunkflow_py.terminal import echo
 
@@ -71,7 +71,7 @@ def test_boxes_in_digits_of_other_scripts_are_none(zero, tmp_path):
     for row in (box, ",".join("080816").translate(digits)):
         (tmp_path / "boxes.csv").write_text(f"bbox\n{row}\n" if "-" in row else f"{row}\n")
         with pytest.raises(OptionError):
-            read_boxes(tmp_path / "boxes.csv")
+            read_regions(tmp_path / "boxes.csv")
 
 
 @pytest.mark.parametrize(

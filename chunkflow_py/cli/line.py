@@ -36,6 +36,12 @@ def note_tail(ctx: click.Context, words: Sequence[str]) -> None:
     ctx.meta.setdefault(_TAILS, []).append(tuple(words))
 
 
+def last_tail(ctx: click.Context) -> tuple[str, ...]:
+    """Return what of the line was left when the last command began, its name first."""
+    tails: list[tuple[str, ...]] = ctx.meta.get(_TAILS, [])
+    return tails[-1] if tails else ()
+
+
 def parts_of(ctx: click.Context, stages: Sequence[Operator | Source | Verb]) -> list[Part]:
     """Return the commands of the line that *ctx* has read, with their words."""
     tails: list[tuple[str, ...]] = ctx.meta[_TAILS]

@@ -16,9 +16,9 @@ from click.exceptions import Exit
 from click.shell_completion import CompletionItem
 
 from chunkflow_py.allocator import keep_freed_memory, sleep_while_waiting
-from chunkflow_py.cli import catalog, older
+from chunkflow_py.cli import catalog, mistyped, older
 from chunkflow_py.cli.failed import failed
-from chunkflow_py.cli.line import check_source_first, note_tail, operators_of, parts_of
+from chunkflow_py.cli.line import check_source_first, last_tail, note_tail, operators_of, parts_of
 from chunkflow_py.cli.verbs import Verb
 from chunkflow_py.errors import OptionError
 from chunkflow_py.interrupts import (
@@ -92,6 +92,11 @@ class OperatorGroup(Command, click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command a line goes on with, or suggest the nearest name."""
+        if args[0] == "help":  # as of git and many others
+            if len(args) == 1:
+                echo(ctx.get_help())
+                ctx.exit()
+            args = [args[1], "--help"]
         word = older.modern_command(ctx, args[0])
         command = self.get_command(ctx, word)
         if command is None:
@@ -130,6 +135,8 @@ class OperatorGroup(Command, click.Group):
             return super().invoke(ctx)
         except click.NoSuchOption as error:
             raise older.near_options(error) from error
+        except (click.MissingParameter, click.BadOptionUsage) as error:
+            raise mistyped.explained(error, last_tail(ctx)) from error
         except Interrupted:
             if ctx.params["log_json"]:
                 raise click.Abort from None  # click prints an empty line before it says so

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.dashboard.states import DONE, FAILED, SKIPPED
+from chunkflow_py.dashboard.states import DONE, FAILED, NONE, SKIPPED
 from chunkflow_py.run.page import FAILURES
 from chunkflow_py.run.record import DamagedRecordError, Failure, reading
 from chunkflow_py.store.address import public, public_line
@@ -185,7 +185,8 @@ class History:
         """Return what each worker has done, the latest seen first, and their hours together.
 
         A worker's time is counted from the start of its first task to the end of its last one; to
-        now, if it was seen in the last ten minutes, or in three times what a task takes it.
+        now, if it was seen in the last ten minutes, or in three times what a task takes it, and
+        tasks are left: a stage whose tasks have all ended costs no more.
         """
         failed: dict[int, int] = {}
         parts = [*self._failed_by.values()]
@@ -203,7 +204,8 @@ class History:
         np.minimum.at(first, index, finished - self.seconds[known])
         np.maximum.at(last, index, finished)
         patience = np.maximum(_RECENT_S, 3 * seconds / np.maximum(tasks, 1))
-        is_active = last > now - patience
+        is_over = bool(np.isin(self._states.codes, (*_ENDED, NONE)).all())
+        is_active = (last > now - patience) & (not is_over)
         until = np.where(is_active, np.maximum(now, last), last)
         hours = np.where(tasks > 0, until - np.where(tasks > 0, first, 0), 0) / 3600
         order = np.argsort(-last, kind="stable")[:_WORKERS].tolist()

@@ -109,6 +109,10 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
     server_version, sys_version = "chunkflow", ""
 
+    def do_HEAD(self) -> None:
+        """Answer without the body."""
+        self.do_GET()
+
     def do_GET(self) -> None:
         """Answer."""
         asked = urlsplit(self.path)
@@ -177,7 +181,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
     def log_message(self, format: str, *values: Any) -> None:
         """Tell of requests only who asks for it."""

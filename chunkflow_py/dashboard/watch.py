@@ -119,7 +119,8 @@ class RunWatch:
         Raises:
             OptionError: there is no such run.
         """
-        self._home, self._price, self._source = home, price, source
+        self._home, self._source = home, source
+        self._price = None if price is None else float(f"{price:.6g}")  # as the page shows it
         self._stages = {stage.name: StageWatch(home, stage) for stage in home.spec.stages}
         self._lock = threading.Lock()
         self._next = 0.0

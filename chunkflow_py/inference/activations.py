@@ -13,6 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from chunkflow_py.inference.quiet import quiet_torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -72,7 +74,7 @@ def peak_activations(
     shape = tuple(shape)
     voxels = prod(shape) // shape[1]
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        with quiet_torch(), FakeTensorMode(allow_non_fake_inputs=True):
             return Activations(_peak(network, shape, dtype, device), voxels)
     except Exception as error:  # noqa: BLE001  (a user's forward may raise anything)
         logger.debug("no run without data: %s: %s", type(error).__name__, error)

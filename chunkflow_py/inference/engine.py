@@ -347,8 +347,8 @@ class Engine:
         if low < -1e-4 or high > 1 + 1e-4:
             msg = (
                 f"--output-kind {kind} means values in [0, 1], but the first batch holds "
-                f"{low:.4g} to {high:.4g}; say --activation sigmoid if they are logits, or another "
-                "--output-kind"
+                f"{low:.4g} to {high:.4g}; say --activation sigmoid if they are logits, "
+                "softmax if each voxel is of one of the channels, or another --output-kind"
             )
             raise ModelError(msg)
 

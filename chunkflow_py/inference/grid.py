@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Pad = Literal["reflect", "edge", "zero", "none"]
 PADS: tuple[Pad, ...] = get_args(Pad)
 
+_USUAL_OVERLAP = Zyx(4, 64, 64)
 _MANY_SPANS = 512  # of tasks along one axis: beyond, a bound is told instead of the exact margin
 
 
@@ -48,6 +49,25 @@ class PatchGeometry:
     input_patch_size: Zyx
     output_patch_size: Zyx
     output_patch_overlap: Zyx
+
+    @classmethod
+    def of(cls, input_size: Zyx, output_size: Zyx | None, overlap: Zyx | None) -> PatchGeometry:
+        """Return the geometry of patches whose output size and overlap need not be given.
+
+        Args:
+            input_size: of a patch, voxels, zyx.
+            output_size: of what is kept of it (default: all).
+            overlap: of neighbouring output patches (default: 4, 64, 64; along an axis where the
+                output patch is no larger than that, a quarter of it).
+
+        Raises:
+            OptionError: they do not fit together.
+        """
+        output_size = output_size or input_size
+        if overlap is None:
+            pairs = zip(_USUAL_OVERLAP, output_size, strict=True)
+            overlap = Zyx.of(usual if usual < size else size // 4 for usual, size in pairs)
+        return cls(input_size, output_size, overlap)
 
     def __post_init__(self) -> None:
         """Check each axis.

@@ -79,10 +79,8 @@ def settings_from(options: Mapping[str, Any]) -> EngineSettings:
     Raises:
         OptionError: options contradict each other.
     """
-    size = options["input_patch_size"]
-    geometry = PatchGeometry(
-        size, options["output_patch_size"] or size, options["output_patch_overlap"]
-    )
+    sizes = ("input_patch_size", "output_patch_size", "output_patch_overlap")
+    geometry = PatchGeometry.of(*(options[name] for name in sizes))
     if options["activate"] == "after" and options["activation"] == "none":
         msg = "--activate after says when, but not what; add --activation sigmoid or softmax"
         raise OptionError(msg)

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from chunkflow_py.errors import OptionError
+from chunkflow_py.errors import OptionError, OutOfMemoryError
 from chunkflow_py.inference.grid import Pad, PatchGeometry, PatchGrid
 from chunkflow_py.inference.normalize import Normalizer
 from chunkflow_py.inference.output_kind import MEANING, OutputKind
 from chunkflow_py.inference.window import Bump, create_window
+from chunkflow_py.memory import available_host_bytes, describe_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from chunkflow_py.geometry import BoundingBox
     from chunkflow_py.inference.activation import Activation
 
+_WINDOW = 20  # bytes a voxel while a window is made: two of float64, one of float32
 OutputDtype = Literal["float32", "float16", "uint8", "argmax"]
 
 
@@ -150,7 +152,7 @@ class EngineSettings:
         if self.output_dtype == "uint8" and not bounded:
             msg = (
                 f"--output-dtype uint8 keeps values in [0, 1], and --output-kind {kind}{whose} has "
-                "others; use --output-dtype float16 or float32, or --activation sigmoid"
+                "others; use --output-dtype float16 or float32, or --activation sigmoid or softmax"
             )
             raise OptionError(msg)
         if self.output_dtype == "argmax" and not 2 <= channels <= 256:
@@ -184,8 +186,21 @@ class EngineSettings:
 
     @cached_property
     def window(self) -> NDArray[np.float32]:
-        """The blending window of an output patch."""
-        return create_window(self.geometry.output_patch_size, self.bump)
+        """The blending window of an output patch.
+
+        Raises:
+            OutOfMemoryError: the patch is too large for this machine.
+        """
+        size = self.geometry.output_patch_size
+        need, there = size.product() * _WINDOW, available_host_bytes()
+        if there is not None and need > there:
+            msg = (
+                f"the blending window of an output patch of {size} (zyx, voxels) takes "
+                f"{describe_bytes(need)}, and this process can have {describe_bytes(there)}; "
+                "lower --input-patch-size"
+            )
+            raise OutOfMemoryError(msg)
+        return create_window(size, self.bump)
 
     @property
     def kind(self) -> Kind:

@@ -84,7 +84,8 @@ class ChannelStatistics:
                 have = ", ".join(f"{value:g}" for value in sorted(self.percentiles)) or "none"
                 msg = (
                     f"{where} has no percentile {wanted:g}; it has {have}: choose two of them "
-                    "with --normalize-percentiles"
+                    "with --normalize-percentiles, or make statistics that have it: chunkflow "
+                    f"sum-statistics URL --percentiles {low:g},{high:g} --output FILE"
                 )
                 raise OptionError(msg)
         bottom, top = self.percentiles[low], self.percentiles[high]

@@ -20,7 +20,7 @@ from chunkflow_py.inference.memory import engine_workspace
 from chunkflow_py.memory import describe_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from chunkflow_py.inference.grid import PatchGeometry
 
@@ -72,13 +72,16 @@ class TaskSizes:
     crop: Zyx | None = None
     input_bytes: int = 1
 
-    def best(self, memory_bytes: int) -> TaskSize:
+    def best(
+        self, memory_bytes: int, is_usable: Callable[[Zyx], bool] = lambda _: True
+    ) -> TaskSize:
         """Return the size with the fewest computed voxels that fits; of equals, the smallest.
 
         It is the same along y and x, unless the volume ends before.
 
         Args:
             memory_bytes: for chunks and sums of patches.
+            is_usable: tells of a size that fits whether it may be taken.
 
         Raises:
             OptionError: the smallest does not fit.
@@ -91,7 +94,8 @@ class TaskSizes:
                 least = least or size
                 if size.memory_bytes > memory_bytes:
                     break
-                if found is None or size.amplification < found.amplification * (1 - 1e-9):
+                is_better = found is None or size.amplification < found.amplification * (1 - 1e-9)
+                if is_better and is_usable(size.size):
                     found = size
             if size is None or (size.memory_bytes > memory_bytes and size.size.z <= self._least_z):
                 break

@@ -185,7 +185,7 @@ def tune(
     *,
     input_patch_size: Zyx | None = None,
     output_patch_size: Zyx | None = None,
-    output_patch_overlap: Zyx = Zyx(4, 64, 64),
+    output_patch_overlap: Zyx | None = None,
     memory_bytes: int | None = None,
     tolerance: float = TOLERANCE,
     seconds: float = 600.0,
@@ -201,7 +201,8 @@ def tune(
             if no operator of the network depends on the whole patch).
         output_patch_size: what is kept of it, voxels, zyx (default: all); the margin between them
             is kept for other sizes.
-        output_patch_overlap: of neighbouring output patches, voxels, zyx.
+        output_patch_overlap: of neighbouring output patches, voxels, zyx (default: that of
+            `PatchGeometry.of`).
         memory_bytes: that may be taken (default: what the machine, container or GPU has).
         tolerance: largest error (99.9th percentile, in units of the output) of the best.
         seconds: when to end.
@@ -213,7 +214,7 @@ def tune(
         ModelError: the network cannot be loaded, or no way of running it works.
     """
     size = input_patch_size or PATCH_SIZE
-    geometry = PatchGeometry(size, output_patch_size or size, output_patch_overlap)
+    geometry = PatchGeometry.of(size, output_patch_size, output_patch_overlap)
     with TemporaryDirectory() as folder:
         place = Path(folder)
         if image is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from chunkflow_py.params import BBOX, floats_option, is_dry_run, mip_option, zyx_option
+from chunkflow_py.params import REGION, floats_option, is_dry_run, mip_option, zyx_option
 from chunkflow_py.stages import source
 from chunkflow_py.task_order import ORDERS
 from chunkflow_py.task_source import TaskGenerator, tasks_from
@@ -29,7 +29,12 @@ _COUNT = click.IntRange(min=0)
 @zyx_option("--roi-stop", "-r", help="End of the region (exclusive), voxels, zyx.")
 @zyx_option("--roi-size", "-z", minimum=1, help="Extent of the region, voxels, zyx.")
 @zyx_option("--chunk-size", "-c", minimum=1, help="Extent of a task's box, voxels, zyx.")
-@click.option("--bounding-box", "-b", type=BBOX, help="The region as a box string.")
+@click.option(
+    "--bounding-box",
+    "-b",
+    type=REGION,
+    help="The region as a box string; t3_0-64_0-512_0-512 is of time index 3.",
+)
 @zyx_option("--grid-size", "-g", minimum=1, help="Number of boxes along z, y and x.")
 @click.option("--file-path", "-f", type=click.Path(dir_okay=False), help="Write a .npy of boxes.")
 @click.option("--queue-name", "-q", help="Send the tasks to this queue.")

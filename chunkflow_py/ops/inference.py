@@ -27,8 +27,9 @@ if TYPE_CHECKING:
             help="What the network sees at a time, voxels, zyx.")
 @zyx_option("--output-patch-size", "-z", minimum=1,
             help="What is kept of it, in the middle.  [default: all]")
-@zyx_option("--output-patch-overlap", "-v", default=(4, 64, 64), show_default=True, minimum=0,
-            help="Voxels that neighbouring output patches share, zyx.")
+@zyx_option("--output-patch-overlap", "-v", minimum=0,
+            help="Voxels that neighbouring output patches share, zyx.  [default: 4 64 64; a "
+                 "quarter of a patch that is no larger]")
 @click.option("--batch-size", "-b", type=click.IntRange(min=1), default=1, show_default=True,
               help="Patches in one forward.")
 @click.option("--lower-batch/--no-lower-batch", default=False, show_default=True,

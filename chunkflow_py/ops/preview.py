@@ -22,6 +22,7 @@ from chunkflow_py.stages import operator
 if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
     from chunkflow_py.hooks import Outline
+    from chunkflow_py.outputs import Output
     from chunkflow_py.task import Task
     from chunkflow_py.task_files import ItemSaver
 
@@ -62,6 +63,10 @@ class PreviewSaver:
     def destination(self) -> str:
         """The file or files."""
         return self.saver.destination
+
+    def stores(self) -> tuple[Output, ...]:
+        """Return the file, or the file of every task."""
+        return self.saver.stores()
 
     def prepare(self, outline: Outline) -> None:
         """Refuse one file for several tasks."""

@@ -4,7 +4,7 @@
 |--------|----------------------------------------------------------------------------------------|
 | .npy   | a row of integers: z, y, x of the start, then z, y, x of the stop                      |
 | .json  | in a list: ``"0-64_0-512_0-512"``, ``{"start": [z, y, x], "stop": [z, y, x]}``, or     |
-|        | ``[[z0, z1], [y0, y1], [x0, x1]]``                                                     |
+|        | ``[[z0, z1], [y0, y1], [x0, x1]]``; a string may have a time: ``"t3_0-64_…"``           |
 | .csv   | a row: a box string, or z0, z1, y0, y1, x0, x1. A first row of names may say which     |
 |        | columns these are: ``bbox``; or z0, z_start or start_z and so on, in any order; other  |
 |        | columns are passed over                                                                |
@@ -25,7 +25,7 @@ import numpy as np
 
 from chunkflow_py.decoding import check_npy_header, parse_json
 from chunkflow_py.errors import ChunkflowError, OptionError
-from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx
+from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.store.local import os_errors, replacing
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 ROWS_AT_ONCE = 65536
 _LARGEST = 1 << 62  # voxels: what the arithmetic of arrays still holds
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
-_BOX = re.compile(r"[0-9_-]{11,}")  # what looks like a box string, right or wrong
+_BOX = re.compile(r"(?:t[0-9]+_)?[0-9_-]{11,}")  # what looks like a box string, right or wrong
 _NAMES = {  # of a column of CSV -> its place in z0, z1, y0, y1, x0, x1
     name: 2 * axis + end
     for axis, letter in enumerate(AXES)
@@ -53,16 +53,23 @@ _COLUMNS = "z0,z1,y0,y1,x0,x1"
 def write_boxes(path: str | Path, plan: Plan) -> None:
     """Write the boxes of the tasks of a plan to a .npy file, whole or not at all.
 
-    The array is (n, 6) int64: z, y, x of the start, then z, y, x of the stop. Time points are not
-    written. Memory does not grow with the number of tasks.
+    The array is (n, 6) int64: z, y, x of the start, then z, y, x of the stop. Memory does
+    not grow with the number of tasks.
 
     Args:
         path: of the file; one that exists is replaced when the new one is complete.
         plan: of the tasks, which are written in its order.
 
     Raises:
+        OptionError: tasks have a time, for which the file has no place.
         VolumeError: the file cannot be written.
     """
+    first = next(iter(plan), None)
+    if first is not None and (region := plan.region(first)).time is not None:
+        msg = (
+            f"{path} holds boxes alone, not the time of {region}; send the tasks to a --queue-name"
+        )
+        raise OptionError(msg)
     header = {
         "descr": np.lib.format.dtype_to_descr(np.dtype(np.int64)),
         "fortran_order": False,
@@ -89,8 +96,10 @@ def _rows(grid: BoxGrid, positions: NDArray[Any]) -> NDArray[Any]:
     return np.concatenate([start, stop], axis=1).astype(np.int64, copy=False)
 
 
-def read_boxes(path: str | Path) -> list[BoundingBox]:
+def read_regions(path: str | Path) -> list[Region]:
     """Return the boxes of a file, in its order, each once; says how many came again.
+
+    Box strings may have a time index.
 
     Args:
         path: of a .csv, .json or .npy file, as at the top.
@@ -146,11 +155,11 @@ def read_rows(path: str | Path, first: int, count: int) -> tuple[list[BoundingBo
     return boxes, len(array)
 
 
-def _from_npy(path: Path) -> Iterator[BoundingBox]:
+def _from_npy(path: Path) -> Iterator[Region]:
     array = _array(path)
     for first in range(0, len(array), ROWS_AT_ONCE):
         for row, numbers in enumerate(array[first : first + ROWS_AT_ONCE].tolist(), first):
-            yield _box(numbers[:3], numbers[3:], f"row {row} of {path}")
+            yield Region(_box(numbers[:3], numbers[3:], f"row {row} of {path}"))
 
 
 def _array(path: Path) -> NDArray[Any]:
@@ -171,7 +180,7 @@ def _array(path: Path) -> NDArray[Any]:
     return array
 
 
-def _from_json(path: Path) -> Iterator[BoundingBox]:
+def _from_json(path: Path) -> Iterator[Region]:
     said = parse_json(path.read_text("utf-8"), None)
     if not isinstance(said, list):
         msg = f"{path} holds {_short(said)}, but boxes are a list; put them into [ ]"
@@ -181,9 +190,9 @@ def _from_json(path: Path) -> Iterator[BoundingBox]:
         if isinstance(item, str):
             yield _parsed(item, where)
         elif isinstance(item, dict) and set(item) == {"start", "stop"}:
-            yield _box(item["start"], item["stop"], where)
+            yield Region(_box(item["start"], item["stop"], where))
         elif isinstance(item, list) and all(isinstance(p, list) and len(p) == 2 for p in item):
-            yield _box([pair[0] for pair in item], [pair[1] for pair in item], where)
+            yield Region(_box([pair[0] for pair in item], [pair[1] for pair in item], where))
         else:
             msg = (
                 f'{where} is {_short(item)}, which is no box; write "0-64_0-512_0-512", '
@@ -192,7 +201,7 @@ def _from_json(path: Path) -> Iterator[BoundingBox]:
             raise OptionError(msg)
 
 
-def _from_csv(path: Path) -> Iterator[BoundingBox]:
+def _from_csv(path: Path) -> Iterator[Region]:
     with path.open(encoding="utf-8-sig", newline="") as file:  # some editors write a mark first
         reader = csv.reader(file, strict=True)
         columns, width = None, 0
@@ -220,7 +229,7 @@ def _from_csv(path: Path) -> Iterator[BoundingBox]:
                 yield _parsed(values[0], where)
             else:
                 numbers = [_integer(value, where) for value in values]
-                yield _box(numbers[0::2], numbers[1::2], where)
+                yield Region(_box(numbers[0::2], numbers[1::2], where))
 
 
 def _columns(names: list[str], where: str) -> list[int]:
@@ -245,13 +254,13 @@ def _integer(text: str, where: str) -> int:
     return int(text)
 
 
-def _parsed(text: str, where: str) -> BoundingBox:
+def _parsed(text: str, where: str) -> Region:
     try:
-        box = BoundingBox.parse(text)
+        region = Region.parse(text)
     except ValueError as error:  # ours, and Python's for a number of thousands of digits
         msg = f"{where}: {_short(text)} is no box such as 0-64_0-512_0-512 ({_short(error)})"
         raise OptionError(msg) from error
-    return _box([*box.start], [*box.stop], where)
+    return region.with_box(_box([*region.bbox.start], [*region.bbox.stop], where))
 
 
 def _box(start: Any, stop: Any, where: str) -> BoundingBox:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -11,14 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError, VolumeError
-from chunkflow_py.hooks import (
-    HasFiles,
-    WritesTo,
-    WritesToSeveral,
-    places_read,
-    places_written,
-)
+from chunkflow_py.hooks import HasFiles, places_read, places_written
 from chunkflow_py.memory import describe_bytes
+from chunkflow_py.outputs import BOX
 from chunkflow_py.queue.body import BodyError, body_text, parse_body
 from chunkflow_py.queue.protocol import address_of, open_queue
 from chunkflow_py.run.coverage import documented
@@ -27,6 +23,7 @@ from chunkflow_py.run.leftovers import leftovers, settle
 from chunkflow_py.run.spec import File, Spec, Stage, options_of, sha256_of
 from chunkflow_py.run.stage_line import create_outputs, prepared
 from chunkflow_py.store.local import absolute
+from chunkflow_py.volume.levels import LEVEL
 from chunkflow_py.volume.location import Location
 
 if TYPE_CHECKING:
@@ -39,6 +36,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# A place of one file for each task, or for each object.
+_TEMPLATE = re.compile(rf"(.*?)(?:{BOX}|ID)(?:\.[^/]*)?")
 _GLANCE_S = 10.0  # for which a message is leased that is only looked at
 
 
@@ -299,21 +298,21 @@ def bodies(home: RunHome, stage: str, numbers: Iterable[int]) -> Iterator[str]:
     return (body_text(plan.text(number), name, stage) for number in numbers)
 
 
-def default_run(line: StageLine) -> str:
-    """Return where a run lies that is not said: beside the last output of its line.
+def default_run(operators: Sequence[Operator]) -> str:
+    """Return the default address of a run: the last output of the line, and ``.run``.
+
+    Files that are named after tasks or objects count by what their names begin with:
+    ``pts/BOX.h5`` gives ``pts.run``.
 
     Raises:
         OptionError: the line writes nothing whose place is known.
     """
-    for operator in reversed(line.operators):
-        body: Any = operator.body
-        if isinstance(body, WritesTo | WritesToSeveral):
-            saver = getattr(body, "saver", None)
-            if saver is not None:
-                place: Location = saver.place
-                return f"{place.store_url}.run"
-            if isinstance(body, WritesTo):
-                return f"{body.destination}.run"
+    for operator in reversed(operators):
+        for place in places_written(operator.body)[:1]:
+            address, level, _ = place.partition(LEVEL)
+            if not level and (template := _TEMPLATE.fullmatch(address)):
+                address = template[1].rstrip("_-.")
+            return f"{Location.parse(address.rstrip('/')).store_url}.run"
     msg = "nothing in the line says where the run is to be kept; give --run URL"
     raise OptionError(msg)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from chunkflow_py.hooks import Outline
     from chunkflow_py.task import Task
+
+logger = logging.getLogger(__name__)
 
 INFO: dict[str, Any] = {
     "@type": "neuroglancer_skeletons",
@@ -164,6 +167,7 @@ class SwcSaver:
             compress=False,
             content_type="text/plain",
         )
+        logger.info("wrote %d skeletons to %s", len(skeletons), folder.url)
         return task
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError, VolumeRefusedError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from chunkflow_py.store.protocol import Store
     from chunkflow_py.volume.location import Location
     from chunkflow_py.volume.protocol import Opening, Volume, VolumeSpec
@@ -32,6 +34,12 @@ _MODULES = {
     "h5": "hdf5_volume",
     "graphene": "graphene",
 }
+# Files that are no volumes, but that commands load whole.
+_LOADERS = {
+    ".tif": "load-tif", ".tiff": "load-tif", ".png": "load-png", ".nrrd": "load-nrrd",
+    ".mrc": "load-mrc", ".npy": "load-npy",
+}  # fmt: skip
+_SECTIONS = (".tif", ".tiff", ".png")
 _CREATABLE = ("precomputed", "zarr", "h5")
 
 
@@ -171,18 +179,34 @@ def _detect(place: Location, opening: Opening) -> str:
     if place.is_local and place.folder.is_file():
         if _is_hdf5(place):
             return "h5"
-        msg = f"{place} is a file, not the folder of a volume; name a folder"
+        msg = f"{place} is a file, not the folder of a volume; "
+        msg += _to_load(place.folder, place.url) or "name a folder"
         raise VolumeNotFoundError(msg)
     if place.is_local and not place.folder.exists():
         msg = f"{place} does not exist; check the path, or create the volume first"
         raise VolumeNotFoundError(msg)
     if kind := _found(open_store(place.store_url, opening.access)):
         return kind
+    remedy = "check the path, or create the volume first"
+    if place.is_local:
+        sections = (path for path in place.folder.iterdir() if path.suffix.lower() in _SECTIONS)
+        remedy = _to_load(next(sections, place.folder), place.url) or remedy
     msg = (
         f"{place} holds no volume: there is neither info (precomputed) nor zarr.json, .zarray "
-        "or .zgroup (zarr) nor attributes.json (N5); check the path, or create the volume first"
+        f"or .zgroup (zarr) nor attributes.json (N5); {remedy}"
     )
     raise VolumeNotFoundError(msg)
+
+
+def _to_load(file: Path, named: str) -> str:
+    """Return what makes a volume of a file of another kind, or of a folder of such sections."""
+    loader = _LOADERS.get(file.suffix.lower())
+    if loader is None:
+        return ""
+    option = "--path" if loader == "load-png" else "--file-name"
+    return (
+        f"make a volume of it first: chunkflow {loader} {option} {named} save-zarr --store OUT.zarr"
+    )
 
 
 def _is_hdf5(place: Location) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chunkflow_py.errors import OptionError, VolumeError
+from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Sized
@@ -103,10 +103,17 @@ class FileName:
         """Return the file of one task.
 
         Raises:
+            VolumeNotFoundError: it is to be read, and there is nothing of this name.
             VolumeError: the name is a prefix, but there is no box to go behind it.
         """
         if not self.is_prefix:
             return Path(self.name).expanduser()
+        if region is None and self.reads and not Path(self.name).expanduser().exists():
+            msg = (
+                f"{self.option} {self.name} does not exist; check the path, or give the prefix of "
+                f"one {self.extensions[0]} file a task in a line that has tasks"
+            )
+            raise VolumeNotFoundError(msg)
         if region is None:
             msg = (
                 f"{self.option} {self.name} has no extension {self.extensions[0]}, so it is a "

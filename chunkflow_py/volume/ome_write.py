@@ -60,7 +60,7 @@ def image_attributes(
     ome: dict[str, Any] = {"multiscales": [image]}
     if spec.kind == "segmentation":
         ome["image-label"] = {"source": {"image": "../../"}} if is_label else {}
-    elif spec.channels is not None or channel_names:
+    elif channel_names or (spec.channels is not None and _has_known_range(spec)):
         ome["omero"] = {"channels": _channels(spec, channel_names)}
     if version == "0.5":
         return {"ome": {"version": version, **ome}, OURS: _ours(spec)}
@@ -119,6 +119,14 @@ def _transformations(level: VolumeSpec, axes: Sequence[str], mip: int) -> list[d
         {"type": "scale", "scale": [scale[a] for a in axes]},
         {"type": "translation", "translation": [shift[a] for a in axes]},
     ]
+
+
+def _has_known_range(spec: VolumeSpec) -> bool:
+    """Tell whether all values of a type are shown well: viewers take a window for the contrast.
+
+    The format wants one for each channel, so that without names none is described at all.
+    """
+    return spec.dtype.itemsize == 1 or spec.kind in ("probability", "affinity")
 
 
 def _channels(spec: VolumeSpec, names: Sequence[str]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import logging
 import os
 import re
 from collections import deque
@@ -32,6 +33,7 @@ from chunkflow_py.errors import (
 from chunkflow_py.geometry import BoxGrid, Zyx
 from chunkflow_py.outputs import Output
 from chunkflow_py.store import open_store
+from chunkflow_py.store.address import without_secrets
 from chunkflow_py.store.local import os_errors
 from chunkflow_py.store.protocol import Leftover, together
 from chunkflow_py.store.recording import RecordingStore
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from chunkflow_py.geometry import BoundingBox, Region
     from chunkflow_py.store.protocol import Stored
     from chunkflow_py.task import Task
+
+logger = logging.getLogger(__name__)
 
 EXTENSIONS = (".png",)
 
@@ -238,6 +242,7 @@ class PngSaver:
                 )
                 raise VolumeError(msg)
         task.written += write_pngs(self.folder, chunk, self.dtype, prefix=time)
+        logger.info("wrote %d sections to %s", chunk.size.z, without_secrets(str(self.folder)))
         return task
 
 

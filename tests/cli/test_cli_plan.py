@@ -96,6 +96,27 @@ def test_a_better_size_is_told_and_holds():
     assert again["patches"][0]["amplification"] == pytest.approx(better["amplification"])
 
 
+@pytest.mark.parametrize("processes", [1, 3, 4, 32])
+def test_a_better_size_leaves_work_for_every_process(processes):
+    """Fewer voxels computed are no gain where workers get no task."""
+    line = f"{TASKS} {LOAD} -e auto {NETWORK} {SAVE} --chunk-size 8 16 16"
+    better = plan(line, f"--no-rehearse --processes {processes}")["suggestion"]
+    tasks = 1
+    for length, size in zip((16, 64, 64), better["size"] if better else (8, 16, 16), strict=True):
+        tasks *= -(-length // size)
+    assert tasks >= processes
+
+
+def test_what_is_not_measured_is_not_said_to_fit():
+    """Without a rehearsal the memory of a network is unknown: the last line says so."""
+    line = f"{TASKS} {LOAD} -e auto {NETWORK} {SAVE} --chunk-size 8 16 16"
+    told = say(f"--quiet plan --no-rehearse --memory 800MB {line}").splitlines()[-1]
+    assert told.startswith("nothing known speaks against it, but the memory of inference is not")
+    assert "--no-rehearse" in told
+    line = f"{TASKS} {LOAD} {SAVE}"
+    assert say(f"--quiet plan --no-rehearse {line}").splitlines()[-1] == "it fits"
+
+
 def test_too_little_memory_names_tasks_that_fit():
     """Filters have smaller tasks, in whole blocks; processes share what there is."""
     size = "-z 512 2048 2048 -d uint8 -s 8 8 8"

@@ -67,6 +67,26 @@ def test_workers_have_their_own(history):
     assert now["hours"] == pytest.approx(((660 - 30) + (660 - 330)) / 3600)
 
 
+def test_a_stage_that_is_over_costs_no_more():
+    """When every task has ended, hours end with the last task, however soon it is asked."""
+    store = MemoryStore(secrets.token_hex(8))
+    ledger = Ledger(store, "infer", 4, page=4, in_background=False)
+    ledger.record([a_record(0), a_record(2, state="dead", reason="no")])
+    is_task = np.array([True, False, True, True])  # there is no task 1
+    states = States(store, "infer", is_task, 4)
+    made = History(states)
+    hours = {}
+    for name in ("going", "over"):
+        states.look()
+        made.read(60)
+        last = float(made.finished.max())
+        hours[name] = [made.workers(last + late)["hours"] for late in (10.0, 60.0)]
+        ledger.record([a_record(3)])
+    assert hours["going"][0] < hours["going"][1]
+    assert hours["over"][0] == hours["over"][1]
+    assert made.workers(last + 10)["active"] == 0
+
+
 def test_errors_are_put_together_by_kind_and_words(history):
     """Numbers do not tell them apart; the latest examples keep their tracebacks."""
     said = history.errors()

@@ -155,6 +155,29 @@ def test_what_is_not_there(server, path, status, words):
     assert words in json.loads(body)["error"]
 
 
+@pytest.mark.parametrize("path", ["/", "/status.json", "/nothing"])
+def test_head_is_answered_like_get_without_a_body(server, path):
+    """A check of health gets the status and the headers, and the connection stays usable."""
+    parts = urlsplit(server.url)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=20)
+    for method in ("HEAD", "GET"):
+        connection.request(method, path)
+        answer = connection.getresponse()
+        body = answer.read()
+        assert answer.status == (404 if path == "/nothing" else 200)
+        assert int(answer.headers["Content-Length"]) > 0
+        assert bool(body) == (method == "GET")
+    connection.close()
+
+
+def test_a_price_is_shown_without_noise_of_floats(home):
+    """A share of a price, such as 0.503 times 0.8, is told with six digits."""
+    watch = RunWatch(home, 0.503 * 0.8, "a share")
+    assert 0.503 * 0.8 != 0.4024
+    assert watch.status()["price"] == 0.4024
+    watch.close()
+
+
 def test_nothing_is_let_in(server):
     """No name of another site, no method but GET, nothing from elsewhere, nothing inline."""
     for host in ("evil.example", "evil.example:80", "10.0.0.1", ""):

@@ -32,6 +32,20 @@ def test_every_operator_works_in_python(reference) -> None:
         assert inspect.getdoc(thing), name
 
 
+def test_the_page_says_where_each_operator_is(reference) -> None:
+    """Imports on docs/api.md work, and every operator is where the page says, by rule or table."""
+    text = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    said: dict[str, tuple[str, str]] = {}
+    for row in re.finditer(r"^\| (`.+`) \| `from (\S+) import (\w+)` \|$", text, re.MULTILINE):
+        said |= dict.fromkeys(re.findall(r"`([a-z0-9-]+)`", row[1]), (row[2], row[3]))
+    for name in catalog.names():
+        word = name.replace("-", "_")
+        module, word = said.pop(name, (f"chunkflow_py.ops.{word}", word))
+        assert (module, word) == reference.home_of(name), name
+        assert hasattr(import_module(module), word)
+    assert not said, "the table has what is no operator"
+
+
 def test_options_are_those_of_help(reference) -> None:
     """A section of the page has the summary, the example and each option of a command."""
     text = reference.commands()

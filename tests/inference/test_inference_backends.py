@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import subprocess
 import sys
@@ -231,10 +232,13 @@ def test_cuda_is_cuda_or_an_error():
 
 
 def test_auto_logs_its_choice(caplog):
-    """The device that auto chose is named."""
+    """The device that auto chose is named, and that there is no GPU does not read like a fault."""
     with caplog.at_level(logging.INFO):
         device = device_of("auto")
-    assert f"auto chose {device.type}" in caplog.text
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert said.startswith(f"running on {device.type}")
+    assert said.endswith(", chosen by --device auto")
 
 
 def test_unknown_device():
@@ -769,3 +773,112 @@ def test_file_that_is_not_python(write):
     """A model file of an unknown kind is refused with the kind that is needed."""
     with pytest.raises(ModelError, match=r"model\.txt is not a Python file"):
         create_backend("pytorch", model=write("hello", "model.txt"), **SIZES)
+
+
+# --- files of other trainers ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("holder", ["state_dict", "model_state_dict", "network_weights", "model"])
+@pytest.mark.parametrize("prefix", ["", "module.", "net.", "model._orig_mod."])
+def test_weights_are_found_in_checkpoints_of_trainers(write, tmp_path, holder, prefix):
+    """Under the keys of nnU-Net and others, and with the prefixes of Lightning and compile."""
+    path = write(NETWORK)
+    state = {key: value + 1 for key, value in state_of(path).items()}
+    named = {f"{prefix}{key}": value for key, value in state.items()}
+    torch.save({holder: named, "epoch": 3}, tmp_path / "w.pt")
+    network = NetworkSource(path, str(tmp_path / "w.pt")).load(
+        run_model_file(path), torch.device("cpu")
+    )
+    for key, value in network.state_dict().items():
+        assert torch.equal(value, state[key])
+
+
+def test_a_prefix_of_other_weights_is_an_error(write, tmp_path):
+    """Only a prefix that all keys share is dropped, and what then differs is named."""
+    path = write(NETWORK)
+    state = state_of(path)
+    first, *others = state
+    torch.save({f"net.{first}": state[first], **{f"loss.{k}": state[k] for k in others}},
+               tmp_path / "w.pt")  # fmt: skip
+    with pytest.raises(ModelError, match="the model has no net"):
+        create_backend("pytorch", model=path, weights=str(tmp_path / "w.pt"), **SIZES)
+
+
+# --- the sizes that a network takes ---------------------------------------------------------------
+
+POOLED = """
+    import torch
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = torch.nn.Conv3d(1, 3, 1)
+            self.pool = torch.nn.MaxPool3d((2, 4, 4))
+            self.up = torch.nn.Upsample(scale_factor=(2, 4, 4))
+
+        def forward(self, x):
+            return self.conv(x) + self.up(self.pool(x))
+
+    InstantiatedModel = Network()
+"""
+SECTIONS = """
+    import torch
+
+    InstantiatedModel = torch.nn.Conv2d(1, 3, 3, padding=1)
+"""
+MIXED = """
+    import torch
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.volume = torch.nn.Conv3d(1, 3, 3, padding=1)
+            self.section = torch.nn.Conv2d(3, 3, 3, padding=1)
+
+        def forward(self, x):
+            x = self.volume(x).transpose(1, 2)
+            return self.section(x.flatten(0, 1)).view(x.shape).transpose(1, 2)
+
+    torch.manual_seed(0)
+    InstantiatedModel = Network()
+"""
+
+
+@pytest.mark.parametrize("said", ["    divisor = (2, 4, 4)", "    DIVISOR = (2, 4, 4)", None])
+def test_a_patch_that_the_divisor_forbids_is_one_sentence(write, said, monkeypatch):
+    """The error names the next size by the divisor, of the network or of its file.
+
+    PyTorch prints no traceback of the run without data, which fails as well.
+    """
+    text = f"{POOLED}\n{said}\n" if said else POOLED.replace(
+        "Network(torch.nn.Module):", "Network(torch.nn.Module):\n        divisor = (2, 4, 4)"
+    )  # fmt: skip
+    sizes = {"input_patch_size": (8, 16, 14), "output_patch_size": (8, 16, 14), "device": "cpu"}
+    backend = create_backend("pytorch", model=write(text), **sizes)
+    printed = io.StringIO()
+    handler = logging.StreamHandler(printed)  # as PyTorch puts one there
+    monkeypatch.setattr(logging.getLogger("torch._subclasses.fake_tensor"), "handlers", [handler])
+    backend.memory()
+    assert printed.getvalue() == ""
+    with pytest.raises(ModelError, match=r"must be a multiple of \(2, 4, 4\), such as \(8, 16, 16"):
+        backend.warm()
+
+
+@pytest.mark.parametrize(
+    ("text", "dims", "other"), [(SECTIONS, 3, 2), (NETWORK, 2, 3)], ids=["2D as 3D", "3D as 2D"]
+)
+def test_a_network_of_other_dimensions_names_spatial_dims(write, text, dims, other):
+    """Whether kernels have two or three axes is seen, and the option that fits is named."""
+    backend = create_backend("pytorch", model=write(text), spatial_dims=dims, **SIZES)
+    with pytest.raises(ModelError, match=f"is {dims}; give --spatial-dims {other}$"):
+        backend.warm()
+
+
+def test_a_network_may_have_kernels_of_two_and_three_axes(write):
+    """Kernels for sections beside those for volumes are laid out each for itself."""
+    path = write(MIXED)
+    backend = create_backend("pytorch", model=path, **SIZES)
+    batch = torch.rand(1, 1, *PATCH)
+    with torch.inference_mode():
+        expected = run_model_file(path).InstantiatedModel(batch)
+    torch.testing.assert_close(backend(batch), expected)

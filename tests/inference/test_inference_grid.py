@@ -177,3 +177,22 @@ def test_a_box_outside_of_the_grid_is_refused():
     grid = PatchGrid(geometry, BoundingBox.from_size((0, 0, 0), (8, 8, 8)))
     with pytest.raises(GeometryError, match=r"20-21_0-1_0-1 has no voxel in common"):
         grid.required_input(BoundingBox.from_size((20, 0, 0), (1, 1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("patch", "overlap"),
+    [
+        ((20, 256, 256), (4, 64, 64)),
+        ((5, 65, 65), (4, 64, 64)),
+        ((16, 64, 64), (4, 16, 16)),
+        ((1, 128, 32), (0, 64, 8)),
+        ((4, 3, 1), (1, 0, 0)),
+    ],
+)
+def test_the_default_overlap_fits_every_patch(patch, overlap):
+    """Without an overlap it is 4, 64, 64; along axes where that does not fit, a quarter."""
+    geometry = PatchGeometry.of(Zyx.of(patch), None, None)
+    assert geometry.output_patch_size == patch
+    assert geometry.output_patch_overlap == overlap
+    cropped = PatchGeometry.of(Zyx.of(patch) + 4, Zyx.of(patch), None)
+    assert cropped.output_patch_overlap == overlap

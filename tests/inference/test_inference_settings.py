@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from chunkflow_py.errors import OptionError
+from chunkflow_py.errors import OptionError, OutOfMemoryError
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.grid import PatchGeometry
 from chunkflow_py.inference.settings import EngineSettings, Output
@@ -73,3 +73,11 @@ def test_the_window_is_made_once_and_the_grid_follows_the_domain():
     domain = BoundingBox.from_size((5, 6, 7), (4, 9, 9))
     grid = replace(ONE, keep_stride=True, pad="edge").grid(domain)
     assert (grid.domain, grid.pad, grid.keep_stride) == (domain, "edge", True)
+
+
+def test_a_patch_beyond_the_memory_is_refused_by_its_size():
+    """It is the patch that has to shrink, not the chunk or the tasks; nothing is allocated."""
+    size = Zyx(9600, 20480, 20480)
+    settings = EngineSettings(PatchGeometry(size, size, Zyx(0, 0, 0)))
+    with pytest.raises(OutOfMemoryError, match=r"\(9600, 20480, 20480\) .* --input-patch-size"):
+        _ = settings.window

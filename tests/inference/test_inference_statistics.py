@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -65,3 +67,13 @@ def test_what_is_no_statistics_file(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(OptionError, match=message):
         read_statistics(str(path))
+
+
+def test_a_missing_percentile_names_the_command_that_makes_it(tmp_path):
+    """The percentiles that were asked for are in the line that counts them."""
+    path = tmp_path / "statistics.json"
+    image = np.arange(64, dtype=np.uint8).reshape(4, 4, 4)
+    path.write_text(json.dumps(statistics_of([image], percentiles=(1, 99))))
+    (channel,) = read_statistics(str(path))
+    with pytest.raises(OptionError, match=r"sum-statistics URL --percentiles 1,99\.5 --output"):
+        channel.range("a.json", (1, 99.5))

@@ -2,6 +2,7 @@
 
 import tracemalloc
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,6 +45,25 @@ def test_a_bounding_box_is_one_task_or_is_cut():
     """--bounding-box alone is one task; with --chunk-size it is the region."""
     assert boxes("-b -2-2_0-4_0-4") == ["-2-2_0-4_0-4"]
     assert boxes("-b -2-2_0-4_0-4 -c 2 4 4") == ["-2-0_0-4_0-4", "0-2_0-4_0-4"]
+
+
+def test_a_bounding_box_may_have_a_time(tmp_path, monkeypatch):
+    """All tasks of the region have its time; parts, masks and files of boxes go with it."""
+    box = "--bounding-box t2_0-4_0-4_0-8"
+    assert boxes(box) == ["t2_0-4_0-4_0-8"]
+    two = ["t2_0-4_0-4_0-4", "t2_0-4_0-4_4-8"]
+    assert boxes(f"{box} --chunk-size 4 4 4") == two
+    assert boxes(f"{box} --chunk-size 4 4 4 --task-index-start 1") == two[1:]
+    assert boxes(f"{box} --chunk-size 4 4 4 --task-index-stop 1") == two[:1]
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("0-1_0-1_5-6\n")
+    assert boxes(f"{box} --chunk-size 4 4 4 --bbox-file a.csv") == two[1:]
+    Path("a.csv").write_text("t1_0-2_0-2_0-2\nt0_0-2_0-2_0-2\n0-2_0-2_0-2\n")
+    file = "--bbox-file a.csv"
+    assert boxes(file) == ["t1_0-2_0-2_0-2", "t0_0-2_0-2_0-2", "0-2_0-2_0-2"]
+    assert boxes(f"{file} --aligned-block-size 4 4 4")[0] == "t1_0-4_0-4_0-4"
+    with pytest.raises(OptionError, match="such as t1_0-2_0-2_0-2, which are tasks by themselves"):
+        boxes(f"{file} --chunk-size 4 4 4")
 
 
 def test_alignment_grows_the_region():

@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from rigs.command_line import say
 
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.line import read_line
@@ -351,3 +352,17 @@ def test_networks_of_several_files_are_not_taken_along(tmp_path):
     body = read_line(f"inference -s 4 8 8 -v 0 0 0 -m {tmp_path}/net.xml".split())[0].body
     with pytest.raises(OptionError, match=r"net.xml is in two files .* name the .onnx file"):
         _ = body.needed_files
+
+
+def test_logits_of_classes_name_softmax(tmp_path, monkeypatch):
+    """Values outside of [0, 1] may be logits of single channels, or of classes."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(
+        "InstantiatedModel = lambda x: (9 * x).repeat(1, 2, 1, 1, 1)\n"
+    )
+    line = (
+        "create-chunk --size 4 8 8 --dtype uint8 inference --convnet-model net.py "
+        "--input-patch-size 4 8 8 --num-output-channels 2 --output-kind probability"
+    )
+    output = " ".join(say(line, code=1).split())
+    assert "softmax if each voxel is of one of the channels" in output

@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chunkflow_py.errors import OptionError, VolumeNotFoundError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
-from chunkflow_py.queue.box_file import read_boxes, write_boxes
+from chunkflow_py.geometry import BoxGrid, Region, Zyx
+from chunkflow_py.queue.box_file import read_regions, write_boxes
 from chunkflow_py.task_order import ORDERS
 from chunkflow_py.task_plan import GridPlan, ListPlan
 
-TWO = [BoundingBox.parse("0-64_0-512_-8-512"), BoundingBox.parse("64-128_0-512_0-512")]
+TWO = [Region.parse("0-64_0-512_-8-512"), Region.parse("64-128_0-512_0-512")]
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def write(tmp_path):
 )
 def test_csv_says_boxes_in_several_ways(write, text):
     """With names of columns or without, as numbers or as box strings."""
-    assert read_boxes(write("roi.csv", text)) == TWO
+    assert read_regions(write("roi.csv", text)) == TWO
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,32 @@ def test_csv_says_boxes_in_several_ways(write, text):
 )
 def test_json_says_boxes_in_several_ways(write, said):
     """As strings, by start and stop, or by axes."""
-    assert read_boxes(write("roi.JSON", json.dumps(said))) == TWO
+    assert read_regions(write("roi.JSON", json.dumps(said))) == TWO
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "t1_0-64_0-512_-8-512\nt0_64-128_0-512_0-512\n64-128_0-512_0-512"),
+        ("a.csv", "bbox\nt1_0-64_0-512_-8-512\nt0_64-128_0-512_0-512\n64-128_0-512_0-512"),
+        ("a.json", '["t1_0-64_0-512_-8-512", "t0_64-128_0-512_0-512", "64-128_0-512_0-512"]'),
+    ],
+)
+def test_box_strings_may_have_a_time(write, name, text):
+    """They are written as everywhere else, with a time index first."""
+    found = read_regions(write(name, text))
+    assert [(region.time, region.bbox) for region in found] == [
+        (1, TWO[0].bbox), (0, TWO[1].bbox), (None, TWO[1].bbox),
+    ]  # fmt: skip
+
+
+def test_times_are_not_lost_in_a_file(tmp_path):
+    """A .npy file has no place for a time, so that tasks with one are refused."""
+    grid = BoxGrid(Zyx(0, 0, 0), Zyx(2, 2, 2), Zyx(2, 2, 2), Zyx(1, 1, 2))
+    for plan in (GridPlan(grid, times=2), ListPlan([Region.parse("t1_0-2_0-2_0-2")])):
+        with pytest.raises(OptionError, match="--queue-name"):
+            write_boxes(tmp_path / "a.npy", plan)
+    assert not (tmp_path / "a.npy").exists()
 
 
 @pytest.mark.parametrize("dtype", ["i8", "u4", ">i2"])
@@ -65,7 +90,7 @@ def test_npy_is_read_as_it_is_written(tmp_path, dtype):
     """Rows of six integers of any width, in either order of bytes."""
     rows = np.array([[0, 0, 8, 64, 512, 512], [64, 0, 0, 128, 512, 512]], dtype)
     np.save(tmp_path / "roi.npy", rows)
-    assert list(map(str, read_boxes(tmp_path / "roi.npy"))) == [
+    assert list(map(str, read_regions(tmp_path / "roi.npy"))) == [
         "0-64_0-512_8-512", "64-128_0-512_0-512",
     ]  # fmt: skip
 
@@ -74,7 +99,7 @@ def test_a_box_that_comes_again_counts_once(write, caplog):
     """Repeated boxes are left out, and their number is told."""
     caplog.set_level("INFO")
     path = write("roi.csv", "0-1_0-1_0-1\n0-1_0-1_1-2\n0-1_0-1_0-1\n0-1_0-1_0-1\n")
-    assert list(map(str, read_boxes(path))) == ["0-1_0-1_0-1", "0-1_0-1_1-2"]
+    assert list(map(str, read_regions(path))) == ["0-1_0-1_0-1", "0-1_0-1_1-2"]
     assert f"2 of the 4 boxes of {path} came before, and count once" in caplog.text
 
 
@@ -91,10 +116,10 @@ def test_what_is_written_is_read_again(tmp_path, count, order, clip, data):
     kept = value.to_bytes(-(-len(grid) // 8), "little")
     part = range(data.draw(st.integers(0, value.bit_count() - 1)), value.bit_count())
     plan = GridPlan(grid, order=order, kept=kept, indexes=part)
-    expected = [plan.region(number).bbox for number in plan]
-    for written in (plan, ListPlan([Region(box) for box in expected])):
+    expected = [plan.region(number) for number in plan]
+    for written in (plan, ListPlan(expected)):
         write_boxes(tmp_path / "tasks.npy", written)
-        assert read_boxes(tmp_path / "tasks.npy") == expected
+        assert read_regions(tmp_path / "tasks.npy") == expected
 
 
 LONG = "9" * 5000
@@ -146,7 +171,7 @@ def test_what_is_no_box_is_named_with_its_place(write, name, text, words):
     """The error names the file, the row or item, and what is wrong there."""
     path = write(name, text)
     with pytest.raises(OptionError, match=words) as caught:
-        read_boxes(path)
+        read_regions(path)
     assert str(path) in str(caught.value)
     assert len(str(caught.value)) < 600
 
@@ -155,7 +180,7 @@ def test_text_that_is_no_text_is_refused(tmp_path):
     """Bytes that are not UTF-8 are one sentence as well."""
     (tmp_path / "a.csv").write_bytes(b"\xff\xfe0\x00")
     with pytest.raises(OptionError, match=r"a\.csv is no \.csv file of boxes"):
-        read_boxes(tmp_path / "a.csv")
+        read_regions(tmp_path / "a.csv")
 
 
 class Trap:
@@ -175,7 +200,7 @@ def test_nothing_is_unpickled(tmp_path):
     (tmp_path / "pickle.npy").write_bytes(pickle.dumps(Trap(trap)))
     for name in ("array.npy", "pickle.npy"):
         with pytest.raises(OptionError, match=r"is no \.npy file of boxes"):
-            read_boxes(tmp_path / name)
+            read_regions(tmp_path / name)
     assert not trap.exists()
 
 
@@ -186,7 +211,7 @@ def test_arrays_of_something_else_are_refused(tmp_path, array):
     """Real numbers, truth values and other shapes are no boxes."""
     np.save(tmp_path / "a.npy", array)
     with pytest.raises(OptionError, match=r"boxes are integers of shape \(n, 6\)"):
-        read_boxes(tmp_path / "a.npy")
+        read_regions(tmp_path / "a.npy")
 
 
 def test_an_archive_of_arrays_is_refused(tmp_path):
@@ -194,10 +219,10 @@ def test_an_archive_of_arrays_is_refused(tmp_path):
     with (tmp_path / "a.npy").open("wb") as file:
         np.savez(file, np.zeros((1, 6), int))
     with pytest.raises(OptionError, match="is an archive of arrays"):
-        read_boxes(tmp_path / "a.npy")
+        read_regions(tmp_path / "a.npy")
 
 
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path):
     """A missing file is said to be missing."""
     with pytest.raises(VolumeNotFoundError, match=r"cannot read .*none\.csv"):
-        read_boxes(tmp_path / "none.csv")
+        read_regions(tmp_path / "none.csv")

@@ -83,7 +83,8 @@ class TestWritten:
             for a in axes
         }
         assert ("image-label" in found) == (kind == "segmentation")
-        assert ("omero" in found) == (channels is not None)
+        is_known = dtype == "uint8" or kind in ("affinity", "probability")  # what is black
+        assert ("omero" in found) == (channels is not None and is_known)
         volume = open_volume(str(tmp_path / "em"), mip=3)
         assert (volume.channels, volume.times, volume.kind) == (channels, times, kind)
         assert volume.mips == (0, 1, 2, 3)
@@ -148,6 +149,17 @@ class TestWritten:
             create_volume(spec, f"{url}2", channel_names="abc")
         create_volume(spec, f"{url}3", plain=True, channel_names=("DAPI", "GFP"))
         assert open_volume(f"{url}3").channel_names == ("DAPI", "GFP")
+
+    @pytest.mark.parametrize(
+        ("dtype", "kind", "is_known"),
+        [("u1", "image", True), ("f4", "probability", True), ("u2", "image", False),
+         ("u2", "probability", True), ("f4", "image", False), ("i2", None, False)],
+    )  # fmt: skip
+    def test_no_window_is_invented(self, tmp_path, dtype, kind, is_known):
+        """12 bit in uint16 would be black between 0 and 65535: viewers choose the contrast."""
+        spec = replace(SPEC, channels=2, dtype=np.dtype(dtype), kind=kind)
+        create_volume(spec, f"zarr://{tmp_path}/em")
+        assert ("omero" in ome(tmp_path / "em", "0.5")) == is_known
 
     def test_affinities(self, tmp_path):
         """Affinity channels are named after their axes: x, y, z."""

@@ -70,7 +70,7 @@ def command(
         root = context.find_root().params
         with worker_fails_in_order():
             lines = stage_lines(parts, None, mip=root["mip"], device_class="same")
-            home = RunHome.parse(run or default_run(lines[-1]))
+            home = RunHome.parse(run or default_run(lines[-1].operators))
             if kind == "local":
                 from chunkflow_py.run.worker import work
 

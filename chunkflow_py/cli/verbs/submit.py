@@ -61,7 +61,7 @@ def command(
 
         mip = click.get_current_context().find_root().params["mip"]
         lines = stage_lines(parts, stage, mip=mip, device_class=device_class)
-        home = RunHome.parse(run or default_run(lines[-1]))
+        home = RunHome.parse(run or default_run(lines[-1].operators))
         submission = submit(
             home,
             lines,

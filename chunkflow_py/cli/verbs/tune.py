@@ -60,8 +60,9 @@ class MemoryType(click.ParamType[int]):
                  "the network allows it]")
 @zyx_option("--output-patch-size", "-z", minimum=1,
             help="What is kept of it, in the middle.  [default: all]")
-@zyx_option("--output-patch-overlap", "-v", default=(4, 64, 64), show_default=True, minimum=0,
-            help="Voxels that neighbouring output patches share, zyx.")
+@zyx_option("--output-patch-overlap", "-v", minimum=0,
+            help="Voxels that neighbouring output patches share, zyx.  [default: 4 64 64; a "
+                 "quarter of a patch that is no larger]")
 @click.option("--num-input-channels", type=click.IntRange(min=1), default=1, show_default=True,
               help="Channels that the network takes.")
 @click.option("--num-output-channels", "-c", type=click.IntRange(min=1), default=3,

@@ -176,7 +176,14 @@ def create_backend(
     if compile and backend != "torch":
         logger.warning("--compile changes nothing: --backend %s always compiles", backend)
     network = source.load(module, where)
-    divisor = getattr(network, "divisor", None)
+    divisor = next(
+        (
+            getattr(holder, name)
+            for holder, name in ((network, "divisor"), (module, "divisor"), (module, "DIVISOR"))
+            if getattr(holder, name, None) is not None
+        ),
+        None,
+    )
     core: Core
     if backend == "torch":
         from chunkflow_py.inference.backends.torch_core import TorchCore
@@ -198,8 +205,15 @@ def create_backend(
         device=where,
         module=module,
         divisor=divisor,
+        kernel_dims=_kernel_dims(network),
         memory=partial(network_memory, network, made_for, dtype, where, divisor),
     )
+
+
+def _kernel_dims(network: Any) -> frozenset[int]:
+    """Return how many axes the kernels of a network have: 2, 3 or both."""
+    weights = network.parameters() if hasattr(network, "parameters") else ()
+    return frozenset(weight.ndim - 2 for weight in weights if weight.ndim in {4, 5})
 
 
 def _no_weights(weights: str | None, model: str) -> None:

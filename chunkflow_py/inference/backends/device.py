@@ -28,10 +28,8 @@ def device_of(name: str) -> torch.device:
     import torch
 
     if name == "auto":
-        missing = _why_no_cuda()
-        device = torch.device("cpu" if missing else "cuda:0")
-        why = f" ({missing})" if missing else ""
-        logger.info("--device auto chose %s%s", describe_device(device), why)
+        device = torch.device("cpu" if _why_no_cuda() else "cuda:0")
+        logger.info("running on %s, chosen by --device auto", describe_device(device))
         return device
     try:
         device = torch.device(name)

@@ -18,6 +18,7 @@ from chunkflow_py.errors import ModelError
 from chunkflow_py.inference import models
 from chunkflow_py.inference.backends.model_file import run_model_file
 from chunkflow_py.inference.backends.weights import load_weights, read_weights
+from chunkflow_py.inference.quiet import quiet_torch
 from chunkflow_py.older_names import NO_FILE
 
 if TYPE_CHECKING:
@@ -200,22 +201,15 @@ def _torchscript(path: str) -> torch.nn.Module:
 
 
 def _exported(path: str, device: torch.device) -> torch.nn.Module:
-    # torch.export logs whole tracebacks of what it then raises.
-    quiet = [logging.getLogger(f"torch.export{part}") for part in ("", ".pt2_archive._package")]
-    before = [(log, log.level) for log in quiet]
     try:
-        for log in quiet:
-            log.setLevel(logging.CRITICAL)
-        program = torch.export.load(path)
-        if device.type != "cpu":
-            program = move_to_device_pass(program, device)
-        return program.module()
+        with quiet_torch():
+            program = torch.export.load(path)
+            if device.type != "cpu":
+                program = move_to_device_pass(program, device)
+            return program.module()
     except Exception as error:
         msg = f"model file {path} is no exported program; save it with torch.export.save"
         raise ModelError(msg) from error
-    finally:
-        for log, level in before:
-            log.setLevel(level)
 
 
 def _is_state_dict(path: str) -> bool:

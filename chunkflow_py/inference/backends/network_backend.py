@@ -80,6 +80,7 @@ class NetworkBackend:
         device: torch.device,
         module: ModuleType | None = None,
         divisor: object = None,
+        kernel_dims: frozenset[int] = frozenset(),
         spatial_dims: int = 3,
         outputs: tuple[str, ...] = (),
         output_channels: tuple[int, ...] = (),
@@ -94,8 +95,9 @@ class NetworkBackend:
             output_patch_size: voxels, zyx.
             num_output_channels: of all outputs together.
             device: where batches and results are.
-            module: the model file, run, with its hooks and ``DIVISOR``.
-            divisor: of the network, if it says so itself: one integer, or one for each axis.
+            module: the model file, run, with its hooks.
+            divisor: of the network, if it or its file says so: one integer, or one for each axis.
+            kernel_dims: numbers of axes that its kernels have, if known.
             spatial_dims: 3, or 2 for a network that takes single sections.
             outputs: names of the outputs to join, in order: keys of a dict that the network
                 returns, or positions in its tuple.
@@ -114,7 +116,8 @@ class NetworkBackend:
         self._spread = ChannelSpreader(model, num_output_channels)
         self._pre = Hook.of(module, "pre_process", device)
         self._post = Hook.of(module, "post_process", device)
-        self.divisor = self._as_divisor(getattr(module, "DIVISOR", None), divisor)
+        self._kernel_dims = kernel_dims
+        self.divisor = self._as_divisor(divisor)
         self._more = {
             "framework": "pytorch",
             "batch": "x".join(map(str, shape)),
@@ -167,7 +170,14 @@ class NetworkBackend:
             if "can't allocate memory" in reason or "not enough memory" in reason:
                 raise OutOfMemoryError(self._too_large(shape)) from error
             remedy = "check --input-patch-size, --num-input-channels and --batch-size"
-            if self.divisor and any(Zyx.of(shape[-3:]) % self.divisor):
+            dims = 2 if self._flat else 3
+            if self._kernel_dims and dims not in self._kernel_dims:
+                (other,) = self._kernel_dims
+                remedy = (
+                    f"its kernels have {other} axes and --spatial-dims is {dims}; give "
+                    f"--spatial-dims {other}"
+                )
+            elif self.divisor and any(Zyx.of(shape[-3:]) % self.divisor):
                 near = -(-Zyx.of(shape[-3:]) // self.divisor) * self.divisor
                 remedy = f"--input-patch-size must be a multiple of {self.divisor}, such as {near}"
             msg = (
@@ -278,8 +288,7 @@ class NetworkBackend:
             )
             raise ModelError(msg)
 
-    def _as_divisor(self, of_file: object, of_network: object) -> Zyx | None:
-        found = of_file if of_network is None else of_network
+    def _as_divisor(self, found: object) -> Zyx | None:
         if found is None:
             return None
         number = 2 if self._flat else 3

@@ -251,10 +251,12 @@ class _Replay:
 
 
 def _lay_out(network: Any, layout: torch.memory_format) -> None:
+    """Lay out the weights that have the axes for it; a network may have others beside them."""
+    axes = {torch.channels_last_3d: (5,), torch.channels_last: (4,)}.get(layout, (4, 5))
     if isinstance(network, torch.nn.Module):
-        # The type stubs of Module.to leave memory_format out.
-        place: Callable[..., torch.nn.Module] = network.to
-        place(memory_format=layout)
+        for tensor in (*network.parameters(), *network.buffers()):
+            if tensor.ndim in axes:
+                tensor.data = tensor.data.contiguous(memory_format=layout)
 
 
 def _line(error: BaseException) -> str:

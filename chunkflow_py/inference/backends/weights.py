@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 _DAMAGED = "weight file {} is damaged, or was not made by torch.save; copy or save it again"
 _MAGIC = (b"PK\x03\x04", b"\x80")  # an archive, or a pickle as PyTorch wrote before 1.6
+# Keys under which trainers put the state dict beside other things; nnU-Net the third.
+_HOLDERS = ("state_dict", "model_state_dict", "network_weights", "model")
 _TORCHSCRIPT = "{} is a TorchScript program, not weights; give it as --convnet-model"
 
 
@@ -34,7 +36,8 @@ def read_weights(
 
     Args:
         path: what ``torch.save`` made of a state dict, or of a dict with one under ``state_dict``.
-            A prefix ``module.`` that all keys share (from ``DataParallel``) is dropped.
+            Other trainers' names for it are `_HOLDERS`. A prefix ``module.`` that all keys share
+            (from ``DataParallel``) is dropped.
         trust_weights: unpickle whatever the file holds, running the code in it.
 
     Returns:
@@ -75,9 +78,11 @@ def read_weights(
     if isinstance(found, torch.nn.Module):
         found = found.state_dict()
     config: Any = {}
-    if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):
-        config = found.get("config", {})
-        found = found["state_dict"]
+    if isinstance(found, Mapping):
+        within = [name for name in _HOLDERS if isinstance(found.get(name), Mapping)]
+        if within:
+            config = found.get("config", {})
+            found = found[within[0]]
     return _state_dict(found, path), dict(config) if isinstance(config, Mapping) else {}
 
 
@@ -96,6 +101,7 @@ def load_weights(
         ModelError: keys or shapes differ; lists the first of each.
     """
     own = network.state_dict()
+    state = _without_prefix(state, own)
     # BatchNorm counts batches since PyTorch 0.4.1; nothing in evaluation mode depends on it.
     missing = [k for k in own if k not in state and not k.endswith("num_batches_tracked")]
     unexpected = [key for key in state if key not in own]
@@ -126,6 +132,21 @@ def load_weights(
         raise ModelError(msg) from error
 
 
+def _without_prefix(
+    state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]
+) -> Mapping[str, torch.Tensor]:
+    """Return *state* without the name of the attribute that a trainer had the network under.
+
+    Lightning's modules have ``net.`` or ``model.``, torch.compile ``_orig_mod.``.
+    """
+    while state and not any(key in own for key in state):
+        prefix = f"{next(iter(state)).partition('.')[0]}."
+        if not all(key.startswith(prefix) and key != prefix for key in state):
+            break
+        state = {key.removeprefix(prefix): value for key, value in state.items()}
+    return state
+
+
 def _state_dict(found: Any, path: str) -> dict[str, torch.Tensor]:
     if not isinstance(found, Mapping):
         msg = (
@@ -137,7 +158,8 @@ def _state_dict(found: Any, path: str) -> dict[str, torch.Tensor]:
     if len(state) < len(found) or not state:
         others = [str(key) for key in found if key not in state]
         msg = (
-            f"weight file {path} is neither a state dict nor a dict with one under 'state_dict'; "
+            f"weight file {path} is neither a state dict nor a dict with one under "
+            f"{', '.join(map(repr, _HOLDERS))}; "
             + (f"{_first(others)} are no tensors" if others else "it is empty")
         )
         raise ModelError(msg)

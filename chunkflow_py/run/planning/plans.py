@@ -86,6 +86,11 @@ class Memory:
     unknown: tuple[str, ...] = ()
     device_bytes: int = 0
 
+    @property
+    def is_least(self) -> bool:
+        """Whether a process may take more, by what nobody could estimate."""
+        return bool(self.unknown) and self.how.startswith("foretold")
+
 
 @dataclass
 class StagePlan:

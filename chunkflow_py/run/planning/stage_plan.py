@@ -281,7 +281,7 @@ class _Planner:
         share = limit // crew.processes
         found.suggestion = better_size(
             self.pipeline, found.writes, self.patches, share, process,
-            found.memory.parts.get(RESIDENT, 0),
+            found.memory.parts.get(RESIDENT, 0), crew.machines * crew.processes,
         )  # fmt: skip
         if process * crew.processes > limit:
             several = "" if crew.processes == 1 else f"{crew.processes} processes of "

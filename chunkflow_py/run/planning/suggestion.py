@@ -57,6 +57,7 @@ def better_size(
     memory_bytes: int,
     line_bytes: int,
     fixed_bytes: int,
+    processes: int = 1,
 ) -> Suggestion | None:
     """Return the size of tasks with the least work, or ``None`` if it is as good as it is.
 
@@ -67,6 +68,7 @@ def better_size(
         memory_bytes: that a process may take.
         line_bytes: that it takes with the tasks as they are.
         fixed_bytes: of these, what does not depend on the tasks.
+        processes: that share the tasks: none of those that have one now is left without.
     """
     found = _task_sizes(pipeline, writes)
     boxes: Boxes | None = getattr(pipeline.source and pipeline.source.body, "boxes", None)
@@ -83,11 +85,16 @@ def better_size(
             if told <= memory_bytes:
                 return Suggestion(size, None, None, told)
         return None
+    enough = min(processes, len(boxes or ()))
+
+    def is_usable(size: Zyx) -> bool:
+        return len(BoxGrid.covering(region, size, respect_stop=True)) >= enough
+
     other = fixed_bytes + rest - found.of(now).memory_bytes
     kept = told = 0
     for _ in range(2):  # what a loader keeps depends on the size that is found
         try:
-            best = found.best(max(1, memory_bytes - other - kept))
+            best = found.best(max(1, memory_bytes - other - kept), is_usable)
         except OptionError:  # not even the smallest fits
             return None
         kept = _kept(pipeline, region, best.size)

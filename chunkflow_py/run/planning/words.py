@@ -26,7 +26,20 @@ def words_of(plan: LinePlan) -> Iterator[str]:
         yield ""
     if len(plan.stages) > 1:
         yield from _sum(plan)
-    yield "it fits" if plan.fits else "it cannot run as it is"
+    yield _verdict(plan)
+
+
+def _verdict(plan: LinePlan) -> str:
+    if not plan.fits:
+        return "it cannot run as it is"
+    memories = [stage.memory for stage in plan.stages if stage.memory is not None]
+    unknown = dict.fromkeys(name for each in memories if each.is_least for name in each.unknown)
+    if not unknown:
+        return "it fits"
+    return (
+        f"nothing known speaks against it, but the memory of {', '.join(unknown)} is not known; "
+        "leave --no-rehearse out to measure it"
+    )
 
 
 def _stage(plan: LinePlan, stage: StagePlan) -> Iterator[str]:
@@ -91,7 +104,7 @@ def _patches(patches: Patches) -> Iterator[str]:
 
 
 def _memory(memory: Memory, processes: int) -> Iterator[str]:
-    least = "at least " if memory.unknown and memory.how.startswith("foretold") else ""
+    least = "at least " if memory.is_least else ""
     words = f"{least}{describe_bytes(memory.bytes)} a process ({memory.how})"
     if processes > 1:
         words += f", {describe_bytes(memory.bytes * processes)} a machine"

@@ -1,0 +1,44 @@
+"""What click refuses, with the words that would work: values without an option, one for three."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from chunkflow_py.cli import catalog
+from chunkflow_py.option_words import options_by_name, split_word
+from chunkflow_py.params import AxisType, three_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def explained(
+    error: click.MissingParameter | click.BadOptionUsage, tail: Sequence[str]
+) -> click.UsageError:
+    """Return *error* with what was probably meant.
+
+    Args:
+        error: a required option is missing, or one has too few values.
+        tail: the words from the refused command on.
+    """
+    if isinstance(error, click.MissingParameter):
+        value = next(iter(tail[1:]), "-")
+        if error.param and not value.startswith("-") and not catalog.is_known(value):
+            said = f"Write {error.param.opts[0]} {value}"
+            return click.MissingParameter(said, error.ctx, error.param)
+        return error
+    option = None
+    if tail and catalog.is_known(tail[0]):  # click does not say of which command the option is
+        option = options_by_name(catalog.load(tail[0]).params).get(error.option_name)
+    if option is None or not isinstance(option.type, AxisType):
+        return error
+    words = [split_word(word) for word in tail]
+    names = [name for name, _ in words]
+    if error.option_name not in names:
+        return error
+    place = names.index(error.option_name)
+    given = words[place][1] or (tail[place + 1] if len(tail) > place + 1 else "")
+    msg = f"{error.message} {three_of(f'{error.option_name} ', given)}"
+    return click.BadOptionUsage(error.option_name, msg, error.ctx)

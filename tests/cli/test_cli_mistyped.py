@@ -1,0 +1,72 @@
+"""Mistakes that everybody makes on the command line are answered with the words that work."""
+
+import pytest
+from rigs.command_line import say
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("load-zarr nuclei.zarr preview", "Write --store nuclei.zarr"),
+        ("load-h5 raw.h5 threshold", "Write --file-name raw.h5"),
+        ("inference --input-patch-size 16,64,64", "--input-patch-size 16 64 64"),
+        ("inference --input-patch-size=16,64,64", "--input-patch-size 16 64 64"),
+        ("inference -s 16x64x64", "-s 16 64 64"),
+        ("inference --input-patch-size 64", "--input-patch-size 64 64 64"),
+        ("inference -s 16,64,64 -c 1 save-h5 -f a.h5", "with spaces between them: 16 64 64"),
+        ("generate-tasks --chunk-size a b c", "with spaces between them: 16 64 64"),
+    ],
+)
+def test_the_words_that_work_are_named(line, answer):
+    """The message has the option and the value as they have to be typed."""
+    assert answer in " ".join(say(line, code=2).split())
+
+
+@pytest.mark.parametrize("line", ["load-zarr preview", "load-zarr", "load-zarr --mip 1"])
+def test_nothing_is_guessed_where_nothing_was_given(line):
+    """A command, or nothing, after one that lacks an option is no value."""
+    output = say(line, code=2)
+    assert "Missing option '--store'" in output
+    assert "Write" not in output
+
+
+def test_help_is_a_word():
+    """`help` shows the help, and `help COMMAND` that of a command."""
+    assert say("help") == say("--help")
+    assert say("help inference") == say("inference --help")
+    assert "No such command 'infrence'. Did you mean inference" in say("help infrence", code=2)
+
+
+@pytest.mark.parametrize("reader", ["load-tif", "load-h5", "load-nrrd", "load-npy", "load-mrc"])
+def test_what_is_not_there_is_said_to_be_missing(reader, tmp_path, monkeypatch):
+    """A path without an extension that names nothing is missing, and no prefix."""
+    monkeypatch.chdir(tmp_path)
+    output = say(f"{reader} --file-name data/nopages", code=1)
+    assert "data/nopages does not exist" in " ".join(output.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "load"),
+    [
+        ("a.tif", "load-tif --file-name a.tif"),
+        ("a.nrrd", "load-nrrd --file-name a.nrrd"),
+        ("pages/00.tif", "load-tif --file-name pages"),
+        ("pages/00.png", "load-png --path pages"),
+    ],
+)
+@pytest.mark.parametrize("line", ["convert {} zarr://out.zarr", "generate-tasks -c 1 1 1 -v {}"])
+def test_files_that_are_no_volumes_name_their_loader(line, name, load, tmp_path, monkeypatch):
+    """What reads volumes says how one is made of TIFF, PNG, NRRD, MRC and NumPy files."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pages").mkdir()
+    (tmp_path / name).write_bytes(b"II*\0")
+    output = say(line.format(name.partition("/")[0]), code=1)
+    assert f"chunkflow {load} save-zarr" in " ".join(output.split())
+
+
+def test_levels_that_convert_leaves_empty_are_named(tmp_path, monkeypatch):
+    """--max-mip prepares levels, and says that they hold nothing yet."""
+    monkeypatch.chdir(tmp_path)
+    say("create-chunk --size 4 16 16 --dtype uint8 save-zarr --store a.zarr")
+    output = say("convert a.zarr zarr://b.zarr --max-mip 2")
+    assert "levels 1 to 2 are still empty; chunkflow downsample-volume zarr://b.zarr" in output
