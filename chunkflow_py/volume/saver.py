@@ -21,6 +21,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import (
+    ChunkflowError,
     GeometryError,
     OptionError,
     VolumeError,
@@ -221,6 +222,20 @@ class VolumeSaver:
         spec = self._spec(*self._planned, self._voxels, size_nm, times)
         self.volume = self._created(spec)
         return self.place.url
+
+    def stored_type(self) -> str | None:
+        """Return what type of voxels is stored, where an option or the volume says it."""
+        if self.dtype is not None:
+            return str(self.dtype)
+        if self._is_announced:
+            spec = self.announced[volume_name(self.place)]()
+            return None if spec is None else str(spec.dtype)
+        try:
+            return str(
+                open_volume(self.url, self.mip, format=self.format, opening=self.opening).dtype
+            )
+        except ChunkflowError:  # `prepare` says what is wrong
+            return None
 
     def known_bounds(self) -> BoundingBox | None:
         """Return the bounds of the volume as far as `prepare` could tell."""
