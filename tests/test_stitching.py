@@ -258,7 +258,7 @@ def test_it_goes_on_where_it_stopped_and_with_nothing_else():
     assert "copy of something else: table" in say(f"{line} -w other", code=1)
     forget("parts.zarr")
     label((6, 6, 8), "mask.zarr", "zarr://parts.zarr")
-    say(f"{line} -w other")
+    say(f"{line} -w again")
     forget("parts.zarr")
     assert "chunk size" in say(line.replace("6 6 8", "6 6 4"), code=2)
     say(line.replace("6 6 8", "6 6 4 --overwrite"))  # finer tasks see the same faces, and more

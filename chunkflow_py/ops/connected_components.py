@@ -18,6 +18,7 @@ import click
 
 from chunkflow_py.errors import check_extra, needs_extra
 from chunkflow_py.label_options import connectivity_option, numbering_from, numbering_options
+from chunkflow_py.params import NUMBER
 from chunkflow_py.stages import transform
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class Labeller:
 @click.option(
     "--threshold",
     "-t",
-    type=float,
+    type=NUMBER,
     default=None,
     help="Voxels above this value are foreground.  [default: label a mask or segmentation]",
 )
