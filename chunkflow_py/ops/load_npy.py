@@ -61,9 +61,7 @@ def load_npy(
 @floats_option(
     "--voxel-size",
     "-s",
-    default=(1, 1, 1),
-    show_default=True,
-    help="Edge lengths of a voxel, nm, zyx.",
+    help="Edge lengths of a voxel, nm, zyx.  [default: 1 nm, with a warning]",
 )
 @channels_option("-c")
 @expand_margin_option()
@@ -71,7 +69,7 @@ def load_npy(
 def command(
     file_name: str,
     voxel_offset: Zyx,
-    voxel_size: tuple[float, float, float],
+    voxel_size: tuple[float, float, float] | None,
     channels: tuple[int, ...] | None,
     expand_margin_size: Zyx | Literal["auto"],
     output_name: str,

@@ -82,9 +82,7 @@ def load_png(
 @floats_option(
     "--voxel-size",
     "-x",
-    default=(1, 1, 1),
-    show_default=True,
-    help="Edge lengths of a voxel, nm, zyx.",
+    help="Edge lengths of a voxel, nm, zyx.  [default: 1 nm, with a warning]",
 )
 @click.option(
     "--digit-num",
@@ -105,7 +103,7 @@ def command(
     path: str,
     cutout_offset: Zyx,
     voxel_offset: Zyx,
-    voxel_size: tuple[float, float, float],
+    voxel_size: tuple[float, float, float] | None,
     digit_num: int,
     chunk_size: Zyx | None,
     dtype: str | None,
