@@ -109,6 +109,13 @@ class HasVoxelSize(Protocol):
 
 
 @runtime_checkable
+class TakesAnySize(Protocol):
+    """A body whose inputs may differ in voxel size, if *any_voxel_size*; others refuse that."""
+
+    any_voxel_size: bool
+
+
+@runtime_checkable
 class MakesVoxels(Protocol):
     """A body that knows before the first task what voxels it makes."""
 
@@ -450,7 +457,7 @@ def keeps_labels(body: object) -> bool:
     from chunkflow_py.chunk import Voxels
 
     labels = Voxels("uint64", 1, "segmentation")
-    return not isinstance(body, (HasBounds, MakesVoxels)) and voxels_made(body, labels) == labels
+    return not isinstance(body, MakesVoxels) and voxels_made(body, labels) == labels
 
 
 # --- boxes on their way down the line -------------------------------------------------------------

@@ -51,7 +51,7 @@ from chunkflow_py.hooks import (
 )
 from chunkflow_py.interrupts import Interrupted, marked_interrupts
 from chunkflow_py.lanes import Lane, lanes_of
-from chunkflow_py.line_checks import check_names, check_places, naming, noting
+from chunkflow_py.line_checks import check_names, check_places, check_sizes, naming, noting
 from chunkflow_py.stream import mapped, overlapped, prefetch
 from chunkflow_py.task import Skip, Task
 
@@ -175,6 +175,8 @@ class Pipeline:
                 is_divided, saved_as,
             )  # fmt: skip
             self.outlines[stage.name] = outline
+            with noting(problems):
+                check_sizes(stage, {n: known.get(n, _Item()).voxel_size_nm for n in stage.inputs})
             with noting(problems), naming(stage):
                 if isinstance(body, HasPrepare) and not (self.dry_run and stage.lane == "write"):
                     try:
@@ -406,6 +408,8 @@ class Pipeline:
 
     def _prepare(self, stage: Operator, task: Task) -> None:
         _check_lease(task)
+        items = {name: task.items.get(name) for name in stage.inputs}
+        check_sizes(stage, {n: getattr(item, "voxel_size_nm", None) for n, item in items.items()})
         if isinstance(stage.body, ReportsProgress):
             stage.body.on_progress = partial(self.listener.operator_progressed, stage.name, task)
 
