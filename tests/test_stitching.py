@@ -337,3 +337,30 @@ def test_ids_of_the_volume_need_the_volume():
     assert "--domain" in told
     told = say(f"{tasks} connected-components --global-ids --domain 0-4_0-8_0-8", code=2)
     assert "0-4_0-8_0-16 does" in told
+
+
+@pytest.mark.slow
+def test_a_run_records_and_keeps_how_it_labelled():
+    """`verify` and `repair` know the records; another run finds them, and clears them."""
+    mask = blobs(3)
+    store(mask, "zarr://mask.zarr")
+    end = "load-volume -v mask.zarr connected-components save-volume -v"
+    tasks = "generate-tasks -v mask.zarr --respect-stop -c"
+    say(f"submit --run r {tasks} 11 14 16 {end} zarr://parts.zarr")
+    say("work r --threads 1")
+    say("verify r")
+    lost, *others = sorted(Path("parts.zarr").rglob("labelling/*.json"))
+    assert len(others) == 2 * 2 * 2 - 1
+    content = lost.read_bytes()
+    lost.unlink()
+    assert lost.name in say("verify r", code=1)
+    say("repair r")
+    say("work r --threads 1")
+    say("verify r")
+    assert lost.read_bytes() == content
+    say("stitch-labels parts.zarr zarr://labels.zarr")
+    np.testing.assert_array_equal(read("labels.zarr"), whole(mask, 6))
+    line = f"{tasks} 11 27 31 {end} parts.zarr"
+    assert "already where tasks of this run will write" in say(f"submit --run s {line}", code=2)
+    say(f"submit --run s --clear-output {line}")
+    assert not list(Path("parts.zarr").rglob("labelling/*.json"))

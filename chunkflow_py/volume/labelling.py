@@ -13,8 +13,8 @@ documents depend on no order. HDF5 files, which have no place for documents, hav
 from __future__ import annotations
 
 import json
-from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,10 +22,10 @@ from chunkflow_py.decoding import parse_json
 from chunkflow_py.errors import ChunkError, GeometryError, VolumeError
 from chunkflow_py.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.store import open_store
-from chunkflow_py.store.protocol import Access, Stored
+from chunkflow_py.store.protocol import Access, Leftover, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from chunkflow_py.volume.protocol import Volume
 
@@ -109,6 +109,24 @@ class LabellingRecords:
                 msg = f"{key} in {FOLDER} of {self._volume.url} is not named by a box: {error}"
                 raise VolumeError(msg) from error
         return tuple(sorted(found, key=lambda region: (region.time or 0, region.bbox)))
+
+    def inside(self, tasks: Any, time: int | None = None) -> Iterator[Leftover]:
+        """Yield the documents whose first or last voxel one of *tasks* writes.
+
+        Args:
+            tasks: which writes where, `chunkflow_py.hooks.WritersByPlace`.
+            time: time index that all tasks write, whatever they name.
+        """
+        for region in self.regions:
+            corners = (region.bbox.start, region.bbox.stop - 1)
+            if (
+                self._store
+                and time in (None, region.time)
+                and any(tasks.number(voxel, region.time) is not None for voxel in corners)
+            ):
+                key = f"{region}{_SUFFIX}"
+                url = f"{self._store.url.rstrip('/')}/{key}"
+                yield Leftover(url, partial(self._store.delete, key))
 
     @cached_property
     def _corners(self) -> dict[int | None, tuple[np.ndarray, np.ndarray]]:

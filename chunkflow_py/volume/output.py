@@ -133,9 +133,11 @@ class VolumeOutput:
         return made
 
     def leftovers(self, tasks: Any) -> Iterator[Leftover]:
-        """Yield the blocks of volume and thumbnail that lie inside of the boxes of *tasks*."""
+        """Yield what lies inside of the boxes of *tasks*: blocks, and how objects were numbered."""
         if self.saver.volume is not None:
             yield from stored_inside(self.saver.volume, tasks, time=self.saver.time)
+            records = LabellingRecords(self.saver.volume, self.saver.opening.access)
+            yield from records.inside(tasks, self.saver.time)
         if self._thumbnails is not None and self._thumbnails[0].volume is not None:
             saver, factor = self._thumbnails
             shrink = Zyx(1, factor, factor)
