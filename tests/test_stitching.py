@@ -364,3 +364,35 @@ def test_a_run_records_and_keeps_how_it_labelled():
     assert "already where tasks of this run will write" in say(f"submit --run s {line}", code=2)
     say(f"submit --run s --clear-output {line}")
     assert not list(Path("parts.zarr").rglob("labelling/*.json"))
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("-c 12 12 8 link-labels", "give tasks of (6, 14, 16)"),
+        ("-c 6 14 16 link-labels -c 18", "give --connectivity 6"),
+        ("-c 6 14 16 link-labels", None),
+        ("-c 3 7 16 link-labels", None),  # parts of the tasks
+    ],
+)
+def test_link_labels_compares_its_tasks_with_the_labels(more, told):
+    """The stage of a run has the tasks and the connectivity of the labelling, or says so."""
+    store(blobs(2), "zarr://mask.zarr")
+    label((6, 14, 16), "mask.zarr", "zarr://parts.zarr")
+    line = f"generate-tasks -v parts.zarr --respect-stop {more} -v parts.zarr -l links"
+    said = say(line, code=0 if told is None else 1)
+    assert told is None or told in said
+
+
+def test_segments_are_not_linked_by_touch():
+    """Segments of agglomeration touch one another: their record refuses what joins them all."""
+    _, affinity = cells()
+    store(affinity, "zarr://aff.zarr", "affinity")
+    say(
+        "generate-tasks -v aff.zarr -c 22 14 31 --respect-stop load-volume -v aff.zarr "
+        "--expand-margin-size 2 3 3 agglomerate crop-margin --crop-bbox "
+        "save-volume -v zarr://parts.zarr"
+    )
+    told = say("stitch-labels parts.zarr zarr://labels.zarr", code=2)
+    assert "segments by agglomerate" in told
+    assert "--overlap-path" in told
