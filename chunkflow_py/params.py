@@ -181,7 +181,7 @@ class NumberType(click.ParamType[float]):
         except ValueError:
             number = math.nan
         if math.isnan(number):
-            self.fail(f"{value!r} is not a number", param, ctx)
+            self.fail(f"{value!r} is not a valid float", param, ctx)
         return number
 
 
