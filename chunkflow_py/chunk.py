@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, overload
 
 import numpy as np
@@ -17,6 +18,39 @@ if TYPE_CHECKING:
 
 Kind = Literal["image", "segmentation", "probability", "affinity", "logit", "vector", "embedding"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+def check_no_nan(array: NDArray[Any]) -> None:
+    """Refuse voxels that are not a number: they are on no side of any comparison.
+
+    Raises:
+        ChunkError: says how many there are.
+    """
+    if array.dtype.kind != "f" or not np.isnan(array.min(initial=0)):  # NaN if one of them is
+        return
+    count = int(np.isnan(array).sum())
+    msg = (
+        f"{count} of {array.size} voxels are NaN, which is neither above nor below anything; find "
+        "the operator that made them, or replace them by a plugin (numpy.nan_to_num)"
+    )
+    raise ChunkError(msg)
+
+
+def above(array: NDArray[Any], threshold: float) -> NDArray[np.bool_]:
+    """Return where *array* is above *threshold*; integers of 64 bits are compared exactly.
+
+    Args:
+        array: any shape, any real dtype.
+        threshold: in the unit of the voxels; voxels equal to it are not above.
+
+    Raises:
+        ChunkError: a voxel is NaN.
+    """
+    check_no_nan(array)
+    if array.dtype.kind in "iu" and math.isfinite(threshold):
+        threshold = math.floor(threshold)  # a float would make floats of all voxels
+    result: NDArray[np.bool_] = array > threshold
+    return result
 
 
 class Voxels(NamedTuple):

@@ -227,6 +227,13 @@ class BoundingBox:
         return BoundingBox(start, stop)
 
 
+def same_size_nm(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Tell whether two voxel sizes agree to a thousandth; 1 1 1 nm stands for an unknown one."""
+    if (1, 1, 1) in (tuple(first), tuple(second)):
+        return True
+    return all(math.isclose(a, b, rel_tol=1e-3) for a, b in zip(first, second, strict=True))
+
+
 def hull_of(boxes: BoxGrid | Sequence[BoundingBox] | None) -> BoundingBox | None:
     """Return the smallest box around all *boxes*, or ``None`` without any."""
     if not boxes:

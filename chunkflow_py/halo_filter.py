@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.chunk import Chunk, Voxels
     from chunkflow_py.geometry import BoundingBox, Zyx
 
 logger = logging.getLogger(__name__)
@@ -33,16 +33,23 @@ class HaloFilter:
         function: chunk -> chunk of the same box.
         reach: how far it looks, voxels, zyx.
         name: of the command, for messages.
+        check: refuses what cannot be filtered; for what the line says of the voxels.
     """
 
     function: Callable[[Chunk], Chunk]
     reach: Zyx
     name: str
+    check: Callable[[Voxels], None] | None = None
     keeps_voxels: bool = field(default=True, init=False)
     _needed: Callable[[BoundingBox, BoundingBox], BoundingBox] | None = field(
         default=None, init=False, repr=False
     )
     _told: bool = field(default=False, init=False, repr=False)
+
+    def prepare(self, outline: Any) -> None:
+        """Refuse what cannot be filtered, if the line (an `Outline`) knows what it is."""
+        if self.check is not None and outline.voxels is not None:
+            self.check(outline.voxels)
 
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return *box* with what the filter looks at around it."""

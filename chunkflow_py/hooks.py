@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from chunkflow_py.outputs import Output
     from chunkflow_py.store.protocol import Leftover
     from chunkflow_py.task import Task
+    from chunkflow_py.volume.labelling import Labelling
     from chunkflow_py.volume.traffic import Traffic
 
 Boxes = BoxGrid | Sequence[BoundingBox]
@@ -40,6 +41,11 @@ class Outline:
         voxel_size_nm: of the operator's first input, zyx, if known.
         scale: voxels of the line's input, in which the boxes of tasks are, that make one of the
             operator's first input, zyx.
+        labelling: how the objects of the operator's first input were numbered, if tasks have
+            numbered them with ids that are unique in the volume.
+        is_divided: whether each task has a part of a volume.
+        saved_as: for an operator that `NumbersObjects`, types of the voxels of the volumes that
+            take its labels, of those that are there or have their type from an option.
     """
 
     boxes: Boxes | None = None
@@ -49,6 +55,9 @@ class Outline:
     times: int | None = None
     voxel_size_nm: tuple[float, float, float] | None = None
     scale: Zyx = Zyx(1, 1, 1)
+    labelling: Labelling | None = None
+    is_divided: bool = False
+    saved_as: tuple[str, ...] = ()
 
     @property
     def region(self) -> BoundingBox | None:
@@ -100,6 +109,13 @@ class HasVoxelSize(Protocol):
 
 
 @runtime_checkable
+class TakesAnySize(Protocol):
+    """A body whose inputs may differ in voxel size, if *any_voxel_size*; others refuse that."""
+
+    any_voxel_size: bool
+
+
+@runtime_checkable
 class MakesVoxels(Protocol):
     """A body that knows before the first task what voxels it makes."""
 
@@ -115,6 +131,23 @@ class KeepsVoxels(Protocol):
     """A body whose output holds what its first input holds, if *keeps_voxels*."""
 
     keeps_voxels: bool
+
+
+@runtime_checkable
+class NumbersObjects(Protocol):
+    """A body that gives objects ids; follows `prepare`."""
+
+    @property
+    def labelling(self) -> Labelling | None:
+        """How; ``None`` if ids are not unique in the volume, or objects are whole."""
+
+
+@runtime_checkable
+class HasStoredType(Protocol):
+    """A saver that knows before `prepare` what type of voxels it stores."""
+
+    def stored_type(self) -> str | None:
+        """Return it; ``None`` where the volume is yet to be made, of what the line makes."""
 
 
 @runtime_checkable
@@ -152,12 +185,15 @@ class MovesFaces(Protocol):
 
 
 class LooksAtChunk(Protocol):
-    """A body of a transform whose result depends on all of the chunk; a function may say so, too.
+    """A body in the compute lane whose result depends on all of its first input.
 
-    What *cut_remedy* says against that is told when a chunk is a part of a volume.
+    A function may say so, too. What *cut_remedy* says against that is logged, once, when the chunk
+    is a part of a volume. With *margin_helps* the result is meant to be joined across tasks, and
+    nothing is logged where the chunk reaches beyond the box of its task.
     """
 
     cut_remedy: str | None
+    margin_helps: bool  # may be left out
 
 
 @runtime_checkable
@@ -414,6 +450,14 @@ def voxels_made(body: object, held: Voxels | None) -> Voxels | dict[str, Voxels]
         return held
     rule = getattr(body, "func", body)
     return rule.voxels_from(held) if held is not None and isinstance(rule, MapsVoxels) else None
+
+
+def keeps_labels(body: object) -> bool:
+    """Tell whether what a body makes of labels are the same labels, as far as it says."""
+    from chunkflow_py.chunk import Voxels
+
+    labels = Voxels("uint64", 1, "segmentation")
+    return not isinstance(body, MakesVoxels) and voxels_made(body, labels) == labels
 
 
 # --- boxes on their way down the line -------------------------------------------------------------

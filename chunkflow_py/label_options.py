@@ -20,10 +20,9 @@ def numbering_options() -> Decorator:
     return together(
         click.option(
             "--global-ids/--chunk-ids",
-            default=False,
-            show_default=True,
+            default=None,
             help="Number pieces by their first voxel in the volume (uint64), so that no two tasks "
-            "use one id; or from 1 in each chunk.",
+            "use one id; or from 1 in each chunk.  [default: global if tasks divide a volume]",
         ),
         click.option(
             "--domain",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from chunkflow_py.errors import ChunkflowError, OperatorError, OptionError
-from chunkflow_py.hooks import RemovesItems, places_read, places_written
+from chunkflow_py.errors import ChunkError, ChunkflowError, OperatorError, OptionError
+from chunkflow_py.geometry import same_size_nm
+from chunkflow_py.hooks import RemovesItems, TakesAnySize, places_read, places_written
 from chunkflow_py.interrupts import Interrupted, marked_interrupts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from chunkflow_py.stages import Operator, Source
     from chunkflow_py.volume.identity import Place
@@ -61,6 +62,30 @@ def check_names(operators: Iterable[Operator]) -> None:
         made.update(stage.outputs)
         if isinstance(stage.body, RemovesItems):
             made.difference_update(stage.body.removes)
+
+
+def check_sizes(stage: Operator, sizes: Mapping[str, Sequence[float] | None]) -> None:
+    """Refuse inputs of one operator whose voxels are not of one size.
+
+    Args:
+        stage: the operator.
+        sizes: of its inputs by their names, nanometres, zyx; ``None`` where it is not known.
+
+    Raises:
+        ChunkError: names two inputs and their sizes.
+    """
+    known = [(name, size) for name, size in sizes.items() if size is not None]
+    if isinstance(stage.body, TakesAnySize) and stage.body.any_voxel_size:
+        return
+    for name, size in known[1:]:
+        first, other = known[0]
+        if not same_size_nm(size, other):
+            msg = (
+                f"{stage.name} takes {first!r} with voxels of {tuple(other)} nm and {name!r} with "
+                f"voxels of {tuple(size)} nm (zyx); load both at one resolution (--mip), or "
+                "correct the one that is wrong by --voxel-size of its loader"
+            )
+            raise ChunkError(msg)
 
 
 def check_places(operators: Sequence[Operator], *, in_place: bool = False) -> None:

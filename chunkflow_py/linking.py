@@ -17,11 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.errors import AlignmentError, ChunkError, GeometryError, VolumeError
+from chunkflow_py.errors import (
+    AlignmentError,
+    ChunkError,
+    GeometryError,
+    OptionError,
+    VolumeError,
+)
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.segmentation.components import single_channel
 from chunkflow_py.segmentation.label_table import solve, write_table
 from chunkflow_py.segmentation.links import (
     check_no_touch,
+    check_none_touch,
     check_unique_ids,
     distinct,
     links_in,
@@ -32,6 +40,7 @@ from chunkflow_py.segmentation.overlaps import linked_by_overlap
 from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import Access
 from chunkflow_py.volume import open_volume
+from chunkflow_py.volume.labelling import Labelling, LabellingRecords
 from chunkflow_py.volume.levels import level_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import Opening, check_disjoint
@@ -41,12 +50,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.geometry import BoundingBox, Region
+    from chunkflow_py.geometry import Region
     from chunkflow_py.segmentation.components import Connectivity
     from chunkflow_py.store.protocol import Store
     from chunkflow_py.volume.protocol import Volume
 
 logger = logging.getLogger(__name__)
+
+_PART = Zyx(64, 512, 512)  # voxels of a task that are looked at together
 
 
 @dataclass
@@ -123,7 +134,9 @@ class TouchLinker:
 
         Raises:
             GeometryError: the task lies outside of the volume.
-            ChunkError: the labels were made by tasks of another size, or two have used one id.
+            ChunkError: the labels were made by tasks of another size or with another connectivity,
+                or two have used one id.
+            OptionError: the labels are segments that touch one another.
         """
         bounds = self._labels.bounds
         box = region.bbox.intersection(bounds)
@@ -131,6 +144,8 @@ class TouchLinker:
             msg = f"task {region} lies outside of {self.url}, whose bounds are {bounds}"
             raise GeometryError(msg)
         found = [np.empty((0, 2), np.uint64)]
+        if not self._is_labelled(self.records.region(box, region.time)):
+            return distinct(found[0])
         for axis in range(3):
             slab = lower_slab(box, bounds, axis, self.connectivity)
             if slab is None:
@@ -153,6 +168,68 @@ class TouchLinker:
             if len(touching_pairs(lower[own], upper[own], 6, mine)):
                 check_unique_ids(lower[own], upper[own], region)
         return distinct(np.concatenate(found))
+
+    @cached_property
+    def records(self) -> LabellingRecords:
+        """What the tasks that made the labels have written about it."""
+        return LabellingRecords(self._labels, self.opening.access)
+
+    def recorded(self) -> Labelling | None:
+        """Return how the first task has labelled, if any are recorded."""
+        regions = self.records.regions
+        return self.records.get(regions[0]) if regions else None
+
+    def check_recorded(self) -> None:
+        """Do `check_labelling` for the first task; the others are compared when they are linked."""
+        if (labelling := self.recorded()) is not None:
+            self.check_labelling(labelling)
+
+    def _is_labelled(self, region: Region) -> bool:
+        """Tell whether a task has labelled *region*; compare how with how it is to be linked.
+
+        Where nothing is recorded (other programs, older versions), the voxels are looked at: in
+        the box of one task, no two labels touch.
+        """
+        labelling = self.records.holding(region)
+        if labelling is not None:
+            self.check_labelling(labelling)
+            return True
+        is_recorded = bool(self.records.regions)
+        for part in BoxGrid.covering(region.bbox, _PART, respect_stop=True):
+            box = part.grow((1, 1, 1)).intersection(region.bbox)
+            labels = single_channel(self._labels.read(box, time=region.time).array)
+            if is_recorded and labels.any():
+                msg = (
+                    f"{self.url} holds labels in {part}, but no record of the task that made them, "
+                    f"unlike {self.records.regions[0]}; label that box again"
+                )
+                raise ChunkError(msg)
+            values = None
+            if self._values is not None:
+                values = single_channel(self._values.read(box, time=region.time).array)
+            check_none_touch(labels, region.bbox, self.connectivity, values)
+        return not is_recorded
+
+    def check_labelling(self, labelling: Labelling) -> None:
+        """Refuse to link labels by touch that were made otherwise.
+
+        Raises:
+            ChunkError: they were made with another connectivity.
+            OptionError: they are segments that touch one another.
+        """
+        if labelling.connectivity is None:
+            msg = (
+                f"{self.url} holds segments by {labelling.by}, which touch one another although "
+                "they are different; store what tasks share by save-overlap, and link by "
+                "--overlap-path"
+            )
+            raise OptionError(msg)
+        if labelling.connectivity != self.connectivity:
+            msg = (
+                f"{self.url} was labelled with --connectivity {labelling.connectivity}, not "
+                f"{self.connectivity}; give --connectivity {labelling.connectivity}"
+            )
+            raise ChunkError(msg)
 
     def _planes(
         self, volume: Volume, slab: BoundingBox, axis: int, time: int | None

@@ -6,6 +6,7 @@ Imports neither numpy nor a volume library: parsing a line must stay instant.
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -157,6 +158,34 @@ class LengthType(click.ParamType[float]):
         if not 0 < length < float("inf"):
             self.fail(f"{value!r} is not a number above 0", param, ctx)
         return length
+
+
+class NumberType(click.ParamType[float]):
+    """A number; a whole one stays exact, whatever its size."""
+
+    name = "float"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        """Return the number: an int if it is written as one."""
+        if isinstance(value, int | float):
+            return value
+        if is_digits(value.removeprefix("-")):
+            return int(value)
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a valid float", param, ctx)
+        return number
+
+
+NUMBER = NumberType()
 
 
 class NumbersType(click.ParamType[tuple[int, ...]]):

@@ -33,13 +33,16 @@ from chunkflow_py.hooks import (
     HasMargin,
     HasPrepare,
     HasStop,
+    HasStoredType,
     HasTimes,
     HasVoxelSize,
+    NumbersObjects,
     Outline,
     ReportsProgress,
     SetsBox,
     ShrinksVoxels,
     coarser_nm,
+    keeps_labels,
     moved_boxes,
     shrunk_boxes,
     turned,
@@ -48,7 +51,7 @@ from chunkflow_py.hooks import (
 )
 from chunkflow_py.interrupts import Interrupted, marked_interrupts
 from chunkflow_py.lanes import Lane, lanes_of
-from chunkflow_py.line_checks import check_names, check_places, naming, noting
+from chunkflow_py.line_checks import check_names, check_places, check_sizes, naming, noting
 from chunkflow_py.stream import mapped, overlapped, prefetch
 from chunkflow_py.task import Skip, Task
 
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
     from chunkflow_py.chunk import Voxels
     from chunkflow_py.hooks import Boxes
     from chunkflow_py.stages import Operator, Source
+    from chunkflow_py.volume.labelling import Labelling
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +74,7 @@ class _Item(NamedTuple):
     voxels: Voxels | None = None
     scale: Zyx = Zyx(1, 1, 1)  # voxels of the line's input that make one of its own
     voxel_size_nm: tuple[float, float, float] | None = None
+    labelling: Labelling | None = None
 
 
 class Listener:
@@ -154,17 +159,24 @@ class Pipeline:
                 check_line(self.operators)
         boxes: Boxes | None = getattr(self.source.body, "boxes", None) if self.source else None
         has_tasks = self.source is not None
+        is_divided = self.source is not None and getattr(self.source.body, "is_divided", True)
         known: dict[str, _Item] = {}
         cut: list[AlignmentError] = []
         self._scales.clear()
         for stage in self.operators:
             body = stage.body
             item = known.get(stage.inputs[0], _Item()) if stage.inputs else _Item()
-            domain, times, held, scale, size_nm = item
+            domain, times, held, scale, size_nm, labelling = item
             made: Voxels | dict[str, Voxels] | None = None
             here = boxes and shrunk_boxes(boxes, scale)
-            outline = Outline(here, domain, has_tasks, held, times, size_nm, scale)
+            saved_as = self._saved_as(stage) if isinstance(body, NumbersObjects) else ()
+            outline = Outline(
+                here, domain, has_tasks, held, times, size_nm, scale, labelling,
+                is_divided, saved_as,
+            )  # fmt: skip
             self.outlines[stage.name] = outline
+            with noting(problems):
+                check_sizes(stage, {n: known.get(n, _Item()).voxel_size_nm for n in stage.inputs})
             with noting(problems), naming(stage):
                 if isinstance(body, HasPrepare) and not (self.dry_run and stage.lane == "write"):
                     try:
@@ -179,6 +191,10 @@ class Pipeline:
                 if isinstance(body, HasVoxelSize):
                     size_nm = body.known_voxel_size_nm()
                 made = voxels_made(body, held)
+                if isinstance(body, NumbersObjects):
+                    labelling = body.labelling
+                elif not keeps_labels(body) or isinstance(body, ShrinksVoxels):
+                    labelling = None
             named = made if isinstance(made, dict) else dict.fromkeys(stage.outputs, made)
             if isinstance(body, ShrinksVoxels):
                 domain = domain and domain.coarser(body.shrinks_by)
@@ -186,7 +202,7 @@ class Pipeline:
                 size_nm = size_nm and coarser_nm(size_nm, body.shrinks_by)
             self._scales.append((item.scale, scale := turned(scale, body)))
             for name in {*stage.outputs, *named}:
-                known[name] = _Item(domain, times, named.get(name), scale, size_nm)
+                known[name] = _Item(domain, times, named.get(name), scale, size_nm, labelling)
             self._voxels[stage.name] = dict(named)
             if largest := largest_size(boxes) if has_tasks else domain and domain.size:
                 self._extents[stage.name] = largest
@@ -199,6 +215,19 @@ class Pipeline:
         for index, stage in enumerate(self.operators):
             if isinstance(stage.body, HasMargin):
                 stage.body.negotiate(partial(self.required_input, index))
+
+    def _saved_as(self, stage: Operator) -> tuple[str, ...]:
+        """Return the types of the volumes to which the labels of *stage* are saved, if known."""
+        names, types = set(stage.outputs), []
+        for later in self.operators[self.operators.index(stage) + 1 :]:
+            if not names.isdisjoint(later.inputs):
+                if isinstance(later.body, HasStoredType):
+                    types.append(later.body.stored_type())
+                if keeps_labels(later.body):
+                    names.update(later.outputs)
+                    continue
+            names.difference_update(later.outputs)
+        return tuple(filter(None, types))
 
     def required_input(self, index: int, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return what operator number *index* must make so that the line can return *box*.
@@ -379,6 +408,8 @@ class Pipeline:
 
     def _prepare(self, stage: Operator, task: Task) -> None:
         _check_lease(task)
+        items = {name: task.items.get(name) for name in stage.inputs}
+        check_sizes(stage, {n: getattr(item, "voxel_size_nm", None) for n, item in items.items()})
         if isinstance(stage.body, ReportsProgress):
             stage.body.on_progress = partial(self.listener.operator_progressed, stage.name, task)
 

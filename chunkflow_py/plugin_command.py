@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -100,6 +100,8 @@ def _command_name(name: str) -> str:
 
 class PluginCommand(StageCommand):
     """A command whose further options are those of what it calls; its context's obj is `Called`."""
+
+    any_voxel_size: ClassVar[bool] = True
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return its own options, and those of the function that it calls."""

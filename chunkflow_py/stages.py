@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.geometry import Region
+from chunkflow_py.geometry import BoundingBox, Region
 from chunkflow_py.hooks import Boxes, Outline, RunsCode, StartsAhead
 from chunkflow_py.params import (
     Command,
@@ -122,10 +122,13 @@ class TaskSource:
     Attributes:
         boxes: a grid or a list.
         regions: the regions of the tasks in order, when they are more than all of *boxes*.
+        is_divided: whether each task has a part of a volume, as opposed to one box that a person
+            has chosen.
     """
 
     boxes: Boxes
     regions: Callable[[], Iterable[Region]] | None = None
+    is_divided: bool = True
 
     def __iter__(self) -> Iterator[Task]:
         """Yield one task a region."""
@@ -214,7 +217,15 @@ def operator(
         outputs: tuple[str, ...],
         _: object,
     ) -> Operator:
-        return Operator(name, lane, body, body, inputs, outputs)
+        tell_of_cut = _cut_teller(name, body)
+
+        def call(task: Task) -> Task:
+            tell_of_cut(task.chunk(inputs[0]), task.bbox)
+            result: Task = body(task)
+            return result
+
+        looks = hasattr(body, "cut_remedy") and inputs
+        return Operator(name, lane, call if looks else body, body, inputs, outputs)
 
     return lambda function: _decorate(function, make, cls=cls)
 
@@ -255,7 +266,7 @@ def transform(function: Callable[..., Any]) -> StageCommand:
 
         def call(task: Task) -> Task:
             chunk = task.chunk(source)
-            tell_of_cut(chunk)
+            tell_of_cut(chunk, task.bbox)
             finish(task, body(chunk, bbox=task.bbox) if wants_box else body(chunk))
             return task
 
@@ -283,12 +294,16 @@ def transform(function: Callable[..., Any]) -> StageCommand:
     return _decorate(without_names, make, (output_option(), input_option()))
 
 
-def _cut_teller(name: str, body: object) -> Callable[[Chunk], None]:
+def _cut_teller(name: str, body: object) -> Callable[[Chunk, BoundingBox | None], None]:
     """Return what warns, once, of a chunk that is cut where the result depends on all of it."""
-    remedy = getattr(getattr(body, "func", body), "cut_remedy", None)
+    function = getattr(body, "func", body)
+    remedy = getattr(function, "cut_remedy", None)
+    margin_helps = getattr(function, "margin_helps", False)
     untold = [remedy] if remedy else []
 
-    def tell(chunk: Chunk) -> None:
+    def tell(chunk: Chunk, box: BoundingBox | None) -> None:
+        if margin_helps and box is not None and not box.contains(chunk.bbox):
+            return
         if untold and chunk.bbox != chunk.domain:
             logger.warning(
                 "%s looks at all of chunk %s, which is a part of %s: the result depends on how the "

@@ -9,25 +9,27 @@ WORK/table/...      by which OUTPUT is a copy of LABELS; what is stored in it is
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.errors import OptionError
-from chunkflow_py.geometry import BoxGrid, Zyx
+from chunkflow_py.errors import AlignmentError, ChunkError, OptionError
+from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.linking import OverlapLinker, TouchLinker, solve_links
 from chunkflow_py.ops.link_labels import LabelLinker
 from chunkflow_py.ops.relabel import Relabeller
 from chunkflow_py.pipeline import Pipeline
 from chunkflow_py.segmentation.links import link_key
-from chunkflow_py.stages import Operator, Source
+from chunkflow_py.stages import Operator, Source, TaskSource
 from chunkflow_py.store import open_store
 from chunkflow_py.task import Skip, Task
 from chunkflow_py.volume import open_volume
+from chunkflow_py.volume.labelling import FOLDER, LabellingRecords, uncovered
 from chunkflow_py.volume.location import Location
-from chunkflow_py.volume.protocol import Opening
+from chunkflow_py.volume.protocol import Opening, check_disjoint
 from chunkflow_py.whole_volume import Conversion, VolumeTasks
 
 if TYPE_CHECKING:
@@ -46,7 +48,8 @@ class Stitching:
     Attributes:
         labels: URL of the volume whose ids are unique in it.
         output: URL of the volume to make.
-        chunk_size: of the tasks that made the labels, which began at the volume's first voxel.
+        chunk_size: of the tasks that made the labels, which began at the volume's first voxel
+            (default: their boxes, as they are recorded with the labels).
         linker: how labels of neighbouring tasks are linked.
         mip: level of the labels.
         work: URL of a folder or prefix for links and table (default: ``OUTPUT.stitch``).
@@ -59,7 +62,7 @@ class Stitching:
 
     labels: str
     output: str
-    chunk_size: Zyx
+    chunk_size: Zyx | None
     linker: TouchLinker | OverlapLinker
     mip: int = 0
     work: str | None = None
@@ -88,11 +91,17 @@ class Stitching:
 
         Raises:
             OptionError: links of something else are there.
+            ChunkflowError: the labels were made otherwise than they are to be linked.
         """
+        if isinstance(self.linker, TouchLinker):
+            self.linker.check_recorded()
+        _ = self._tasks
+        size = self.chunk_size
+        boxes = "\n".join(map(str, self._records.regions)).encode()
         said = {
             **self.linker.about,
             "bounds": str(self._volume.bounds),
-            "chunk size": list(self.chunk_size),
+            "chunk size": hashlib.sha256(boxes).hexdigest() if size is None else list(size),
         }
         content = json.dumps(said, indent=2).encode() + b"\n"
         store, links = self._store(), self._store("links")
@@ -107,13 +116,59 @@ class Stitching:
             )
             raise OptionError(msg)
 
+    @cached_property
+    def _records(self) -> LabellingRecords:
+        return LabellingRecords(self._volume, self.opening.access)
+
+    @cached_property
+    def _tasks(self) -> VolumeTasks | TaskSource:
+        """The tasks that made the labels; what they have left out is one more, or several.
+
+        Raises:
+            OptionError: nothing says what they were.
+            ChunkError: the records are of tasks that overlap, or of another size.
+        """
+        volume, recorded = self._volume, self._records.regions
+        by_time: dict[int | None, list[BoundingBox]] = {}
+        for region in recorded:
+            by_time.setdefault(region.time, []).append(region.bbox)
+        for boxes in by_time.values():
+            try:
+                check_disjoint(boxes, self.labels)
+            except AlignmentError as error:
+                msg = (
+                    f"{self.labels} was labelled by tasks of several sizes ({error}): label into a "
+                    "new volume; or, if the last tasks covered all of it, remove the folder "
+                    f"{FOLDER} of the level and give their --chunk-size"
+                )
+                raise ChunkError(msg) from error
+        if self.chunk_size is not None:
+            grid = BoxGrid.covering(volume.bounds, self.chunk_size, respect_stop=True)
+            tasks = VolumeTasks(grid, volume.times)
+            for task in tasks if recorded else ():
+                if task.region is not None:
+                    self._records.owner(task.region)
+            return tasks
+        if not recorded:
+            msg = (
+                f"{self.labels} does not say by which tasks it was labelled (another program or an "
+                "older version has written it); give their box size, --chunk-size Z Y X"
+            )
+            raise OptionError(msg)
+        points = (None,) if volume.times is None else range(volume.times)
+        regions: list[Region] = []
+        for time in points:
+            boxes = by_time.get(time, [])
+            regions += (Region(box, time) for box in boxes + uncovered(boxes, volume.bounds))
+        return TaskSource([region.bbox for region in regions], lambda: regions)
+
     def linking(self, **running: Any) -> Pipeline:
         """Return the line that links labels at the faces of all tasks.
 
         Args:
             running: further arguments of `Pipeline`.
         """
-        grid = BoxGrid.covering(self._volume.bounds, self.chunk_size, respect_stop=True)
+        source = self._tasks
         links = self._store("links")
         there = frozenset(links.list())
         linker = LabelLinker(links.url, self.linker, self.opening.access)
@@ -128,8 +183,7 @@ class Stitching:
             Operator("resume", "read", skip, skip),
             Operator("link", "write", linker, linker),
         ]
-        tasks = Source("tasks", VolumeTasks(grid, self._volume.times))
-        return Pipeline(operators, tasks, **running)
+        return Pipeline(operators, Source("tasks", source), **running)
 
     def solve(self) -> dict[str, str]:
         """Write the table; return its checksum, by time index.

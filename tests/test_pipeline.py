@@ -656,7 +656,7 @@ def test_without_known_boxes_the_outline_is_empty() -> None:
     looks = Looks()
     run([make("adjust-bbox", Moves((Zyx(0, 0, 0), Zyx(0, 0, 0)))), make("a", looks)], boxes=None)
     Pipeline([make("a", looks)], Source("queue", iter([Task()]))).check()
-    assert looks.seen == [Outline(), Outline(has_tasks=True)]
+    assert looks.seen == [Outline(), Outline(has_tasks=True, is_divided=True)]
 
 
 # --- listener ------------------------------------------------------------------------------------

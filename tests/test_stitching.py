@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,12 @@ def whole(array, connectivity):
     """Return the ids that labelling at once gives."""
     chunk = Chunk(array, BOX.start)
     return connected_components(chunk, None, connectivity, Numbering(is_global=True)).array
+
+
+def forget(url):
+    """Remove what is recorded with labels, as if another program had made them."""
+    for folder in list(Path(url).rglob("labelling")):
+        shutil.rmtree(folder)
 
 
 def blobs(seed, density=0.45):
@@ -118,12 +125,86 @@ def test_values_of_a_segmentation_keep_neighbours_apart():
 
 
 def test_tasks_of_another_size_are_refused():
-    """Links of tasks that did not make the labels would miss faces: the volume tells."""
-    store(blobs(2), "zarr://mask.zarr")
+    """Links of tasks that did not make the labels would miss faces: records and voxels tell.
+
+    Also where no face of the larger tasks cuts a piece, in which nothing looked before.
+    """
+    mask = blobs(2)
+    store(mask, "zarr://mask.zarr")
     label((6, 6, 8), "mask.zarr", "zarr://parts.zarr")
-    told = say("stitch-labels -v parts.zarr -o zarr://labels.zarr -s 12 12 8", code=1)
-    assert "touch inside of task" in told
+    for size in ("12 12 8", "22 27 31", "64 64 64", "5 6 8"):
+        line = f"stitch-labels parts.zarr zarr://labels.zarr -s {size}"
+        assert "give tasks of (6, 6, 8)" in say(line, code=1)
+    line = "stitch-labels parts.zarr zarr://labels.zarr -c 18"
+    assert "labelled with --connectivity 6, not 18" in say(line, code=1)
+    line = "stitch-labels parts.zarr zarr://labels.zarr"
+    forget("parts.zarr")
+    assert "give their box size, --chunk-size Z Y X" in say(line, code=2)
+    for more in ("-s 12 12 8", "-s 22 27 31", "-s 64 64 64", "-s 6 6 8 -c 18"):
+        assert "touch inside of task" in say(f"{line} {more} --overwrite", code=1)
     assert not Path("labels.zarr").exists()
+    say(f"{line} -s 6 6 8 --overwrite")
+    np.testing.assert_array_equal(read("labels.zarr"), whole(mask, 6))
+
+
+@pytest.mark.parametrize("url", ["precomputed://parts", "zarr://parts.zarr"])
+def test_the_labels_say_how_they_were_made(url):
+    """Boxes and connectivity are beside the labels, also where tasks of several sizes made them.
+
+    A part that no task has labelled stays empty, and a record that is lost is noticed.
+    """
+    mask = blobs(7, 0.3)
+    mask[:6, 20:] = 0
+    store(mask, "zarr://mask.zarr")
+    say(f"create-volume -v {url} --like mask.zarr -d uint64 -b 2 5 31")
+    for region in ("-3 5 100 -z 6 20 31 -c 6 10 31", "3 5 100 -z 16 27 31 -c 8 15 31"):
+        say(
+            f"generate-tasks -s {region} --respect-stop load-volume -v mask.zarr "
+            f"connected-components -c 26 save-volume -v {url}"
+        )
+    say(f"stitch-labels {url} zarr://labels.zarr")
+    np.testing.assert_array_equal(read("labels.zarr"), whole(mask, 26))
+    records = sorted(Path(url.partition("://")[2]).rglob("labelling/*.json"))
+    assert len(records) == 2 + 2 * 2
+    records[-1].unlink()
+    assert "label that box again" in say(f"stitch-labels {url} zarr://other.zarr", code=1)
+
+
+def test_labels_of_tasks_of_several_sizes_are_refused():
+    """A volume that tasks of another size have labelled again may hold labels of both."""
+    store(blobs(2), "zarr://mask.zarr")
+    line = "load-volume -v mask.zarr connected-components save-volume -v zarr://parts.zarr"
+    say(f"generate-tasks -v mask.zarr -c 11 27 31 {line} -b 1 27 31")
+    say(f"generate-tasks -v mask.zarr -c 2 27 31 {line}")
+    for more in ("", " -s 2 27 31"):
+        told = say(f"stitch-labels parts.zarr zarr://labels.zarr{more}", code=1)
+        assert "tasks of several sizes" in told
+
+
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(n, marks=pytest.mark.long) for n in range(2, 20))]
+)
+def test_stitching_is_right_or_refused(seed):
+    """Sizes and connectivities that are equal or not, recorded or not: never silently wrong."""
+    rng = random.Random(seed)
+    size = [rng.choice((7, 11, 16)) for _ in range(3)]
+    connectivity = rng.choice((6, 18, 26))
+    mask = blobs(seed, rng.uniform(0.1, 0.5))
+    store(mask, "zarr://mask.zarr")
+    label(size, "mask.zarr", "zarr://parts.zarr", f"-c {connectivity}")
+    expected, refused = whole(mask, connectivity), 0
+    for number in range(3):
+        other = [rng.choice((n, n, 2 * n, 5, 31)) for n in size]
+        c = rng.choice((connectivity, 6, 18, 26))
+        line = f"stitch-labels parts.zarr zarr://labels-{number}.zarr"
+        more = ("", f" -s {other[0]} {other[1]} {other[2]}", f" -c {c}")[number]
+        result = CliRunner().invoke(cli, ["--quiet", *(line + more).split()])
+        if result.exit_code:
+            refused += 1
+            assert "parts.zarr was labelled" in result.output
+        else:
+            np.testing.assert_array_equal(read(f"labels-{number}.zarr"), expected)
+    assert refused < 3, "what is recorded was refused"
 
 
 def test_parts_of_the_tasks_that_have_labelled():
@@ -140,7 +221,7 @@ def test_ids_that_several_tasks_have_used_are_refused():
     store(blobs(2), "zarr://mask.zarr")
     say(
         "generate-tasks -v mask.zarr -c 12 12 16 --respect-stop load-volume -v mask.zarr "
-        "--expand-margin-size 2 2 2 connected-components save-overlap -p over "
+        "--expand-margin-size 2 2 2 connected-components --chunk-ids save-overlap -p over "
         "crop-margin --crop-bbox save-volume -v zarr://parts.zarr"
     )
     for name, more in (("touch", ""), ("over", " -p over")):
@@ -168,8 +249,17 @@ def test_it_goes_on_where_it_stopped_and_with_nothing_else():
     assert links[0].stat().st_mtime_ns == kept
     assert links[1].read_bytes() == lost
     np.testing.assert_array_equal(read("labels.zarr"), whole(mask, 6))
-    told = say(f"{line} -w other -c 26", code=1)
-    assert "copy of something else: table" in told
+    forget("parts.zarr")
+    store(blobs(4), "zarr://others.zarr")
+    say(
+        "generate-tasks -v others.zarr -c 6 6 8 --respect-stop load-volume -v others.zarr "
+        "connected-components save-volume -v parts.zarr"
+    )
+    assert "copy of something else: table" in say(f"{line} -w other", code=1)
+    forget("parts.zarr")
+    label((6, 6, 8), "mask.zarr", "zarr://parts.zarr")
+    say(f"{line} -w again")
+    forget("parts.zarr")
     assert "chunk size" in say(line.replace("6 6 8", "6 6 4"), code=2)
     say(line.replace("6 6 8", "6 6 4 --overwrite"))  # finer tasks see the same faces, and more
     np.testing.assert_array_equal(read("labels.zarr"), whole(mask, 6))
@@ -247,3 +337,62 @@ def test_ids_of_the_volume_need_the_volume():
     assert "--domain" in told
     told = say(f"{tasks} connected-components --global-ids --domain 0-4_0-8_0-8", code=2)
     assert "0-4_0-8_0-16 does" in told
+
+
+@pytest.mark.slow
+def test_a_run_records_and_keeps_how_it_labelled():
+    """`verify` and `repair` know the records; another run finds them, and clears them."""
+    mask = blobs(3)
+    store(mask, "zarr://mask.zarr")
+    end = "load-volume -v mask.zarr connected-components save-volume -v"
+    tasks = "generate-tasks -v mask.zarr --respect-stop -c"
+    say(f"submit --run r {tasks} 11 14 16 {end} zarr://parts.zarr")
+    say("work r --threads 1")
+    say("verify r")
+    lost, *others = sorted(Path("parts.zarr").rglob("labelling/*.json"))
+    assert len(others) == 2 * 2 * 2 - 1
+    content = lost.read_bytes()
+    lost.unlink()
+    assert lost.name in say("verify r", code=1)
+    say("repair r")
+    say("work r --threads 1")
+    say("verify r")
+    assert lost.read_bytes() == content
+    say("stitch-labels parts.zarr zarr://labels.zarr")
+    np.testing.assert_array_equal(read("labels.zarr"), whole(mask, 6))
+    line = f"{tasks} 11 27 31 {end} parts.zarr"
+    assert "already where tasks of this run will write" in say(f"submit --run s {line}", code=2)
+    say(f"submit --run s --clear-output {line}")
+    assert not list(Path("parts.zarr").rglob("labelling/*.json"))
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("-c 12 12 8 link-labels", "give tasks of (6, 14, 16)"),
+        ("-c 6 14 16 link-labels -c 18", "give --connectivity 6"),
+        ("-c 6 14 16 link-labels", None),
+        ("-c 3 7 16 link-labels", None),  # parts of the tasks
+    ],
+)
+def test_link_labels_compares_its_tasks_with_the_labels(more, told):
+    """The stage of a run has the tasks and the connectivity of the labelling, or says so."""
+    store(blobs(2), "zarr://mask.zarr")
+    label((6, 14, 16), "mask.zarr", "zarr://parts.zarr")
+    line = f"generate-tasks -v parts.zarr --respect-stop {more} -v parts.zarr -l links"
+    said = say(line, code=0 if told is None else 1)
+    assert told is None or told in said
+
+
+def test_segments_are_not_linked_by_touch():
+    """Segments of agglomeration touch one another: their record refuses what joins them all."""
+    _, affinity = cells()
+    store(affinity, "zarr://aff.zarr", "affinity")
+    say(
+        "generate-tasks -v aff.zarr -c 22 14 31 --respect-stop load-volume -v aff.zarr "
+        "--expand-margin-size 2 3 3 agglomerate crop-margin --crop-bbox "
+        "save-volume -v zarr://parts.zarr"
+    )
+    told = say("stitch-labels parts.zarr zarr://labels.zarr", code=2)
+    assert "segments by agglomerate" in told
+    assert "--overlap-path" in told

@@ -287,13 +287,28 @@ def _of_bins(
     # What lies outside of the bins lies between them and the extremes.
     edges = np.concatenate([[moments.least], edges, [moments.largest]])
     edges = np.clip(edges, moments.least, moments.largest)
-    reached = np.concatenate([[0], np.cumsum(counts)]) / number * 100
-    values = np.interp(percentiles, reached, edges)
+    reached = np.cumsum(counts)
+
+    def ranked(rank: int) -> float:
+        """Return a value that is as far from that of the voxel of this rank as a bin is wide."""
+        if rank in (0, number - 1):
+            return float(moments.least if rank == 0 else moments.largest)
+        place = int(np.searchsorted(reached, rank, side="right"))
+        before = int(reached[place]) - int(counts[place])
+        share = (rank - before + 0.5) / int(counts[place])
+        return float(edges[place] + share * (edges[place + 1] - edges[place]))
+
+    def percentile(wanted: float) -> float:
+        rank = wanted / 100 * (number - 1)
+        low = int(rank)
+        a, b = ranked(low), ranked(min(low + 1, number - 1))
+        return float(a + (b - a) * (rank - low))
+
     return {
         "count": number,
         "mean": moments.mean,
         "std": math.sqrt(moments.squares / number),
         "min": moments.least,
         "max": moments.largest,
-        "percentiles": {f"{p:g}": float(v) for p, v in zip(percentiles, values, strict=True)},
+        "percentiles": {f"{wanted:g}": percentile(wanted) for wanted in percentiles},
     }

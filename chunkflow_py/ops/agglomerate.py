@@ -7,14 +7,15 @@ Two segments are merged while 1 - the mean affinity of their shared face is belo
 (3, z, y, x) in [0, 1] with channels x, y, z, each to the lower neighbour; integer types are
 divided by their maximum.
 
-Labels are unique within a chunk. A segment that tasks have cut gets one label in stages: let each
-task load a margin, agglomerate --global-ids, save-overlap; then link-labels, solve-labels, relabel.
+Where tasks divide a volume, labels are unique in the volume (--global-ids), else in the chunk. A
+segment that tasks have cut gets one label in stages: let each task load a margin, agglomerate,
+save-overlap; then link-labels, solve-labels, relabel.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk, Voxels
     from chunkflow_py.segmentation.numbering import Numbering
     from chunkflow_py.task import Task
+    from chunkflow_py.volume.labelling import Labelling
 
 SECTION = "segment"
 
@@ -75,6 +77,11 @@ class Agglomerator:
     fragments_name: str | None
     settings: dict[str, Any] = field(default_factory=dict)
     numbering: Numbering | None = None
+    cut_remedy: ClassVar[str] = (
+        "load a margin (--expand-margin-size), store what tasks share by save-overlap, and join "
+        "the segments by stitch-labels"
+    )
+    margin_helps: ClassVar[bool] = True
 
     def prepare(self, outline: Any) -> None:
         """See whether ids can be unique in the volume, if they have to."""
@@ -83,8 +90,17 @@ class Agglomerator:
 
     def voxels_from(self, read: Voxels) -> Voxels:
         """Return what labels hold."""
-        dtype = "uint64" if self.numbering and self.numbering.is_global else "uint32"
+        numbering = self.numbering
+        dtype = numbering.dtype if numbering and numbering.makes_global else "uint32"
         return type(read)(dtype, 1, "segmentation")
+
+    @property
+    def labelling(self) -> Labelling | None:
+        """How segments are numbered, if their ids are unique in the volume."""
+        from chunkflow_py.volume.labelling import Labelling
+
+        is_global = self.numbering is not None and self.numbering.makes_global
+        return Labelling("agglomerate") if is_global else None
 
     @property
     def code(self) -> tuple[str, ...]:

@@ -34,9 +34,11 @@ def channel_voting(chunk: Chunk) -> Chunk:
         A chunk (z, y, x) of kind segmentation; uint8, or uint16 for more than 255 channels.
 
     Raises:
-        ChunkError: there is no channel axis.
+        ChunkError: there is no channel axis, or a voxel is NaN.
     """
     import numpy as np
+
+    from chunkflow_py.chunk import check_no_nan
 
     if chunk.ndim != 4:
         msg = (
@@ -51,6 +53,7 @@ def channel_voting(chunk: Chunk) -> Chunk:
         for number, channel in enumerate(section[1:], 2):
             np.copyto(numbers, number, where=channel > strongest, casting="unsafe")
             np.maximum(strongest, channel, out=strongest)
+        check_no_nan(strongest)
     return chunk.with_array(winners, kind="segmentation")
 
 

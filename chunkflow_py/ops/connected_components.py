@@ -5,8 +5,8 @@ Example: chunkflow load-h5 -f map.h5 connected-components -t 0.5 save-h5 -f piec
 An affinity map of three channels is averaged over its channels before the threshold. Without
 --threshold, neighbours of equal value hang together, and 0 is background.
 
-Labels are unique in a chunk. With --global-ids they are unique in the volume, for stitch-labels or
-link-labels, solve-labels and relabel, which join what tasks have cut.
+Where tasks divide a volume, labels are unique in the volume (--global-ids), for stitch-labels or
+link-labels, solve-labels and relabel, which join what tasks have cut; else in the chunk.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import click
 
 from chunkflow_py.errors import check_extra, needs_extra
 from chunkflow_py.label_options import connectivity_option, numbering_from, numbering_options
+from chunkflow_py.params import NUMBER
 from chunkflow_py.stages import transform
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from chunkflow_py.geometry import BoundingBox
     from chunkflow_py.segmentation.components import Connectivity
     from chunkflow_py.segmentation.numbering import Numbering
+    from chunkflow_py.volume.labelling import Labelling
 
 SECTION = "segment"
 
@@ -81,7 +83,17 @@ class Labeller:
 
     def voxels_from(self, read: Voxels) -> Voxels:
         """Return what labels hold."""
-        return type(read)("uint64" if self.numbering.is_global else "uint32", 1, "segmentation")
+        dtype = self.numbering.dtype if self.numbering.makes_global else "uint32"
+        return type(read)(dtype, 1, "segmentation")
+
+    @property
+    def labelling(self) -> Labelling | None:
+        """How objects are numbered, if their ids are unique in the volume."""
+        from chunkflow_py.volume.labelling import Labelling
+
+        if not self.numbering.makes_global:
+            return None
+        return Labelling("connected-components", int(self.connectivity))
 
     def __call__(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Chunk:
         """Return the labels."""
@@ -92,7 +104,7 @@ class Labeller:
 @click.option(
     "--threshold",
     "-t",
-    type=float,
+    type=NUMBER,
     default=None,
     help="Voxels above this value are foreground.  [default: label a mask or segmentation]",
 )

@@ -31,4 +31,4 @@ def create_bbox(start: Zyx, stop: Zyx | None = None, size: Zyx | None = None) ->
 @zyx_option("--size", "-z", minimum=1, help="Extent of the box, voxels, zyx.")
 def command(start: Zyx, stop: Zyx | None, size: Zyx | None) -> TaskSource:
     """Take the box."""
-    return TaskSource([create_bbox(start, stop, size)])
+    return TaskSource([create_bbox(start, stop, size)], is_divided=False)

@@ -6,7 +6,7 @@ Example: chunkflow create-chunk copy-var -t raw delete-var --var-names raw
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
@@ -24,6 +24,7 @@ class Deleter:
     """Takes items out of every task."""
 
     removes: tuple[str, ...]
+    any_voxel_size: ClassVar[bool] = True
 
     def __call__(self, task: Task) -> Task:
         """Delete the items.

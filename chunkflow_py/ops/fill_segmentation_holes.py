@@ -43,6 +43,11 @@ def fill_segmentation_holes(chunk: Chunk) -> Chunk:
     return chunk.with_array(filled.reshape(chunk.shape))
 
 
+fill_segmentation_holes.cut_remedy = (  # type: ignore[attr-defined]
+    "a hole that is cut stays; fill holes in chunks that hold whole objects"
+)
+
+
 @transform
 def command() -> Callable[[Chunk], Chunk]:
     """There is nothing to choose."""

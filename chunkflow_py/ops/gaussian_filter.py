@@ -18,7 +18,7 @@ from chunkflow_py.geometry import Zyx
 from chunkflow_py.stages import transform
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.chunk import Chunk, Voxels
     from chunkflow_py.halo_filter import HaloFilter
 
 
@@ -44,16 +44,24 @@ def gaussian_filter(chunk: Chunk, sigma: float = 1.0, sigma_z: float = 0.0) -> C
     if min(sigma, sigma_z) < 0:
         msg = f"standard deviations must not be negative, got sigma {sigma} and sigma_z {sigma_z}"
         raise OptionError(msg)
-    wide = chunk.dtype.kind in "iu" and chunk.dtype.itemsize > 4
-    if chunk.kind == "segmentation" or chunk.dtype.kind == "b" or wide:
-        msg = (
-            f"gaussian-filter averages values, but chunk {chunk.bbox} holds {chunk.dtype} labels; "
-            "blur the map before its threshold, or use median-filter on a mask"
-        )
-        raise ChunkError(msg)
+    _check_voxels(chunk)
     volumes = chunk.array.reshape(chunk.channels, *chunk.size)
     result = np.stack([blurred(volume, (sigma_z, sigma, sigma)) for volume in volumes])
     return chunk.with_array(result.reshape(chunk.shape))
+
+
+def _check_voxels(held: Chunk | Voxels) -> None:
+    """Refuse labels, which cannot be averaged."""
+    import numpy as np
+
+    dtype = np.dtype(held.dtype)
+    wide = dtype.kind in "iu" and dtype.itemsize > 4
+    if held.kind == "segmentation" or dtype.kind == "b" or wide:
+        msg = (
+            f"gaussian-filter averages values, but its input holds {dtype} labels; blur the map "
+            "before its threshold, or use median-filter on a mask"
+        )
+        raise ChunkError(msg)
 
 
 @transform
@@ -80,4 +88,4 @@ def command(sigma: float, sigma_z: float) -> HaloFilter:
     radius = gaussian_radius(sigma)
     reach = Zyx(gaussian_radius(sigma_z), radius, radius)
     filter_chunk = partial(gaussian_filter, sigma=sigma, sigma_z=sigma_z)
-    return HaloFilter(filter_chunk, reach, "gaussian-filter")
+    return HaloFilter(filter_chunk, reach, "gaussian-filter", _check_voxels)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
+from click.core import ParameterSource
 
 from chunkflow_py.params import (
     channels_option,
@@ -63,12 +64,14 @@ def load_npy(
     "-s",
     default=(1, 1, 1),
     show_default=True,
-    help="Edge lengths of a voxel, nm, zyx.",
+    help="Edge lengths of a voxel, nm, zyx; if not given, a warning says so.",
 )
 @channels_option("-c")
 @expand_margin_option()
 @output_option()
+@click.pass_context
 def command(
+    ctx: click.Context,
     file_name: str,
     voxel_offset: Zyx,
     voxel_size: tuple[float, float, float],
@@ -82,9 +85,10 @@ def command(
     from chunkflow_py.volume.npy import EXTENSIONS, open_npy
     from chunkflow_py.volume.single_file import FileLoader
 
+    given = ctx.get_parameter_source("voxel_size") is not ParameterSource.DEFAULT
     return FileLoader(
         FileName(file_name, EXTENSIONS, reads=True),
-        partial(open_npy, voxel_offset=voxel_offset, voxel_size_nm=voxel_size),
+        partial(open_npy, voxel_offset=voxel_offset, voxel_size_nm=voxel_size if given else None),
         Cutout(margin=expand_margin_size),
         output_name,
         channels,

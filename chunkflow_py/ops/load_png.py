@@ -84,7 +84,7 @@ def load_png(
     "-x",
     default=(1, 1, 1),
     show_default=True,
-    help="Edge lengths of a voxel, nm, zyx.",
+    help="Edge lengths of a voxel, nm, zyx; if not given, a warning says so.",
 )
 @click.option(
     "--digit-num",
@@ -118,15 +118,18 @@ def command(
     from chunkflow_py.volume.file_name import OnePath, local_path
     from chunkflow_py.volume.png import PngLoader, open_png
 
-    given = ctx.get_parameter_source("voxel_offset") is not ParameterSource.DEFAULT
+    offset_given, size_given = (
+        ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+        for name in ("voxel_offset", "voxel_size")
+    )
     spelling = ("--cutout-offset", "its stop", "--chunk-size", "--expand-margin-size")
     start = cutout_offset if chunk_size else None
     return PngLoader(
         OnePath(Path(local_path(path, "--path")).expanduser()),
         partial(
             open_png,
-            voxel_offset=voxel_offset if given else None,
-            voxel_size_nm=voxel_size,
+            voxel_offset=voxel_offset if offset_given else None,
+            voxel_size_nm=voxel_size if size_given else None,
             digit_num=digit_num,
         ),
         Cutout(start, None, chunk_size, expand_margin_size, spelling),

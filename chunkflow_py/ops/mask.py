@@ -10,7 +10,7 @@ as zero.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -60,6 +60,7 @@ class Masker:
     input_names: tuple[str, ...] = ("chunk",)
     output_names: tuple[str, ...] = ("chunk",)
     _volume: Volume | None = field(default=None, repr=False)
+    any_voxel_size: ClassVar[bool] = True
 
     @property
     def keeps_voxels(self) -> bool:

@@ -60,6 +60,13 @@ class ObjectMasker:
     _selected: frozenset[int] | None = None
 
     @property
+    def cut_remedy(self) -> str | None:
+        """What to do against objects that count as small because they are cut."""
+        if not self.dust_size_threshold:
+            return None
+        return "join the labels first (stitch-labels), and drop small objects in a chunk of it all"
+
+    @property
     def needed_files(self) -> dict[str, str]:
         """The file of ids, if it is one of this machine."""
         path = self.selected_obj_ids or ""

@@ -10,7 +10,7 @@ without a screen, neuroglancer and preview do the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -51,6 +51,7 @@ class NapariWindow:
 
     inputs: tuple[str, ...]
     voxel_size_nm: tuple[float, float, float] | None = None
+    any_voxel_size: ClassVar[bool] = True
 
     def __enter__(self) -> NapariWindow:
         """Find out whether napari is there, before the first task.

@@ -10,7 +10,7 @@ selects a segment and shows its mesh, which is made from the chunk, or comes fro
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
@@ -48,6 +48,7 @@ class Neuroglancer:
     mesh_path: str | None = None
     _server: ViewerServer | None = field(default=None, repr=False)
     _showing: Showing = field(default_factory=Showing, repr=False)
+    any_voxel_size: ClassVar[bool] = True
 
     def __enter__(self) -> Neuroglancer:
         """Start the server, and turn an interrupt while a view is up into its end."""

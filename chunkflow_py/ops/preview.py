@@ -11,7 +11,7 @@ green and blue, all else grey. A path without .png is a prefix: the task 0-64_0-
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
@@ -58,6 +58,7 @@ class PreviewSaver:
     inputs: tuple[str, ...]
     saver: ItemSaver
     width: int = 256
+    any_voxel_size: ClassVar[bool] = True
 
     @property
     def destination(self) -> str:

@@ -10,7 +10,7 @@ labels of its own; labels that are not listed stay.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -56,6 +56,7 @@ class Relabeller:
     input_name: str = "chunk"
     output_name: str = "chunk"
     access: Access | None = None
+    labelling: ClassVar[None] = None  # objects are whole
     _tables: dict[int | None, LabelTable] = field(default_factory=dict, repr=False)
 
     @property

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.params import NUMBER
 from chunkflow_py.stages import makes, transform
 
 if TYPE_CHECKING:
@@ -28,15 +29,20 @@ def threshold(chunk: Chunk, threshold: float = 0.5) -> Chunk:
 
     Returns:
         A chunk of the same shape, uint8: 1 above the threshold, 0 elsewhere.
+
+    Raises:
+        ChunkError: a voxel is NaN.
     """
-    return chunk.with_array((chunk.array > threshold).astype("uint8"), kind="segmentation")
+    from chunkflow_py.chunk import above
+
+    return chunk.with_array(above(chunk.array, threshold).astype("uint8"), kind="segmentation")
 
 
 @transform
 @click.option(
     "--threshold",
     "-t",
-    type=float,
+    type=NUMBER,
     default=0.5,
     show_default=True,
     help="Voxels above this value become 1.",

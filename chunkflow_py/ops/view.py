@@ -10,7 +10,7 @@ on. Only this machine can connect, unless --bind-address says otherwise. Maps ar
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
@@ -44,6 +44,7 @@ class Viewer:
     open: bool = False
     _server: MicroServer | None = field(default=None, repr=False)
     _showing: Showing = field(default_factory=Showing, repr=False)
+    any_voxel_size: ClassVar[bool] = True
 
     def __enter__(self) -> Viewer:
         """Start the server, and turn an interrupt while a view is up into its end."""

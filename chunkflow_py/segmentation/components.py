@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from chunkflow_py.chunk import above
 from chunkflow_py.errors import ChunkError, OptionError
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def connected_components(
 
     Raises:
         OptionError: the connectivity is none of the three.
-        ChunkError: the channels are not 1 or 3, or floating-point voxels come without a threshold.
+        ChunkError: the channels are not 1 or 3, a voxel is NaN, or floating-point voxels come
+            without a threshold.
     """
     import cc3d
 
@@ -46,7 +48,7 @@ def connected_components(
     averaged = threshold is not None and array.ndim == 4 and array.shape[0] == 3
     voxels = array.mean(axis=0, dtype=np.float32) if averaged else single_channel(array)
     if threshold is not None:
-        voxels = voxels > threshold
+        voxels = above(voxels, threshold)
     elif voxels.dtype.kind not in "biu":
         msg = (
             f"voxels of type {voxels.dtype} are a map, not a mask or a segmentation; "
@@ -65,7 +67,7 @@ def renumber(labels: NDArray[Any]) -> NDArray[Any]:
     """Return the same segments with labels 1 to N, in the order of the old ones; 0 stays 0.
 
     Args:
-        labels: any shape, integers that are not negative.
+        labels: any shape, integers.
 
     Returns:
         The same shape; uint32, or uint64 where there are more than 4 294 967 295 segments.
@@ -74,7 +76,7 @@ def renumber(labels: NDArray[Any]) -> NDArray[Any]:
         return np.zeros(labels.shape, np.uint32)
     highest = int(labels.max())
     # A table is faster than sorting all voxels, as long as it is not larger than they are.
-    if highest <= labels.size:
+    if highest <= labels.size and labels.min() >= 0:
         seen = np.zeros(highest + 1, bool)
         seen[labels.ravel()] = True
         seen[0] = False
@@ -82,8 +84,9 @@ def renumber(labels: NDArray[Any]) -> NDArray[Any]:
         relabelled: NDArray[Any] = table[labels]
         return relabelled
     values, dense = np.unique(labels, return_inverse=True)
-    shift = 0 if values[0] == 0 else 1
-    return (dense + shift).astype(_label_dtype(len(values))).reshape(labels.shape)
+    numbers = np.where(values == 0, 0, np.cumsum(values != 0)).astype(_label_dtype(len(values)))
+    renumbered: NDArray[Any] = numbers[dense].reshape(labels.shape)
+    return renumbered
 
 
 def single_channel(array: NDArray[Any]) -> NDArray[Any]:

@@ -1,13 +1,13 @@
 """Pairs of labels of neighbouring tasks that belong to one object: found, stored, read again.
 
 By touch, for connected components. A task looks at its three lower faces, at the planes of voxels
-on both sides, and for edges and corners (18, 26) one voxel further below:
+on both sides, and for edges and corners (18, 26) one voxel further along the face:
 
 ```
-            | task           of two voxels that touch across faces, the task that holds their
-     - - - -+--------        largest z, y and x sees both: it reads one voxel more on the low
-        p   |                side of each axis, and nothing on the high side
-     -------+--------
+            | task           two voxels p and q of two tasks touch across a face: along one axis,
+     - - - -+--------        q is the first voxel of its task and p lies one voxel below. So the
+        p   |                task of q sees both, whatever the boxes of the other tasks are, and
+     -------+--------        whether there is a task behind each face.
             | q
 ```
 
@@ -97,12 +97,44 @@ def check_no_touch(
             same = np.diff(values.swapaxes(0, axis), axis=0) == 0
         pairs = _different(along[:-1], along[1:], same)
         if len(pairs):
-            msg = (
-                f"labels {pairs[0][0]} and {pairs[0][1]} touch inside of task {box}, so that "
-                "other tasks have made them; give tasks of the size with which they were labelled "
-                "(--chunk-size), and --values-path where labels of a segmentation were labelled"
-            )
-            raise ChunkError(msg)
+            raise ChunkError(_touching(pairs[0], box))
+
+
+def check_none_touch(
+    labels: NDArray[Any],
+    box: BoundingBox,
+    connectivity: Connectivity,
+    values: NDArray[Any] | None = None,
+) -> None:
+    """Refuse a part of one task in which voxels of different labels touch.
+
+    Args:
+        labels: (z, y, x), 0 for background.
+        box: of the task.
+        connectivity: with which tasks are to have labelled.
+        values: what was labelled.
+
+    Raises:
+        ChunkError: two labels touch.
+    """
+    most = {6: 1, 18: 2, 26: 3}[connectivity]
+    for step in product((-1, 0, 1), repeat=3):
+        if not 0 < sum(map(abs, step)) <= most or step < (0, 0, 0):
+            continue
+        low, high = _shifted(*step), _shifted(*(-s for s in step))
+        same = None if values is None else values[low] == values[high]
+        pairs = _different(labels[low], labels[high], same)
+        if len(pairs):
+            raise ChunkError(_touching(pairs[0], box))
+
+
+def _touching(pair: NDArray[Any], box: BoundingBox) -> str:
+    return (
+        f"labels {pair[0]} and {pair[1]} touch inside of task {box}, so that other tasks have made "
+        "them, or with a lower --connectivity; give tasks of the size with which they were "
+        "labelled (--chunk-size), that connectivity, and --values-path where labels of a "
+        "segmentation were labelled"
+    )
 
 
 def check_unique_ids(first: NDArray[Any], second: NDArray[Any], region: Region) -> None:
@@ -185,7 +217,7 @@ def lower_slab(
         return None
     reach = 0 if connectivity == 6 else 1
     start = Zyx(*(at - (1 if a == axis else reach) for a, at in enumerate(box.start)))
-    stop = Zyx(*(box.start[a] + 1 if a == axis else at for a, at in enumerate(box.stop)))
+    stop = Zyx(*(box.start[a] + 1 if a == axis else at + reach for a, at in enumerate(box.stop)))
     return BoundingBox(start, stop).intersection(bounds)
 
 

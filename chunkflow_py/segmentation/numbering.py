@@ -13,6 +13,7 @@ id is that of the first voxel of the whole object, however the volume was cut in
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from chunkflow_py.chunk import Chunk
     from chunkflow_py.geometry import BoundingBox
+
+logger = logging.getLogger(__name__)
 
 
 def global_ids(
@@ -83,13 +86,23 @@ class Numbering:
     """How an operator numbers the pieces of a chunk.
 
     Attributes:
-        is_global: whether ids are unique in the volume, not in the chunk only.
+        is_global: whether ids are unique in the volume, not in the chunk only; ``None``: where
+            the tasks of a line divide a volume, unless its output cannot hold such ids.
         domain: bounds of the volume, where the line does not know them.
+        dtype: of the ids that are unique in the volume.
     """
 
-    is_global: bool = False
+    is_global: bool | None = False
     domain: BoundingBox | None = None
+    dtype: str = field(default="uint64", init=False)
     _known: BoundingBox | None = field(default=None, init=False, repr=False)
+    _decided: bool = field(default=False, init=False, repr=False)
+    _has_warned: bool = field(default=False, init=False, repr=False)
+
+    @property
+    def makes_global(self) -> bool:
+        """Whether ids are unique in the volume; what is to be decided is, after `prepare`."""
+        return self._decided if self.is_global is None else self.is_global
 
     def prepare(self, outline: Any) -> None:
         """See whether the line (an `Outline`) says in which volume ids are to be unique.
@@ -98,7 +111,11 @@ class Numbering:
             OptionError: it does not, or tasks lie outside.
         """
         self._known = self.domain or outline.domain
-        if not self.is_global or not outline.has_tasks:
+        if self.is_global is None:
+            self._decided = outline.is_divided and self._has_room(outline)
+        if self.makes_global:
+            self.dtype = self._stored_type(outline)
+        if not self.makes_global or not outline.has_tasks:
             return
         if self._known is None:
             msg = (
@@ -114,6 +131,32 @@ class Numbering:
             )
             raise OptionError(msg)
 
+    def _has_room(self, outline: Any) -> bool:
+        """Tell whether ids of the volume are possible; if not, warn once that they will repeat."""
+        why = None
+        if self._known is None:
+            why = (
+                "the bounds of the volume are not known; add --global-ids --domain "
+                "z0-z1_y0-y1_x0-x1"
+            )
+        elif narrow := [t for t in outline.saved_as if not _holds(t, self._known)]:
+            why = (
+                f"its output holds {narrow[0]}, and ids of a volume of {self._known.voxels} voxels "
+                "need more; save to a new volume, or to one of uint64, with --global-ids"
+            )
+        if why is not None and not self._has_warned:
+            logger.warning(
+                "each task numbers its objects from 1, so that ids of different tasks repeat: %s "
+                "(--chunk-ids, if that is what you want)", why,
+            )  # fmt: skip
+            self._has_warned = True
+        return why is None
+
+    def _stored_type(self, outline: Any) -> str:
+        """Return the type of the volumes that are there, if ids fit; else uint64."""
+        stored = {name for name in outline.saved_as if self._known and _holds(name, self._known)}
+        return stored.pop() if len(stored) == 1 else "uint64"
+
     def __call__(
         self, labels: NDArray[Any], chunk: Chunk, bbox: BoundingBox | None = None
     ) -> NDArray[Any]:
@@ -128,7 +171,7 @@ class Numbering:
             ChunkError: the chunk was cut from another volume than the line said.
             GeometryError: the box and the chunk have no voxel in common.
         """
-        if not self.is_global:
+        if not self.makes_global:
             return labels
         domain = self.domain or chunk.domain
         if self._known is not None and domain != self._known:
@@ -138,4 +181,10 @@ class Numbering:
             )
             raise ChunkError(msg)
         core = chunk.bbox if bbox is None else chunk.bbox.intersection(bbox)
-        return global_ids(labels, chunk.bbox, core, domain)
+        return global_ids(labels, chunk.bbox, core, domain).astype(self.dtype, copy=False)
+
+
+def _holds(dtype: str, domain: BoundingBox) -> bool:
+    """Tell whether a type can hold the ids of a volume, from 1 to its number of voxels."""
+    kind = np.dtype(dtype)
+    return kind.kind in "iu" and domain.voxels <= np.iinfo(kind).max

@@ -24,7 +24,8 @@ from chunkflow_py.geometry import Zyx
 from chunkflow_py.hdf5_reading import attribute, check_dataset, datasets_in, item_at, read, small
 from chunkflow_py.store.local import os_errors, replacing
 from chunkflow_py.volume.hdf5_file import Sink, reading
-from chunkflow_py.volume.single_file import ORIGIN, UNIT_NM, FileArray, three_numbers
+from chunkflow_py.volume.protocol import UNIT_NM
+from chunkflow_py.volume.single_file import ORIGIN, FileArray, three_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

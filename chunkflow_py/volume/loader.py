@@ -14,7 +14,7 @@ from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.cutout import Cutout
 from chunkflow_py.volume.levels import level_name
 from chunkflow_py.volume.location import Location
-from chunkflow_py.volume.protocol import Opening, check_channels
+from chunkflow_py.volume.protocol import Opening, check_channels, warn_of_assumed_size
 from chunkflow_py.volume.traffic import counting
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class VolumeLoader:
     checks: tuple[Check, ...] = ()
     thread_safe: ClassVar[bool] = True
     _volume: Volume | None = field(default=None, init=False, repr=False)
+    _has_warned: bool = field(default=False, init=False, repr=False)
     _line: Any = field(default=None, init=False, repr=False)
     _lock: Lock = field(default_factory=Lock, init=False, repr=False)
 
@@ -161,6 +162,8 @@ class VolumeLoader:
 
     def known_voxel_size_nm(self) -> tuple[float, float, float]:
         """Return the voxel size of the chunks."""
+        if self.voxel_size_nm is None and not self._has_warned:
+            self._has_warned = warn_of_assumed_size(self.volume.voxel_size_nm, self.url)
         return self.voxel_size_nm or self.volume.voxel_size_nm
 
     def memory(self, size: Zyx | None) -> Need | None:  # noqa: ARG002  (nothing is read from)

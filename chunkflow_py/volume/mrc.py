@@ -29,7 +29,8 @@ from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
 from chunkflow_py.geometry import Zyx
 from chunkflow_py.memory import check_fits
 from chunkflow_py.store.local import os_errors
-from chunkflow_py.volume.single_file import ORIGIN, UNIT_NM, FileArray
+from chunkflow_py.volume.protocol import UNIT_NM
+from chunkflow_py.volume.single_file import ORIGIN, FileArray
 
 with needs_extra("image", "reading MRC"):
     import mrcfile

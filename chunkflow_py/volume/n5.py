@@ -23,6 +23,7 @@ from chunkflow_py.store import open_store
 from chunkflow_py.volume import ome
 from chunkflow_py.volume.blocks import BlockVolume
 from chunkflow_py.volume.n5_layout import N5Layout
+from chunkflow_py.volume.protocol import UNIT_NM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,6 +102,7 @@ def _frame(document: Mapping[str, Any], group: Mapping[str, Any], mip: int, url:
         raise VolumeError(msg)
     count = len(document["dimensions"])
     transform = document.get("transform")
+    known: Any = transform
     if isinstance(transform, dict) and "scale" in transform:  # COSEM: C order unless it says so
         backward = slice(None, None, 1 if transform.get("ordering") == "F" else -1)
         names = [str(axis).lower() for axis in transform.get("axes", _NAMES[:count][::-1])]
@@ -111,7 +113,8 @@ def _frame(document: Mapping[str, Any], group: Mapping[str, Any], mip: int, url:
     else:
         names = list(document.get("axes") or group.get("axes") or _NAMES[:count])
         axes = [str(axis).lower() for axis in names]
-        base, unit = _resolution(document) or _resolution(group) or ([1.0] * 3, "nm")
+        known = _resolution(document) or _resolution(group)
+        base, unit = known or ([1.0] * 3, "nm")
         factors = _named(_factors(document, group, mip) or [1.0] * 3, axes, 1.0)
         sizes = [a * b for a, b in zip(_named(base, axes, 1.0), factors, strict=True)]
         start = document.get("offset", group.get("offset", document.get("translate")))
@@ -122,7 +125,8 @@ def _frame(document: Mapping[str, Any], group: Mapping[str, Any], mip: int, url:
     if len(axes) != count or len(set(axes)) < count or not {"y", "x"} <= set(axes):
         msg = f"{url} has {count} dimensions ({', '.join(axes)}); a volume needs x and y"
         raise VolumeError(msg)
-    size = ome.nanometres(sizes, units, url)
+    is_assumed = known is None and sizes == [1.0] * 3
+    size = UNIT_NM if is_assumed else ome.nanometres(sizes, units, url)
     first = Zyx(*(math.floor(o / s + 0.5) for o, s in zip(offset, sizes, strict=True)))
     return ome.Frame(tuple(axes[::-1]), size, first, _kind(document, group))
 

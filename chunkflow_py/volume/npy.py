@@ -10,7 +10,8 @@ import numpy as np
 from chunkflow_py.decoding import check_npy_header
 from chunkflow_py.errors import ChunkError, VolumeError
 from chunkflow_py.store.local import os_errors
-from chunkflow_py.volume.single_file import ORIGIN, UNIT_NM, FileArray
+from chunkflow_py.volume.protocol import UNIT_NM
+from chunkflow_py.volume.single_file import ORIGIN, FileArray
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,14 +27,14 @@ EXTENSIONS = (".npy",)
 def open_npy(
     path: Path,
     voxel_offset: Zyx = ORIGIN,
-    voxel_size_nm: tuple[float, float, float] = UNIT_NM,
+    voxel_size_nm: tuple[float, float, float] | None = None,
 ) -> FileArray | None:
     """Return the array of a .npy file by its header, or ``None`` for a file of no bytes.
 
     Args:
         path: of the file.
         voxel_offset: global position of the first voxel, zyx.
-        voxel_size_nm: nanometres, zyx.
+        voxel_size_nm: nanometres, zyx (default: 1 nm, of which loaders warn).
 
     Raises:
         VolumeError: it is not a .npy file, or is damaged.
@@ -47,7 +48,9 @@ def open_npy(
         msg = f"{path} holds {array.dtype}, but a chunk holds real numbers; convert it"
         raise ChunkError(msg)
     read_part, dtype = partial(_read_part, path), array.dtype.newbyteorder("=").name
-    return FileArray(str(path), array.shape, read_part, voxel_offset, voxel_size_nm, dtype=dtype)
+    return FileArray(
+        str(path), array.shape, read_part, voxel_offset, voxel_size_nm or UNIT_NM, dtype=dtype
+    )
 
 
 def _mapped(path: Path) -> NDArray[Any]:

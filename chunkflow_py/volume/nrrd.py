@@ -31,7 +31,8 @@ from chunkflow_py.geometry import Zyx
 from chunkflow_py.memory import check_fits
 from chunkflow_py.store.local import os_errors, replacing
 from chunkflow_py.volume import ome
-from chunkflow_py.volume.single_file import ORIGIN, UNIT_NM, FileArray, three_numbers
+from chunkflow_py.volume.protocol import UNIT_NM
+from chunkflow_py.volume.single_file import ORIGIN, FileArray, three_numbers
 
 with needs_extra("image", "reading and writing NRRD"):
     import nrrd

@@ -22,6 +22,7 @@ from chunkflow_py.chunk import KINDS
 from chunkflow_py.errors import ChunkflowError, VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import AXES, Zyx
 from chunkflow_py.plain_text import is_digits
+from chunkflow_py.volume.protocol import UNIT_NM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -267,7 +268,7 @@ def array_frame(
     if size is None and (words := attributes.get("dimension_units")):
         parts = [str(word).split() for word in triple(words, "1 nm")]
         size, units = [float(part[0]) for part in parts], [part[-1] for part in parts]
-    nm = nanometres([float(v) for v in size or (1.0, 1.0, 1.0)][-3:], units, url)
+    nm = UNIT_NM if size is None else nanometres([float(v) for v in size][-3:], units, url)
     offset = attributes.get("voxel_offset")
     if offset is None and (physical := attributes.get("offset")) is not None:
         offset = [p / s for p, s in zip(triple(physical, 0.0), nm, strict=True)]
@@ -279,6 +280,11 @@ def kind_of(attributes: Mapping[str, Any]) -> Kind | None:
     """Return what our own attributes say of the voxels."""
     found = attributes.get(OURS, {}).get("kind")
     return next((kind for kind in KINDS if kind == found), None)
+
+
+def is_length(unit: str) -> bool:
+    """Tell whether a unit is one that `nanometres` knows."""
+    return unit in _NANOMETRES
 
 
 def nanometres(

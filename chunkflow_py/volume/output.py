@@ -16,6 +16,7 @@ from chunkflow_py.geometry import Zyx
 from chunkflow_py.outputs import Output
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.blocking import common_unit
+from chunkflow_py.volume.labelling import Labelling, LabellingRecords
 from chunkflow_py.volume.levels import volume_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import check_alignment, coarser
@@ -55,6 +56,8 @@ class VolumeOutput:
     create_thumbnail: bool = False
     name: str = "save-volume"
     thread_safe: bool = field(default=True, init=False)
+    _labelling: Labelling | None = field(default=None, init=False, repr=False)
+    _records: LabellingRecords | None = field(default=None, init=False, repr=False)
     _boxes: BoxGrid | Sequence[BoundingBox] | None = field(default=None, init=False, repr=False)
     _check_box: BoxCheck | None = field(default=None, init=False, repr=False)
     _thumbnails: tuple[VolumeSaver, int] | None = field(default=None, init=False, repr=False)
@@ -86,6 +89,7 @@ class VolumeOutput:
             ChunkflowError: as `VolumeSaver.prepare` says; also for the thumbnail.
         """
         self._boxes, self._check_box = outline.boxes, BoxCheck.of(outline)
+        self._labelling = outline.labelling
         for wanted, option in (
             (self.upload_log, "--upload-log"), (self.create_thumbnail, "--create-thumbnail"),
         ):  # fmt: skip
@@ -129,9 +133,11 @@ class VolumeOutput:
         return made
 
     def leftovers(self, tasks: Any) -> Iterator[Leftover]:
-        """Yield the blocks of volume and thumbnail that lie inside of the boxes of *tasks*."""
+        """Yield what lies inside of the boxes of *tasks*: blocks, and how objects were numbered."""
         if self.saver.volume is not None:
             yield from stored_inside(self.saver.volume, tasks, time=self.saver.time)
+            records = LabellingRecords(self.saver.volume, self.saver.opening.access)
+            yield from records.inside(tasks, self.saver.time)
         if self._thumbnails is not None and self._thumbnails[0].volume is not None:
             saver, factor = self._thumbnails
             shrink = Zyx(1, factor, factor)
@@ -149,6 +155,7 @@ class VolumeOutput:
             logger.info("%s: all voxels below %g, not saved", task, self.intensity_threshold)
             task.written += self.saver.left_out(chunk, time)
             return task
+        task.written += self._save_labelling(chunk, time)
         task.written += self.saver(chunk, time)
         at_first = not (time if self.saver.time is None else self.saver.time)
         if self.create_thumbnail and at_first and self.saver.volume is not None:
@@ -156,6 +163,22 @@ class VolumeOutput:
         if self.upload_log:
             self._save_log(task, chunk, perf_counter() - start)
         return task
+
+    def stored_type(self) -> str | None:
+        """Return what type of voxels is stored, where an option or the volume says it."""
+        return self.saver.stored_type()
+
+    def _save_labelling(self, chunk: Chunk, time: int | None) -> tuple[Stored, ...]:
+        """Record how the objects of *chunk* were numbered, before its voxels are written."""
+        if self._labelling is None:
+            return ()
+        volume = self.saver.volume_for(chunk, time)
+        if chunk.bbox.intersection(volume.bounds).is_empty:
+            return ()  # which the saver refuses
+        with self._lock:
+            self._records = self._records or LabellingRecords(volume, self.saver.opening.access)
+        time = time if self.saver.time is None else self.saver.time
+        return self._records.put(self._labelling, chunk.bbox, time)
 
     def _save_thumbnail(self, chunk: Chunk, volume: Volume) -> tuple[Stored, ...]:
         from chunkflow_py.volume.thumbnail import thumbnail

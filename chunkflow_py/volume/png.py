@@ -39,8 +39,9 @@ from chunkflow_py.store.protocol import Leftover, together
 from chunkflow_py.store.recording import RecordingStore
 from chunkflow_py.volume.conversion import converted
 from chunkflow_py.volume.file_name import FileName
+from chunkflow_py.volume.protocol import UNIT_NM
 from chunkflow_py.volume.sections import SectionStack, natural_order
-from chunkflow_py.volume.single_file import ORIGIN, UNIT_NM, FileArray, FileLoader
+from chunkflow_py.volume.single_file import ORIGIN, FileArray, FileLoader
 
 with needs_extra("image", "reading and writing PNG"):
     from PIL import Image
@@ -69,7 +70,7 @@ EXTENSIONS = (".png",)
 def open_png(
     path: Path,
     voxel_offset: Zyx | None = None,
-    voxel_size_nm: tuple[float, float, float] = UNIT_NM,
+    voxel_size_nm: tuple[float, float, float] | None = None,
     digit_num: int = 5,
 ) -> FileArray:
     """Return PNG sections as one array, by the first section's size.
@@ -78,7 +79,7 @@ def open_png(
         path: a file, a folder or a prefix, see the module.
         voxel_offset: global position of the first section's first voxel (default: 0, and z as
             the first section is numbered).
-        voxel_size_nm: nanometres, zyx.
+        voxel_size_nm: nanometres, zyx (default: 1 nm, of which loaders warn).
         digit_num: digits of the numbers in names, where 7.png and 00007.png both exist.
 
     Raises:
@@ -91,7 +92,7 @@ def open_png(
         raise VolumeNotFoundError(msg)
     stack = SectionStack(files, read_png, f"sections {path}", EXTENSIONS)
     offset = voxel_offset or Zyx(min(files) if numbered else 0, 0, 0)
-    return stack.as_file_array(offset, voxel_size_nm, None)
+    return stack.as_file_array(offset, voxel_size_nm or UNIT_NM, None)
 
 
 @dataclass

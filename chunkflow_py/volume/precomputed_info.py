@@ -199,6 +199,12 @@ def create_info(
         raise VolumeError(msg)
     encoding = spec.encoding or "raw"
     check_encoding(encoding, spec.dtype, spec.channels or 1)
+    if encoding == "png" and spec.dtype == np.uint16:
+        msg = (
+            "encoding png of uint16 is read by TensorStore, but not by CloudVolume; choose raw, or "
+            "convert the voxels to uint8"
+        )
+        raise VolumeError(msg)
     if spec.times is not None and spec.times > 1:
         msg = f"a precomputed volume has no time axis, for {spec.times} time points; choose zarr"
         raise VolumeError(msg)

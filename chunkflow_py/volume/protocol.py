@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, field
 from itertools import product
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
     from chunkflow_py.chunk import Chunk, Kind
     from chunkflow_py.store.protocol import Stored
+
+logger = logging.getLogger(__name__)
+
+UNIT_NM = (1.0, 1.0, 1.0)  # the voxel size, this very object, of what does not say its own
 
 
 _CROP = "crop what is saved to disjoint boxes (crop-margin), or make tasks that do not overlap"
@@ -230,6 +235,17 @@ def check_alignment(
                 f"{bounds.start} (zyx, voxels); nearest aligned is {nearest}"
             )
             raise AlignmentError(msg)
+
+
+def warn_of_assumed_size(size_nm: tuple[float, float, float], what: str) -> bool:
+    """Warn of a voxel size that nothing says, which is `UNIT_NM`; return whether it is that."""
+    if size_nm is not UNIT_NM:
+        return False
+    logger.warning(
+        "%s does not say how large its voxels are; 1 1 1 nm is assumed: give the loader "
+        "--voxel-size Z Y X (nanometres)", what,
+    )  # fmt: skip
+    return True
 
 
 def check_disjoint(boxes: BoxGrid | Iterable[BoundingBox], url: str) -> None:

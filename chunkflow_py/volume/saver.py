@@ -21,12 +21,14 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import (
+    ChunkError,
+    ChunkflowError,
     GeometryError,
     OptionError,
     VolumeError,
     VolumeNotFoundError,
 )
-from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx, hull_of
+from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx, hull_of, same_size_nm
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.blocking import fitting_block
 from chunkflow_py.volume.disk import check_leave_to_write, check_room
@@ -222,6 +224,20 @@ class VolumeSaver:
         self.volume = self._created(spec)
         return self.place.url
 
+    def stored_type(self) -> str | None:
+        """Return what type of voxels is stored, where an option or the volume says it."""
+        if self.dtype is not None:
+            return str(self.dtype)
+        if self._is_announced:
+            spec = self.announced[volume_name(self.place)]()
+            return None if spec is None else str(spec.dtype)
+        try:
+            return str(
+                open_volume(self.url, self.mip, format=self.format, opening=self.opening).dtype
+            )
+        except ChunkflowError:  # `prepare` says what is wrong
+            return None
+
     def known_bounds(self) -> BoundingBox | None:
         """Return the bounds of the volume as far as `prepare` could tell."""
         if self.volume is not None:
@@ -246,6 +262,8 @@ class VolumeSaver:
         time = time if self.time is None else self.time
         volume = self.volume_for(chunk, time)
         _check_touch(chunk.bbox, volume.bounds, self.url)
+        if self.voxel_size_nm is None:
+            self._check_size(chunk.voxel_size_nm, volume)
         inside = chunk.bbox.intersection(volume.bounds)
         if inside != chunk.bbox:
             if not self._told_of_cut:
@@ -292,7 +310,20 @@ class VolumeSaver:
             msg = f"{self.url} has {there}, but --time {self.time} was asked for; change --time"
             raise VolumeError(msg)
         self._check_asked(volume)
+        if self.voxel_size_nm is None:
+            self._check_size(self._line_size_nm, volume)
         self._check_boxes(volume.bounds, volume.write_unit)
+
+    def _check_size(self, size_nm: VoxelSize | None, volume: Volume) -> None:
+        """Refuse voxels of another size than those of a volume that is there."""
+        if size_nm is None or same_size_nm(size_nm, volume.voxel_size_nm):
+            return
+        msg = (
+            f"the line makes voxels of {size_nm} nm, but those of {self.url} at mip {self.mip} are "
+            f"of {volume.voxel_size_nm} nm (zyx); write to another volume or --mip, or correct the "
+            "size by --voxel-size of the loader"
+        )
+        raise ChunkError(msg)
 
     def _check_asked(self, there: Volume | VolumeSpec) -> None:
         if not self.exactly:

@@ -24,7 +24,7 @@ from chunkflow_py.store.protocol import Stored
 from chunkflow_py.volume.conversion import converted
 from chunkflow_py.volume.cutout import Cutout
 from chunkflow_py.volume.file_name import FileName
-from chunkflow_py.volume.protocol import check_channels
+from chunkflow_py.volume.protocol import UNIT_NM, check_channels, warn_of_assumed_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,7 +41,6 @@ logger = logging.getLogger(__name__)
 ReadPart = Callable[[tuple[slice, slice, slice], "Sequence[int] | None"], "NDArray[Any]"]
 
 ORIGIN = Zyx(0, 0, 0)
-UNIT_NM = (1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class FileArray:
         shape: (z, y, x) or (c, z, y, x).
         read_part: (slices zyx, channels or ``None``) -> voxels.
         voxel_offset: global position of the first voxel, voxels, zyx.
-        voxel_size_nm: nanometres, zyx.
+        voxel_size_nm: nanometres, zyx; `UNIT_NM` itself if nothing says it.
         kind: what the voxels mean, if known.
         dtype: of the voxels, if known before they are read.
     """
@@ -150,6 +149,7 @@ class FileLoader:
     remove_empty: bool = False
     _has_tasks: bool = field(default=False, init=False, repr=False)
     _known: FileArray | None = field(default=None, init=False, repr=False)
+    _has_warned: bool = field(default=False, init=False, repr=False)
 
     @property
     def origin(self) -> str:
@@ -219,7 +219,10 @@ class FileLoader:
         if isinstance(self.files, FileName) and not path.exists():
             msg = f"{path} does not exist; check {self.files.option}"
             raise VolumeNotFoundError(msg)
-        return self.open_file(path)
+        found = self.open_file(path)
+        if found is not None and not self._has_warned:
+            self._has_warned = warn_of_assumed_size(found.voxel_size_nm, found.what)
+        return found
 
     def _cut_box(self) -> BoundingBox | None:
         """Return the box of an explicit cut, where a line without tasks reads one file of many."""

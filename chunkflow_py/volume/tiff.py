@@ -4,12 +4,17 @@ What is written is a plain stack, a page a section (and channel), that any viewe
 meaning go into the description of the first page, as JSON: ``axes`` (ZYX or CZYX), ``shape``,
 ``voxel_offset``, ``voxel_size_nm``, ``layer_type``; the xy voxel size into the resolution tags too.
 
+Of other programs' files the voxel size is that of OME-XML (PhysicalSizeX, Y, Z with their units,
+https://docs.openmicroscopy.org/ome-model/) or of ImageJ: the resolution tags count pixels in one
+``unit`` of the description, and ``spacing`` is the step along z in it, 1 if it is left out.
+
 Reading, the axes named in the file count; of ``ZCYX`` (ImageJ) or ``ZYXS`` (samples) the channel
 comes first in the chunk. Only the pages that a cut needs are read.
 """
 
 from __future__ import annotations
 
+import html
 import re
 import struct
 from contextlib import contextmanager
@@ -25,9 +30,11 @@ from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
 from chunkflow_py.geometry import Zyx
 from chunkflow_py.memory import check_fits
 from chunkflow_py.store.local import os_errors, replacing
+from chunkflow_py.volume import ome
 from chunkflow_py.volume.declared import check_declared
+from chunkflow_py.volume.protocol import UNIT_NM
 from chunkflow_py.volume.sections import SectionStack, natural_order
-from chunkflow_py.volume.single_file import ORIGIN, UNIT_NM, FileArray, three_numbers
+from chunkflow_py.volume.single_file import ORIGIN, FileArray, three_numbers
 
 with needs_extra("image", "reading and writing TIFF"):
     import imagecodecs  # noqa: F401  (tifffile finds its codecs there)
@@ -60,6 +67,10 @@ _IMAGES = {
     6: "jpeg", 7: "jpeg", 33003: "jpeg2000", 33004: "jpeg2000", 33005: "jpeg2000",
     34712: "jpeg2000", 34933: "png", 50002: "jxl", 52546: "jxl",
 }  # fmt: skip
+_PIXELS = re.compile(r"<(?:[A-Za-z0-9]+:)?Pixels\b[^>]*>")
+_ATTRIBUTE = re.compile(r"\b([A-Za-z]+)\s*=\s*[\"']([^\"']*)[\"']")
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?")
+_UNITS = {"Å": "angstrom", "pm": "picometer", "dm": "decimeter", "in": "inch", "microns": "micron"}
 _OTHER_FILE = re.compile(r"FileName\s*=\s*[\"']([^\"']*)")  # of OME-XML
 _CLASSIC_LIMIT = 2**32 - 2**25  # bytes; beyond, offsets need 64 bits
 _MOST = 2.0**32 - 1  # pixels per cm that a resolution tag can say
@@ -98,12 +109,12 @@ def open_tiff(
         layout = _Layout(file, path)
         shape = layout.shape
         saved = (file.shaped_metadata or [{}])[0] if file.is_shaped else {}
+        if voxel_size_nm is None:
+            voxel_size_nm = _voxel_size(file, f"{path}")
     what = f"{path}"
     if voxel_offset is None and "voxel_offset" in saved:
         numbers = three_numbers(saved["voxel_offset"], f"voxel_offset of {what}")
         voxel_offset = Zyx.of(int(v) for v in numbers)
-    if voxel_size_nm is None and "voxel_size_nm" in saved:
-        voxel_size_nm = three_numbers(saved["voxel_size_nm"], f"voxel_size_nm of {what}")
     if kind is None and saved.get("layer_type") in KINDS:
         kind = saved["layer_type"]
     return FileArray(
@@ -127,7 +138,36 @@ def _open_folder(
         key=natural_order,
     )
     stack = SectionStack(dict(enumerate(files)), _read_section, f"folder {path}", EXTENSIONS)
+    if voxel_size_nm is None and files:
+        with _opened(files[0]) as file:
+            voxel_size_nm = _voxel_size(file, f"{files[0]}")
     return stack.as_file_array(voxel_offset or ORIGIN, voxel_size_nm or UNIT_NM, kind)
+
+
+def _voxel_size(file: tifffile.TiffFile, what: str) -> tuple[float, float, float] | None:
+    """Return the voxel size that a file says, nanometres, zyx, if it says it of all three axes."""
+    saved = (file.shaped_metadata or [{}])[0] if file.is_shaped else {}
+    if "voxel_size_nm" in saved:
+        return three_numbers(saved["voxel_size_nm"], f"voxel_size_nm of {what}")
+    if file.is_ome:
+        pixels = _PIXELS.search(file.ome_metadata or "")
+        attributes = dict(_ATTRIBUTE.findall(pixels[0])) if pixels else {}
+        sizes = [attributes.get(f"PhysicalSize{axis}", "") for axis in "ZYX"]
+        units = [html.unescape(attributes.get(f"PhysicalSize{axis}Unit", "µm")) for axis in "ZYX"]
+    elif file.is_imagej and "unit" in (said := file.imagej_metadata or {}):
+        tags = [file.pages.first.tags.get(f"{axis}Resolution") for axis in "YX"]
+        steps = [tag.value[1] / tag.value[0] for tag in tags if tag is not None and tag.value[0]]
+        sizes = [str(step) for step in (said.get("spacing", 1.0), *steps)]
+        unit = str(said["unit"]).replace("\\u00B5", "µ")  # as Java writes it
+        units = [unit] * 3
+    else:
+        return None
+    units = [_UNITS.get(unit, unit) for unit in units]
+    if len(sizes) != 3 or not all(map(_NUMBER.fullmatch, sizes)):
+        return None
+    if not all(map(ome.is_length, units)):  # such as pixel
+        return None
+    return ome.nanometres([float(size) for size in sizes], units, what)
 
 
 def _read_section(path: Path) -> NDArray[Any]:

@@ -5,8 +5,12 @@ import pytest
 from click.testing import CliRunner
 
 from chunkflow_py.chunk import Chunk, Voxels
+from chunkflow_py.cli import catalog
 from chunkflow_py.cli.main import cli
+from chunkflow_py.errors import ChunkError
+from chunkflow_py.ops.channel_voting import channel_voting
 from chunkflow_py.ops.threshold import threshold
+from chunkflow_py.segmentation.components import connected_components
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 2), (2, 1, 1, 2)])
@@ -26,3 +30,43 @@ def test_in_a_line():
     line = "create-chunk -p zero threshold -t -1 skip-all-zero crop-margin -m 9 9 9 99 99 99"
     assert CliRunner().invoke(cli, line.split()).exit_code == 1, "nothing is zero, so it goes on"
     assert CliRunner().invoke(cli, line.replace("-t -1", "-t 0").split()).exit_code == 0
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_integers_of_64_bits_are_compared_exactly(dtype):
+    """2**53 + 1 is above 2**53, though both are the same float; also on the command line."""
+    array = np.array([2**53 - 1, 2**53, 2**53 + 1, 2**53 + 2], dtype).reshape(1, 2, 2)
+    found = threshold(Chunk(array), 2**53)
+    assert found.array.ravel().tolist() == [0, 0, 1, 1]
+    labels = connected_components(array, 2**53 + 1)
+    assert np.count_nonzero(labels) == 1
+    for name in ("threshold", "connected-components"):
+        given = catalog.load(name).make_context(name, ["-t", str(2**53 + 1)]).params["threshold"]
+        assert given == 2**53 + 1
+    for value, count in ((-0.5, 4), (2**53 + 0.0, 2), (np.inf, 0), (-np.inf, 4), (2**70, 0)):
+        assert threshold(Chunk(array), value).array.sum() == count
+    refused = CliRunner().invoke(cli, ["create-chunk", "threshold", "-t", "nan"])
+    assert refused.exit_code == 2
+
+
+def test_a_voxel_that_is_no_number_is_refused():
+    """NaN is on no side of a threshold and in no channel the strongest: the error counts them."""
+    array = np.full((2, 1, 2, 2), 0.25, np.float32)
+    array[1, 0, 0] = np.nan
+    for function in (threshold, channel_voting):
+        with pytest.raises(ChunkError, match="2 of"):
+            function(Chunk(array))
+    with pytest.raises(ChunkError, match="2 of 4 voxels are NaN"):
+        connected_components(array[1], 0.5)
+    with pytest.raises(ChunkError, match="NaN"):
+        connected_components(np.concatenate((array, array[:1])), 0.5)
+
+
+def test_blurring_a_mask_is_refused_before_the_first_task(tmp_path, monkeypatch):
+    """What a filter cannot take is known when the line is built: nothing is made."""
+    monkeypatch.chdir(tmp_path)
+    line = "create-chunk save-h5 -f made.h5 threshold gaussian-filter save-h5 -f out.h5"
+    result = CliRunner().invoke(cli, line.split())
+    assert result.exit_code == 1
+    assert "gaussian-filter averages values, but its input holds uint8 labels" in result.output
+    assert not list(tmp_path.iterdir())

@@ -91,3 +91,15 @@ def test_read_only_voxels_are_labelled():
     mask[1] = 1
     mask.flags.writeable = False
     assert np.array_equal(connected_components(mask), mask)
+
+
+def test_negative_labels_are_segments_too() -> None:
+    """Labels below 0 keep apart, in the order of the old ones; of a table they would be the end."""
+    labels = np.array([-3, -1, 0, 0, 2, 3, -3, 2, 1], np.int64).reshape(1, 3, 3)
+    assert renumber(labels).ravel().tolist() == [1, 2, 0, 0, 4, 5, 1, 4, 3]
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        labels = rng.integers(-9, 9, (2, 4, 5))
+        pairs = np.unique(np.stack((labels.ravel(), renumber(labels).ravel())), axis=1)
+        assert pairs.shape[1] == len(np.unique(pairs[0])) == len(np.unique(pairs[1]))
+        assert (pairs[0] == 0).tolist() == (pairs[1] == 0).tolist()

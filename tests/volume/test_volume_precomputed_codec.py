@@ -168,7 +168,13 @@ def test_tensorstore(url, tmp_path, encoding, dtype, channels):
     """
     pytest.importorskip("tensorstore")
     chunk = smooth(channels) if encoding == "jpeg" else noise(dtype=dtype, channels=channels)
-    create(url, encoding, dtype, channels, compress=False).write(chunk)
+    wide = (encoding, dtype) == ("png", "uint16")  # which is not made, but is written and read
+    volume = create(url, "raw" if wide else encoding, dtype, channels, compress=False)
+    if wide:
+        info = next(tmp_path.rglob("info"))
+        info.write_text(info.read_text().replace('"raw"', '"png"'))
+        volume = open_volume(url, mode="r+")
+    volume.write(chunk)
     ours = open_volume(url).read(BOUNDS).array.reshape(-1, *BOUNDS.size)
     theirs = driver(tmp_path)
     np.testing.assert_allclose(theirs.read().result(), ours, atol=2 if encoding == "jpeg" else 0)

@@ -121,3 +121,12 @@ def test_senseless(field, value):
     )
     with pytest.raises(VolumeError, match="the info file of em is damaged or incomplete"):
         parsed(info)
+
+
+def test_png_of_16_bits_is_read_but_not_made():
+    """CloudVolume cannot read it, so no new volume has it; one of TensorStore is opened."""
+    with pytest.raises(VolumeError, match="not by CloudVolume; choose raw"):
+        create_info(spec("uint16", encoding="png"), layer_type="image")
+    info = create_info(spec("uint16"), layer_type="image")
+    info["scales"][0]["encoding"] = "png"
+    assert parsed(info) is not None

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from chunkflow_py.chunk import KINDS, Chunk
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
 from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.volume.protocol import UNIT_NM
 from chunkflow_py.volume.tiff import COMPRESSIONS, open_tiff, write_tiff
 
 
@@ -159,3 +160,60 @@ def test_masks_are_saved_as_uint8(tmp_path):
     """A bool chunk becomes 0 and 1."""
     write_tiff(tmp_path / "a.tif", Chunk(np.array([[[True, False]]])))
     np.testing.assert_array_equal(open_tiff(tmp_path / "a.tif").read().array, [[[1, 0]]])
+
+
+def ome_tiff(path, **said):
+    """Write an OME-TIFF by another program's rules."""
+    tifffile.imwrite(path, numbers(3, 4, 5), ome=True, metadata={"axes": "ZYX", **said})
+
+
+OME_SIZES = [
+    (("2", "0.5", "0.25"), ("µm", "µm", "µm"), (2000, 500, 250)),
+    (("2", "0.5", "0.25"), (None, None, None), (2000, 500, 250)),  # the default is µm
+    (("40", "4", "4e-3"), ("nm", "nm", "µm"), (40, 4, 4)),
+    (("40", "4.5", "4.5"), ("Å", "nm", "nm"), (4, 4.5, 4.5)),
+    (("1", "1", "1"), ("pixel", "pixel", "pixel"), None),
+    ((None, "0.5", "0.25"), ("µm", "µm", "µm"), None),
+    (("0.0", "0.5", "x"), ("µm", "µm", "µm"), None),
+]
+
+
+@pytest.mark.parametrize(("sizes", "units", "expected"), OME_SIZES)
+def test_the_voxel_size_of_ome_is_read(tmp_path, sizes, units, expected):
+    """PhysicalSizeX, Y and Z with their units; without one of them nothing is known."""
+    said = {f"PhysicalSize{a}": v for a, v in zip("ZYX", sizes, strict=True) if v}
+    said |= {f"PhysicalSize{a}Unit": u for a, u in zip("ZYX", units, strict=True) if u}
+    ome_tiff(tmp_path / "a.ome.tif", **said)
+    found = open_tiff(tmp_path / "a.ome.tif")
+    assert found.voxel_size_nm == (expected or (1, 1, 1))
+    assert (found.voxel_size_nm is UNIT_NM) == (expected is None)
+    assert open_tiff(tmp_path / "a.ome.tif", voxel_size_nm=(3, 2, 1)).voxel_size_nm == (3, 2, 1)
+
+
+IMAGEJ_SIZES = [
+    ({"spacing": 2.0, "unit": "um"}, (2000, 500, 250)),
+    ({"spacing": 2.0, "unit": "\\u00B5m"}, (2000, 500, 250)),
+    ({"spacing": 2.0, "unit": "micron"}, (2000, 500, 250)),
+    ({"unit": "nm"}, (1, 0.5, 0.25)),  # ImageJ leaves out a step of 1
+    ({"spacing": 2.0, "unit": "pixel"}, None),
+    ({"spacing": 2.0}, None),
+]
+
+
+@pytest.mark.parametrize(("said", "expected"), IMAGEJ_SIZES)
+def test_the_voxel_size_of_imagej_is_read(tmp_path, said, expected):
+    """Resolution counts pixels in a unit, spacing is the step along z; of folders too."""
+    path = tmp_path / "sections" / "a.tif"
+    path.parent.mkdir()
+    metadata = {"axes": "ZYX", **said}
+    tifffile.imwrite(path, numbers(1, 4, 5), imagej=True, resolution=(4, 2), metadata=metadata)
+    for place in (path, path.parent):
+        found = open_tiff(place)
+        assert found.voxel_size_nm == (expected or (1, 1, 1))
+        assert (found.voxel_size_nm is UNIT_NM) == (expected is None)
+
+
+def test_other_units_of_resolution_say_nothing(tmp_path):
+    """A plain TIFF has dots per inch, which are those of a printer."""
+    tifffile.imwrite(tmp_path / "a.tif", numbers(2, 4, 5), resolution=(72, 72), resolutionunit=2)
+    assert open_tiff(tmp_path / "a.tif").voxel_size_nm is UNIT_NM

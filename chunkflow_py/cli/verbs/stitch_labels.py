@@ -1,16 +1,19 @@
 """Join labels that tasks have cut: one id for each object of a volume.
 
 LABELS were made task by task, with ids that are unique in the volume (connected-components or
-agglomerate with --global-ids). Labels that touch across faces of these tasks are linked; with
+agglomerate with --global-ids). Labels that touch across task boundaries are linked; with
 --overlap-path it is segments that share voxels (see save-overlap). All linked ids become the
 smallest of them, in OUTPUT. For connected components this is what labelling the volume at once
-would give, whatever --chunk-size was.
+would give, whatever the size of the tasks.
+
+The boxes of the tasks and the connectivity are recorded with LABELS. Only labels of older versions
+and other programs need --chunk-size and --connectivity.
 
 Links and their table are kept beside OUTPUT. A line that was interrupted goes on where it stopped;
 after LABELS have been made again, give --overwrite.
 As stages of a run, on many machines: link-labels, solve-labels, relabel.
 
-Example: chunkflow stitch-labels -v parts.zarr -o zarr://labels.zarr --chunk-size 64 256 256
+Example: chunkflow stitch-labels parts.zarr zarr://labels.zarr
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import click
 
 from chunkflow_py.cli.verbs import verb
 from chunkflow_py.errors import OptionError
-from chunkflow_py.label_options import connectivity_option, overlap_options
+from chunkflow_py.label_options import CONNECTIVITY, overlap_options
 from chunkflow_py.params import mip_option, zyx_option
 from chunkflow_py.saving_options import ENCODINGS
 from chunkflow_py.volume_options import access_from, access_options
@@ -38,16 +41,18 @@ logger = logging.getLogger(__name__)
 
 # fmt: off
 @verb
-@click.option("--volume-path", "-v", required=True, metavar="LABELS",
-              help="Volume of the labels.")
-@click.option("--output-path", "-o", required=True, metavar="OUTPUT",
-              help="Volume to make; uint64.")
-@zyx_option("--chunk-size", "-s", required=True, minimum=1,
+@click.argument("labels", required=False, metavar="LABELS")
+@click.argument("output", required=False, metavar="OUTPUT")
+@click.option("--volume-path", "-v", metavar="LABELS", help="Volume of the labels.")
+@click.option("--output-path", "-o", metavar="OUTPUT", help="Volume to make; uint64.")
+@zyx_option("--chunk-size", "-s", minimum=1,
             help="Box size of the tasks that made the labels, from the volume's first voxel on, "
-                 "zyx.")
+                 "zyx.  [default: as recorded with LABELS]")
 @mip_option(help="Level of LABELS, which becomes level 0 of OUTPUT.  [default: --mip before the "
                  "verb]")
-@connectivity_option()
+@click.option("--connectivity", "-c", type=CONNECTIVITY,
+              help="Neighbours share a face (6), also an edge (18), also a corner (26).  [default: "
+                   "as recorded with LABELS; else 6]")
 @click.option("--values-path", metavar="URL",
               help="Volume that was labelled, where it was a segmentation and no mask: labels are "
                    "linked where its values are the same.")
@@ -71,6 +76,19 @@ logger = logging.getLogger(__name__)
 def command(**options: Any) -> Callable[[], None]:
     """Check the options; volumes are opened when the verb acts."""
     # fmt: on
+    for argument, option in (("labels", "volume_path"), ("output", "output_path")):
+        given, named = options.pop(argument), options[option]
+        name = option.replace("_", "-")
+        if given is not None and named is not None:
+            msg = f"{given} and --{name} {named} both name {argument.upper()}; leave one out"
+            raise OptionError(msg)
+        options[option] = given or named
+        if options[option] is None:
+            msg = (
+                f"stitch-labels needs {argument.upper()}; write chunkflow stitch-labels LABELS "
+                f"OUTPUT, or give --{name}"
+            )
+            raise OptionError(msg)
     if options["overlap_path"] and options["values_path"]:
         msg = (
             f"--values-path {options['values_path']} is for labels that touch; leave it out with "
@@ -122,8 +140,10 @@ def _stitching(options: dict[str, Any]) -> Stitching:
             opening.access,
         )
     else:
-        connectivity = cast("Connectivity", int(options["connectivity"]))
-        linker = TouchLinker(url, mip, connectivity, options["values_path"], opening)
+        linker = TouchLinker(url, mip, 6, options["values_path"], opening)
+        labelling = None if options["connectivity"] else linker.recorded()
+        connectivity = options["connectivity"] or (labelling and labelling.connectivity) or 6
+        linker.connectivity = cast("Connectivity", int(connectivity))
     kept = ("chunk_size", "mip", "overwrite", "block_size", "encoding", "task_size")
     return Stitching(
         url,

@@ -1,0 +1,205 @@
+"""How the objects of a volume were numbered: one small document a task, beside the blocks.
+
+```
+ARRAY/labelling/0-64_0-512_0-512.json    {"by": "connected-components", "connectivity": 6, ...}
+ARRAY/labelling/t3_0-64_...              of time index 3
+```
+
+ARRAY is the folder or prefix of the level's blocks. A task writes the document of its box before
+its voxels, so that no stored labels lack one; a task that runs again writes the same bytes. So the
+documents depend on no order. HDF5 files, which have no place for documents, have none.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from chunkflow_py.decoding import parse_json
+from chunkflow_py.errors import ChunkError, GeometryError, VolumeError
+from chunkflow_py.geometry import BoundingBox, Region, Zyx
+from chunkflow_py.store import open_store
+from chunkflow_py.store.protocol import Access, Leftover, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from chunkflow_py.volume.protocol import Volume
+
+FOLDER = "labelling"
+FORMAT = "chunkflow labelling 1"
+_SUFFIX = ".json"
+
+
+class Labelling(NamedTuple):
+    """How tasks have numbered objects, with ids that are unique in the volume.
+
+    Attributes:
+        by: name of the operator.
+        connectivity: of connected components; ``None`` for segments, which touch one another.
+    """
+
+    by: str
+    connectivity: int | None = None
+
+
+class LabellingRecords:
+    """The documents of one level of a volume.
+
+    Args:
+        volume: the level.
+        access: how to call on the store.
+    """
+
+    def __init__(self, volume: Volume, access: Access | None = None) -> None:
+        """Read nothing yet."""
+        self._volume = volume
+        array_url: str | None = getattr(volume, "array_url", None)
+        self._store = array_url and open_store(f"{array_url}/{FOLDER}", access or Access())
+
+    def region(self, box: BoundingBox, time: int | None) -> Region:
+        """Return what a task labels: its box in the volume, and a time if the volume has them."""
+        inside = box.intersection(self._volume.bounds)
+        return Region(inside, None if self._volume.times is None else time or 0)
+
+    def put(self, labelling: Labelling, box: BoundingBox, time: int | None) -> tuple[Stored, ...]:
+        """Write the document of one task; nothing where the format has no place for it."""
+        if not self._store:
+            return ()
+        key = f"{self.region(box, time)}{_SUFFIX}"
+        said = {"format": FORMAT, **labelling._asdict()}
+        data = json.dumps(said, sort_keys=True).encode() + b"\n"
+        self._store.put(key, data, content_type="application/json")
+        return (Stored.of(f"{self._store.url.rstrip('/')}/{key}", data),)
+
+    def get(self, region: Region) -> Labelling | None:
+        """Return what a task has written that labelled just this region, or ``None``.
+
+        Raises:
+            VolumeError: the document is damaged.
+        """
+        if not self._store:
+            return None
+        key = f"{region}{_SUFFIX}"
+        data = self._store.get(key)
+        if data is None:
+            return None
+        try:
+            said = parse_json(data)
+            found = Labelling(said["by"], said["connectivity"])
+            is_known = said["format"] == FORMAT and found.connectivity in (None, 6, 18, 26)
+        except (ValueError, KeyError, TypeError, RecursionError, VolumeError):
+            is_known = False
+        if not is_known:
+            msg = f"{self._store.url}/{key} is damaged, or of a newer version; label that box again"
+            raise VolumeError(msg)
+        return found
+
+    @cached_property
+    def regions(self) -> tuple[Region, ...]:
+        """What tasks have labelled, sorted; listed once."""
+        found = []
+        for key in self._store.list() if self._store else ():
+            try:
+                found.append(Region.parse(key.removesuffix(_SUFFIX)))
+            except GeometryError as error:
+                msg = f"{key} in {FOLDER} of {self._volume.url} is not named by a box: {error}"
+                raise VolumeError(msg) from error
+        return tuple(sorted(found, key=lambda region: (region.time or 0, region.bbox)))
+
+    def inside(self, tasks: Any, time: int | None = None) -> Iterator[Leftover]:
+        """Yield the documents whose first or last voxel one of *tasks* writes.
+
+        Args:
+            tasks: which writes where, `chunkflow_py.hooks.WritersByPlace`.
+            time: time index that all tasks write, whatever they name.
+        """
+        for region in self.regions:
+            corners = (region.bbox.start, region.bbox.stop - 1)
+            if (
+                self._store
+                and time in (None, region.time)
+                and any(tasks.number(voxel, region.time) is not None for voxel in corners)
+            ):
+                key = f"{region}{_SUFFIX}"
+                url = f"{self._store.url.rstrip('/')}/{key}"
+                yield Leftover(url, partial(self._store.delete, key))
+
+    @cached_property
+    def _corners(self) -> dict[int | None, tuple[np.ndarray, np.ndarray]]:
+        by_time: dict[int | None, list[BoundingBox]] = {}
+        for region in self.regions:
+            by_time.setdefault(region.time, []).append(region.bbox)
+        return {
+            time: (np.array([box.start for box in boxes]), np.array([box.stop for box in boxes]))
+            for time, boxes in by_time.items()
+        }
+
+    def holding(self, region: Region) -> Labelling | None:
+        """Return how *region* was labelled, which lies in the box of one task.
+
+        Returns:
+            ``None`` if no task has written that it labelled a voxel of the region.
+
+        Raises:
+            ChunkError: as `owner` says.
+        """
+        if (found := self.get(region)) is not None:
+            return found
+        owner = self.owner(region)
+        return None if owner is None else self.get(owner)
+
+    def owner(self, region: Region) -> Region | None:
+        """Return what the task labelled that labelled *region*, or ``None``.
+
+        Raises:
+            ChunkError: several tasks did, or one a part of it.
+        """
+        if region in self._known or region.time not in self._corners:
+            return region if region in self._known else None
+        starts, stops = self._corners[region.time]
+        box = region.bbox
+        touched = np.flatnonzero(((starts < box.stop) & (stops > box.start)).all(axis=1))
+        if not len(touched):
+            return None
+        first = int(touched[0])
+        own = BoundingBox(Zyx.of(starts[first].tolist()), Zyx.of(stops[first].tolist()))
+        if not own.contains(box) or len(touched) > 1:
+            msg = (
+                f"{self._volume.url} was labelled by tasks such as {own}, of {own.size} (zyx, "
+                f"voxels), but {region} is of {box.size} and not in one of them; give tasks of "
+                f"{own.size}, or leave --chunk-size of stitch-labels out"
+            )
+            raise ChunkError(msg)
+        return region.with_box(own)
+
+    @cached_property
+    def _known(self) -> frozenset[Region]:
+        return frozenset(self.regions)
+
+
+def uncovered(boxes: Iterable[BoundingBox], bounds: BoundingBox) -> list[BoundingBox]:
+    """Return boxes that make up what *boxes*, which do not overlap, leave of *bounds*."""
+    inside = [box.intersection(bounds) for box in boxes]
+    cuts = [
+        np.unique([bounds.start[a], bounds.stop[a], *(b.start[a] for b in inside),
+                   *(b.stop[a] for b in inside)])
+        for a in range(3)
+    ]  # fmt: skip
+    covered = np.zeros([len(at) - 1 for at in cuts], bool)
+    for box in inside:
+        low, high = (
+            [int(np.searchsorted(at, corner[a])) for a, at in enumerate(cuts)]
+            for corner in (box.start, box.stop)
+        )
+        covered[tuple(slice(a, b) for a, b in zip(low, high, strict=True))] = True
+    return [
+        BoundingBox(
+            Zyx(*(int(at[i]) for at, i in zip(cuts, cell, strict=True))),
+            Zyx(*(int(at[i + 1]) for at, i in zip(cuts, cell, strict=True))),
+        )
+        for cell in np.argwhere(~covered).tolist()
+    ]
