@@ -159,7 +159,7 @@ class Pipeline:
         self._scales.clear()
         for stage in self.operators:
             body = stage.body
-            item = known.get(stage.inputs[0], _Item()) if stage.inputs else _Item()
+            item = next((known[name] for name in stage.inputs if name in known), _Item())
             domain, times, held, scale, size_nm = item
             made: Voxels | dict[str, Voxels] | None = None
             here = boxes and shrunk_boxes(boxes, scale)

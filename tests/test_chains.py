@@ -634,9 +634,9 @@ def test_a_record_has_to_name_the_box_that_is_saved(sources, crop):
 def test_a_plugin_is_given_the_box_of_its_input(sources, tmp_path, monkeypatch):
     """After downsample, ``bbox`` is in coarse voxels: chunk[bbox] is the task's own part."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.py").write_text("def execute(chunk, bbox):\n    return chunk[bbox]\n")
+    (tmp_path / "own.py").write_text("def execute(bbox, chunk):\n    return chunk[bbox]\n")
     line = (
-        f"{LOADERS['load-zarr']} downsample plugin --name own --file own.py -i chunk,bbox -o chunk"
+        f"{LOADERS['load-zarr']} downsample plugin --name own --file own.py -i bbox,chunk -o chunk"
     )
     chain = Chain(BOUNDS[0], [line.format(source=sources[0]["map"])], "voxels")
     grid = BoxGrid.covering(BOUNDS[0], Zyx(18, 12, 26), respect_stop=True)
