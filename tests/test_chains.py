@@ -139,7 +139,7 @@ STEPS = {
     "inference": Step(
         {"image": "map"},
         lambda _: (
-            "inference --framework identity --input-patch-size 6 8 8 --output-patch-overlap 2 2 2"
+            "inference --framework identity --input-patch-size 6 6 6 --output-patch-overlap 2 2 2"
             " --num-output-channels 1 --output-kind probability"
         ),
         flattens=True,
@@ -394,7 +394,9 @@ def draw(rng: random.Random, all_sources: list[dict[str, str]]) -> Chain:
     for number in range(rng.randint(1, 5)):
         name = rng.choice(
             [n for n, s in STEPS.items() if state in s.takes and not s.ends
-             and (number == 0 or not s.first) and not (s.moves and chain.moves)]
+             and (number == 0 or not s.first) and not (s.moves and chain.moves)
+                and (n != "inference" or chain.scale < 4)  # a patch would be larger than the volume
+               ]
             # what turns and scales voxels is what this is about
             + ["downsample"] * 6 + ["transpose"] * 2
         )  # fmt: skip
