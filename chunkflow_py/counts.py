@@ -184,8 +184,8 @@ def place_of(url: str) -> str:
 def counted_region(task: Task, chunk: Chunk, *others: Chunk) -> Region:
     """Return where a task counts: in its box, where that lies in all of the chunks.
 
-    So that no voxel of a margin is counted by two tasks. What was shrunk lies no more in the
-    task's box; it is counted whole.
+    So that no voxel of a margin is counted by two tasks. A chunk that does not hold the task's box
+    is counted whole.
 
     Args:
         task: with a box, or without.

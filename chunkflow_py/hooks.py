@@ -181,7 +181,7 @@ class HasHalo(Protocol):
 class MovesFaces(Protocol):
     """A body that changes the box of the task."""
 
-    face_offsets: tuple[Zyx, Zyx]
+    face_offsets: tuple[Zyx, Zyx]  # in voxels of its first input; without one, of the line's input
 
 
 class LooksAtChunk(Protocol):
@@ -207,8 +207,9 @@ class TurnsAxes(Protocol):
 class ShrinksVoxels(Protocol):
     """A body whose output has larger voxels: one of it is *shrinks_by* of its first input's.
 
-    The boxes of tasks stay in voxels of the line's input; what comes after such a body is told of
-    them in voxels of its own input (`shrunk_boxes`).
+    The regions of tasks stay in voxels of the line's input, which name them. What comes after such
+    a body gets boxes in voxels of its own first input: in its `Outline` (`shrunk_boxes`), as
+    ``Task.bbox``, and as what it asks the rest of the line for (`HasMargin`).
     """
 
     shrinks_by: Zyx
@@ -478,11 +479,23 @@ def turned_back(box: BoundingBox, body: object) -> BoundingBox:
     return box.turned([body.order.index(axis) for axis in range(3)])
 
 
-def moved_boxes(boxes: Boxes, body: object) -> Boxes:
-    """Return *boxes* as they leave a body, which may move their faces or turn their axes."""
+def moved_boxes(boxes: Boxes, body: object, scale: Zyx) -> Boxes:
+    """Return *boxes* as they leave a body, which may move their faces or turn their axes.
+
+    Args:
+        boxes: of tasks.
+        body: of an operator.
+        scale: voxels of *boxes* that make one of the body's first input, zyx.
+    """
     if isinstance(body, TurnsAxes):
         return turned_boxes(boxes, body.order)
-    return boxes_between(boxes, *body.face_offsets) if isinstance(body, MovesFaces) else boxes
+    return boxes_between(boxes, *moved_by(body, scale)) if isinstance(body, MovesFaces) else boxes
+
+
+def moved_by(body: MovesFaces, scale: Zyx) -> tuple[Zyx, Zyx]:
+    """Return by how much a body moves the faces of a task's box, in voxels of that box."""
+    low, high = body.face_offsets
+    return low * scale, high * scale
 
 
 def turned_boxes(boxes: Boxes, order: Sequence[int]) -> Boxes:

@@ -165,7 +165,7 @@ class Pipeline:
         self._scales.clear()
         for stage in self.operators:
             body = stage.body
-            item = known.get(stage.inputs[0], _Item()) if stage.inputs else _Item()
+            item = next((known[name] for name in stage.inputs if name in known), _Item())
             domain, times, held, scale, size_nm, labelling = item
             made: Voxels | dict[str, Voxels] | None = None
             here = boxes and shrunk_boxes(boxes, scale)
@@ -206,7 +206,7 @@ class Pipeline:
             self._voxels[stage.name] = dict(named)
             if largest := largest_size(boxes) if has_tasks else domain and domain.size:
                 self._extents[stage.name] = largest
-            boxes = boxes and moved_boxes(boxes, body)
+            boxes = boxes and moved_boxes(boxes, body, item.scale)
             has_tasks = has_tasks or (isinstance(body, SetsBox) and body.set_bbox)
         if cut and problems is not None:
             problems += cut
@@ -237,17 +237,18 @@ class Pipeline:
 
         Args:
             index: position of the operator among all.
-            box: the task's box, in voxels of the line's input.
+            box: the task's box, in voxels of the operator's first input.
             domain: bounds of the volume that is read, in voxels of what the operator makes.
         """
         need: dict[str, BoundingBox] = {}
         later = self.operators[index + 1 :]
         unit = Zyx(1, 1, 1)
         scales = self._scales[index + 1 :] or [(unit,) * 2] * len(later)
-        made = self._scales[index][1] if self._scales else unit
+        taken, made = self._scales[index] if self._scales else (unit, unit)
+        box = BoundingBox(box.start * taken, box.stop * taken)
         boxes, frames = [box], [(domain, made)]
-        for stage in later:
-            boxes += moved_boxes(boxes[-1:], stage.body)
+        for stage, (fine, _) in zip(later, scales, strict=True):
+            boxes += moved_boxes(boxes[-1:], stage.body, fine)
             frames.append((turned(frames[-1][0], stage.body), turned(frames[-1][1], stage.body)))
         for stage, own, (bounds, voxel), (fine, scale) in zip(
             reversed(later), reversed(boxes), reversed(frames[:-1]), reversed(scales), strict=False
@@ -397,7 +398,7 @@ class Pipeline:
                 done.set_result(task)
 
         try:
-            with marked_interrupts():
+            with marked_interrupts(), self._scaled(stage, task):
                 self._prepare(stage, task)
                 stage.start(task).add_done_callback(finished)
         except BaseException as error:  # noqa: BLE001  (`finished` makes it the task's outcome)
@@ -414,6 +415,17 @@ class Pipeline:
             stage.body.on_progress = partial(self.listener.operator_progressed, stage.name, task)
 
     @contextmanager
+    def _scaled(self, stage: Operator, task: Task) -> Iterator[None]:
+        """Give the task the scale of what *stage* takes: `Task.bbox` is then in its voxels."""
+        unit = Zyx(1, 1, 1)
+        outline = self.outlines.get(stage.name)
+        task.scale = unit if outline is None else outline.scale
+        try:
+            yield
+        finally:
+            task.scale = unit
+
+    @contextmanager
     def _failing(self, stage: Operator, task: Task, start: float) -> Iterator[None]:
         """Turn whatever is raised inside into the outcome of the task, and take the time.
 
@@ -421,7 +433,7 @@ class Pipeline:
         Rust: only `Interrupted`, a real ctrl-C, ends the pipeline.
         """
         try:
-            with marked_interrupts():
+            with marked_interrupts(), self._scaled(stage, task):
                 yield
         except Skip as skip:
             task.outcome = skip

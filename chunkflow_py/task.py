@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from chunkflow_py.errors import MissingChunkError, OperatorError
+from chunkflow_py.geometry import BoundingBox, Zyx
 
 if TYPE_CHECKING:
     from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import BoundingBox, Region
+    from chunkflow_py.geometry import Region
     from chunkflow_py.store.protocol import Stored
 
 
@@ -46,6 +47,8 @@ class Task:
         lease: set when the task came from a queue.
         written: what operators have stored for good, for the record of the task.
         missing_blocks: of volumes, that are not stored and were read as the fill value.
+        scale: voxels of *region* that make one voxel of what the current operator takes, zyx; set
+            by the pipeline around each operator.
     """
 
     region: Region | None = None
@@ -55,11 +58,27 @@ class Task:
     lease: Lease | None = None
     written: list[Stored] = field(default_factory=list)
     missing_blocks: int = 0
+    scale: Zyx = Zyx(1, 1, 1)
 
     @property
     def bbox(self) -> BoundingBox | None:
-        """The box of the region, if there is one."""
-        return None if self.region is None else self.region.bbox
+        """The box of the task, if there is one, in voxels of what the current operator takes.
+
+        The region keeps the voxels of the pipeline's input: it names the task, whatever the scale.
+        """
+        return None if self.region is None else self.region.bbox.coarser(self.scale)
+
+    @property
+    def own_region(self) -> Region | None:
+        """The region with `bbox` as its box: what it covers of what the current operator takes."""
+        return self.region and self.region.with_box(self.region.bbox.coarser(self.scale))
+
+    def move_faces(self, low: Zyx, high: Zyx) -> None:
+        """Add *low* to the start and *high* to the stop of the box, in voxels of `bbox`."""
+        if self.region is not None:
+            start, stop = self.region.bbox.start, self.region.bbox.stop
+            box = BoundingBox(start + low * self.scale, stop + high * self.scale)
+            self.region = self.region.with_box(box)
 
     @property
     def failed(self) -> bool:

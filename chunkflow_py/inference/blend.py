@@ -28,7 +28,7 @@ import torch
 from chunkflow_py.geometry import BoundingBox, Zyx
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from chunkflow_py.inference.grid import PatchGrid
 
@@ -41,12 +41,16 @@ class Region(NamedTuple):
     Attributes:
         box: where they lie.
         sums: (c, z, y, x) float32, Σ w·p; may be overwritten; valid until the next region.
-        weights: (z, y, x) float32, Σ w; must not be changed.
+        weights: (z, y, x) float32, Σ w; must not be changed. With *share*, Σ w of the patches that
+            have values, and where there is none a number above 0.
+        share: (z, y, x) float32 in [0, 1], which part of Σ w the patches with values have; ``None``
+            if it is 1 everywhere, or is not asked for.
     """
 
     box: BoundingBox
     sums: torch.Tensor
     weights: torch.Tensor
+    share: torch.Tensor | None = None
 
 
 class Blender:
@@ -57,10 +61,14 @@ class Blender:
     Args:
         window: (z, y, x) float32, weights of an output patch; sums are kept on its device.
         channels: of the network's output.
+        shares: average the patches that have values, and give the share of them out, instead of
+            averaging zeros as well: for what is not linear in the mean.
     """
 
-    def __init__(self, window: torch.Tensor, channels: int) -> None:
+    def __init__(self, window: torch.Tensor, channels: int, *, shares: bool = False) -> None:
         """Keep what all boxes have in common."""
+        self._shares = shares
+        self._without: set[Zyx] = set()  # where patches without values begin
         self._window, self._channels = window, channels
         together = window.device.type != "cpu"
         self._groups = [slice(None)] if together else [slice(c, c + 1) for c in range(channels)]
@@ -77,6 +85,7 @@ class Blender:
             for starts, touched in zip(grid.starts, grid.touching(box), strict=True)
         )
         self._row = None
+        self._without.clear()
         height, length, width = self._window.shape
         z, y, x = self._starts
         extent = (y[-1] + length - y[0], x[-1] + width - x[0])
@@ -106,6 +115,8 @@ class Blender:
                 zeros.
             weighted: whether *values* come multiplied by the window already.
         """
+        if values is None and self._shares:
+            self._without.add(patch.start)
         x = patch.start.x - self._starts[2][0]
         strip = self._strip[..., x : x + patch.size.x]
         for fresh, box in self._parts(patch):
@@ -169,9 +180,8 @@ class Blender:
         done = BoundingBox(corner, Zyx(bottom, end, x[0] + self._strip.shape[3]))
         done = done.intersection(self.box)
         if not done.is_empty:
-            yield Region(
-                done, self._strip[(slice(None), *done.slices(corner))], self._weights_on(done)
-            )
+            sums = self._strip[(slice(None), *done.slices(corner))]
+            yield Region(done, sums, *self._weights_on(done))
         self._put_by(bottom - z[layer], y[row] - y[0], end - y[row])
 
     # --- the strip -----------------------------------------------------------------------------
@@ -203,8 +213,8 @@ class Blender:
 
     # --- the weights ---------------------------------------------------------------------------
 
-    def _weights_on(self, box: BoundingBox) -> torch.Tensor:
-        """Return Σ w of all patches that touch *box*; the same for boxes that lie alike."""
+    def _weights_on(self, box: BoundingBox) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return weights and share of a region; Σ w is the same for boxes that lie alike."""
         touching = tuple(
             tuple(start - low for start in starts if low - size < start < high)
             for starts, size, low, high in zip(
@@ -218,12 +228,25 @@ class Blender:
                 self._weights.popitem(last=False)
             found = self._sum_of_windows(touching, box.size)
         self._weights[key] = found
-        return found
+        without = {corner - box.start for corner in self._without}
+        if without.isdisjoint(product(*touching)):
+            return found, None
+        # Voxel by voxel the same terms in the same order: where all patches have values, the share
+        # is 1 and the weight is Σ w to the last bit, as in a region without such patches.
+        weights = self._sum_of_windows(touching, box.size, without)
+        return weights.clamp_min(torch.finfo(torch.float32).tiny), weights / found
 
-    def _sum_of_windows(self, starts: Sequence[Sequence[int]], size: Zyx) -> torch.Tensor:
+    def _sum_of_windows(
+        self,
+        starts: Sequence[Sequence[int]],
+        size: Zyx,
+        without: Collection[tuple[int, ...]] = (),
+    ) -> torch.Tensor:
         """Sum in the order of the grid, as the values are: so a constant image stays exact."""
         weights = self._window.new_zeros(size)
         for corner in product(*starts):
+            if corner in without:
+                continue
             pairs = [_shared(*axis) for axis in zip(corner, self._window.shape, size, strict=True)]
             here, there = zip(*pairs, strict=True)
             weights[here] += self._window[there]

@@ -107,7 +107,8 @@ class Engine:
         )
         self._feed = Feed(shape, device, ahead=staged)
         window = device.bring(torch.from_numpy(settings.window))
-        self._blender = Blender(window, settings.num_output_channels)
+        shares = settings.activation != "none" and settings.activate == "after"
+        self._blender = Blender(window, settings.num_output_channels, shares=shares)
         self._outlet = Outlet(settings, device, staged=staged)
         self._results = ResultMemory()
         self._thread = device.thread("inference")

@@ -85,8 +85,9 @@ class Outlet:
                 # Plane by plane, so that from step to step the values are in the cache.
                 for plane in range(len(region.weights)):
                     part = slice(plane, plane + 1)
+                    share = None if region.share is None else region.share[part]
                     means = region.sums[:, part].div_(region.weights[part])
-                    values, clamped = self._converted(means)
+                    values, clamped = self._converted(means, share)
                     if not bool(self._in_range(values)):
                         raise NonFiniteError(_TOO_LARGE.format(region.box))
                     target[:, part] = values
@@ -95,7 +96,7 @@ class Outlet:
             return None
         finite = torch.isfinite(region.sums).all()
         # New memory: the next row overwrites the sums while the copy stream still reads the values.
-        values, clamped = self._converted(region.sums / region.weights)
+        values, clamped = self._converted(region.sums / region.weights, region.share)
         state = finite.to(torch.int64) * 2 + self._in_range(values)  # 3: as it should be
         facts = torch.stack((state, clamped))
         values = values.contiguous()
@@ -149,17 +150,22 @@ class Outlet:
             logger.warning("%d output values outside of [0, 1] were clamped", clamped)
         self.clamped += clamped
 
-    def _converted(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _converted(
+        self, values: torch.Tensor, share: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return means as (c, z, y, x) of the output dtype, and how many values were clamped.
 
         Args:
             values: (c, z, y, x) float32; overwritten, and returned where nothing converts them.
+            share: of patches that were run, see `Region`.
         """
         settings = self._settings
         clamped = values.new_zeros((), dtype=torch.int64)
         if settings.activate == "after":
             channels = tuple(part.channels for part in settings.outputs)
             values = activated(values, settings.activation, channels, in_place=True)
+        if share is not None:  # a patch that was not run counts as an output of zero
+            values = values.mul_(share)
         if settings.mask_myelin_threshold is not None:
             keep = values[-1:] < settings.mask_myelin_threshold
             values = values[:-1].mul_(keep)

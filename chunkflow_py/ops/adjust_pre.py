@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.errors import ChunkError, check_extra, needs_extra
+from chunkflow_py.map_scale import check_threshold
 from chunkflow_py.params import input_option, output_option
 from chunkflow_py.stages import operator
 
@@ -46,6 +47,7 @@ def adjust_pre(
 
     Raises:
         ChunkError: the image has several channels.
+        OptionError: the threshold is a fraction of 1 and the chunk a map of integers.
         MissingExtraError: SciPy is not installed.
     """
     import numpy as np
@@ -56,6 +58,7 @@ def adjust_pre(
     if image.channels != 1:
         msg = f"adjust-pre reads one channel, but chunk {image.bbox} has {image.channels}"
         raise ChunkError(msg)
+    check_threshold(img_threshold, image.dtype, image.kind, "--img-threshold")
     voxels = image.array.reshape(image.size)
     edges = np.asarray(image.voxel_size_nm) / min(image.voxel_size_nm)
     window = (4 * radius + 1,) * 3  # where it may go, and what decides on the depth there

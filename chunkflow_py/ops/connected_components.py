@@ -18,6 +18,7 @@ import click
 
 from chunkflow_py.errors import check_extra, needs_extra
 from chunkflow_py.label_options import connectivity_option, numbering_from, numbering_options
+from chunkflow_py.map_scale import check_threshold
 from chunkflow_py.params import NUMBER
 from chunkflow_py.stages import transform
 
@@ -54,12 +55,15 @@ def connected_components(
         uint32, or uint64 where there are more, or where they are unique in the volume.
 
     Raises:
-        OptionError: the connectivity is none of the three.
+        OptionError: the connectivity is none of the three, or the threshold is a fraction of 1 and
+            the chunk a map of integers.
         ChunkError: the channels are not 1 or 3, or a map comes without a threshold.
         MissingExtraError: the library cc3d is not installed.
     """
     from chunkflow_py.segmentation import components
 
+    if threshold is not None:
+        check_threshold(threshold, chunk.dtype, chunk.kind)
     with needs_extra("segmentation", "connected-components"):
         labels = components.connected_components(
             chunk.array, threshold, cast("Connectivity", int(connectivity))
@@ -78,7 +82,9 @@ class Labeller:
     numbering: Numbering
 
     def prepare(self, outline: Any) -> None:
-        """See whether ids can be unique in the volume, if they have to."""
+        """See whether threshold and ids suit what the line (an `Outline`) says."""
+        if self.threshold is not None and outline.voxels is not None:
+            check_threshold(self.threshold, outline.voxels.dtype, outline.voxels.kind)
         self.numbering.prepare(outline)
 
     def voxels_from(self, read: Voxels) -> Voxels:

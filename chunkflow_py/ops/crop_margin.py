@@ -5,7 +5,7 @@ Example: chunkflow create-chunk --size 20 64 64 crop-margin --margin-size 2 8 8 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import click
@@ -16,6 +16,8 @@ from chunkflow_py.params import input_option, output_option
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from chunkflow_py.chunk import Chunk
     from chunkflow_py.stages import Outline
     from chunkflow_py.task import Task
@@ -75,6 +77,13 @@ class MarginCropper:
     input_name: str
     output_name: str
     keeps_voxels: ClassVar[bool] = True
+    _needed: Callable[[BoundingBox, BoundingBox], BoundingBox] | None = field(
+        default=None, init=False, repr=False
+    )
+
+    def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
+        """Take what the rest of the line needs for a task's box: that is never cropped."""
+        self._needed = required
 
     @property
     def face_offsets(self) -> tuple[Zyx, Zyx]:
@@ -99,15 +108,13 @@ class MarginCropper:
             task[self.output_name] = crop_to_box(chunk, task.bbox)
             return task
         margins = self.margins
-        if task.bbox is not None and not self.crop_bbox:
+        task.move_faces(*self.face_offsets)
+        if task.bbox is not None:
             from chunkflow_py.volume.cutout import margins_left
 
-            margins = margins_left(chunk, task.bbox, *margins)
+            box = self._needed(task.bbox, chunk.domain) if self._needed else task.bbox
+            margins = margins_left(chunk, box, *margins)
         task[self.output_name] = crop_margin(chunk, *margins)
-        if self.crop_bbox and task.region is not None:
-            low, high = self.face_offsets
-            box = task.region.bbox
-            task.region = task.region.with_box(BoundingBox(box.start + low, box.stop + high))
         return task
 
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from chunkflow_py.geometry import Zyx
+from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.params import input_option, output_option, zyx_option
 from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import BoundingBox
     from chunkflow_py.memory import Need
     from chunkflow_py.task import Task
 
@@ -47,12 +48,19 @@ class Downsampler:
     output_name: str = "chunk"
     coarse_tasks: bool = False
     keeps_voxels: bool = field(default=True, init=False)
+    _needed: Callable[[BoundingBox, BoundingBox], BoundingBox] | None = field(
+        default=None, init=False, repr=False
+    )
     _told: bool = field(default=False, init=False, repr=False)
 
     @property
     def shrinks_by(self) -> Zyx:
         """How much larger than a task's voxels those of the result are."""
         return Zyx(1, 1, 1) if self.coarse_tasks else self.factor
+
+    def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
+        """Take what the rest of the line needs for a task's box."""
+        self._needed = required
 
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return the fine voxels of all coarse ones that *box*, in fine voxels, touches."""
@@ -69,13 +77,18 @@ class Downsampler:
         from chunkflow_py.volume.downsample import downsample
 
         chunk = task.chunk(self.input_name)
-        self._tell_of_cut(chunk)
+        self._tell_of_cut(chunk, task.bbox)
         task[self.output_name] = downsample(chunk, self.factor, self.mode, sparse=self.sparse)
         return task
 
-    def _tell_of_cut(self, chunk: Chunk) -> None:
-        whole = chunk.bbox.aligned_outward(self.factor).intersection(chunk.domain)
-        if whole != chunk.bbox and not self._told:
+    def _tell_of_cut(self, chunk: Chunk, bbox: BoundingBox | None) -> None:
+        """Warn, once, if *chunk* cuts a coarse voxel that is needed for *bbox*."""
+        whole = chunk.bbox.aligned_outward(self.factor)
+        if bbox is not None and self._needed is not None:
+            needed = self._needed(bbox, chunk.domain.coarser(self.factor))
+            whole = BoundingBox(needed.start * self.factor, needed.stop * self.factor)
+        whole = whole.intersection(chunk.domain)
+        if not chunk.bbox.contains(whole) and not self._told:
             self._told = True
             logger.warning(
                 "chunk %s cuts coarse voxels, which are made of what it holds of them, so the "

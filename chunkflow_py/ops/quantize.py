@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from chunkflow_py.errors import ChunkError
+from chunkflow_py.map_scale import full_scale
 from chunkflow_py.stages import makes, transform
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def quantize(chunk: Chunk, mode: Literal["xy", "z"] = "xy") -> Chunk:
     planes = chunk.array.reshape(chunk.channels, *chunk.size)
     if len(planes) == 3:
         planes = planes[:2] if mode == "xy" else planes[2:]
-    top = 1.0 if chunk.dtype.kind == "f" else float(np.iinfo(chunk.dtype).max)
+    top = full_scale(chunk.dtype)
     result = np.empty(chunk.size, np.uint8)
     # Section by section, so that no second map of floats is needed.
     clamped = sum(_quantize(planes[:, z], top, result[z]) for z in range(chunk.size.z))

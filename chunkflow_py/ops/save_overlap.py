@@ -64,11 +64,12 @@ class OverlapSaver:
         from chunkflow_py.store.recording import RecordingStore
 
         chunk = task.chunk(self.input_name)
-        if task.region is None:
+        region = task.own_region
+        if region is None:
             msg = "a task without a box has no neighbours; let generate-tasks make it"
             raise GeometryError(msg)
         store = RecordingStore(open_store(self.destination, self.access or Access()))
-        save_overlaps(store, chunk.with_array(single_channel(chunk.array)), task.region)
+        save_overlaps(store, chunk.with_array(single_channel(chunk.array)), region)
         task.written += store.written
         return task
 

@@ -1,41 +1,89 @@
 """Turn a map into a mask by a threshold.
 
 Example: chunkflow load-h5 -f map.h5 threshold --threshold 0.5 save-h5 -f mask.h5
+
+The threshold is in the unit of the voxels: a map of uint8 holds 255 times the probability, so that
+0.5 is refused there and 127.5 is meant. Of several channels, such as those of a softmax, --channel
+says which one.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.errors import OptionError
+from chunkflow_py.map_scale import check_threshold
 from chunkflow_py.params import NUMBER
-from chunkflow_py.stages import makes, transform
+from chunkflow_py.stages import transform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.chunk import Chunk, Voxels
 
 
-@makes(lambda read: read._replace(dtype="uint8", kind="segmentation"))
-def threshold(chunk: Chunk, threshold: float = 0.5) -> Chunk:
+def threshold(chunk: Chunk, threshold: float = 0.5, channel: int | None = None) -> Chunk:
     """Return where *chunk* is above *threshold*.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype.
         threshold: in the unit of the voxels; voxels equal to it are not above.
+        channel: that is compared, counted from 0 (default: the only one).
 
     Returns:
-        A chunk of the same shape, uint8: 1 above the threshold, 0 elsewhere.
+        A chunk of one channel, uint8: 1 above the threshold, 0 elsewhere.
 
     Raises:
+        OptionError: there is no such channel, or several and none is chosen; or the threshold is a
+            fraction of 1 and the chunk a map of integers.
         ChunkError: a voxel is NaN.
     """
     from chunkflow_py.chunk import above
 
-    return chunk.with_array(above(chunk.array, threshold).astype("uint8"), kind="segmentation")
+    _check_channel(channel, chunk.channels)
+    check_threshold(threshold, chunk.dtype, chunk.kind)
+    array = chunk.array if channel is None or chunk.ndim == 3 else chunk.array[channel]
+    return chunk.with_array(above(array, threshold).astype("uint8"), kind="segmentation")
+
+
+def _check_channel(channel: int | None, channels: int) -> None:
+    if channel is None and channels > 1:
+        msg = (
+            f"the chunk has {channels} channels, and a mask has one; choose by --channel 0 to "
+            f"--channel {channels - 1}"
+        )
+        raise OptionError(msg)
+    if channel is not None and not 0 <= channel < channels:
+        msg = (
+            f"--channel {channel} is none of the {channels} of the chunk, counted from 0; the last "
+            f"one is --channel {channels - 1}"
+        )
+        raise OptionError(msg)
+
+
+@dataclass
+class Thresholder:
+    """Makes the mask of every chunk."""
+
+    threshold: float = 0.5
+    channel: int | None = None
+
+    def prepare(self, outline: Any) -> None:
+        """Check the options against what the chunks will hold (of an `Outline`), if it is known."""
+        if (voxels := outline.voxels) is not None:
+            _check_channel(self.channel, voxels.channels)
+            check_threshold(self.threshold, voxels.dtype, voxels.kind)
+
+    def voxels_from(self, read: Voxels) -> Voxels:
+        """Return what a mask holds."""
+        has_axis = read.has_channel_axis and self.channel is None
+        names = () if self.channel is not None else read.channel_names
+        return type(read)("uint8", 1, "segmentation", has_axis, names)
+
+    def __call__(self, chunk: Chunk) -> Chunk:
+        """Return the mask."""
+        return threshold(chunk, self.threshold, self.channel)
 
 
 @transform
@@ -47,6 +95,11 @@ def threshold(chunk: Chunk, threshold: float = 0.5) -> Chunk:
     show_default=True,
     help="Voxels above this value become 1.",
 )
-def command(**options: Any) -> Callable[[Chunk], Chunk]:
-    """Take the threshold."""
-    return partial(threshold, **options)
+@click.option(
+    "--channel",
+    type=click.IntRange(min=0),
+    help="Channel to compare, counted from 0.  [default: the only one]",
+)
+def command(**options: Any) -> Thresholder:
+    """Take the threshold and the channel."""
+    return Thresholder(**options)

@@ -26,6 +26,7 @@ from chunkflow_py.hooks import (
     TurnsAxes,
     WritesTo,
     WritesToSeveral,
+    moved_by,
 )
 from chunkflow_py.outputs import BOX, Output
 from chunkflow_py.run.documents import difference, parsed, restored
@@ -66,7 +67,7 @@ def outputs_of(pipeline: Pipeline) -> tuple[StageOutput, ...]:
         if isinstance(body, TurnsAxes):
             moves.append(("turn", tuple(body.order)))
         elif isinstance(body, MovesFaces):
-            low, high = body.face_offsets
+            low, high = moved_by(body, outline.scale)
             moves.append(("move", tuple(low), tuple(high)))
         if isinstance(body, SetsBox) and body.set_bbox:
             is_known = False

@@ -50,8 +50,9 @@ class TaskBoxes:
         """Yield each operator of a checked line with the boxes of the tasks that reach it."""
         boxes, axes = plan.boxes, Zyx(0, 1, 2)
         for operator in operators:
-            yield operator, cls(plan, boxes, axes, outlines[operator.name].scale)
-            boxes, axes = moved_boxes(boxes, operator.body), turned(axes, operator.body)
+            scale = outlines[operator.name].scale
+            yield operator, cls(plan, boxes, axes, scale)
+            boxes, axes = moved_boxes(boxes, operator.body, scale), turned(axes, operator.body)
 
     @classmethod
     def of_output(cls, plan: Plan, output: StageOutput) -> TaskBoxes:

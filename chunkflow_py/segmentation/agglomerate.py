@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from chunkflow_py.errors import ChunkError, ChunkflowError, OptionError, needs_extra
+from chunkflow_py.map_scale import full_scale
 from chunkflow_py.segmentation import MEAN_AFFINITY, waterz_process
 from chunkflow_py.segmentation.components import renumber
 from chunkflow_py.segmentation.fragments import seeded_fragments
@@ -175,7 +176,7 @@ def _by_axis(affinity: NDArray[Any], *, flip_channel: bool) -> NDArray[np.float3
         raise ChunkError(msg)
     ordered = affinity[::-1] if flip_channel else affinity
     if affinity.dtype.kind in "iu":
-        return ordered.astype(np.float32) / np.float32(np.iinfo(affinity.dtype).max)
+        return ordered.astype(np.float32) / np.float32(full_scale(affinity.dtype))
     for axis, channel in enumerate(ordered):
         used = channel[tuple(slice(1, None) if a == axis else slice(None) for a in range(3))]
         if not used.size:

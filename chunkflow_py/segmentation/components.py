@@ -98,7 +98,8 @@ def single_channel(array: NDArray[Any]) -> NDArray[Any]:
     if array.ndim == 4 and array.shape[0] != 1:
         msg = (
             f"labels and masks have one channel, got shape {tuple(array.shape)} (c, z, y, x); pick "
-            "one when loading (--channels), or make labels with a threshold or by agglomeration"
+            "one by threshold --channel or when loading (--channels), or make labels by "
+            "agglomeration"
         )
         raise ChunkError(msg)
     return array.reshape(array.shape[-3:])

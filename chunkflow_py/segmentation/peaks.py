@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chunkflow_py.errors import ChunkError, OptionError, needs_extra
+from chunkflow_py.map_scale import full_scale
 from chunkflow_py.points import Points
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def detect_peaks(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float 
     if array.dtype.kind == "f" and np.isnan(array).any():
         msg = f"a voxel of chunk {chunk.bbox} is NaN; find the operator that made it"
         raise ChunkError(msg)
-    top = float(np.iinfo(array.dtype).max) if array.dtype.kind in "iu" else 1.0
+    top = full_scale(array.dtype)
     found = find_peaks(array, int(min_distance), threshold_rel * top)
     confidences = np.clip(array[tuple(found.T)] / np.float32(top), 0, 1).astype(np.float32)
     return Points(found + np.asarray(chunk.voxel_offset), chunk.voxel_size_nm, confidences)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError, VolumeNotFoundError
 from chunkflow_py.geometry import Zyx
+from chunkflow_py.map_scale import check_threshold
 from chunkflow_py.outputs import Output
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.blocking import common_unit
@@ -90,6 +91,8 @@ class VolumeOutput:
         """
         self._boxes, self._check_box = outline.boxes, BoxCheck.of(outline)
         self._labelling = outline.labelling
+        if outline.voxels is not None:
+            self._check_intensity(outline.voxels.dtype, outline.voxels.kind)
         for wanted, option in (
             (self.upload_log, "--upload-log"), (self.create_thumbnail, "--create-thumbnail"),
         ):  # fmt: skip
@@ -151,6 +154,7 @@ class VolumeOutput:
         if self._check_box is not None:
             bounds = self.saver.known_bounds() or self.saver.volume_for(chunk, time).bounds
             self._check_box(task, chunk, bounds, self.saver.url)
+        self._check_intensity(chunk.dtype, chunk.kind)
         if self.intensity_threshold is not None and (chunk.array < self.intensity_threshold).all():
             logger.info("%s: all voxels below %g, not saved", task, self.intensity_threshold)
             task.written += self.saver.left_out(chunk, time)
@@ -179,6 +183,10 @@ class VolumeOutput:
             self._records = self._records or LabellingRecords(volume, self.saver.opening.access)
         time = time if self.saver.time is None else self.saver.time
         return self._records.put(self._labelling, chunk.bbox, time)
+
+    def _check_intensity(self, dtype: Any, kind: str | None) -> None:
+        if self.intensity_threshold is not None:
+            check_threshold(self.intensity_threshold, dtype, kind, "--intensity-threshold")
 
     def _save_thumbnail(self, chunk: Chunk, volume: Volume) -> tuple[Stored, ...]:
         from chunkflow_py.volume.thumbnail import thumbnail

@@ -31,18 +31,16 @@ class BoxCheck:
     """Compares chunks with the boxes of their tasks.
 
     Attributes:
-        scale: voxels of the line's input that make one of the chunk, zyx.
         domain: bounds of what the line reads, in voxels of the chunk, if known.
     """
 
-    scale: Zyx = Zyx(1, 1, 1)
     domain: BoundingBox | None = None
 
     @classmethod
     def of(cls, outline: Any) -> BoxCheck | None:
         """Return the check for a line (an `Outline`), or ``None`` if one task alone writes."""
         has_others = outline.has_tasks if outline.boxes is None else len(outline.boxes) > 1
-        return cls(outline.scale, outline.domain) if has_others else None
+        return cls(outline.domain) if has_others else None
 
     def __call__(self, task: Task, chunk: Chunk, bounds: BoundingBox, url: str) -> None:
         """Refuse a chunk that is not that of its task's box.
@@ -59,7 +57,7 @@ class BoxCheck:
         """
         if task.bbox is None:
             return
-        box = task.bbox.coarser(self.scale).intersection(bounds)
+        box = task.bbox.intersection(bounds)
         written = chunk.bbox.intersection(bounds)
         if not written.is_empty and not box.contains(written):
             msg = (

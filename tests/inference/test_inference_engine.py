@@ -425,6 +425,17 @@ def convolution(channels=2, seed=0):
     return network
 
 
+def sigmoid(values):
+    """Return the logistic function."""
+    return 1 / (1 + np.exp(-values))
+
+
+def softmax(values):
+    """Return the softmax over the channels."""
+    raised = np.exp(values - values.max(0))
+    return raised / raised.sum(0)
+
+
 @st.composite
 def ways(draw):
     """Draw what a run may be asked for besides patches: types, activations, skipping."""
@@ -449,7 +460,7 @@ def test_any_cut_gives_the_same_bytes_for_every_kind_of_output(case, way, staged
     setting = replace(setting, num_output_channels=channels, **options)
     rng = np.random.default_rng(seed)
     image = rng.integers(0, 256, domain.size, dtype=np.uint8)
-    image[rng.random(domain.size) < 0.9] = 0
+    image[rng.random(domain.size) < rng.choice([0.9, 0.995])] = 0
     network = convolution(channels, seed % 1000)
     engine = Engine(Network(network), setting, staged=staged)
     whole = engine.run(image, domain)
@@ -468,9 +479,12 @@ def test_any_cut_gives_the_same_bytes_for_every_kind_of_output(case, way, staged
 def test_blending_equals_a_float64_reference_with_zeros_where_patches_are_skipped(case, way):
     """Relative error below 1e-6 (up to 16 patches on a voxel) over the same float32 outputs.
 
-    A patch whose input is zero everywhere, or is not wanted, counts as an output of zero.
+    A patch whose input is zero everywhere, or is not wanted, counts as an output of zero: after an
+    activation, also where that is applied to the mean of the patches that were run.
     """
-    (setting, domain, box, seed), _ = case, way
+    (setting, domain, box, seed), (_, options) = case, way
+    activation, after = options["activation"], options["activate"] == "after"
+    setting = replace(setting, activation=activation, activate=options["activate"])
     rng = np.random.default_rng(seed)
     image = np.where(rng.random(domain.size) < 0.9, 0, 255).astype(np.uint8)
     grid = setting.grid(domain)
@@ -489,6 +503,8 @@ def test_blending_equals_a_float64_reference_with_zeros_where_patches_are_skippe
     for patch in grid.patches(box):
         reach = reach.hull(patch)
     total, weight = np.zeros((setting.num_output_channels, *reach.size)), np.zeros(reach.size)
+    weight_run = np.zeros(reach.size)
+    rule = {"none": np.asarray, "sigmoid": sigmoid, "softmax": softmax}[activation]
     window, run = setting.window.astype(np.float64), 0
     for patch in grid.patches(box):
         wanted = grid.input_box(patch)
@@ -497,11 +513,17 @@ def test_blending_equals_a_float64_reference_with_zeros_where_patches_are_skippe
         inside = patch.slices(reach.start)
         weight[inside] += window
         if patch not in unwanted and image[np.ix_(*seen)].any():
-            total[(slice(None), *inside)] += window * outputs[run]
+            values = outputs[run].astype(np.float64)
+            total[(slice(None), *inside)] += window * (values if after else rule(values))
+            weight_run[inside] += window
             run += 1
     inside = box.slices(reach.start)
     expected = total[(slice(None), *inside)] / weight[inside]
-    np.testing.assert_allclose(result, expected, rtol=rounding(grid), atol=0)
+    if after:
+        share, known = weight_run[inside] / weight[inside], weight_run[inside] > 0
+        mean = total[(slice(None), *inside)] / np.where(known, weight_run[inside], 1)
+        expected = np.where(known, rule(mean) * share, 0)
+    np.testing.assert_allclose(result, expected, rtol=rounding(grid) + 1e-6, atol=0)
     assert (engine.patches_run, engine.patches_skipped) == (run, grid.count(box).product() - run)
     engine.close()
 
@@ -588,6 +610,38 @@ def test_an_empty_volume_is_zero_without_a_run_of_the_network(batch_size, staged
     assert engine.patches_skipped - skipped == count
     assert told[-1] == (count, count)
     engine.close()
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("output_dtype", ["float32", "float16", "uint8", "argmax"])
+@pytest.mark.parametrize("activation", ["none", "sigmoid", "softmax"])
+def test_skipped_patches_are_zero_after_every_activation(activation, output_dtype, staged):
+    """Empty or unwanted: exactly 0 where no patch was run, alike before and after; and not else."""
+    image = np.zeros((9, 20, 20), np.uint8)
+    image[:, :, :7] = 200
+    box = BoundingBox.from_size((0, 0, 0), image.shape)
+    network = Network(
+        lambda batch: torch.tensor([1.0, 3.0]).view(1, 2, 1, 1, 1).expand(len(batch), 2, 4, 6, 6)
+    )
+    grid, run = SMALL.grid(box), np.zeros(box.size, bool)
+    unwanted = {patch for patch in grid.patches(box) if patch.start.y == 0}
+    for patch in grid.patches(box):
+        run[patch.slices()] |= patch not in unwanted and bool(image[patch.slices()].any())
+    assert run.any()
+    assert not run.all()
+    for activate in ("before", "after"):
+        setting = replace(
+            SMALL,
+            skip_empty=True,
+            activation=activation,
+            activate=activate,
+            output_dtype=output_dtype,
+        )
+        engine = Engine(network, setting, staged=staged)
+        output = engine.run(image, box, wanted=lambda patch: patch not in unwanted)
+        engine.close()
+        assert not output[:, ~run].any()
+        assert output[:, run].any()
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 7])

@@ -7,13 +7,14 @@ from click.testing import CliRunner
 from chunkflow_py.chunk import Chunk, Voxels
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.main import cli
-from chunkflow_py.errors import ChunkError
+from chunkflow_py.errors import ChunkError, OptionError
 from chunkflow_py.ops.channel_voting import channel_voting
-from chunkflow_py.ops.threshold import threshold
+from chunkflow_py.ops.threshold import Thresholder, threshold
 from chunkflow_py.segmentation.components import connected_components
+from chunkflow_py.stages import Outline
 
 
-@pytest.mark.parametrize("shape", [(1, 2, 2), (2, 1, 1, 2)])
+@pytest.mark.parametrize("shape", [(1, 2, 2), (1, 2, 1, 2)])
 def test_what_is_above_is_one(shape):
     """A voxel equal to the threshold is not above it; place and voxel size stay."""
     array = np.array([0.25, 0.5, 0.75, -1], np.float32).reshape(shape)
@@ -21,7 +22,7 @@ def test_what_is_above_is_one(shape):
     assert found.array.ravel().tolist() == [0, 0, 1, 0]
     assert (found.dtype, found.kind, found.shape) == (np.uint8, "segmentation", shape)
     assert (found.voxel_offset, found.voxel_size_nm) == ((1, 2, 3), (40, 4, 4))
-    made = threshold.voxels_from(Voxels("float32", 1, "probability"))
+    made = Thresholder().voxels_from(Voxels("float32", 1, "probability"))
     assert made == Voxels("uint8", 1, "segmentation")
 
 
@@ -53,9 +54,10 @@ def test_a_voxel_that_is_no_number_is_refused():
     """NaN is on no side of a threshold and in no channel the strongest: the error counts them."""
     array = np.full((2, 1, 2, 2), 0.25, np.float32)
     array[1, 0, 0] = np.nan
-    for function in (threshold, channel_voting):
-        with pytest.raises(ChunkError, match="2 of"):
-            function(Chunk(array))
+    with pytest.raises(ChunkError, match="2 of 4 voxels"):
+        threshold(Chunk(array[1]))
+    with pytest.raises(ChunkError, match="2 of"):
+        channel_voting(Chunk(array))
     with pytest.raises(ChunkError, match="2 of 4 voxels are NaN"):
         connected_components(array[1], 0.5)
     with pytest.raises(ChunkError, match="NaN"):
@@ -70,3 +72,22 @@ def test_blurring_a_mask_is_refused_before_the_first_task(tmp_path, monkeypatch)
     assert result.exit_code == 1
     assert "gaussian-filter averages values, but its input holds uint8 labels" in result.output
     assert not list(tmp_path.iterdir())
+
+
+def test_one_channel_of_several():
+    """Of a softmax, --channel says which channel makes the mask; it is not left open."""
+    array = np.array([0.2, 0.7, 0.8, 0.3], np.float32).reshape(2, 1, 1, 2)
+    chunk = Chunk(array, (1, 2, 3), kind="probability")
+    found = threshold(chunk, 0.5, channel=1)
+    assert (found.array.tolist(), found.shape) == ([[[1, 0]]], (1, 1, 2))
+    for channel, message in (
+        (None, "has 2 channels, and a mask has one; choose by --channel 0 to --channel 1"),
+        (2, "--channel 2 is none of the 2 of the chunk, counted from 0"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            threshold(chunk, 0.5, channel)
+        with pytest.raises(OptionError, match=message):  # before the first task
+            Thresholder(0.5, channel).prepare(Outline(voxels=Voxels("float32", 2, "probability")))
+    assert threshold(Chunk(array[0], kind="probability"), channel=0).array.tolist() == [[[0, 1]]]
+    softmax = Voxels("float32", 2, "probability", True, ("background", "nucleus"))
+    assert Thresholder(0.5, 1).voxels_from(softmax) == Voxels("uint8", 1, "segmentation")
