@@ -579,7 +579,8 @@ def check(seed: int, sources: list[dict[str, str]], caplog: Any) -> Chain:
     print(f"seed {seed}: {' '.join(chain.words)}  # {len(grid)} tasks of {grid.size}")  # noqa: T201
     tasks = run(chain, grid)
     warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert not warnings
+    # Where segments end does depend on the division, of which agglomerate warns.
+    assert all(each.startswith("agglomerate looks at all of") for each in warnings)
     compare(chain, tasks, run(chain, one))
     return chain
 

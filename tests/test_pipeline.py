@@ -790,7 +790,7 @@ def test_a_volume_that_cannot_take_the_output_is_refused_before_any_work(tmp_pat
         assert said.startswith("Error: the line makes 3 channels of float32, but")
     code, said = run(f"{make} {network} 2 --output-dtype uint8 save-zarr -s {store}")
     assert "makes 2 channels of uint8, but" in said
-    other = f"{make} {network} 3 threshold save-zarr -s {store}"
+    other = f"{make} {network} 3 --output-dtype uint8 save-zarr -s {store}"
     assert run(other)[1].startswith("Error: the line makes 3 channels of uint8, but")
 
 
