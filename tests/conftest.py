@@ -40,7 +40,18 @@ stop_ignoring_signals()
 
 
 # Variables that our code and what it calls read; torch sets others as it goes.
-SETTINGS = ("AWS_", "CHUNKFLOW", "CLOUD", "GOOGLE", "HOME", "OMP_", "PATH", "PYTHON", "TMP", "XDG_")
+SETTINGS = (
+    "AWS_",
+    "CHUNKFLOW",
+    "CLOUD",
+    "GOOGLE",
+    "HOME",
+    "OMP_",
+    "PATH",
+    "PYTHONP",
+    "TMP",
+    "XDG_",
+)
 
 
 def what_tests_share():
@@ -54,7 +65,11 @@ def what_tests_share():
         "environment": {k: v for k, v in os.environ.items() if k.startswith(SETTINGS)},
         "signals": [signal.getsignal(number) for number in numbers],
         "log": (ours.level, ours.propagate, ours.disabled, handlers),
-        "timers": {each for each in threading.enumerate() if isinstance(each, threading.Timer)},
+        "timers": {
+            each
+            for each in threading.enumerate()
+            if isinstance(each, threading.Timer) and not each.finished.is_set()
+        },
     }
 
 
