@@ -171,7 +171,7 @@ class NumberType(click.ParamType[float]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> float:
-        """Return the number: an int if it is written as one."""
+        """Return the number: an int if it is a whole one, however it is written."""
         if isinstance(value, int | float):
             return value
         if is_digits(value.removeprefix("-")):
@@ -182,7 +182,7 @@ class NumberType(click.ParamType[float]):
             number = math.nan
         if math.isnan(number):
             self.fail(f"{value!r} is not a valid float", param, ctx)
-        return number
+        return int(number) if number.is_integer() else number
 
 
 NUMBER = NumberType()

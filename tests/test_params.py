@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from chunkflow_py.cli import catalog
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.params import (
     BBOX,
+    NUMBER,
     NUMBERS,
     ChannelsType,
     ItemNames,
@@ -230,3 +232,12 @@ def test_voxels_below_a_nanometre_are_warned_of(size, meant, caplog):
         if meant:
             assert warned[0].startswith(f"{option} {size} is in nanometres")
             assert warned[0].endswith(f"write {meant}")
+
+
+def test_a_whole_number_is_one_value_however_it_is_written():
+    """100 and 100.0 make the same spec; 64-bit integers stay exact, and 0.5 and inf stay floats."""
+    written = {"100": 100, "100.0": 100, "1e2": 100, str(2**53 + 1): 2**53 + 1, "0.5": 0.5}
+    for text, number in written.items():
+        found = NUMBER.convert(text, None, None)
+        assert (found, type(found)) == (number, type(number))
+    assert NUMBER.convert("-inf", None, None) == -math.inf
