@@ -8,10 +8,10 @@ READY := .venv/.ready
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# Tests start processes and wait for them: there is one process of pytest more than cores, each with
-# one thread. tests/conftest.py puts long tests first; a process is given few tests at a time, or it
-# would be given all of the long ones.
-PROCESSES := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1))) --maxschedchunk=4
+# Tests start processes and wait for them: there are two processes of pytest more than cores, each
+# with one thread. tests/conftest.py puts long tests first; a process is given few tests at a time,
+# or it would be given all of the long ones.
+PROCESSES := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2))) --maxschedchunk=4
 SHORT := 'not (drill and slow) and not long and not container'
 test coverage drills docs-test: export OMP_NUM_THREADS := 1
 

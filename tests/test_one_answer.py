@@ -84,6 +84,7 @@ def test_one_task_8_tasks_and_27_tasks_write_the_same_files(raw, tmp_path, dtype
     assert found["many"] == found["one"]
 
 
+@pytest.mark.long
 def test_legacy_patches_do_depend_on_the_cut(raw, tmp_path):
     """The check can fail: patches counted from the chunk's corner give other bytes."""
     network = [

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from rigs.command_line import IMAGE, LINE, SAVE, TASKS, say
+from rigs.variants import gate_runs
 
 from chunkflow_py import BoundingBox, errors, open_volume
 from chunkflow_py.cli.failed import worker_fails_in_order
@@ -68,6 +69,7 @@ def test_three_commands():
     assert "is complete" in work(f"work {address}"), "again at once"
 
 
+@pytest.mark.long
 def test_verify_and_repair_do_just_what_is_damaged():
     """A block that was changed is named, sent again, and done again; nothing else is."""
     say(f"submit --run r {LINE} threshold -t 100 {SAVE} mask.zarr")
@@ -470,6 +472,7 @@ def test_no_error_looks_like_a_complete_run(folder, monkeypatch):
     assert "unknown scheme" in work("work foo://r", code=2)
 
 
+@pytest.mark.long
 def test_worker_processes_that_cannot_begin_end_the_worker_with_70(folder):
     """What nobody foresaw has a code of its own: another machine may do better."""
     (folder / "dies.py").write_text(
@@ -525,6 +528,7 @@ def cli_of(command):
     return group
 
 
+@pytest.mark.long
 def test_a_queue_that_was_lost_is_filled_again(folder):
     """The same line again sends what has no record to a queue that is empty."""
     line = f"submit --run r --queue sqlite://tasks.sqlite {LINE} threshold -t 100 {SAVE} mask.zarr"
@@ -641,11 +645,14 @@ def test_one_place_is_the_same_however_it_is_spelled(folder):
 
 @pytest.mark.parametrize(
     "code",
-    [
+    gate_runs(
+        [
+            "plugin -f trap.py -i chunk -o chunk",
+            "inference -m trap.py -s 8 16 16 -v 0 0 0 -c 1 --framework pytorch",
+            "agglomerate --scoring-function One<Two>",
+        ],
         "plugin -f trap.py -i chunk -o chunk",
-        "inference -m trap.py -s 8 16 16 -v 0 0 0 -c 1 --framework pytorch",
-        "agglomerate --scoring-function One<Two>",
-    ],
+    ),
 )
 def test_no_code_does_not_believe_the_spec(folder, code):
     """A spec that runs code and says that it does not is refused, and the code is not run."""

@@ -19,7 +19,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """A terminal that knows its size."""
     made = Terminal(40, 10)
     monkeypatch.setattr(
-        "shutil.get_terminal_size", lambda: os.terminal_size((made.columns, made.lines))
+        "shutil.get_terminal_size", lambda **_: os.terminal_size((made.columns, made.lines))
     )
     return made
 

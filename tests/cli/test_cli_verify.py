@@ -135,6 +135,7 @@ def test_a_record_is_gone_from_a_page(run):
     mend(run, 1)
 
 
+@pytest.mark.long
 def test_a_page_that_says_everything_twice(run):
     """A finding is listed once, however often the ledger holds a record."""
     path = Path(changed(run)["written"][0][0].removeprefix("file://"))
@@ -161,6 +162,7 @@ def test_a_damaged_loose_record(run, damage, tmp_path):
     np.testing.assert_array_equal(voxels("again.zarr"), voxels("mask.zarr"))
 
 
+@pytest.mark.long
 def test_an_empty_record_whose_message_waits(run):
     """A worker that is given such a task records it in the place of what cannot be read."""
     say(f"submit --run again {LINE} threshold -t 100 {SAVE} again.zarr")

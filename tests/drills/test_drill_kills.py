@@ -38,7 +38,7 @@ def test_without_faults(make_drill, expected):
     assert drill.computed() == dict.fromkeys(range(8), 1)
 
 
-@pytest.mark.parametrize("point", gate_runs(POINTS, *POINTS[::2]))
+@pytest.mark.parametrize("point", gate_runs(POINTS, *POINTS[2::2]))
 def test_killed_at(make_drill, expected, point):
     """Another worker takes over, and what is recorded is not computed again."""
     drill = make_drill((2, 2, 2), block=SMALL_BLOCK)

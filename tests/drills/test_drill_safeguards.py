@@ -77,6 +77,7 @@ def test_heartbeat(make_drill, expected, unsafe):
     assert broken(found) == ({"I6"} if removed else set()), found
 
 
+@pytest.mark.long
 def test_checksum(make_drill, expected, unsafe):
     """Without it nobody can tell that a block is damaged whose length is the same."""
     drill = make_drill((1, 2, 2))

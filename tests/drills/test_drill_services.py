@@ -177,7 +177,8 @@ def test_credentials_that_never_come_back(make_drill, s3, expected, what):
 
 @pytest.mark.aws
 @ON_MINISTACK
-@pytest.mark.parametrize("what", gate_runs(["queue", "store"], "store"))
+@pytest.mark.parametrize("what", ["queue", "store"])
+@pytest.mark.long
 def test_credentials_that_are_wrong_from_the_start(make_drill, s3, what):
     """Submit and work say so at once, in one sentence without a secret."""
     drill = in_cloud(make_drill, s3)

@@ -47,10 +47,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize(
     "what",
-    [
-        pytest.param(name, marks=() if name.endswith(("a bit", "index")) else SLOW)
-        for name in DAMAGES
-    ],
+    [pytest.param(name, marks=() if name.endswith("a bit") else SLOW) for name in DAMAGES],
 )
 def test_damaged_input(make_drill, expected, tmp_path, what):
     """The tasks that need it fail and name it, also where what is missing is filled; no other."""
@@ -147,6 +144,7 @@ def without_gpu(make_drill):
     return make_drill(GRID, middle=middle, variables={"CUDA_VISIBLE_DEVICES": ""})
 
 
+@pytest.mark.long
 def test_no_gpu_at_submission(without_gpu):
     """A line that asks for a GPU where there is none is refused, and nothing is sent."""
     drill = without_gpu

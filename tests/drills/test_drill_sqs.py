@@ -28,6 +28,7 @@ def drill(make_drill, s3):
 # --- what is delivered -------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_delivered_up_to_five_times_at_once(make_drill, s3, expected):
     """Copies that several workers have at the same time are one record, and leave the queue."""
     drill = in_cloud(make_drill, s3, acts={None: "sleep:0.1"})

@@ -210,6 +210,7 @@ def test_batch_norm_is_folded(write):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.long
 def test_compiled_network(write, tmp_path, monkeypatch):
     """A compiled network gives the same values to rounding; it is compiled by `warm`."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))

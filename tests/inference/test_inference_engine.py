@@ -158,6 +158,7 @@ def test_every_face_of_the_required_input_matters(case, data):
     st.sampled_from(["wu", "zung", "constant"]),
 )  # fmt: skip
 @settings(max_examples=60)
+@pytest.mark.long
 def test_a_convolution_of_limited_reach_shows_no_tiles(reach, core, overlap, size, seed, bump):
     """Output patches cropped by the network's reach give the untiled result to 1e-5, no seam."""
     torch.manual_seed(seed)

@@ -346,6 +346,7 @@ def test_errors_are_those_of_inference(change: dict[str, Any], kind: Any, said: 
         tune(IDENTITY | change, **SMALL)
 
 
+@pytest.mark.long
 def test_sizes_are_checked_first() -> None:
     """An overlap as large as the patch is refused before any process starts."""
     with pytest.raises(OptionError, match="must be smaller than output patch"):

@@ -159,6 +159,7 @@ def peak_of(work):
         tracemalloc.stop()
 
 
+@pytest.mark.long
 def test_ten_million_tasks_take_no_memory():
     """Memory does not grow with the number of tasks, be they many or passed many."""
 

@@ -72,6 +72,7 @@ def test_tasks_of_the_same_line_find_the_volumes():
     )
 
 
+@pytest.mark.long
 def test_a_run_may_begin_with_it():
     """A submitted run makes volume and thumbnail first, and its workers fill them."""
     line = f"{VOLUME} {PATCH} --mip 1 load-precomputed -v em -e auto"

@@ -69,6 +69,7 @@ def test_killed_at_any_point_nothing_is_lost(stage: Stage, point: str) -> None:
 
 
 @pytest.mark.drill
+@pytest.mark.long
 def test_without_the_safeguard_a_kill_loses_tasks(stage: Stage) -> None:
     """Acknowledged before it is recorded, a task is gone: the order is what keeps it."""
     faults = {
@@ -83,6 +84,7 @@ def test_without_the_safeguard_a_kill_loses_tasks(stage: Stage) -> None:
 
 
 @pytest.mark.drill
+@pytest.mark.long
 def test_a_worker_that_was_suspended_does_no_harm(stage: Stage) -> None:
     """Stopped for longer than its lease, it finds its tasks done by another, and goes on."""
     with start(stage.folder, 0.3) as process:

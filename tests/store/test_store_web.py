@@ -343,6 +343,7 @@ def test_a_redirect_within_one_reach_is_followed(hostile, serve, monkeypatch):
     assert seen == [("/info", None)]
 
 
+@pytest.mark.long
 def test_connections_come_back(hostile, monkeypatch):
     """However an answer ends, its connection is free for the next: there are 32 at most."""
     monkeypatch.setattr(Hostile, "to", "file:///etc/passwd")

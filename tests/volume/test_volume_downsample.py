@@ -138,6 +138,7 @@ def test_the_mode_of_labels(dtype, labels, size, offset, factor, sparse, seed):
     cuts=st.tuples(*[st.integers(1, 3)] * 3).map(lambda t: Zyx(*t)),
     seed=st.integers(0, 2**32 - 1),
 )
+@pytest.mark.long
 def test_cutting_changes_nothing(kind, factor, offset, cuts, seed):
     """Parts that begin and end on multiples of the factor give the voxels of the whole."""
     dtype = "float32" if kind == "probability" else "uint8"
