@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 FOLDER = "labelling"
 FORMAT = "chunkflow labelling 1"
 _SUFFIX = ".json"
+_MOST = 4096  # bytes of a document, of which ours take a hundred
 
 
 class Labelling(NamedTuple):
@@ -84,7 +85,7 @@ class LabellingRecords:
         if not self._store:
             return None
         key = f"{region}{_SUFFIX}"
-        data = self._store.get(key)
+        data = self._store.get(key, _MOST)
         if data is None:
             return None
         try:
