@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -68,6 +69,7 @@ def test_long_tests_come_first(tmp_path: Path, seed: str) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "pytest", *options, f"--randomly-seed={seed}", tmp_path],
         cwd=TESTS, capture_output=True, text=True, check=True,
+        env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
     )  # fmt: skip
     order = [row[-1] for row in result.stdout.splitlines() if "::" in row]
     assert order[0] == "c"

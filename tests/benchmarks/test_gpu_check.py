@@ -68,7 +68,11 @@ def test_without_a_gpu_it_says_so_and_fails() -> None:
 
 def test_it_needs_the_core_and_pytest_only() -> None:
     """Script and tests are imported where no other library is, those of extras and tests hidden."""
-    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(SCRIPT.parent)}
+    environment = {
+        "PYTEST_ADDOPTS": "",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTHONPATH": str(SCRIPT.parent),
+    }
     done = subprocess.run(
         [sys.executable, "-c", IN_THE_CORE], env=os.environ | environment, check=False,
         capture_output=True, text=True,
