@@ -100,7 +100,7 @@ def test_a_better_size_is_told_and_holds():
 def test_a_better_size_leaves_work_for_every_process(processes):
     """Fewer voxels computed are no gain where workers get no task."""
     line = f"{TASKS} {LOAD} -e auto {NETWORK} {SAVE} --chunk-size 8 16 16"
-    better = plan(line, f"--no-rehearse --processes {processes}")["suggestion"]
+    better = plan(line, f"--no-rehearse --memory 1TB --processes {processes}")["suggestion"]
     tasks = 1
     for length, size in zip((16, 64, 64), better["size"] if better else (8, 16, 16), strict=True):
         tasks *= -(-length // size)
@@ -110,7 +110,7 @@ def test_a_better_size_leaves_work_for_every_process(processes):
 def test_what_is_not_measured_is_not_said_to_fit():
     """Without a rehearsal the memory of a network is unknown: the last line says so."""
     line = f"{TASKS} {LOAD} -e auto {NETWORK} {SAVE} --chunk-size 8 16 16"
-    told = say(f"--quiet plan --no-rehearse --memory 800MB {line}").splitlines()[-1]
+    told = say(f"--quiet plan --no-rehearse --memory 8GB {line}").splitlines()[-1]
     assert told.startswith("nothing known speaks against it, but the memory of inference is not")
     assert "--no-rehearse" in told
     line = f"{TASKS} {LOAD} {SAVE}"

@@ -661,7 +661,7 @@ def test_cut_off_weight_file(write, tmp_path):
     ("content", "message"),
     [
         ([1, 2], "holds a list, not a state dict"),
-        ({"model": {"a": torch.zeros(1)}, "epoch": 1}, "model, epoch are no tensors"),
+        ({"net": {"a": torch.zeros(1)}, "epoch": 1}, "net, epoch are no tensors"),
         ({}, "it is empty"),
     ],
 )

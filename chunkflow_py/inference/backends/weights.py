@@ -139,12 +139,13 @@ def _without_prefix(
 
     Lightning's modules have ``net.`` or ``model.``, torch.compile ``_orig_mod.``.
     """
-    while state and not any(key in own for key in state):
-        prefix = f"{next(iter(state)).partition('.')[0]}."
-        if not all(key.startswith(prefix) and key != prefix for key in state):
-            break
-        state = {key.removeprefix(prefix): value for key, value in state.items()}
-    return state
+    short = state
+    while short and not any(key in own for key in short):
+        prefix = f"{next(iter(short)).partition('.')[0]}."
+        if not all(key.startswith(prefix) and key != prefix for key in short):
+            return state  # other weights: their names as they are
+        short = {key.removeprefix(prefix): value for key, value in short.items()}
+    return short
 
 
 def _state_dict(found: Any, path: str) -> dict[str, torch.Tensor]:
