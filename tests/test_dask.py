@@ -73,6 +73,7 @@ def line(raw, tmp_path, options, size):
     return channels
 
 
+@pytest.mark.long
 def test_the_real_network_gives_the_bytes_of_the_line(raw, tmp_path):
     """The volume, and an array of it, in chunks of any size, give what the line wrote."""
     wanted = line(raw, tmp_path, UNET, (12, 36, 40))

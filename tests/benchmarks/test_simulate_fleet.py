@@ -33,6 +33,7 @@ def test_all_tasks_are_recorded_exactly_once(found: dict[str, Any]) -> None:
     assert (found["done"], found["dead"], found["missing"]) == (SMALL.tasks, 0, 0)
 
 
+@pytest.mark.long
 def test_an_interruption_wastes_one_task_at_most(found: dict[str, Any]) -> None:
     """From its begin until its output is written."""
     faults = found["interruptions"] + found["stalls"] + found["duplicates"]

@@ -176,6 +176,7 @@ class CoreContract:
             for one, other in zip(found, wanted, strict=True):
                 torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
+    @pytest.mark.long
     def test_bytes_do_not_depend_on_what_ran_before(self):
         """A batch gives the same bytes first, after others, and in another core."""
         core = self.core_class(make("rsunet"), SHAPE)
@@ -185,12 +186,14 @@ class CoreContract:
         assert sha256(core(batch())) == first
         assert sha256(self.core_class(make("rsunet"), SHAPE)(batch())) == first
 
+    @pytest.mark.long
     def test_bytes_do_not_depend_on_the_process(self, tmp_path):
         """New processes give one answer, whether they convert or find the network in the cache."""
         here = sha256(self.core_class(make("rsunet"), SHAPE, digest="rsunet")(batch()))
         filled, empty = tmp_path / "cache", tmp_path / "other"
         assert in_processes(self.core_class, [filled, empty]) == [here, here]
 
+    @pytest.mark.long
     def test_conversion_leaves_the_network_alone(self):
         """The network gives the same bytes as before, and keeps its weights."""
         network = make("rsunet")
@@ -222,6 +225,7 @@ class CoreContract:
         assert not caplog.records
         assert not recwarn.list
 
+    @pytest.mark.long
     def test_finds_the_network_in_the_cache(self, cache):
         """With a digest the second core makes no files; another digest or shape makes others."""
         self.core_class(make("tuple"), SHAPE, digest="a")

@@ -133,6 +133,7 @@ def test_two_runs_on_one_queue(make_drill, expected, tmp_path):
     assert not theirs.voxels().any()
 
 
+@pytest.mark.long
 def test_a_changed_line_is_refused(make_drill):
     """The same run with another threshold is no run to go on with, and nothing is sent."""
     drill = make_drill((1, 2, 2))

@@ -104,6 +104,7 @@ def test_in_any_order(drill, expected, order):
 # --- how much is asked ---------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_what_a_run_asks_for(drill, s3, expected):
     """To submit, to look and to begin costs a few requests, and a task a handful."""
 

@@ -135,6 +135,7 @@ def test_threads_are_bounded():
     assert OpenVinoCore(make("tuple"), SHAPE, threads=1).profile["threads"] == "1"
 
 
+@pytest.mark.long
 def test_reads_its_own_files(tmp_path):
     """A network saved by OpenVINO (.xml) runs by path."""
     folder = tmp_path / "files"

@@ -284,6 +284,7 @@ def test_task_that_raises(tmp_path, raw, cluster):
     assert begun(tmp_path, BOXES[3]) == 3
 
 
+@pytest.mark.long
 def test_task_that_hangs(tmp_path, raw, cluster):
     """It is cut off after its limit, with where it was; its process ends itself and is replaced."""
     acts = plugin(tmp_path, {BOXES[1]: "hangs@1"})

@@ -131,6 +131,7 @@ def test_waterz_keeps_our_stdout_clean() -> None:
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 
+@pytest.mark.long
 def test_works_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     """The default score needs no compiler; one that nobody has compiled says that it failed."""
     monkeypatch.setenv("HOME", str(tmp_path))
