@@ -325,13 +325,14 @@ def parse_json(data: bytes | str, most: int | None = DOCUMENT_BYTES) -> Any:
         most: its length; ``None`` for what is data by itself, such as a list of synapses.
 
     Raises:
-        ValueError: it is no JSON, is longer, or nested too deep.
+        ValueError: it is no JSON in UTF-8, is longer, or nested too deep. A byte order mark is an
+            error, as it is to other readers.
     """
     if most is not None and len(data) > most:
         msg = f"it holds {len(data)} bytes, more than the {most} that a document may have"
         raise ValueError(msg)
     try:
-        return json.loads(data)
+        return json.loads(data if isinstance(data, str) else bytes(data).decode("utf-8"))
     except RecursionError:
         msg = "it is nested too deep"
         raise ValueError(msg) from None

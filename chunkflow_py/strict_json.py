@@ -13,12 +13,12 @@ def loads(text: str | bytes) -> Any:
     """Return what *text* holds.
 
     Raises:
-        ValueError: it is no JSON, says one name twice, holds a number that is not finite or has
-            more than 32 digits, or is nested more deeply than Python reads.
+        ValueError: it is no JSON in UTF-8, says one name twice, holds a number that is not finite
+            or has more than 32 digits, or is nested more deeply than Python reads.
     """
     try:
         return json.loads(
-            text,
+            text if isinstance(text, str) else text.decode("utf-8"),
             object_pairs_hook=_once,
             parse_int=_int,
             parse_float=_float,

@@ -135,7 +135,9 @@ def test_lengths_of_archives_are_believed_in_nothing():
 def test_documents_end():
     """JSON that is too long, nested too deep or that counts too far is no JSON."""
     assert parse_json(b'{"a": [1]}') == {"a": [1]}
-    for bad in (b"[" * 100_000, b" " * (DOCUMENT_BYTES + 1), b"9" * 10_000, b"\xff"):
+    other_encodings = ["[]".encode(name) for name in ("utf-8-sig", "utf-16", "utf-32-le")]
+    endless = (b"[" * 100_000, b" " * (DOCUMENT_BYTES + 1), b"9" * 10_000)
+    for bad in (*endless, b"\xff", *other_encodings):
         with pytest.raises(ValueError, match=r"."):
             parse_json(bad)
     assert parse_json(b" " * DOCUMENT_BYTES + b"1", None) == 1

@@ -139,6 +139,7 @@ class Coverage:
     Args:
         outputs: of the stage.
         document: SHA-256 -> content of the document as the run keeps it, ``None`` if it is gone.
+        copies: address under which the run keeps them.
         operators: names of the stage's operators.
     """
 
@@ -146,10 +147,11 @@ class Coverage:
         self,
         outputs: Sequence[StageOutput],
         document: Callable[[str], bytes | None],
+        copies: str,
         operators: Iterable[str] = (),
     ) -> None:
         """Open nothing yet."""
-        self._outputs, self._document = outputs, document
+        self._outputs, self._document, self._copies = outputs, document, copies
         self._volumes: dict[Output, Volume | None] = {}
         self._stores: dict[str, Store] = {}
         self.skips_stored = not _SKIPS_STORED.isdisjoint(operators)
@@ -185,7 +187,7 @@ class Coverage:
         recorded = parsed(self._document(digest))
         if recorded is None:
             found = "it is gone" if content is None else f"its SHA-256 is {sha256_of(content)}"
-            copy = f"documents/{digest}"
+            copy = f"{self._copies}/{digest}"
             return f"{found}, and the run's copy of it, {copy}, cannot be read: restore one of them"
         if content is None:
             return "it is gone"

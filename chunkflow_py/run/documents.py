@@ -14,6 +14,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from chunkflow_py.decoding import parse_json
+
 _LEVELS = ("key", "path")  # what levels have, one or the other
 _COPIES = "consolidated_metadata"  # that zarr keeps of documents below a group
 
@@ -21,8 +23,8 @@ _COPIES = "consolidated_metadata"  # that zarr keeps of documents below a group
 def parsed(content: bytes | None) -> Any:
     """Return what a document says; ``None`` if there is none, or if it is no JSON."""
     try:
-        return json.loads(content or b"")
-    except (ValueError, RecursionError):
+        return parse_json(content or b"")
+    except ValueError:
         return None
 
 

@@ -303,7 +303,8 @@ class RunHome:
     def coverage(self, stage: str) -> Coverage:
         """Return what the records of a stage must name."""
         said = self.spec.stage(stage)
-        return Coverage(said.outputs, self.document, [name for name, _ in said.options])
+        copies = f"{self.store.url.rstrip('/')}/documents"
+        return Coverage(said.outputs, self.document, copies, [name for name, _ in said.options])
 
     def is_sent(self, stage: str) -> bool:
         """Tell whether all tasks of a stage were sent once."""

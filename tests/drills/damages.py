@@ -208,7 +208,7 @@ BYTES = (_empty, _cut, _cut, _flip, _flip, _append, _double, _zero, _prepend, _n
 
 def _damage_bytes(site, path, ways=BYTES):
     """Change the bytes of a file; or remove it."""
-    if path is None:
+    if path is None or not path.exists():  # it was removed by another damage
         return None
     data = path.read_bytes()
     way = site.random.choice(ways)

@@ -126,6 +126,12 @@ def test_types_are_not_mixed():
     assert difference({"a": 1}, {}) == "a is gone"
 
 
+def test_a_byte_order_mark_is_damage():
+    """Other readers refuse it: the document does not say what it said."""
+    assert parsed(b"\xef\xbb\xbf{}") is None
+    assert parsed(b"{}") == {}
+
+
 def test_no_json():
     """What is no JSON says nothing."""
     assert parsed(None) is parsed(b"") is parsed(b"{") is parsed(b"[" * 100_000) is None
