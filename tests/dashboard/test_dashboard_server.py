@@ -171,7 +171,7 @@ def test_head_is_answered_like_get_without_a_body(server, path):
 
 
 def test_a_price_is_shown_without_noise_of_floats(home):
-    """A share of a price, such as 0.503 times 0.8, is told with six digits."""
+    """A share of a price, such as 0.503 times 0.8, is shown with six digits."""
     watch = RunWatch(home, 0.503 * 0.8, "a share")
     assert 0.503 * 0.8 != 0.4024
     assert watch.status()["price"] == 0.4024

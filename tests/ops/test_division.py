@@ -90,7 +90,7 @@ def test_who_depends_on_the_division_says_so(name):
 
 
 def test_a_margin_for_agglomerate_and_chosen_objects_depend_on_nothing():
-    """What is joined by its margin, and objects kept by their ids, are told nothing of."""
+    """Labels joined by their margin, and objects chosen by id, give no warning."""
     store(np.random.default_rng(0).random((3, 8, 8, 8), np.float32), "affinity")
     store(np.ones((8, 8, 8), np.uint8), "segmentation", "zarr://seg.zarr")
     line = "generate-tasks -v in.zarr -c 4 8 8 load-volume -v"
