@@ -104,3 +104,4 @@ $(READY): pyproject.toml constraints.txt | .venv/pyvenv.cfg
 	      "apt-get install python$$version-venv" >&2; exit 1; fi; \
 	  echo "Making .venv with Python $$version"; \
 	  $$python -m venv --clear .venv
+	@$(BIN)/python -m pip install --quiet pip==26.3 # older ones need twice the time

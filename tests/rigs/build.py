@@ -62,10 +62,10 @@ def build(name):
     if ready.is_file() and ready.read_text() == wanted:
         return
     print(f"Making {folder} (a minute, once)", flush=True)  # noqa: T201 the only sign of life
-    venv.create(folder, clear=True, with_pip=True)
+    venv.create(folder, clear=True, with_pip=False)
+    pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python"]
     for call in calls:
-        pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
-        subprocess.run([*pip, *call], check=True)
+        subprocess.run([*pip, "install", "--quiet", "--no-compile", *call], check=True)
     if npm:
         program = _wheel() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
         quiet = ["--no-audit", "--no-fund", "--loglevel=error", "--prefix", folder]
