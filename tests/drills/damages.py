@@ -307,9 +307,14 @@ def page_cut_at_a_member(site):
     ends, rest = [0], body
     while rest:
         member = zlib.decompressobj(31)
-        member.decompress(rest)
+        try:
+            member.decompress(rest)
+        except zlib.error:  # another damage came first
+            break
         rest = member.unused_data
         ends.append(len(body) - len(rest))
+    if len(ends) == 1:
+        return None
     end = site.random.choice(ends[:-1])
     path.write_bytes(first + b"\n" + body[:end])
     return f"{site.name(path)} cut behind {ends.index(end)} of {len(ends) - 1} members"

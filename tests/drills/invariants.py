@@ -168,6 +168,9 @@ def _exits(drill, records, complete):
         code = worker.process.poll()
         if code is None or worker.is_killed:
             continue
+        # On a slow machine this drill may kill three children of one worker before they have begun.
+        if code == 70 and "could not begin, 3 times in a row: killed by SIGKILL" in worker.said():
+            continue
         allowed = good | ({75} if worker.was_asked else set())
         if code not in allowed:
             said = worker.said()[-900:]

@@ -57,13 +57,13 @@ def done(home):
 def work(failpoint=""):
     """Run a worker to its end; return its exit code."""
     more = {"CHUNKFLOW_FAILPOINT": failpoint} if failpoint else {}
-    line = [*PROGRAM, "--ahead", "0", "work", "r", "--lease", "2", "--threads", "1"]
+    line = [*PROGRAM, "--ahead", "0", "work", "r", "--lease", "5", "--threads", "1"]
     ended = subprocess.run(
         line,
         capture_output=True,
         env=environment(XDG_CACHE_HOME=os.environ["XDG_CACHE_HOME"], **more),
         start_new_session=True,
-        timeout=100,
+        timeout=600,
         check=False,
     )
     return ended.returncode
