@@ -36,7 +36,7 @@ from chunkflow_py.volume.loader import VolumeLoader
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.output import VolumeOutput
 from chunkflow_py.volume.protocol import Opening, VolumeSpec, check_channels
-from chunkflow_py.volume.pyramid import FinerReader, level_factor
+from chunkflow_py.volume.pyramid import FinerReader, level_factor, like_levels
 from chunkflow_py.volume.saver import VolumeSaver
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Conversion:
     block_size: Zyx | None = None
     shard_size: Zyx | None = None
     encoding: str | None = None
-    factor: Zyx = Zyx(2, 2, 2)
+    factor: Zyx | None = None
     max_mip: int = 0
     task_size: Zyx | None = None
     overwrite: bool = False
@@ -94,7 +94,7 @@ class Conversion:
         if channels is not None and self.channels is not None:
             channels = len(self.channels)
         usual = source.block_size if source.block_size.product() <= _LARGE_BLOCK else _USUAL_BLOCK
-        return VolumeSpec(
+        spec = VolumeSpec(
             bounds=source.bounds,
             voxel_size_nm=source.voxel_size_nm,
             dtype=source.dtype if self.dtype is None else self.dtype,
@@ -104,9 +104,12 @@ class Conversion:
             encoding=self.encoding,
             shard_size=self.shard_size,
             times=None if self.time is not None else source.times,
-            factor=self.factor,
+            factor=self.factor or Zyx(2, 2, 2),
             max_mip=self.max_mip,
         )
+        if self.factor is not None:
+            return spec
+        return like_levels(spec, self.source, self.mip, self.reading)
 
     def line(self, *, dry_run: bool = False, **running: Any) -> Pipeline:
         """Create the target if it is missing, and return the line that fills it.
