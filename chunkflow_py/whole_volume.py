@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from functools import partial
 from math import isclose
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -142,7 +141,7 @@ class Conversion:
         tasks = VolumeTasks(boxes, spec.times)
         skipper = _CountingSkipper(self.target, opening=self.writing)
         output = _CopyOutput(saver, name="save")
-        output.at_end = partial(self._ended, output, skipper, len(tasks), record, copied)
+        output.at_end = lambda: self.ended(output.count, skipper.count, len(tasks), record, copied)
         operators = [
             Operator("load", "read", loader, loader, (), ("chunk",)),
             Operator("save", "write", output, output, ("chunk",)),
@@ -166,22 +165,31 @@ class Conversion:
             "times": source.times,
         }
 
-    def _ended(
+    def ended(
         self,
-        output: _CopyOutput,
-        skipper: _CountingSkipper,
+        written: int,
+        stored: int,
         total: int,
         record: CopyRecord | None,
         copied: dict[str, Any],
     ) -> None:
-        if record is not None and output.count + skipper.count == total:
+        """Record a complete copy, and say what was done.
+
+        Args:
+            written: number of tasks that were copied.
+            stored: number of tasks that were stored already.
+            total: number of all tasks.
+            record: of the copy, unless this is a dry run.
+            copied: what is copied.
+        """
+        if record is not None and written + stored == total:
             record.end(copied)
-        stored = f"{skipper.count} of {total} stored already"
-        if skipper.count == total:
-            stored = f"all {total} stored already"
-        written = f"{output.count} {'task' if output.count == 1 else 'tasks'} written"
+        before = "all" if stored == total else f"{stored} of"
+        tasks = "task" if written == 1 else "tasks"
         target = without_secrets(self.target)
-        logger.info("%s: %s, %s", target, written, stored)
+        logger.info(
+            "%s: %d %s written, %s %d stored already", target, written, tasks, before, total
+        )
         if self.max_mip:
             levels = "level 1 is" if self.max_mip == 1 else f"levels 1 to {self.max_mip} are"
             logger.info("%s still empty; chunkflow downsample-volume %s makes them", levels, target)
