@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SMALL = 1 << 10  # numbers of an attribute, or of a dataset that stands for one
 _TEXT_BYTES = 1 << 20  # of an attribute
+_ATTRIBUTES_BYTES = 1 << 24  # of all large attributes of a group or dataset
 _LINKS = 32  # soft links that lead to each other
 _SHUFFLE, _DEFLATE, _FLETCHER, _SZIP, _LZF = 2, 1, 3, 4, 32000
 _FILTERS = {_SHUFFLE: "", _FLETCHER: "", _DEFLATE: "zlib", _LZF: "lzf", _SZIP: "szip"}
@@ -186,10 +187,20 @@ def attribute(owner: h5py.Dataset | h5py.File, name: str, what: str) -> Any:
     """Return an attribute, or ``None`` if there is none of that name.
 
     Raises:
-        VolumeError: it holds more than `SMALL` numbers, or more than one text.
+        VolumeError: it holds more than `SMALL` numbers, or more than one text; or the owner's
+            attributes are so large that looking for one would take much memory.
     """
     import h5py
 
+    # The library reads an attribute to tell its size, and those that it keeps in the header are
+    # small; of the others the heap says how large they are together.
+    total = h5py.h5o.get_info(owner.id).meta_size.attr.heap_size
+    if total > _ATTRIBUTES_BYTES:
+        msg = (
+            f"the attributes of {owner.name} in {what} take {total} bytes, more than the "
+            f"{_ATTRIBUTES_BYTES} that are opened; remove the largest"
+        )
+        raise VolumeError(msg)
     if name not in owner.attrs:
         return None
     held = owner.attrs.get_id(name)

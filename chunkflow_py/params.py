@@ -9,7 +9,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import click
 
@@ -35,42 +35,29 @@ class Command(click.Command):
         return [name for name in ("--help", "-h") if name not in taken]
 
 
-class BoxType(click.ParamType[BoundingBox]):
-    """A box string."""
+_Box = TypeVar("_Box", BoundingBox, Region)
+
+
+class BoxType(click.ParamType[_Box]):
+    """A box string; that of a `Region` may begin with a time index, ``t1_0-64_0-512_0-512``."""
 
     name = "box"
+
+    def __init__(self, kind: type[_Box]) -> None:
+        """Take what is parsed."""
+        self._kind: type[_Box] = kind
 
     def convert(
         self,
         value: Any,
         param: click.Parameter | None,
         ctx: click.Context | None,
-    ) -> BoundingBox:
+    ) -> _Box:
         """Parse a box string."""
-        if isinstance(value, BoundingBox):
+        if isinstance(value, self._kind):
             return value
         try:
-            return BoundingBox.parse(value)
-        except ChunkflowError as error:
-            self.fail(str(error), param, ctx)
-
-
-class RegionType(click.ParamType[Region]):
-    """A box string, which may begin with a time index."""
-
-    name = "box"
-
-    def convert(
-        self,
-        value: Any,
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Region:
-        """Parse a box string such as ``t1_0-64_0-512_0-512``."""
-        if isinstance(value, Region):
-            return value
-        try:
-            return Region.parse(value)
+            return self._kind.parse(value)
         except ChunkflowError as error:
             self.fail(str(error), param, ctx)
 
@@ -244,8 +231,8 @@ class AxisType(click.IntRange):
         return "" if self.min is None and self.max is None else super()._describe_range()
 
 
-BBOX = BoxType()
-REGION = RegionType()
+BBOX = BoxType(BoundingBox)
+REGION = BoxType(Region)
 NAMES = NamesType()
 NUMBERS = NumbersType()
 

@@ -209,8 +209,12 @@ def announced() -> Announced:
 # --- creating -----------------------------------------------------------------------------------
 
 
-def creating_options() -> Decorator:
-    """Declare what every creator of volumes takes; `creator_from` reads it."""
+def creating_options(*, like: bool = False) -> Decorator:
+    """Declare what every creator of volumes takes; `creator_from` reads it.
+
+    Args:
+        like: another volume may say what options do not.
+    """
     return together(
         click.option(
             "--input-name",
@@ -227,8 +231,8 @@ def creating_options() -> Decorator:
             "--factor",
             "-f",
             minimum=1,
-            default=(2, 2, 2),
-            show_default=True,
+            default=None if like else (2, 2, 2),
+            show_default="those of --like, else 2 2 2" if like else True,
             help="Shrinkage from each level to the next, zyx.",
         ),
         click.option(

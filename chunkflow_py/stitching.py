@@ -22,9 +22,11 @@ from chunkflow_py.linking import OverlapLinker, TouchLinker, solve_links
 from chunkflow_py.ops.link_labels import LabelLinker
 from chunkflow_py.ops.relabel import Relabeller
 from chunkflow_py.pipeline import Pipeline
+from chunkflow_py.segmentation.label_table import ObjectCount
 from chunkflow_py.segmentation.links import link_key
 from chunkflow_py.stages import Operator, Source, TaskSource
 from chunkflow_py.store import open_store
+from chunkflow_py.store.address import without_secrets
 from chunkflow_py.task import Skip, Task
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.labelling import FOLDER, LabellingRecords, uncovered
@@ -34,6 +36,7 @@ from chunkflow_py.whole_volume import Conversion, VolumeTasks
 
 if TYPE_CHECKING:
     from chunkflow_py.store.protocol import Store
+    from chunkflow_py.volume.copy_record import CopyRecord
     from chunkflow_py.volume.protocol import Volume
 
 logger = logging.getLogger(__name__)
@@ -217,7 +220,9 @@ class Stitching:
             table=table,
         )
         line = conversion.line(**running)
-        body = Relabeller(f"{self.place}/table", access=self.opening.access)
+        body = Relabeller(
+            f"{self.place}/table", access=self.opening.access, objects=conversion.objects
+        )
         relabel = Operator("relabel", "compute", body, body, ("chunk",), ("chunk",))
         line.operators.insert(-1, relabel)
         return line
@@ -225,13 +230,34 @@ class Stitching:
 
 @dataclass
 class _Relabelling(Conversion):
-    """A copy by a table, which is part of what the copy is of."""
+    """A copy by a table, which is part of what the copy is of; counts its objects."""
 
     table: dict[str, str] = field(default_factory=dict)
+    objects: ObjectCount = field(default_factory=ObjectCount)
 
     def copied(self, source: Volume) -> dict[str, Any]:
         """Return what says which voxels are copied."""
         return {**super().copied(source), "table": self.table}
+
+    def ended(
+        self,
+        written: int,
+        stored: int,
+        total: int,
+        record: CopyRecord | None,
+        copied: dict[str, Any],
+    ) -> None:
+        """Say how many objects there are, if all of them have been seen."""
+        super().ended(written, stored, total, record, copied)
+        target = without_secrets(self.target)
+        if written == total:
+            count = self.objects.total()
+            logger.info("%s: %d %s", target, count, "object" if count == 1 else "objects")
+        elif written + stored == total:
+            logger.info(
+                "%s: objects are not counted, as %d of %d tasks were stored already; --overwrite "
+                "does all again and counts them", target, stored, total,
+            )  # fmt: skip
 
 
 def _uint64() -> Any:

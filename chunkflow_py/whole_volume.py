@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from functools import partial
 from math import isclose
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -36,7 +35,7 @@ from chunkflow_py.volume.loader import VolumeLoader
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.output import VolumeOutput
 from chunkflow_py.volume.protocol import Opening, VolumeSpec, check_channels
-from chunkflow_py.volume.pyramid import FinerReader, level_factor
+from chunkflow_py.volume.pyramid import FinerReader, level_factor, like_levels
 from chunkflow_py.volume.saver import VolumeSaver
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ class Conversion:
     block_size: Zyx | None = None
     shard_size: Zyx | None = None
     encoding: str | None = None
-    factor: Zyx = Zyx(2, 2, 2)
+    factor: Zyx | None = None
     max_mip: int = 0
     task_size: Zyx | None = None
     overwrite: bool = False
@@ -94,7 +93,7 @@ class Conversion:
         if channels is not None and self.channels is not None:
             channels = len(self.channels)
         usual = source.block_size if source.block_size.product() <= _LARGE_BLOCK else _USUAL_BLOCK
-        return VolumeSpec(
+        spec = VolumeSpec(
             bounds=source.bounds,
             voxel_size_nm=source.voxel_size_nm,
             dtype=source.dtype if self.dtype is None else self.dtype,
@@ -104,9 +103,12 @@ class Conversion:
             encoding=self.encoding,
             shard_size=self.shard_size,
             times=None if self.time is not None else source.times,
-            factor=self.factor,
+            factor=self.factor or Zyx(2, 2, 2),
             max_mip=self.max_mip,
         )
+        if self.factor is not None:
+            return spec
+        return like_levels(spec, self.source, self.mip, self.reading)
 
     def line(self, *, dry_run: bool = False, **running: Any) -> Pipeline:
         """Create the target if it is missing, and return the line that fills it.
@@ -139,7 +141,7 @@ class Conversion:
         tasks = VolumeTasks(boxes, spec.times)
         skipper = _CountingSkipper(self.target, opening=self.writing)
         output = _CopyOutput(saver, name="save")
-        output.at_end = partial(self._ended, output, skipper, len(tasks), record, copied)
+        output.at_end = lambda: self.ended(output.count, skipper.count, len(tasks), record, copied)
         operators = [
             Operator("load", "read", loader, loader, (), ("chunk",)),
             Operator("save", "write", output, output, ("chunk",)),
@@ -163,22 +165,31 @@ class Conversion:
             "times": source.times,
         }
 
-    def _ended(
+    def ended(
         self,
-        output: _CopyOutput,
-        skipper: _CountingSkipper,
+        written: int,
+        stored: int,
         total: int,
         record: CopyRecord | None,
         copied: dict[str, Any],
     ) -> None:
-        if record is not None and output.count + skipper.count == total:
+        """Record a complete copy, and say what was done.
+
+        Args:
+            written: number of tasks that were copied.
+            stored: number of tasks that were stored already.
+            total: number of all tasks.
+            record: of the copy, unless this is a dry run.
+            copied: what is copied.
+        """
+        if record is not None and written + stored == total:
             record.end(copied)
-        stored = f"{skipper.count} of {total} stored already"
-        if skipper.count == total:
-            stored = f"all {total} stored already"
-        written = f"{output.count} {'task' if output.count == 1 else 'tasks'} written"
+        before = "all" if stored == total else f"{stored} of"
+        tasks = "task" if written == 1 else "tasks"
         target = without_secrets(self.target)
-        logger.info("%s: %s, %s", target, written, stored)
+        logger.info(
+            "%s: %d %s written, %s %d stored already", target, written, tasks, before, total
+        )
         if self.max_mip:
             levels = "level 1 is" if self.max_mip == 1 else f"levels 1 to {self.max_mip} are"
             logger.info("%s still empty; chunkflow downsample-volume %s makes them", levels, target)

@@ -15,6 +15,7 @@ from chunkflow_py.cli.main import cli
 from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.ops.connected_components import connected_components
 from chunkflow_py.segmentation.components import connected_components as at_once
+from chunkflow_py.segmentation.label_table import ObjectCount
 from chunkflow_py.segmentation.numbering import Numbering
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec
@@ -263,6 +264,38 @@ def test_it_goes_on_where_it_stopped_and_with_nothing_else():
     assert "chunk size" in say(line.replace("6 6 8", "6 6 4"), code=2)
     say(line.replace("6 6 8", "6 6 4 --overwrite"))  # finer tasks see the same faces, and more
     np.testing.assert_array_equal(read("labels.zarr"), whole(mask, 6))
+
+
+def test_objects_are_counted():
+    """The end says how many objects there are, those that no task cuts too; a part is no count."""
+    mask = blobs(3)
+    count = len(np.unique(whole(mask, 6))) - 1
+    store(mask, "zarr://mask.zarr")
+    label((6, 6, 8), "mask.zarr", "zarr://parts.zarr")
+
+    def stitched(more=""):
+        line = f"stitch-labels parts.zarr zarr://labels.zarr --task-size 12 12 16 {more}"
+        return CliRunner().invoke(cli, line.split()).output
+
+    assert f"zarr://labels.zarr: {count} objects\n" in stitched()
+    assert len(np.unique(read("parts.zarr"))) - 1 > count
+    next(p for p in Path("labels.zarr").rglob("c/*/*/*") if p.is_file()).unlink()
+    resumed = stitched()
+    assert f"{count} objects\n" not in resumed
+    assert "objects are not counted, as " in resumed
+    assert f"zarr://labels.zarr: {count} objects\n" in stitched("--overwrite")
+
+
+def test_objects_of_many_tasks_count_once():
+    """Ids are counted once each, per time point, however often they come; 0 is no object."""
+    rng = np.random.default_rng(0)
+    tasks = [np.unique(rng.integers(0, 150_000, 20_000).astype(np.uint64)) for _ in range(8)]
+    objects = ObjectCount()
+    for number, ids in enumerate(tasks):
+        objects.add(number % 2, ids)
+        objects.add(number % 2, ids)
+    even, odd = (np.unique(np.concatenate(tasks[half::2])) for half in (0, 1))
+    assert objects.total() == np.count_nonzero(even) + np.count_nonzero(odd)
 
 
 def test_time_points_are_volumes_of_their_own():

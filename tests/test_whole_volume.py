@@ -1,5 +1,6 @@
 """Whole volumes in other formats and places."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -26,7 +27,7 @@ FORMATS = {"precomputed": "em", "zarr": "em.zarr", "h5": "em.h5"}
 
 def address(folder, scheme, name="target"):
     """Return where a volume of that format goes."""
-    return f"{scheme}://{folder}/{name}-{FORMATS[scheme]}"
+    return f"{scheme}://{folder}/{name}-{FORMATS.get(scheme, scheme)}"
 
 
 def filled(url, spec=SPEC):
@@ -74,6 +75,87 @@ def test_what_options_change(tmp_path):
     assert (volume.block_size, volume.write_unit) == (Zyx(16, 16, 16), Zyx(32, 32, 32))
     assert (volume.dtype, volume.channels or 1, volume.mips) == (np.uint8, 1, (0, 1, 2))
     assert open_volume(target, 2).voxel_size_nm == (40, 18, 16)
+
+
+MIXED = (Zyx(1, 2, 2), Zyx(2, 2, 2), Zyx(1, 1, 4))  # factors from level to level
+
+
+def mixed_pyramid(folder, scheme):
+    """Create a volume whose levels are MIXED apart and return its address."""
+    if scheme == "n5":
+        return n5_pyramid(folder / "source-n5")
+    url = address(folder, scheme, "source")
+    filled(url, replace(SPEC, max_mip=3, first_factors=MIXED, encoding=None))
+    return url
+
+
+def n5_pyramid(folder):
+    """Write one as N5 tools do: empty datasets, each with its factors, xyz."""
+    shape, shrink = np.array((40, 33, 51)), np.array((1, 1, 1))
+    for mip, step in enumerate((Zyx(1, 1, 1), *MIXED)):
+        shape, shrink = -(-shape // step), shrink * step
+        (folder / f"s{mip}").mkdir(parents=True)
+        dataset = {
+            "dimensions": shape[::-1].tolist(), "blockSize": [16, 16, 8], "dataType": "uint16",
+            "compression": {"type": "raw"}, "downsamplingFactors": shrink[::-1].tolist(),
+            "pixelResolution": {"unit": "nm", "dimensions": [4.0, 4.5, 40.0]},
+        }  # fmt: skip
+        (folder / f"s{mip}/attributes.json").write_text(json.dumps(dataset))
+    (folder / "attributes.json").write_text(json.dumps({"n5": "2.5.1"}))
+    return f"n5://{folder}"
+
+
+def levels(url):
+    """Return the voxel sizes and extents of all levels of a volume."""
+    each = [open_volume(url, mip) for mip in open_volume(url).mips]
+    return [(volume.voxel_size_nm, volume.bounds.size) for volume in each]
+
+
+@pytest.mark.parametrize("source", ["precomputed", "zarr", "zarr2", "n5"])
+@pytest.mark.parametrize("target", ["precomputed", "zarr", "zarr2"])
+def test_factors_between_levels_are_those_of_the_source(tmp_path, source, target):
+    """Each level has its factor, from the level that is copied on; the last goes on beyond."""
+    url = mixed_pyramid(tmp_path, source)
+    sizes = [(40, 4.5, 4), (40, 9, 8), (80, 18, 16), (80, 18, 64)]
+    assert [size for size, _ in levels(url)] == sizes
+    there = address(tmp_path, target)
+    assert run("convert", url, there, "--max-mip", 3).exit_code == 0
+    assert levels(there) == levels(url)
+    further = address(tmp_path, target, "further")
+    assert run("convert", url, further, "--mip", 1, "--max-mip", 3).exit_code == 0
+    assert [size for size, _ in levels(further)] == [*sizes[1:], (80, 18, 256)]
+    like = address(tmp_path, target, "like")
+    done = run("create-volume", "-v", like, "--like", url, "--like-mip", 1, "--max-mip", 3)
+    assert done.exit_code == 0, done.output
+    assert levels(like) == levels(further)
+    asked = address(tmp_path, target, "asked")
+    assert run("convert", url, asked, "--max-mip", 1, "--factor", 2, 1, 1).exit_code == 0
+    assert levels(asked)[1][0] == (80, 4.5, 4)
+
+
+def test_levels_of_several_factors_are_made(tmp_path):
+    """downsample-volume makes each level of a copy by its own factor."""
+    source, target = mixed_pyramid(tmp_path, "zarr"), address(tmp_path, "precomputed")
+    assert run("convert", source, target, "--max-mip", 3).exit_code == 0
+    assert run("downsample-volume", target).exit_code == 0
+    wanted = open_volume(source).read(BOUNDS)
+    for mip, factor in enumerate(MIXED, 1):
+        wanted = downsample(wanted, factor)
+        level = open_volume(target, mip)
+        np.testing.assert_array_equal(level.read(level.bounds).array, wanted.array)
+
+
+def test_levels_that_are_no_factor_apart(tmp_path):
+    """A pyramid of which no copy can be made is named, and the option that says another."""
+    source = n5_pyramid(tmp_path / "n5")
+    file = tmp_path / "n5/s1/attributes.json"
+    file.write_text(file.read_text().replace("[2, 2, 1]", "[1.5, 2, 1]"))
+    target = address(tmp_path, "zarr")
+    done = run("convert", source, target, "--max-mip", 1)
+    assert done.exit_code == 1
+    assert "no whole multiples" in done.output
+    assert "; give --factor" in done.output
+    assert run("convert", source, target, "--max-mip", 1, "--factor", 1, 2, 2).exit_code == 0
 
 
 def test_a_level_becomes_a_volume(tmp_path):

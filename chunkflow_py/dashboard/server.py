@@ -7,6 +7,7 @@ GET /layout.json?stage=S                    how the map is drawn
 GET /cells.bin?stage=S                      where tasks of a list lie in the map
 GET /map.bin?stage=S&since=VERSION          states: all, or those that have changed
 GET /brief.json, /task.json?stage=S&number=N
+GET /health                                 version and resident memory; reads nothing of the run
 ```
 
 It only answers GET and changes nothing. On loopback it answers to names of loopback alone, so that
@@ -23,11 +24,13 @@ import socket
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from chunkflow_py.errors import ChunkflowError, GeometryError, OptionError, VolumeError
+from chunkflow_py.memory import resident_bytes
 from chunkflow_py.store.address import public_json
 from chunkflow_py.store.reach import asks_loopback, is_loopback
 
@@ -143,9 +146,11 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/cells.bin":
             self._send(watch.cells(stage), _BYTES)
         elif path == "/map.bin":
-            version, is_all, data = watch.map(stage, int(query.get("since", "0")))
-            more = {"X-Version": str(version), "X-Whole": str(int(is_all))}
+            number, is_all, data = watch.map(stage, int(query.get("since", "0")))
+            more = {"X-Version": str(number), "X-Whole": str(int(is_all))}
             self._send(data, _BYTES, more)
+        elif path == "/health":
+            self._send_json({"version": version("chunkflow_py"), "memory_bytes": resident_bytes()})
         elif path == "/brief.json":
             self._send_json(watch.brief(stage, int(query.get("number", "-1"))))
         elif path == "/task.json":

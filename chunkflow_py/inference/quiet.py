@@ -7,21 +7,32 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
 
 # They log whole tracebacks of what they then raise.
 _LOGGERS = ("torch.export", "torch.export.pt2_archive._package", "torch._subclasses.fake_tensor")
 
 
-@contextmanager
-def quiet_torch() -> Iterator[None]:
+def quiet_torch() -> AbstractContextManager[None]:
     """Silence the loggers of PyTorch that print tracebacks."""
-    logs = [logging.getLogger(name) for name in _LOGGERS]
+    return quiet_logs(_LOGGERS, logging.CRITICAL)
+
+
+@contextmanager
+def quiet_logs(names: Iterable[str], level: int) -> Iterator[None]:
+    """Keep what loggers say below *level* out of sight.
+
+    Args:
+        names: of the loggers.
+        level: of the standard library.
+    """
+    logs = [logging.getLogger(name) for name in names]
     before = [log.level for log in logs]
     try:
         for log in logs:
-            log.setLevel(logging.CRITICAL)
+            log.setLevel(level)
         yield
     finally:
-        for log, level in zip(logs, before, strict=True):
-            log.setLevel(level)
+        for log, its_level in zip(logs, before, strict=True):
+            log.setLevel(its_level)

@@ -58,7 +58,7 @@ _ZARR_ONLY = ("channel_names", "ome_version", "order")
 @click.option("--order", type=click.Choice(["xyz", "zyx"]),
               help="Order of the axes of a zarr array.  [default: zyx]")  # fmt: skip
 @click.option("--plain", is_flag=True, help="Make a zarr array alone, not an OME-Zarr image.")
-@creating_options()
+@creating_options(like=True)
 def command(
     sharded: bool,
     task_memory: str | None,

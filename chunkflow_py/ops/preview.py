@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
-from chunkflow_py.errors import check_extra
+from chunkflow_py.errors import OptionError, check_extra
 from chunkflow_py.params import ItemNames
 from chunkflow_py.stages import operator
 
@@ -29,12 +29,16 @@ if TYPE_CHECKING:
 SECTION = "view"
 
 
-def preview(chunks: dict[str, Chunk], width: int = 256) -> bytes:
+def preview(
+    chunks: dict[str, Chunk], width: int = 256, contrast: tuple[float, float] | None = None
+) -> bytes:
     """Return a contact sheet of *chunks* as a PNG image; the same bytes for the same chunks.
 
     Args:
         chunks: by name; (z, y, x) or (c, z, y, x), any real dtype.
         width: of the longest side of each chunk, pixels.
+        contrast: percentiles of each chunk to show black and white (default: 1 and 99.5, but the
+            whole range of bytes and of maps).
 
     Raises:
         ChunkError: a chunk is empty, or a segmentation has channels or negative labels.
@@ -42,7 +46,7 @@ def preview(chunks: dict[str, Chunk], width: int = 256) -> bytes:
     """
     from chunkflow_py.view.sheet import contact_sheet
 
-    return contact_sheet(chunks, width)
+    return contact_sheet(chunks, width, contrast)
 
 
 @dataclass
@@ -53,11 +57,13 @@ class PreviewSaver:
         inputs: names of the chunks.
         saver: where to.
         width: of the longest side of each chunk, pixels.
+        contrast: percentiles to show black and white (default: see `preview`).
     """
 
     inputs: tuple[str, ...]
     saver: ItemSaver
     width: int = 256
+    contrast: tuple[float, float] | None = None
     any_voxel_size: ClassVar[bool] = True
 
     @property
@@ -84,7 +90,7 @@ class PreviewSaver:
 
         chunks = {name: task.chunk(name) for name in self.inputs}
         box = next(iter(chunks.values())).bbox
-        self.saver.save(task, preview(chunks, self.width), Region(box))
+        self.saver.save(task, preview(chunks, self.width, self.contrast), Region(box))
         return task
 
 
@@ -113,10 +119,25 @@ class PreviewSaver:
     show_default=True,
     help="Pixels of the longest side of each chunk.",
 )
-def command(inputs: tuple[str, ...], output_path: str, width: int) -> PreviewSaver:
-    """Take names and place."""
+@click.option(
+    "--contrast",
+    nargs=2,
+    type=click.FloatRange(0, 100),
+    metavar="LOW HIGH",
+    help="Percentiles to show black and white.  [default: 1 99.5; bytes and maps: whole range]",
+)
+def command(
+    inputs: tuple[str, ...], output_path: str, width: int, contrast: tuple[float, float] | None
+) -> PreviewSaver:
+    """Take names, place and contrast."""
     from chunkflow_py.task_files import ItemSaver, TaskFiles
 
+    if contrast is not None and contrast[0] >= contrast[1]:
+        msg = (
+            f"--contrast {contrast[0]:g} {contrast[1]:g} leaves no percentile between black and "
+            "white; give the smaller one first, such as --contrast 1 99.5"
+        )
+        raise OptionError(msg)
     check_extra("image", "preview", "PIL")
     files = TaskFiles(output_path, ".png", (".png",), "--output-path")
-    return PreviewSaver(inputs, ItemSaver(files, inputs[0], bytes, bytes), width)
+    return PreviewSaver(inputs, ItemSaver(files, inputs[0], bytes, bytes), width, contrast)

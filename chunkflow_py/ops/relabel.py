@@ -10,6 +10,7 @@ labels of its own; labels that are not listed stay.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
@@ -21,20 +22,28 @@ from chunkflow_py.stages import operator
 from chunkflow_py.volume_options import access_from, access_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
     from chunkflow_py.chunk import Chunk, Voxels
-    from chunkflow_py.segmentation.label_table import LabelTable
+    from chunkflow_py.segmentation.label_table import LabelTable, ObjectCount
     from chunkflow_py.store.protocol import Access
     from chunkflow_py.task import Task
 
 SECTION = "segment"
 
 
-def relabel(chunk: Chunk, table: LabelTable) -> Chunk:
+def relabel(
+    chunk: Chunk, table: LabelTable, note: Callable[[NDArray[np.uint64]], None] | None = None
+) -> Chunk:
     """Return *chunk* with the ids of whole objects.
 
     Args:
         chunk: (z, y, x) or (1, z, y, x) labels, integers.
         table: of the volume, see `segmentation.label_table.LabelTable`.
+        note: called with the ids of the result, each at least once.
 
     Returns:
         A chunk of the same shape, uint64, of kind segmentation.
@@ -45,17 +54,25 @@ def relabel(chunk: Chunk, table: LabelTable) -> Chunk:
     """
     from chunkflow_py.segmentation.label_table import relabelled
 
-    return chunk.with_array(relabelled(chunk.array, table), kind="segmentation")
+    return chunk.with_array(relabelled(chunk.array, table, note), kind="segmentation")
 
 
 @dataclass
 class Relabeller:
-    """Relabels a chunk of every task; the table is read when the first task comes."""
+    """Relabels a chunk of every task; the table is read when the first task comes.
+
+    Attributes:
+        table_path: URL of the table.
+        input_name, output_name: names of the chunk before and after.
+        access: how to call on the store.
+        objects: counts the objects of all tasks.
+    """
 
     table_path: str
     input_name: str = "chunk"
     output_name: str = "chunk"
     access: Access | None = None
+    objects: ObjectCount | None = None
     labelling: ClassVar[None] = None  # objects are whole
     _tables: dict[int | None, LabelTable] = field(default_factory=dict, repr=False)
 
@@ -86,7 +103,9 @@ class Relabeller:
         if time not in self._tables:
             store = open_store(self.origin, self.access or Access())
             self._tables[time] = LabelTable(store, time)
-        task[self.output_name] = relabel(task.chunk(self.input_name), self._tables[time])
+        note = None if self.objects is None else partial(self.objects.add, time)
+        chunk = task.chunk(self.input_name)
+        task[self.output_name] = relabel(chunk, self._tables[time], note)
         return task
 
 

@@ -28,8 +28,8 @@ from chunkflow_py.view.colours import (
     colours_of_labels,
     grey,
     kind_of,
+    range_and_rule,
     single_channel,
-    value_range,
 )
 
 if TYPE_CHECKING:
@@ -147,8 +147,9 @@ def _drawn(chunks: Sequence[Chunk], volume: Volume) -> tuple[str, tuple[Plane, .
         msg = f"voxels of {volume.dtype} have no grey values"
         raise ChunkError(msg)
     else:
-        limits = value_range(np.concatenate([array.ravel() for array in arrays]), kind)
+        limits, rule = range_and_rule(np.concatenate([array.ravel() for array in arrays]), kind)
         words += f", black {limits[0]:g}, white {limits[1]:g}"
+        words += f" ({rule})" if rule else ""
     planes = []
     for axis, axes in enumerate(("xy", "xz", "zy")):
         cut = arrays[axis].take(0, axis=arrays[axis].ndim - 3 + axis)

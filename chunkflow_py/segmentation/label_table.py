@@ -28,7 +28,7 @@ from chunkflow_py.segmentation.union_find import Forest
 from chunkflow_py.store.protocol import checksum_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
@@ -154,12 +154,45 @@ class LabelTable:
         return table
 
 
-def relabelled(labels: NDArray[Any], table: LabelTable) -> NDArray[np.uint64]:
+class ObjectCount:
+    """Counts the different ids of all tasks, with 8 to 24 bytes of memory for each."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._known: dict[int | None, NDArray[np.uint64]] = {}
+        self._new: dict[int | None, list[NDArray[np.uint64]]] = {}
+
+    def add(self, time: int | None, ids: NDArray[np.uint64]) -> None:
+        """Note the different ids of one task, at its time index."""
+        new = self._new.setdefault(time, [])
+        new.append(ids[ids != 0])
+        # merged when they have doubled, so that each id is sorted a few times only
+        if sum(map(len, new)) > max(2**16, len(self._known.get(time, ()))):
+            self._merge(time)
+
+    def total(self) -> int:
+        """Return how many objects there are; one that is at several time points counts at each."""
+        for time in self._new:
+            self._merge(time)
+        return sum(map(len, self._known.values()))
+
+    def _merge(self, time: int | None) -> None:
+        known = self._known.get(time, np.zeros(0, np.uint64))
+        self._known[time] = np.unique(np.concatenate((known, *self._new[time])))
+        self._new[time] = []
+
+
+def relabelled(
+    labels: NDArray[Any],
+    table: LabelTable,
+    note: Callable[[NDArray[np.uint64]], None] | None = None,
+) -> NDArray[np.uint64]:
     """Return *labels* with the ids that they have in the whole volume.
 
     Args:
         labels: any shape, integers that are not negative.
         table: of the volume.
+        note: called with the ids of the result, each at least once.
 
     Returns:
         The same shape, uint64.
@@ -178,6 +211,8 @@ def relabelled(labels: NDArray[Any], table: LabelTable) -> NDArray[np.uint64]:
         return result
     ids = fastremap.unique(result)
     new = table.new_ids(ids)
+    if note is not None:
+        note(new)
     changed = ids != new
     if changed.any():
         result = fastremap.remap_from_array_kv(result.ravel(), ids[changed], new[changed])

@@ -6,7 +6,7 @@
 |                       | largest)                             | to 1; affinities are x, y, z      |
 | segmentation          | a colour of the label's own, 0 black | -                                 |
 | image, uint8 or bool  | grey, 0 to 255 (0 to 1)              | the same, in colours              |
-| others                | grey, least to largest voxel         | the same, of all channels         |
+| others                | grey, percentile 1 to 99.5           | the same, of all channels         |
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ CHANNEL_RGB = np.array(
     [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 0)], np.float32
 )
 
+CONTRAST = (1.0, 99.5)  # percentiles shown black and white where the type does not say a range
+SAMPLE = 2**20  # voxels to take percentiles of
+
 
 def kind_of(chunk: Chunk) -> Kind:
     """Return what *chunk* shows, guessed by dtype and channels where it does not say so."""
@@ -40,26 +43,53 @@ def kind_of(chunk: Chunk) -> Kind:
     return "image"
 
 
-def value_range(array: NDArray[Any], kind: Kind) -> tuple[float, float]:
-    """Return the values that are shown black and white; the second is larger.
+def value_range(
+    array: NDArray[Any], kind: Kind, contrast: tuple[float, float] | None = None
+) -> tuple[float, float]:
+    """Return the values that are shown black and white, by `range_and_rule`."""
+    return range_and_rule(array, kind, contrast)[0]
+
+
+def range_and_rule(
+    array: NDArray[Any], kind: Kind, contrast: tuple[float, float] | None = None
+) -> tuple[tuple[float, float], str]:
+    """Return the values that are shown black and white, the second larger, and where they are from.
+
+    Percentiles are those of at most a million voxels, evenly spaced, that are finite. Where they
+    coincide, as in a nearly empty image, the least and the largest voxel take their place.
 
     Args:
         array: any shape, real.
         kind: what the voxels mean.
+        contrast: percentiles to show black and white (default: 1 and 99.5, but the whole range of
+            bytes and of maps).
+
+    Returns:
+        The values, and the rule in words; empty where the type alone decides.
     """
-    if array.dtype == bool:
-        return 0.0, 1.0
-    if array.dtype.kind == "u" and (kind in ("probability", "affinity") or array.itemsize == 1):
-        return 0.0, float(np.iinfo(array.dtype).max)
-    if kind in ("probability", "affinity"):
-        return 0.0, 1.0
-    if not array.size:
-        return 0.0, 1.0
-    low, high = float(array.min()), float(array.max())
-    if not (np.isfinite(low) and np.isfinite(high)):
-        finite = array[np.isfinite(array)]
-        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    return low, high if high > low else low + max(1.0, abs(low) * 1e-6)
+    is_map = kind in ("probability", "affinity")
+    if array.dtype == bool or not array.size:
+        return (0.0, 1.0), ""
+    if contrast is None and array.dtype.kind == "u" and (is_map or array.itemsize == 1):
+        return (0.0, float(np.iinfo(array.dtype).max)), ""
+    if contrast is None and is_map:
+        return (0.0, 1.0), ""
+    below, above = contrast or CONTRAST
+    sample = _finite(array.ravel()[:: -(-array.size // SAMPLE)])
+    if sample.size:
+        low = float(np.percentile(sample, below, method="lower"))
+        high = float(np.percentile(sample, above, method="higher"))
+        if high > low:
+            return (low, high), f"percentiles {below:g} and {above:g}"
+    finite = _finite(array)
+    if not finite.size:
+        return (0.0, 1.0), ""
+    low, high = float(finite.min()), float(finite.max())
+    return (low, high if high > low else low + max(1.0, abs(low) * 1e-6)), "least and largest"
+
+
+def _finite(array: NDArray[Any]) -> NDArray[Any]:
+    return array[np.isfinite(array)] if array.dtype.kind == "f" else array
 
 
 def grey(array: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.uint8]:

@@ -26,8 +26,8 @@ from chunkflow_py.view.colours import (
     colours_of_labels,
     grey,
     kind_of,
+    range_and_rule,
     single_channel,
-    value_range,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ class Plane:
         return rows * self.size_nm[0], columns * self.size_nm[1]
 
 
-def contact_sheet(chunks: Mapping[str, Chunk], width: int = 256) -> bytes:
+def contact_sheet(
+    chunks: Mapping[str, Chunk], width: int = 256, contrast: tuple[float, float] | None = None
+) -> bytes:
     """Return a PNG image of the middle planes of all *chunks*; the same bytes for the same chunks.
 
     Segmentations are shown in colours, affinities x, y, z in red, green and blue, everything else
@@ -75,6 +77,7 @@ def contact_sheet(chunks: Mapping[str, Chunk], width: int = 256) -> bytes:
     Args:
         chunks: by the names to show; (z, y, x) or (c, z, y, x).
         width: of the longest side of each chunk, pixels.
+        contrast: percentiles of a chunk to show black and white (default: by kind and type).
 
     Raises:
         ChunkError: a chunk is empty, or holds labels that cannot be shown.
@@ -83,7 +86,7 @@ def contact_sheet(chunks: Mapping[str, Chunk], width: int = 256) -> bytes:
     with needs_extra("image", "preview"):
         from PIL import Image, ImageDraw, ImageFont
 
-    rows = [_row(name, chunk) for name, chunk in chunks.items()]
+    rows = [_row(name, chunk, contrast) for name, chunk in chunks.items()]
     font = ImageFont.load_default(TEXT)
     laid, right, top = [], 0, GAP
     for title, planes in rows:
@@ -117,7 +120,7 @@ def contact_sheet(chunks: Mapping[str, Chunk], width: int = 256) -> bytes:
     return buffer.getvalue()
 
 
-def _row(name: str, chunk: Chunk) -> tuple[str, list[Plane]]:
+def _row(name: str, chunk: Chunk, contrast: tuple[float, float] | None) -> tuple[str, list[Plane]]:
     if chunk.array.size == 0:
         msg = f"chunk {name!r} {chunk.bbox} holds no voxel, so there is nothing to preview"
         raise ChunkError(msg)
@@ -125,7 +128,7 @@ def _row(name: str, chunk: Chunk) -> tuple[str, list[Plane]]:
     if kind == "segmentation":
         check_labels(chunk)
     array = single_channel(chunk.array)
-    limits = value_range(array, kind)
+    limits, rule = range_and_rule(array, kind, contrast)
     middle, offset = chunk.size // 2, chunk.voxel_offset
     planes = []
     for axis, axes in enumerate(("xy", "xz", "zy")):
@@ -142,15 +145,16 @@ def _row(name: str, chunk: Chunk) -> tuple[str, list[Plane]]:
         where = f"{axes}, {'zyx'[axis]} = {middle[axis] + offset[axis]}"
         pixel, labels = (sizes[0], sizes[1]), kind == "segmentation"
         planes.append(Plane(where, np.ascontiguousarray(image), pixel, labels))
-    return _title(name, chunk, kind, limits), planes
+    return _title(name, chunk, kind, limits, rule), planes
 
 
-def _title(name: str, chunk: Chunk, kind: str, limits: tuple[float, float]) -> str:
+def _title(name: str, chunk: Chunk, kind: str, limits: tuple[float, float], rule: str) -> str:
     channels = f" x {chunk.channels} channels" if chunk.channels > 1 else ""
     size = " x ".join(f"{v:g}" for v in chunk.voxel_size_nm)
     shown = "a colour a label"
     if kind != "segmentation":
         shown = f"black {limits[0]:g}, {'full colour' if channels else 'white'} {limits[1]:g}"
+        shown += f" ({rule})" if rule else ""
     words = (f"{kind}", f"{chunk.dtype}{channels}", f"{chunk.bbox}", f"voxels {size} nm", shown)
     return f"{name}: {', '.join(words)}"
 

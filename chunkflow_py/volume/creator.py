@@ -16,6 +16,7 @@ from chunkflow_py.volume.levels import volume_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.new_volume import check_new, names_of, names_setting
 from chunkflow_py.volume.protocol import Opening, VolumeSpec
+from chunkflow_py.volume.pyramid import like_levels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +39,8 @@ class VolumeCreator:
         like: volume that says what options do not.
         like_mip: level of *like* that is meant.
         like_opening: how to call on the store of *like*.
-        volume_size, voxel_offset, block_size, shard_size, factor: voxels, zyx.
+        volume_size, voxel_offset, block_size, shard_size: voxels, zyx.
+        factor: from level to level, zyx (default: those of *like*, else 2, 2, 2).
         task_memory: bytes that a task may take, to choose shards by; see `shard_for_memory`.
         voxel_size: nanometres, zyx.
         data_type, channel_num, kind, encoding, max_mip, times: as `VolumeSpec` says.
@@ -66,7 +68,7 @@ class VolumeCreator:
     shard_size: Zyx | None = None
     task_memory: int | None = None
     encoding: str | None = None
-    factor: Zyx = Zyx(2, 2, 2)
+    factor: Zyx | None = None
     max_mip: int = 0
     times: int | None = None
     overwrite: bool = False
@@ -144,9 +146,11 @@ class VolumeCreator:
             self.encoding,
             self.shard_size,
             self.times or (None if self.model is None else self.model.times),
-            self.factor,
+            self.factor or Zyx(2, 2, 2),
             self.max_mip,
         )
+        if self.like is not None and self.factor is None:
+            made = like_levels(made, self.like, self.like_mip, self.like_opening)
         return made if self.task_memory is None else replace(made, shard_size=self._shard(made))
 
     def _shard(self, spec: VolumeSpec) -> Zyx:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import count
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import VolumeError
@@ -49,7 +50,8 @@ def check_levels(spec: VolumeSpec, mip: int, url: str, *, first: int | None = No
         VolumeError: names the last level that makes sense.
     """
     top = max(mip, spec.max_mip)
-    if spec.factor == (1, 1, 1) and top > (mip if first is None else first):
+    steps = [spec.step(level) for level in range(mip if first is None else first, top)]
+    if (1, 1, 1) in steps:
         msg = (
             f"cannot create {url} with levels up to mip {top} at a factor of 1, 1, 1 (zyx), "
             "which are all the same; choose a factor such as 2, 2, 2, or no further levels"
@@ -61,8 +63,8 @@ def check_levels(spec: VolumeSpec, mip: int, url: str, *, first: int | None = No
     if spec.max_mip > last:
         msg = (
             f"cannot create {url} with levels up to mip {spec.max_mip}: at mip {last} it has "
-            f"{size} voxels (zyx) already, and at a factor of {spec.factor} no coarser level has "
-            f"fewer; choose at most --max-mip {last}"
+            f"{size} voxels (zyx) already, and at a factor of {spec.step(last)} no coarser level "
+            f"has fewer; choose at most --max-mip {last}"
         )
         raise VolumeError(msg)
 
@@ -70,7 +72,9 @@ def check_levels(spec: VolumeSpec, mip: int, url: str, *, first: int | None = No
 def _last_level(spec: VolumeSpec, mip: int) -> tuple[int, Zyx]:
     """Return the first level as small as a volume can become, and its extent."""
     boxes = [spec.bounds]
-    while (box := coarser(boxes[-1], spec.factor)) != boxes[-1]:
-        boxes.append(box)
-    smallest = box.size
+    for level in count(mip):
+        boxes.append(coarser(boxes[-1], spec.step(level)))
+        if boxes[-1] == boxes[-2] and level >= len(spec.first_factors):
+            break
+    smallest = boxes[-1].size
     return mip + [box.size for box in boxes].index(smallest), smallest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import AlignmentError, OptionError, VolumeError, VolumeNotFoundError
@@ -11,7 +10,7 @@ from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx, hull_of
 from chunkflow_py.volume import driver_of, format_of_new, open_volume
 from chunkflow_py.volume.blocking import fitting_block
 from chunkflow_py.volume.location import Location
-from chunkflow_py.volume.protocol import check_alignment, coarser
+from chunkflow_py.volume.protocol import check_alignment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,12 +67,6 @@ def names_setting(names: Sequence[str], url: str, format: str | None) -> dict[st
     """
     is_zarr = (Location.parse(url).format or format) == "zarr"
     return {"channel_names": tuple(names)} if names and is_zarr else {}
-
-
-def coarser_spec(spec: VolumeSpec) -> VolumeSpec:
-    """Return what is true of the next coarser level."""
-    z, y, x = (nm * f for nm, f in zip(spec.voxel_size_nm, spec.factor, strict=True))
-    return replace(spec, bounds=coarser(spec.bounds, spec.factor), voxel_size_nm=(z, y, x))
 
 
 def shape_bounds(shape: Zyx) -> BoundingBox:
@@ -201,7 +194,7 @@ def check_added_level(
         there = open_volume(url, format=format, opening=opening)
     except VolumeError:
         return  # there is no volume, or none that this would be a level of
-    fitting = [nm * f**mip for nm, f in zip(there.voxel_size_nm, spec.factor, strict=True)]
+    fitting = [nm * f for nm, f in zip(there.voxel_size_nm, spec.shrink(mip), strict=True)]
     if any(abs(a - b) > 1e-3 * b for a, b in zip(spec.voxel_size_nm, fitting, strict=True)):
         levels = ", ".join(map(str, there.mips))
         msg = (

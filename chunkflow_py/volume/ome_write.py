@@ -113,7 +113,7 @@ def _transformations(level: VolumeSpec, axes: Sequence[str], mip: int) -> list[d
     scale, shift = dict.fromkeys(axes, 1.0), dict.fromkeys(axes, 0.0)
     for i, axis in enumerate(AXES):
         size = level.voxel_size_nm[i]
-        centre = level.bounds.start[i] + (1 - level.factor[i] ** -mip) / 2
+        centre = level.bounds.start[i] + (1 - 1 / level.shrink(mip)[i]) / 2
         scale[axis], shift[axis] = size, float(f"{centre * size:.12g}")
     return [
         {"type": "scale", "scale": [scale[a] for a in axes]},

@@ -209,12 +209,12 @@ def create_info(
         msg = f"a precomputed volume has no time axis, for {spec.times} time points; choose zarr"
         raise VolumeError(msg)
     check_levels(spec, mip, url, first=0)
-    top = Zyx(*(f**mip for f in spec.factor))
+    top = spec.shrink(mip)
     finest = BoundingBox(spec.bounds.start * top, spec.bounds.stop * top)
     size_nm = [nm / f for nm, f in zip(spec.voxel_size_nm, top, strict=True)]
     scales = []
     for level in range(max(mip, spec.max_mip) + 1):
-        shrink = Zyx(*(f**level for f in spec.factor))
+        shrink = spec.shrink(level)
         resolution = [_plain(nm * f) for nm, f in zip(size_nm, shrink, strict=True)][::-1]
         bounds = coarser(finest, shrink)
         scale: dict[str, Any] = {

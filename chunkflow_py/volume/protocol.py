@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -44,6 +45,7 @@ class VolumeSpec:
         times: length of the time axis, or ``None`` without one.
         factor: shrinkage from each level to the next, zyx.
         max_mip: the coarsest level that is made with it.
+        first_factors: shrinkage from mip 0 to 1, from mip 1 to 2 and so on, where not *factor*.
     """
 
     bounds: BoundingBox
@@ -57,6 +59,24 @@ class VolumeSpec:
     times: int | None = None
     factor: Zyx = Zyx(2, 2, 2)
     max_mip: int = 0
+    first_factors: tuple[Zyx, ...] = ()
+
+    def step(self, mip: int) -> Zyx:
+        """Return how many voxels of level *mip* make one of the next coarser level, zyx."""
+        return self.first_factors[mip] if mip < len(self.first_factors) else self.factor
+
+    def shrink(self, mip: int) -> Zyx:
+        """Return how many voxels of level 0 make one of level *mip*, zyx."""
+        return reduce(lambda a, b: a * b, map(self.step, range(mip)), Zyx(1, 1, 1))
+
+    def level(self, mip: int, start: int = 0) -> VolumeSpec:
+        """Return what is true of level *mip*, where this is true of the finer level *start*."""
+        spec = self
+        for level in range(start, mip):
+            step = spec.step(level)
+            z, y, x = (nm * f for nm, f in zip(spec.voxel_size_nm, step, strict=True))
+            spec = replace(spec, bounds=coarser(spec.bounds, step), voxel_size_nm=(z, y, x))
+        return spec
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.downsample import Mode, downsample
 from chunkflow_py.volume.levels import level_name, volume_name
 from chunkflow_py.volume.location import Location
-from chunkflow_py.volume.protocol import Opening, check_disjoint, coarser
+from chunkflow_py.volume.protocol import Opening, check_disjoint
 from chunkflow_py.volume.task_box import BoxCheck, stored_inside
 
 if TYPE_CHECKING:
@@ -75,6 +76,32 @@ class Level:
                     if inside and (face - origin[axis]) % unit[axis]:
                         return f"the face at {face} along {name}"
         return None
+
+
+def like_levels(
+    spec: VolumeSpec, url: str, mip: int = 0, opening: Opening | None = None
+) -> VolumeSpec:
+    """Return *spec* with the factors between the levels of a volume; the last one also beyond them.
+
+    Args:
+        spec: of the new volume, whose level 0 is level *mip* of the volume.
+        url: of the volume.
+        mip: its finest level that counts.
+        opening: how to use it.
+
+    Raises:
+        VolumeError: two levels that are needed are no whole factor apart.
+    """
+    if not spec.max_mip:
+        return spec
+    mips = sorted(m for m in open_volume(url, mip, opening=opening).mips if m >= mip)
+    levels = [open_volume(url, m, opening=opening) for m in mips[: spec.max_mip + 1]]
+    try:
+        factors = tuple(level_factor(fine, coarse) for fine, coarse in pairwise(levels))
+    except VolumeError as error:
+        msg = f"{error}; give --factor"
+        raise VolumeError(msg) from error
+    return replace(spec, first_factors=factors, factor=factors[-1]) if factors else spec
 
 
 def level_factor(fine: Volume, coarse: Volume) -> Zyx:
@@ -250,22 +277,18 @@ class PyramidOutput:
             return  # checked when it is there
         if spec.max_mip < self.stop_mip - 1:
             raise self._missing(spec.max_mip + 1) from missing
-        if spec.factor != self.factor:
+        differing = [s for mip in range(self.stop_mip - 1) if (s := spec.step(mip)) != self.factor]
+        if differing:
             msg = (
-                f"{self.url} is made with --factor {_words(spec.factor)}, but --factor here is "
+                f"{self.url} is made with --factor {_words(differing[0])}, but --factor here is "
                 f"{_words(self.factor)} (zyx); give the same to both"
             )
             raise VolumeError(msg)
-        bounds, levels = spec.bounds, []
-        for mip in range(1, self.stop_mip):
-            spec = replace(spec, bounds=coarser(spec.bounds, self.factor))
-            if mip == self.chunk_mip:
-                bounds = spec.bounds
-            unit = spec.shard_size or spec.block_size
-            if mip > self.chunk_mip:
-                shrink = _power(self.factor, mip - self.chunk_mip)
-                levels.append(Level(mip, shrink, spec.bounds, unit, unit != spec.block_size))
-        self._check(levels, bounds, boxes)
+        unit, levels = spec.shard_size or spec.block_size, []
+        for mip in range(self.chunk_mip + 1, self.stop_mip):
+            shrink, bounds = _power(self.factor, mip - self.chunk_mip), spec.level(mip).bounds
+            levels.append(Level(mip, shrink, bounds, unit, unit != spec.block_size))
+        self._check(levels, spec.level(self.chunk_mip).bounds, boxes)
 
     def _missing(self, mip: int) -> VolumeNotFoundError:
         last = self.stop_mip - 1

@@ -41,7 +41,6 @@ from chunkflow_py.volume.new_volume import (
     check_level,
     check_new,
     check_time_said,
-    coarser_spec,
     plan_blocks,
     shape_bounds,
     times_for,
@@ -167,8 +166,7 @@ class VolumeSaver:
             spec = self.announced[volume_name(self.place)]()
             if spec is None:
                 return  # checked when it is there
-            for _ in range(self.mip):
-                spec = coarser_spec(spec)
+            spec = spec.level(self.mip)
             unit, bounds = spec.shard_size or spec.block_size, spec.bounds
             self._check_asked(spec)
             if voxels is not None:

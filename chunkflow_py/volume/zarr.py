@@ -27,7 +27,6 @@ from chunkflow_py.volume import ZARR_ENCODINGS, ome
 from chunkflow_py.volume.encoded import EncodedVolume
 from chunkflow_py.volume.levels import check_levels
 from chunkflow_py.volume.ome_write import check_channel_names, image_attributes, plain_attributes
-from chunkflow_py.volume.protocol import coarser
 from chunkflow_py.volume.zarr_layout import layout_of
 from chunkflow_py.volume.zarr_metadata import (
     ArrayNode,
@@ -234,14 +233,8 @@ def _version(place: Location) -> OmeVersion:
 
 def _levels(spec: VolumeSpec, mip: int) -> dict[int, VolumeSpec]:
     """Return what is true of each level from *mip* on."""
-    levels = {mip: spec}
-    for number in range(mip + 1, spec.max_mip + 1):
-        fine = levels[number - 1]
-        z, y, x = (nm * f for nm, f in zip(fine.voxel_size_nm, spec.factor, strict=True))
-        levels[number] = replace(
-            fine, bounds=coarser(fine.bounds, spec.factor), voxel_size_nm=(z, y, x)
-        )
-    return levels
+    coarsest = max(mip, spec.max_mip)
+    return {level: spec.level(level, mip) for level in range(mip, coarsest + 1)}
 
 
 def _check_spec(spec: VolumeSpec, mip: int, version: str, *, plain: bool, url: str) -> None:

@@ -3,7 +3,9 @@
 import gzip
 import http.client
 import json
+import shutil
 import struct
+from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -77,6 +79,15 @@ def get_json(server, path):
     status, _, body = get(server, path)
     assert status == 200, body
     return json.loads(body)
+
+
+def test_health_tells_version_and_memory(server, home):
+    """/health answers with the resident memory, even when the run can no longer be read."""
+    shutil.rmtree(urlsplit(home.url).path)
+    health = get_json(server, "/health")
+    assert health["version"] == version("chunkflow_py")
+    assert 10e6 < health["memory_bytes"] < 100e9
+    assert get(server, "/health", Host="example.org")[0] == 403
 
 
 def test_numbers_agree_with_status(server, home):

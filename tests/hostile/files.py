@@ -665,6 +665,13 @@ def attribute_of_60_MB(folder):
 
 
 @case("hdf5", *HDF5)
+def attribute_of_120_MB(folder):
+    with hdf5(folder, libver="latest") as file:
+        file["main"] = np.zeros((4, 4, 4), np.uint8)
+        file["main"].attrs["voxel_offset"] = np.zeros(15_000_000, np.int64)
+
+
+@case("hdf5", *HDF5)
 def attribute_of_many_texts(folder):
     with hdf5(folder, libver="latest") as file:
         file["main"] = np.zeros((4, 4, 4), np.uint8)

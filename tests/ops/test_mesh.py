@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from scipy import ndimage
+from zmesh import Mesher
 
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.ops.load_h5 import load_h5
 from chunkflow_py.ops.mesh import mesh
 from chunkflow_py.ops.save_h5 import save_h5
 from chunkflow_py.segmentation.mesh_format import welded
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SIZE_NM = (40.0, 4.3, 4.0)
 DOMAIN = BoundingBox.from_size((7, -5, 100), (18, 22, 26))
 
@@ -121,6 +124,30 @@ def test_an_object_does_not_depend_on_the_others(box):
         alone = mesh(chunk, box=box, ids=[label])[label]
         assert np.array_equal(alone.vertices, found.vertices)
         assert np.array_equal(alone.faces, found.faces)
+
+
+def test_vertices_are_as_many_as_zmesh_leaves():
+    """Each neuron has the vertices that zmesh, with the same factor and error, gives it alone.
+
+    Where a surface begins in its array decides between equally good simplifications, so that
+    numbers differ by a few percent.
+    """
+    box = BoundingBox.parse("124-140_64-144_64-144")
+    truth = load_h5(EXAMPLES / "fib25/groundtruth.h5", bbox=box)
+    chunk = Chunk(truth.array, box.start, (8, 8, 8), "segmentation")
+    cells = np.pad(chunk.array, 1).T
+    ours, theirs = [], []
+    for label, found in mesh(chunk).items():
+        mesher = Mesher((8, 8, 8))
+        mesher.mesh(np.asfortranarray(cells == label).view(np.uint8))
+        ours.append(len(found.vertices))
+        theirs.append(len(mesher.get(1, reduction_factor=100, max_error=40).vertices))
+    found, expected = np.array(ours), np.array(theirs)
+    large = expected >= 20
+    assert large.sum() > 8
+    np.testing.assert_allclose(found[large], expected[large], rtol=0.15)
+    assert (found[~large] >= 0.8 * expected[~large]).all(), "small ones keep more: none is flat"
+    assert found.sum() == pytest.approx(expected.sum(), rel=0.03)
 
 
 @pytest.mark.parametrize("size_nm", [(40, 4, 4), (8, 8, 8), (30, 400, 400)])

@@ -13,6 +13,7 @@ from chunkflow_py.cli.main import cli
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.ops.preview import preview
 from chunkflow_py.store import open_store
+from chunkflow_py.view.colours import grey, range_and_rule
 from chunkflow_py.view.sheet import GAP, LINE, contact_sheet, length_in_words, round_length
 
 
@@ -82,6 +83,51 @@ def test_scale_bars_are_round(length, rounded, words):
     """A bar is 1, 2 or 5 times a power of ten, told in the unit that makes it short."""
     assert round_length(length) == pytest.approx(rounded)
     assert length_in_words(rounded) == words
+
+
+def light_sheet(dtype):
+    """Return an image of which the useful range is small: a few hot pixels are far above it."""
+    array = np.arange(100, 500).repeat(100).reshape(4, 100, 100).astype(dtype)
+    array[0, 0, :50] = 60_000
+    return array
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int32", "float32"])
+def test_hot_pixels_leave_contrast_for_the_rest(dtype):
+    """Black and white are percentiles 1 and 99.5 unless the type has a range; the title says so."""
+    array = light_sheet(dtype)
+    (black, white), rule = range_and_rule(array, "image")
+    assert (black, white, rule) == (104, 498, "percentiles 1 and 99.5")
+    assert np.ptp(grey(array[2], (black, white))) > 60
+    (black, white), rule = range_and_rule(array, "image", (0, 100))
+    assert (black, white, rule) == (100, 60_000, "percentiles 0 and 100")
+
+
+def test_percentiles_that_coincide_give_way_to_the_range():
+    """A nearly empty image is not shown black: its least and largest voxel are its limits."""
+    array = np.zeros((4, 40, 40), np.uint16)
+    array[1, 2, 3] = 700
+    assert range_and_rule(array, "image") == ((0, 700), "least and largest")
+
+
+def test_contrast_may_be_chosen(tmp_path, monkeypatch):
+    """--contrast takes percentiles, of bytes too; their order is checked."""
+    monkeypatch.chdir(tmp_path)
+    raw = Chunk(light_sheet("uint16") // 300 * 10, kind="image").astype("uint8")
+    np.save("raw.npy", raw.array)
+
+    def run(*words):
+        line = ["--quiet", "load-npy", "-f", "raw.npy", "preview", *words]
+        return CliRunner().invoke(cli, line)
+
+    assert run("-o", "plain.png").exit_code == 0
+    assert run("-o", "chosen.png", "--contrast", "0", "50").exit_code == 0
+    assert Path("plain.png").read_bytes() == preview({"chunk": Chunk(raw.array)})
+    assert Path("chosen.png").read_bytes() == preview({"chunk": Chunk(raw.array)}, contrast=(0, 50))
+    assert Path("plain.png").read_bytes() != Path("chosen.png").read_bytes()
+    result = run("--contrast", "99", "1")
+    assert result.exit_code == 2
+    assert "such as --contrast 1 99.5" in result.stderr
 
 
 def test_what_cannot_be_shown_is_refused():

@@ -97,7 +97,7 @@ def test_more_points_than_a_page_can_hold_are_cut_with_a_warning(server, caplog)
     ],
 )
 def test_black_and_white_follow_kind_and_type(values, kind, limits):
-    """Maps and bytes have fixed limits; others the least and largest finite voxel."""
+    """Maps and bytes have fixed limits; others are between percentiles of finite voxels."""
     from chunkflow_py.view.colours import grey, value_range
 
     found = value_range(values, kind)

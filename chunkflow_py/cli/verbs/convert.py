@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 @zyx_option("--shard-size", minimum=1, help="Blocks of DST that are written as one, voxels, zyx.")
 @click.option("--encoding", type=click.Choice(ENCODINGS),
               help="Compression of DST.  [default: the format's]")
-@zyx_option("--factor", "-f", minimum=1, default=(2, 2, 2), show_default=True,
-            help="Shrinkage from level to level of DST, zyx.")
+@zyx_option("--factor", "-f", minimum=1,
+            help="Shrinkage from level to level of DST, zyx.  [default: as in SRC, else 2 2 2]")
 @click.option("--max-mip", type=click.IntRange(min=0), default=0, show_default=True,
               help="The coarsest level to prepare; downsample-volume makes them.")
 @zyx_option("--task-size", minimum=1,

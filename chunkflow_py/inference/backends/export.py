@@ -12,6 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from chunkflow_py.errors import ChunkflowError, ModelError
+from chunkflow_py.inference.quiet import quiet_logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -132,19 +133,15 @@ def reason(error: BaseException) -> str:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Silence what converters tell of their own affairs, which no user can act upon."""
-    loggers = [logging.getLogger(name) for name in _TALKATIVE]
-    levels = [each.level for each in loggers]
     # torch.export prints the operators up to the one that it cannot take down.
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+    with (
+        quiet_logs(_TALKATIVE, logging.ERROR),
+        warnings.catch_warnings(),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
         warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated", FutureWarning)
         # Tracing, and networks saved as TorchScript, work though they are deprecated.
         warnings.filterwarnings("ignore", r".*torch\.jit\.\w+. is (deprecated|not supported)")
         traced: Any = torch.jit  # does not list its names
         warnings.filterwarnings("ignore", category=traced.TracerWarning)
-        try:
-            for each in loggers:
-                each.setLevel(logging.ERROR)
-            yield
-        finally:
-            for each, level in zip(loggers, levels, strict=True):
-                each.setLevel(level)
+        yield

@@ -28,7 +28,7 @@ from chunkflow_py.hooks import HasBounds
 from chunkflow_py.inference.grid import PatchGrid
 from chunkflow_py.volume.levels import volume_name
 from chunkflow_py.volume.location import Location
-from chunkflow_py.volume.new_volume import coarser_spec, plan_blocks
+from chunkflow_py.volume.new_volume import plan_blocks
 from chunkflow_py.volume.output import VolumeOutput
 from chunkflow_py.volume.single_file import FileSaver
 
@@ -320,8 +320,7 @@ def _where(
         spec = told()
         if spec is None:
             return outline.bounds, None, False
-        for _ in range(saver.mip):
-            spec = coarser_spec(spec)
+        spec = spec.level(saver.mip)
         return spec.bounds, spec.shard_size or spec.block_size, True
     bounds = saver.known_bounds() or saver.bounds or outline.bounds
     unit = saver.shard_size or saver.block_size

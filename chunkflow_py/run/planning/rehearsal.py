@@ -30,7 +30,6 @@ from chunkflow_py.run.stage_line import worker_pipeline
 from chunkflow_py.stages import Source, TaskSource
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.levels import volume_name
-from chunkflow_py.volume.new_volume import coarser_spec
 from chunkflow_py.volume.output import VolumeOutput
 from chunkflow_py.volume.single_file import FileSaver
 
@@ -113,8 +112,7 @@ def _redirect(saver: VolumeSaver, folder: Path) -> None:
         saver.shard_size = None if there.write_unit == there.block_size else there.write_unit
         saver.times, saver.voxel_size_nm = there.times, there.voxel_size_nm
     elif spec is not None:
-        for _ in range(saver.mip):
-            spec = coarser_spec(spec)
+        spec = spec.level(saver.mip)
         saver.bounds, saver.block_size, saver.dtype = spec.bounds, spec.block_size, spec.dtype
         saver.shard_size, saver.encoding, saver.times = spec.shard_size, spec.encoding, spec.times
         saver.voxel_size_nm = spec.voxel_size_nm
