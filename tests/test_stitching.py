@@ -373,6 +373,7 @@ def test_ids_of_the_volume_need_the_volume():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_records_and_keeps_how_it_labelled():
     """`verify` and `repair` know the records; another run finds them, and clears them."""
     mask = blobs(3)

@@ -213,6 +213,7 @@ def test_tensorstore_does_not_tell_what_is_lost() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_workers_do_it_again_in_order() -> None:
     """A worker does the repaired step first, then what was made of it."""
     say(f"submit --run r {ONE} {TWO}")

@@ -41,8 +41,6 @@ PAGES = [
 IN_THE_GATE = {
     "README.md",
     "docs/api.md",
-    "docs/from-chunkflow.md",
-    "docs/install.md",
     "docs/own-format.md",
 }
 RUNNABLE = ("sh", "bash", "console", "python")

@@ -10,6 +10,7 @@ from drills.rig import corner_of, make_input
 pytestmark = pytest.mark.drill
 
 
+@pytest.mark.long
 def test_verify_and_repair(make_drill, expected):
     """Exactly what is damaged or missing is listed, and exactly that is done again."""
     drill = make_drill((2, 2, 4))

@@ -92,6 +92,7 @@ def test_the_last_task_is_waited_for(make_drill, expected):
     assert recovered - killed < LEASE_S + EPSILON_S
 
 
+@pytest.mark.long
 def test_a_child_that_is_killed_is_reported(make_drill, expected):
     """As if for memory: it is said within 10 s, and whose task it was as soon as it ran alone."""
     drill = make_drill((1, 2, 4), {3: "kill"})

@@ -58,6 +58,7 @@ def test_a_short_grace(make_drill, expected):
     check(drill, expected(drill), faults=1)
 
 
+@pytest.mark.long
 def test_two_signals(make_drill, expected):
     """The second signal ends it at once, whatever the grace is, and nothing is torn or kept."""
     drill = make_drill((1, 2, 2), {None: "sleep:60@1"})

@@ -37,6 +37,7 @@ def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CHUNKFLOW_CACHE_DIR", str(tmp_path / "cache"))
 
 
+@pytest.mark.long
 class TestOpenVinoCore(CoreContract):
     """Conversion and results."""
 

@@ -278,6 +278,7 @@ def test_threads_read_and_write_at_once(url):
     assert not failures
 
 
+@pytest.mark.long
 def test_readers_beside_a_writer(url):
     """A reader in another process sees what a write left, never a part of it."""
     create_volume(spec(), url).write(noise())
