@@ -296,6 +296,30 @@ def test_what_counts_as_done_where_it_is_stored_is_removed_when_damaged() -> Non
     assert stored("one.zarr/0") == clean
 
 
+def test_a_later_step_does_not_count_what_it_made_of_damage_as_done() -> None:
+    """A step that is skipped if its blocks are stored does again what it made of a lost block."""
+    say("create-volume -v zarr://two.zarr -z 16 32 32 -d uint8 -b 8 16 16")
+    skip = "skip-task-by-blocks-in-volume -v zarr://two.zarr"
+    two = f"{TASKS} {skip} load-zarr --store one.zarr save-volume -v zarr://two.zarr"
+    one = f"--stage one {LINE} {SAVE} one.zarr"
+    say(f"submit --run r {one} then --stage two {two}")
+    assert work() == []
+    clean = stored("two.zarr/0")
+    made = Path("two.zarr/0/c/1/1/1")
+    shutil.copy("two.zarr/0/c/1/0/1", made)  # as if made of a damaged block, and so recorded
+    ledger = RunHome("r").ledger("two")
+    record = next(each for each in ledger.records() if each.number == 7)
+    ledger.reopen([7])
+    ledger.record(
+        [replace(record, written=(Stored.of(f"file://{made.resolve()}", made.read_bytes()),))]
+    )
+    BLOCK.unlink()
+    say("repair r")
+    assert work() == []
+    say("verify r")
+    assert stored("two.zarr/0") == clean
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_workers_do_it_again_in_order() -> None:
