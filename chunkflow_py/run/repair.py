@@ -11,14 +11,16 @@ from chunkflow_py.errors import OptionError
 from chunkflow_py.queue.body import body_text
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.dependents import dependents
-from chunkflow_py.run.verify import Damage, repair, retry_failed, verify
+from chunkflow_py.run.verify import Damage, remove, repair, retry_failed, verify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from chunkflow_py.queue.protocol import Queue
+    from chunkflow_py.run.coverage import Coverage
     from chunkflow_py.run.dependents import MakeLine, Tasks
     from chunkflow_py.run.home import RunHome
+    from chunkflow_py.run.record import Record
     from chunkflow_py.run.spec import Stage
     from chunkflow_py.task_plan import Plan
 
@@ -42,11 +44,13 @@ class Repair:
     Attributes:
         sent: how many tasks were sent.
         mended: addresses of the metadata that was restored.
+        removed: addresses of the objects that were removed.
         later: name of a later stage -> how many of its tasks are done again after those.
     """
 
     sent: int
     mended: tuple[str, ...]
+    removed: tuple[str, ...]
     later: dict[str, int]
 
 
@@ -54,7 +58,8 @@ def repair_run(home: RunHome, make_line: MakeLine) -> Repair:
     """Restore metadata of outputs, and have tasks done again whose output is missing or damaged.
 
     Later stages do again what they have made of those tasks, when these are done. The queue is
-    made if there is none any more.
+    made if there is none any more. Objects that the tasks would leave as they are, are removed;
+    see `_unexpected` and `_counted_as_done`.
 
     Args:
         home: of the run.
@@ -66,18 +71,27 @@ def repair_run(home: RunHome, make_line: MakeLine) -> Repair:
     """
     home.spec.check_current()
     mended, refusal = list[str](), ""
+    counted_as_done: dict[str, list[str]] = {}
+    unexpected: dict[str, list[str]] = {}
     again: dict[str, Tasks] = {}  # tasks that are done again
     changed: dict[str, Tasks] = {}  # tasks of which later stages may have read something wrong
     read: dict[str, Tasks] = {}  # tasks that have read something wrong
     stages = list(_begun(home))
     for stage in stages:
         plan, owner = home.plan(stage.name), home.spec.reused.get(stage.name)
-        restored = home.coverage(stage.name).restore()
-        found = [each for each in _found(home, stage) if each.can_be_repaired]
+        coverage = home.coverage(stage.name)
+        restored = coverage.restore()
+        found = [each for each in _found(home, stage, coverage) if each.can_be_repaired]
         own = {each.number for each in found if each.number is not None}
         noted = home.stale(stage.name) if owner is None else set[int]()
         read[stage.name] = _union(plan, dependents(home, stage, changed, make_line), noted)
         again[stage.name] = _union(plan, own, read[stage.name])
+        damaged = {each.url for each in found if each.kind == "damaged" and each.url}
+        records = home.ledger(stage.name).records()
+        counted_as_done[stage.name] = list(
+            _counted_as_done(plan, coverage, records, damaged, read[stage.name])
+        )
+        unexpected[stage.name] = list(_unexpected(plan, coverage, found))
         changed[stage.name] = plan if restored else again[stage.name]
         mended += restored
         if found and owner is not None and not refusal:
@@ -95,7 +109,11 @@ def repair_run(home: RunHome, make_line: MakeLine) -> Repair:
     # A queue that was lost is made again: what it held has no record, and is sent below.
     with closing(_queue_of(home, create=True)) as queue:
         if not todo:
-            return Repair(0, tuple(mended), {})
+            return Repair(0, tuple(mended), (), {})
+        # A repair that is cut off finds these missing, but not what they were without a record.
+        outdated = [url for name in todo for url in counted_as_done[name]]
+        for url in outdated:
+            remove(url)
         # No worker must find a stage open while the one before it seems to be done.
         home.renew(todo[0])
         home.ledger(todo[0]).reopen(again[todo[0]])
@@ -104,11 +122,58 @@ def repair_run(home: RunHome, make_line: MakeLine) -> Repair:
             home.ledger(name).reopen(again[name])
             home.reopen(name)
             home.unsend(name)
+        # The records of these are gone, so that later stages are not taken for right before.
+        stray = [url for name in todo for url in unexpected[name]]
+        for url in stray:
+            remove(url)
         stage = home.spec.stage(todo[0])
         damages = (Damage(number, "", "missing") for number in again[todo[0]])
         body_of = partial(_body, home, stage)
         sent = repair(home.ledger(stage.name), home.plan(stage.name), queue, damages, body_of)
-    return Repair(sent, tuple(mended), {name: len(again[name]) for name in todo[1:]})
+    removed = tuple(dict.fromkeys(outdated + stray))
+    return Repair(sent, tuple(mended), removed, {name: len(again[name]) for name in todo[1:]})
+
+
+def _unexpected(plan: Plan, coverage: Coverage, found: list[Damage]) -> Iterator[str]:
+    """Yield the addresses of objects that would stay although their task is done again.
+
+    A task that is skipped, or leaves a part of its box out, does not touch what lies there. Only
+    write units of the task's own box count, whatever its record names.
+
+    Args:
+        plan: of the stage.
+        coverage: of the stage, as `verify` has used it.
+        found: what is wrong with the stage.
+    """
+    for each in found:
+        if each.kind != "unexpected" or each.number is None or each.url is None:
+            continue
+        if each.url in coverage.expected(plan.region(each.number)):
+            yield each.url
+
+
+def _counted_as_done(
+    plan: Plan, coverage: Coverage, records: Iterable[Record], damaged: set[str], read: Tasks
+) -> Iterator[str]:
+    """Yield the addresses of wrong objects because of which a task would be skipped as done.
+
+    Args:
+        plan: of the stage.
+        coverage: of the stage, as `verify` has used it.
+        records: of the stage.
+        damaged: addresses of objects.
+        read: the tasks of the stage that have read something wrong.
+    """
+    if not coverage.skips_stored or not (damaged or len(read)):
+        return
+    for record in records:
+        if record.number not in plan:
+            continue
+        urls = {stored.url for stored in record.written if stored.size is not None}
+        if record.number not in read:
+            urls &= damaged
+        if urls:
+            yield from urls & coverage.expected(plan.region(record.number)).keys()
 
 
 def _union(plan: Plan, one: Tasks, other: Tasks) -> Tasks:
@@ -148,7 +213,7 @@ def _begun(home: RunHome) -> Iterator[Stage]:
         is_next = home.is_closed(stage.name)
 
 
-def _found(home: RunHome, stage: Stage) -> Iterator[Damage]:
+def _found(home: RunHome, stage: Stage, coverage: Coverage | None = None) -> Iterator[Damage]:
     mixed = stage.device_class == "any"
     if home.spec.is_older:
         return verify(home.ledger(stage.name), home.plan(stage.name), mixed=mixed)
@@ -156,7 +221,7 @@ def _found(home: RunHome, stage: Stage) -> Iterator[Damage]:
         home.ledger(stage.name),
         home.plan(stage.name),
         spec=stage.hash,
-        coverage=home.coverage(stage.name),
+        coverage=coverage or home.coverage(stage.name),
         mixed=mixed,
     )
 

@@ -343,6 +343,16 @@ def _place(url: str) -> tuple[str, str]:
     return f"{scheme}://{bucket}", key
 
 
+def remove(url: str) -> None:
+    """Delete the object at a URL; it is no error if there is none.
+
+    Raises:
+        VolumeError: the store does not allow it.
+    """
+    root, key = _place(url)
+    open_any_store(root).delete(key)
+
+
 def repair(
     ledger: Ledger,
     plan: Plan,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rigs.command_line import IMAGE, LINE, SAVE, TASKS, say
+from rigs.variants import gate_runs
 
 from chunkflow_py import BoundingBox, Chunk, open_volume
 from chunkflow_py.cli.run_lines import worker_line
@@ -18,6 +20,7 @@ from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.record import Record
 from chunkflow_py.run.worker import line_of_stage
 from chunkflow_py.stages import TaskSource
+from chunkflow_py.store.protocol import Stored
 from chunkflow_py.volume.expected import expect
 
 ONE = f"--stage one {LINE} threshold --threshold 120 {SAVE} one.zarr"
@@ -209,6 +212,112 @@ def test_tensorstore_does_not_tell_what_is_lost() -> None:
     two = f"then --stage two {TASKS} load-tensorstore --driver zarr3 --kvstore one.zarr/0 "
     told = say(f"submit --run r {ONE} {two} {SAVE} two.zarr", code=2)
     assert "cannot tell a lost block from an empty one" in told
+
+
+FORMATS = {
+    "zarr": "zarr://one.zarr -b 8 16 16",
+    "zarr-shards": "zarr://one.zarr -b 4 8 8 --shard-size 8 16 16",
+    "precomputed": "precomputed://file://one -b 8 16 16",
+    "precomputed-shards": "precomputed://file://one -b 4 8 8 --shard-size 8 16 16",
+}
+SKIPPED = {
+    "skipped": "skip-all-zero threshold --threshold 0 {}",
+    "left-out": "threshold --threshold 0 {} --intensity-threshold 1",
+}
+
+
+@pytest.mark.parametrize("how", SKIPPED)
+@pytest.mark.parametrize("where", gate_runs(FORMATS, "zarr", "precomputed-shards"))
+def test_what_lies_where_nothing_was_stored_is_removed(where, how) -> None:
+    """Repair removes objects that no task would overwrite; later steps forget them, too."""
+    place, _, blocks = FORMATS[where].partition(" ")
+    say(f"create-volume -v {place} -z 16 32 32 -d uint8 {blocks}")
+    save = SKIPPED[how].format(f"save-volume -v {place}")
+    two = f"then --stage two {TASKS} load-volume -v {place} --fill-missing {SAVE} two.zarr"
+    say(f"submit --run r --stage one {LINE} {save} {two}")
+    assert work() == []
+    say("verify r")
+    clean = [stored(name) for name in ("two.zarr", _folder(place))]
+    unit = open_volume(place).objects(BoundingBox.parse("0-8_0-16_0-16"))[0]
+    other = open_volume(place).objects(BoundingBox.parse("8-16_16-32_16-32"))[0]
+    lost, kept = (Path(each.removeprefix("file://")) for each in (unit, other))
+    assert not lost.exists()
+    lost.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(kept, lost)
+    shutil.copy("two.zarr/0/c/1/1/1", _made("two.zarr/0/c/0/0/0"))  # as if made of it
+    assert "is unexpected" in say("verify r", code=1)
+    assert "removed 2 objects" in say("repair r")
+    assert work() == []
+    say("verify r")
+    assert [stored(name) for name in ("two.zarr", _folder(place))] == clean
+
+
+def _folder(place):
+    """Return the folder of a volume."""
+    return place.rpartition("://")[2]
+
+
+def _made(path):
+    """Return a path whose folder is there."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def test_only_blocks_of_its_own_box_are_removed() -> None:
+    """Whatever a record says that it has left out, no block of another task is removed."""
+    say(f"submit --run r --stage one {LINE} skip-all-zero {SAVE} one.zarr")
+    assert work() == []
+    ledger, before = RunHome("r").ledger("one"), stored("one.zarr")
+    record = next(each for each in ledger.records() if each.number == 0)
+    ledger.reopen([0])
+    url = f"file://{Path('one.zarr').resolve()}"
+    written = tuple(Stored(f"{url}/{key}") for key in ("zarr.json", "0/zarr.json", "0/c/1/1/1"))
+    ledger.record([replace(record, written=written)])
+    assert "is unexpected" in say("verify r", code=1)
+    assert "removed" not in say("repair r")
+    assert stored("one.zarr") == before
+    assert work() == []
+    say("verify r")
+
+
+def test_what_counts_as_done_where_it_is_stored_is_removed_when_damaged() -> None:
+    """A task that is skipped if its blocks are stored does a damaged block again."""
+    say("create-volume -v zarr://one.zarr -z 16 32 32 -d uint8 -b 8 16 16")
+    skip = "skip-task-by-blocks-in-volume -v zarr://one.zarr"
+    line = f"{TASKS} {skip} load-zarr --store image.zarr save-volume -v zarr://one.zarr"
+    say(f"submit --run r --stage one {line}")
+    assert work() == []
+    clean = stored("one.zarr/0")
+    shutil.copy("one.zarr/0/c/1/0/1", BLOCK)
+    assert "is damaged" in say("verify r", code=1)
+    assert "removed 1 object" in say("repair r")
+    assert work() == []
+    say("verify r")
+    assert stored("one.zarr/0") == clean
+
+
+def test_a_later_step_does_not_count_what_it_made_of_damage_as_done() -> None:
+    """A step that is skipped if its blocks are stored does again what it made of a lost block."""
+    say("create-volume -v zarr://two.zarr -z 16 32 32 -d uint8 -b 8 16 16")
+    skip = "skip-task-by-blocks-in-volume -v zarr://two.zarr"
+    two = f"{TASKS} {skip} load-zarr --store one.zarr save-volume -v zarr://two.zarr"
+    one = f"--stage one {LINE} {SAVE} one.zarr"
+    say(f"submit --run r {one} then --stage two {two}")
+    assert work() == []
+    clean = stored("two.zarr/0")
+    made = Path("two.zarr/0/c/1/1/1")
+    shutil.copy("two.zarr/0/c/1/0/1", made)  # as if made of a damaged block, and so recorded
+    ledger = RunHome("r").ledger("two")
+    record = next(each for each in ledger.records() if each.number == 7)
+    ledger.reopen([7])
+    ledger.record(
+        [replace(record, written=(Stored.of(f"file://{made.resolve()}", made.read_bytes()),))]
+    )
+    BLOCK.unlink()
+    say("repair r")
+    assert work() == []
+    say("verify r")
+    assert stored("two.zarr/0") == clean
 
 
 @pytest.mark.slow

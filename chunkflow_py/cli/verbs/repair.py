@@ -1,7 +1,7 @@
 """Do again what of a run is missing or damaged, and no more.
 
-Checks as verify does, restores metadata of outputs, and sends tasks again to the workers that
-run or are started afterwards.
+Checks as verify does, restores metadata of outputs, removes objects where a task stores nothing,
+and sends tasks again to the workers that run or are started afterwards.
 
 Example: chunkflow repair s3://bucket/affinity.run
 """
@@ -33,6 +33,9 @@ def command(run: str) -> Callable[[], None]:
         done = repair_run(home := RunHome.parse(run), worker_line)
         for address in done.mended:
             echo(f"restored {address}")
+        if removed := len(done.removed):
+            what = "object" if removed == 1 else "objects"
+            echo(f"removed {removed} {what} that the tasks would not overwrite")
         count = done.sent
         where = home.spec.queue or "whoever runs the same chunkflow run --on dask://… again"
         echo(f"sent {count} {'task' if count == 1 else 'tasks'} again to {where}")
