@@ -591,7 +591,7 @@ def in_ten(first: int, last: int) -> Any:
             for k in range(first, last, 10)]  # fmt: skip
 
 
-@pytest.mark.parametrize("seeds", in_ten(0, 20))
+@pytest.mark.parametrize("seeds", in_ten(0, 10))
 def test_tasks_give_what_the_whole_gives(seeds, sources, caplog):
     """A sample of random chains; all of them run in `make drills`."""
     for seed in seeds:
@@ -667,7 +667,7 @@ def test_overlaps_are_those_of_the_stored_result(sources):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seeds", in_ten(20, 450))
+@pytest.mark.parametrize("seeds", in_ten(10, 450))
 def test_tasks_give_what_the_whole_gives_in_many_chains(seeds, sources, caplog):
     """400 more random chains."""
     for seed in seeds:

@@ -40,6 +40,7 @@ def test_an_interruption_wastes_one_task_at_most(found: dict[str, Any]) -> None:
     assert 0 < found["wasted_s"] <= faults * found["longest_s"]
 
 
+@pytest.mark.long
 def test_few_objects_are_left(found: dict[str, Any]) -> None:
     """One for 2048 tasks, after folding; and not many before."""
     assert found["objects"] <= SMALL.tasks / TASKS_OF_AN_OBJECT

@@ -457,6 +457,7 @@ def test_limits_hold_over_all_stages():
     work("work r")
 
 
+@pytest.mark.long
 def test_a_worker_that_waits_at_the_end_leaves_when_idle():
     """--no-until-complete keeps a worker at a complete run, until --idle-exit."""
     say(f"submit --run r {LINE} threshold -t 100 {SAVE} mask.zarr")

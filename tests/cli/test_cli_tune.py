@@ -69,6 +69,7 @@ def test_the_line_can_be_pasted(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("few")
+@pytest.mark.long
 def test_json_holds_everything() -> None:
     """--json prints the same as data: the machine, each measurement, the best and the line."""
     image = ("--memory", "8GB", "--tolerance", "0.001", "--volume-size", "8", "16", "16")

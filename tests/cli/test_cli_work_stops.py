@@ -98,6 +98,7 @@ def test_a_worker_that_begins_says_that_work_is_left(number, worker):
 
 
 @SIGNALS
+@pytest.mark.long
 def test_a_worker_between_two_stages_says_that_work_is_left(number, worker):
     """Others send the tasks of the second stage, and it waits for them; nothing stays leased."""
     second = f"{TASKS} load-zarr --store mask.zarr connected-components {SAVE} labels.zarr"
@@ -178,6 +179,7 @@ def test_a_run_that_cannot_be_made_is_not_complete(folder, place):
     assert not (folder / "r").exists()
 
 
+@pytest.mark.long
 def test_a_run_that_is_deleted_is_nothing_to_try_again(folder, worker):
     """The worker says what is gone; records that came later are none of a new run."""
     (folder / "slow.py").write_text(

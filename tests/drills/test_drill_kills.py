@@ -24,6 +24,7 @@ POINTS = [
 ]
 
 
+@pytest.mark.long
 def test_without_faults(make_drill, expected):
     """A run without faults computes nothing twice and ends with 0, and loads no torch for it."""
     drill = make_drill((2, 2, 2), {None: "sleep:0.1"})

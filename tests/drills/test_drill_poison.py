@@ -79,6 +79,7 @@ def test_the_disk_is_full(make_drill, expected, small_disk, tmp_path):
     check(drill, expected(drill), faults=2)
 
 
+@pytest.mark.long
 def test_hostile_messages(make_drill, expected, tmp_path):
     """Whatever comes in a message, it is put aside with the reason, and nothing else happens."""
     drill = make_drill((1, 2, 2), folder=tmp_path / "drill")

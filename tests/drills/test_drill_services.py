@@ -49,6 +49,7 @@ NOTICES = [
 @pytest.mark.parametrize(
     "notice", [NOTICES[0], *(pytest.param(n, marks=SLOW) for n in NOTICES[1:])]
 )
+@pytest.mark.long
 def test_a_notice_drains(make_drill, expected, metadata, notice):
     """What is begun is finished, the rest is given back at once, and another worker goes on."""
     drill = make_drill((2, 4, 4), {None: "sleep:0.4"}, variables=noticed_by(metadata.host))

@@ -49,6 +49,7 @@ DAMAGES = {
     "what",
     [pytest.param(name, marks=() if name.endswith("a bit") else SLOW) for name in DAMAGES],
 )
+@pytest.mark.long
 def test_damaged_input(make_drill, expected, tmp_path, what):
     """The tasks that need it fail and name it, also where what is missing is filled; no other."""
     shards, damage = DAMAGES[what]
@@ -82,6 +83,7 @@ def test_damaged_input(make_drill, expected, tmp_path, what):
 
 
 @pytest.mark.parametrize("fills", gate_runs([True, False], True))
+@pytest.mark.long
 def test_a_missing_input_block(make_drill, expected, tmp_path, fills):
     """Filled as asked, it is counted in the record of its task and in the status; else it fails."""
     array = zarr.create_array(str(tmp_path / "in.zarr"), shape=EXTENT, chunks=TASK, dtype="u1")

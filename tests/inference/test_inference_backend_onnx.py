@@ -70,6 +70,7 @@ def test_a_result_outlives_the_next_call():
     assert torch.equal(first, kept)
 
 
+@pytest.mark.long
 def test_takes_exported_programs():
     """A torch.export program is converted as well."""
     network = make("instance")

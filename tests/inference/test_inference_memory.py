@@ -86,6 +86,7 @@ print(expected.host_bytes, peak, expected.workload.resident_bytes)
     ids=["rsunet", "identity"],
 )
 @pytest.mark.parametrize("output_dtype", gate_runs(["float32", "uint8"], "uint8"))
+@pytest.mark.long
 def test_what_is_foretold_is_what_it_takes(case, output_dtype):
     """The peak of a process is within 15 % of what was foretold when its network was loaded."""
     line = json.dumps(case | {"output_dtype": output_dtype})

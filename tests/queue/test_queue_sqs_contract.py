@@ -58,6 +58,7 @@ class TestMinistack(SqsContract):
 
 @pytest.mark.parametrize("sqs_server", ["moto"], indirect=True)
 @pytest.mark.aws
+@pytest.mark.long
 class TestMoto(SqsContract):
     """It accepts an old handle for anything."""
 

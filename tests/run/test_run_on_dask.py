@@ -327,6 +327,7 @@ def test_two_at_once(tmp_path, raw, cluster):
     assert sorted(record.box for record in home.ledger("work").records()) == sorted(BOXES)
 
 
+@pytest.mark.long
 def test_other_profile_is_refused(tmp_path, raw, cluster):
     """A worker that would compute other bytes gets no task, and the run ends with the reason."""
     network = [*NETWORK_WORDS, "--framework", "identity"]

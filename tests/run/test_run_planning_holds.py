@@ -16,7 +16,6 @@ from time import perf_counter
 
 import pytest
 from rigs.command_line import say
-from rigs.variants import gate_runs
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fib25"
 FIB = (
@@ -92,9 +91,8 @@ def ratios(line, times):
     ]
 
 
-@pytest.mark.parametrize(
-    "line", gate_runs([FILTER, COMPONENTS], COMPONENTS), ids=["filter", "components"]
-)
+@pytest.mark.parametrize("line", [FILTER, COMPONENTS], ids=["filter", "components"])
+@pytest.mark.long
 def test_a_plan_holds(line):
     """Peak memory is within 20 % of what is told, and the time is of its order."""
     image("128 256 256")

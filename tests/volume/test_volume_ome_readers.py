@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rigs.variants import gate_runs
 
 from chunkflow_py.chunk import Chunk
 from chunkflow_py.geometry import BoundingBox, Zyx
@@ -46,7 +47,7 @@ def read(reader, path, tmp_path):
     ]
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=gate_runs(KINDS, "0.5"))
 def image(request, tmp_path):
     """Return path and voxels of an image with two levels and labels."""
     more = dict(KINDS[request.param])
