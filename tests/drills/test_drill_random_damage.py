@@ -240,19 +240,26 @@ class DamagedRun:
             if not self.site.blocking:
                 self.found.append(f"NO GOOD END after {ROUNDS} repairs")
                 return
-            named = [path for path in self.site.blocking if self.is_named(path)]
-            if not named:
-                self.found.append(f"NOT NAMED: any of {self.site.blocking}, which is in the way")
-            for path in named or self.site.blocking[:]:
-                self.run.heal(path)
-                self.site.blocking.remove(path)
+            self.mend_by_hand()
             self.verify()
         if self.run.recipe.dead and not self.found:
             self.run.act({})
-            self.call("retry", "--failed")
+            if self.call("retry", "--failed").code and self.site.blocking:
+                self.mend_by_hand()
+                self.call("repair")
+                self.call("retry", "--failed")
             self.work()
             if self.verify().code:
                 self.found.append("NO GOOD END after the cause of failures was mended")
+
+    def mend_by_hand(self):
+        """Put back what is in the way of every command, once a command has named it."""
+        named = [path for path in self.site.blocking if self.is_named(path)]
+        if not named:
+            self.found.append(f"NOT NAMED: any of {self.site.blocking}, which is in the way")
+        for path in named or self.site.blocking[:]:
+            self.run.heal(path)
+            self.site.blocking.remove(path)
 
     def is_mended(self):
         """Repair and work; return whether there is nothing left to do."""
