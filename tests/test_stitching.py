@@ -93,7 +93,12 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("connectivity", "size", "density"),
-    [(6, (4, 7, 8), 0.5), (18, (6, 5, 8), 0.3), (26, (5, 7, 7), 0.15), (26, (22, 3, 2), 0.2)],
+    [
+        (6, (4, 7, 8), 0.5),
+        pytest.param(18, (6, 5, 8), 0.3, marks=pytest.mark.long),
+        pytest.param(26, (5, 7, 7), 0.15, marks=pytest.mark.long),
+        (26, (22, 3, 2), 0.2),
+    ],
 )
 def test_stitched_is_labelled_at_once(connectivity, size, density):
     """In any chunks and order the ids are those of the whole, bit for bit, and cc3d's pieces."""

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rigs.variants import gate_runs
 from rounding import rounding
 
 from chunkflow_py.errors import (
@@ -754,7 +755,7 @@ class Breaks:
 
 
 @pytest.mark.parametrize("staged", [False, True])
-@pytest.mark.parametrize("at", [1, 2, 5])
+@pytest.mark.parametrize("at", gate_runs([1, 2, 5], 2))
 @pytest.mark.parametrize(
     ("how", "error"),
     [
@@ -781,7 +782,7 @@ def test_a_failed_run_leaves_nothing_behind(how, error, at, staged):
 
 
 @pytest.mark.parametrize("staged", [False, True])
-@pytest.mark.parametrize("after", [0, 3, 10])
+@pytest.mark.parametrize("after", gate_runs([0, 3, 10], 3))
 def test_a_mask_that_fails_fails_the_run_alone(after, staged):
     """An error of *wanted* comes out as it is; the next run is right, ten times over."""
     engine = Engine(Network(convolution()), SMALL, staged=staged)

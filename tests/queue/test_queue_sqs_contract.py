@@ -69,6 +69,7 @@ class TestMoto(SqsContract):
 
 @pytest.mark.parametrize("sqs_server", ["fauxqs"], indirect=True)
 @pytest.mark.scale
+@pytest.mark.long
 class TestFauxqs(SqsContract):
     """It takes an old handle for a deletion and deletes nothing, as SQS may."""
 

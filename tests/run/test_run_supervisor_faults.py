@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from rigs import lines
 from rigs.metadata import metadata_server
+from rigs.variants import gate_runs
 from rigs.workers import LONG_S, Background, Stage, wait_for
 
 from chunkflow_py.errors import QueueUnreachableError
@@ -263,7 +264,7 @@ def begun(folder: Path) -> list[int]:
     return [int(line.split()[0]) for line in lines if line]
 
 
-@pytest.mark.parametrize("number", STOP)
+@pytest.mark.parametrize("number", gate_runs(STOP, signal.SIGTERM))
 def test_the_first_signal_lets_tasks_finish(tmp_path: Path, number: int) -> None:
     """Sent to all its processes, as terminals and Slurm do, it stops nothing that has begun."""
     with program(tmp_path, "hangs_2_s") as process:

@@ -1,5 +1,6 @@
 """Tests of what zarr volumes promise as all others do: sharded, zarr v2, and in buckets."""
 
+import pytest
 from contracts.volume_contract import CloudContract, LocalContract
 
 from chunkflow_py.geometry import Zyx
@@ -21,6 +22,7 @@ class TestZarrInBuckets(CloudContract):
     checked = ("zstd", "blosc", "raw", "gzip")
 
 
+@pytest.mark.long
 class TestShardedZarrInBuckets(CloudContract):
     scheme = "zarr"
     shard_size = Zyx(16, 32, 16)
