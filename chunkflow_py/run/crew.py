@@ -243,7 +243,7 @@ class Crew:
         for child, _ in self._places(job):
             seat = self._seats[child.number]
             if seat.kill_at is None:
-                seat.kill_at, seat.verdict = 0.0, (None, why)
+                seat.kill_at, seat.verdict = time.monotonic(), (None, why)
 
     def holds(self, job: Job) -> bool:
         """Return whether a child still works on a task."""

@@ -146,12 +146,15 @@ def test_a_heartbeat_that_is_refused(drill, s3, expected, code):
         worker = drill.work("--lease", lease_s)
         (call,) = drill.until(drill.calls, "the task")
         (child,) = worker.children()
-        drill.until(lambda: not _lives(child), "the end of the work", 2 * lease_s)
-        ended = time.monotonic()
-        assert not asked(faults.log(), DELETION)
         received = max(
             e["at"] for e in asked(faults.log(), "ReceiveMessage") if e["at"] < call.when
         )
+        assert not asked(faults.log(), DELETION)
+        # This worker must not be the one that receives it again: it would go on with that lease.
+        faults.set(rule, {"type": "status", "code": 503, "target": "ReceiveMessage"})
+        drill.until(lambda: not _lives(child), "the end of the work", 4 * lease_s)
+        ended = time.monotonic()
+        assert not asked(faults.log(), DELETION)
     # The lease began when it was received, or after that.
     assert ended - received < lease_s + 1
     drill.send([drill.body(number) for number in range(1, drill.tasks)])

@@ -20,6 +20,7 @@ from rigs.workers import LONG_S, Background, Stage, wait_for
 from chunkflow_py.errors import QueueUnreachableError
 from chunkflow_py.interrupts import STOP
 from chunkflow_py.queue.protocol import Counts, open_queue
+from chunkflow_py.run.children import Child
 from chunkflow_py.run.doubt import GIVEN_BACK
 from chunkflow_py.run.task_limit import TaskLimit
 
@@ -147,8 +148,19 @@ def test_the_lease_of_a_long_task_is_renewed(stage: Stage) -> None:
 def test_work_stops_when_the_lease_cannot_be_renewed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without renewal the task is abandoned: no record, no acknowledgement, and it comes again."""
+    """Without renewal the task is abandoned: no record, no acknowledgement, and it comes again.
+
+    Its process is killed before anybody waits for its end, or it would go on without a lease.
+    """
     refused = threading.Event()
+    calls = []
+    kill, reap = Child.kill, Child.reap
+
+    def noted(name, call):
+        return lambda child: (calls.append((name, child.process.pid)), call(child))
+
+    monkeypatch.setattr(Child, "kill", noted("kill", kill))
+    monkeypatch.setattr(Child, "reap", noted("reap", reap))
     extend = stage.queue.extend
 
     def refuse(messages, lease_s):
@@ -167,6 +179,8 @@ def test_work_stops_when_the_lease_cannot_be_renewed(
     assert worker.wait().state == "complete"
     assert not list(stage.ledger.failures())
     assert stage.attempts(5) == 2
+    assert calls[0][0] == "kill"
+    assert ("reap", calls[0][1]) in calls
 
 
 # --- stopping ------------------------------------------------------------------------------------
