@@ -452,7 +452,7 @@ def ways(draw):
 
 
 @given(cases(largest=6), ways(), st.booleans())
-@settings(max_examples=120)
+@settings(max_examples=60)
 def test_any_cut_gives_the_same_bytes_for_every_kind_of_output(case, way, staged):
     """Types, activations before and after, skipped patches: a cut of required input, to the byte.
 
