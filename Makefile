@@ -1,7 +1,7 @@
 # `make demo` and `make test` do everything on a fresh Debian or Ubuntu that has make and
 # Python 3.11 to 3.13 with venv. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help demo test rewritten-tests coverage lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators gpu-check peers clean
+.PHONY: help demo test coverage lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators gpu-check peers clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -21,8 +21,10 @@ help: ## list the targets
 demo: $(READY) ## segment neurons in the shipped electron microscopy volume; results in demo-output/
 	@$(BIN)/python examples/fib25/demo.py
 
+# pytest rewrites the asserts of each test file: once beside lint, not in each of its processes.
 test: $(READY) ## lint, then every test but long ones and long drills; pytest's summary is last
-	@$(MAKE) --no-print-directory -j 3 rigs lint rewritten-tests
+	@$(BIN)/pytest --collect-only -q >/dev/null & \
+	  $(MAKE) --no-print-directory -j 2 rigs lint && wait
 	@$(BIN)/pytest $(PROCESSES) -rs -m $(SHORT)
 
 coverage: $(READY) rigs ## the same tests, and how many lines of the package they run: at least 90 %
@@ -33,10 +35,6 @@ lint: $(READY) ## ruff, mypy --strict, and the rules on who may import whom
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
-
-# pytest rewrites the asserts of each test file: once here, not in each of its processes.
-rewritten-tests: $(READY)
-	@$(BIN)/pytest --collect-only -q >/dev/null || true
 
 drills: $(READY) rigs ## kill, stop, cut off and damage on purpose, and all that takes long; ARGS=-k NAME for one
 	@$(BIN)/pytest $(PROCESSES) -rs -m 'drill or long' tests $(ARGS)
