@@ -350,4 +350,4 @@ def test_errors_are_those_of_inference(change: dict[str, Any], kind: Any, said: 
 def test_sizes_are_checked_first() -> None:
     """An overlap as large as the patch is refused before any process starts."""
     with pytest.raises(OptionError, match="must be smaller than output patch"):
-        tune(IDENTITY, input_patch_size=SIZE)
+        tune(IDENTITY, input_patch_size=SIZE, output_patch_overlap=SIZE)

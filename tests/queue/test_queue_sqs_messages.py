@@ -74,8 +74,9 @@ def test_many_are_received_by_several_requests_at_once(sqs_queue, sqs_server):
     with sqs_server.faults() as faults:
         messages = sqs_queue.receive(50, 60, 5)
         assert len(faults.log()) == 5
-    assert sorted(int(message.body) for message in messages) == list(range(45))
-    assert sqs_queue.acknowledge(messages) == []
+    assert {int(message.body) for message in messages} == set(range(45))
+    # SQS may deliver a message twice, and moto does so where requests come at the same time.
+    assert len(sqs_queue.acknowledge(messages)) <= len(messages) - 45
 
 
 def test_long_reasons_keep_both_ends(sqs_queue):
