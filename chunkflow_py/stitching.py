@@ -36,7 +36,6 @@ from chunkflow_py.whole_volume import Conversion, VolumeTasks
 
 if TYPE_CHECKING:
     from chunkflow_py.store.protocol import Store
-    from chunkflow_py.volume.copy_record import CopyRecord
     from chunkflow_py.volume.protocol import Volume
 
 logger = logging.getLogger(__name__)
@@ -239,16 +238,9 @@ class _Relabelling(Conversion):
         """Return what says which voxels are copied."""
         return {**super().copied(source), "table": self.table}
 
-    def ended(
-        self,
-        written: int,
-        stored: int,
-        total: int,
-        record: CopyRecord | None,
-        copied: dict[str, Any],
-    ) -> None:
-        """Say how many objects there are, if all of them have been seen."""
-        super().ended(written, stored, total, record, copied)
+    def report(self, written: int, stored: int, total: int) -> None:
+        """Log what was done, and the number of objects if all tasks were relabelled here."""
+        super().report(written, stored, total)
         target = without_secrets(self.target)
         if written == total:
             count = self.objects.total()

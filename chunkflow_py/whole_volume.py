@@ -141,7 +141,13 @@ class Conversion:
         tasks = VolumeTasks(boxes, spec.times)
         skipper = _CountingSkipper(self.target, opening=self.writing)
         output = _CopyOutput(saver, name="save")
-        output.at_end = lambda: self.ended(output.count, skipper.count, len(tasks), record, copied)
+
+        def ended() -> None:
+            if record is not None and output.count + skipper.count == len(tasks):
+                record.end(copied)
+            self.report(output.count, skipper.count, len(tasks))
+
+        output.at_end = ended
         operators = [
             Operator("load", "read", loader, loader, (), ("chunk",)),
             Operator("save", "write", output, output, ("chunk",)),
@@ -165,25 +171,14 @@ class Conversion:
             "times": source.times,
         }
 
-    def ended(
-        self,
-        written: int,
-        stored: int,
-        total: int,
-        record: CopyRecord | None,
-        copied: dict[str, Any],
-    ) -> None:
-        """Record a complete copy, and say what was done.
+    def report(self, written: int, stored: int, total: int) -> None:
+        """Log what was done.
 
         Args:
             written: number of tasks that were copied.
             stored: number of tasks that were stored already.
             total: number of all tasks.
-            record: of the copy, unless this is a dry run.
-            copied: what is copied.
         """
-        if record is not None and written + stored == total:
-            record.end(copied)
         before = "all" if stored == total else f"{stored} of"
         tasks = "task" if written == 1 else "tasks"
         target = without_secrets(self.target)

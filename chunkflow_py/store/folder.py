@@ -364,7 +364,7 @@ def _is_open(path: Path, handle: int) -> bool:
     """
     try:
         ours, there = os.fstat(handle), path.stat()
-    except OSError:  # there is no file of the name, or the open one is stale on its server
+    except OSError:  # no file has this name, or the open one is stale on its server
         return False
     return os.path.samestat(ours, there) and ours.st_mtime_ns == there.st_mtime_ns
 
