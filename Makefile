@@ -88,7 +88,7 @@ $(READY): pyproject.toml constraints.txt | .venv/pyvenv.cfg
 	@$(BIN)/python -c 'import pip' 2>/dev/null || $(MAKE) --no-print-directory -B .venv/pyvenv.cfg
 	@echo "Installing into .venv (minutes, the first time)"
 	@$(BIN)/python -m pip install --quiet --no-compile torch==2.13.0
-	@$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt --no-binary atomicwrites -e '.[all,skeleton,dev,docs]'
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-compile -c constraints.txt --no-binary atomicwrites -e '.[all,skeleton,dev,docs]'
 	@$(BIN)/python -W ignore -m compileall -qq -j 0 -x '/tests?/' .venv/lib || true
 	@touch $@
 
