@@ -1,12 +1,12 @@
 """generate-tasks; sending to a queue is tested with the queues."""
 
-import tracemalloc
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rigs.memory import peak_of
 
 from chunkflow_py.cli.main import cli
 from chunkflow_py.errors import OptionError
@@ -149,16 +149,6 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
 TEN_MILLION = TaskGenerator(Planner(Zyx(1, 1, 1), (Zyx(0, 0, 0), Zyx(100, 400, 250), None)))
 
 
-def peak_of(work):
-    """Return the most memory that *work* held, in bytes."""
-    tracemalloc.start()
-    try:
-        work()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 @pytest.mark.long
 def test_ten_million_tasks_take_no_memory():
     """Memory does not grow with the number of tasks, be they many or passed many."""
@@ -168,7 +158,7 @@ def test_ten_million_tasks_take_no_memory():
         assert sum(1 for _ in islice(tasks, 30_000)) == 30_000
 
     assert len(TEN_MILLION) == 10_000_000
-    assert peak_of(pass_many) < 1_000_000  # a list of 30,000 tasks takes 20 million
+    assert peak_of(pass_many).traced < 1_000_000  # a list of 30,000 tasks takes 20 million
 
 
 def test_a_file_of_a_million_boxes_takes_little_memory(tmp_path):
@@ -176,7 +166,7 @@ def test_a_file_of_a_million_boxes_takes_little_memory(tmp_path):
     path = tmp_path / "tasks.npy"
     region = (Zyx(0, 0, 0), Zyx(10, 400, 250), None)
     body = TaskGenerator(Planner(Zyx(1, 1, 1), region), file_path=str(path))
-    assert peak_of(lambda: list(body)) < 25_000_000  # the file has 48 million bytes
+    assert peak_of(lambda: list(body)).traced < 25_000_000  # the file has 48 million bytes
     rows = np.load(path, mmap_mode="r")
     assert rows.shape == (1_000_000, 6)
     assert rows[-1].tolist() == [9, 399, 249, 10, 400, 250]

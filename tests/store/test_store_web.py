@@ -5,13 +5,13 @@ import functools
 import gzip
 import http.server
 import time
-import tracemalloc
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rigs import servers
+from rigs.memory import peak_of
 from rigs.s3 import SECRET
 
 from chunkflow_py.errors import VolumeError, VolumeUnreachableError
@@ -266,13 +266,12 @@ def quick(address, **changes):
 )  # fmt: skip
 def test_an_answer_ends_at_its_bound(hostile, name, said):
     """However long it is, packed or not, no more than the bound is read; nothing is retried."""
-    tracemalloc.start()
-    try:
+
+    def read():
         with pytest.raises(VolumeError, match=said):
             quick(hostile).get(name, 1 << 20)
-        assert tracemalloc.get_traced_memory()[1] < 16 << 20
-    finally:
-        tracemalloc.stop()
+
+    assert peak_of(read).traced < 16 << 20
     assert len(Hostile.seen) == 1
 
 
