@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from fleet_services import CONNECTIONS
 
 from chunkflow_py.queue.leases import LeaseKeeper
-from chunkflow_py.run import returns
-from chunkflow_py.run.doubt import Doubt
-from chunkflow_py.run.fold import Folder
-from chunkflow_py.run.intake import Intake, Work
-from chunkflow_py.run.ledger import Ledger
-from chunkflow_py.run.record import Failure, Record
+from chunkflow_py.run.ledger.fold import Folder
+from chunkflow_py.run.ledger.ledger import Ledger
+from chunkflow_py.run.ledger.record import Failure, Record
+from chunkflow_py.run.worker import returns
+from chunkflow_py.run.worker.doubt import Doubt
+from chunkflow_py.run.worker.intake import Intake, Work
 from chunkflow_py.store.protocol import Stored
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fleet_services import SimulatedS3
     from simulate_fleet import Simulation
 
-    from chunkflow_py.run.intake import Job
+    from chunkflow_py.run.worker.intake import Job
 
 EPOCH = 1_750_000_000.0  # of records, seconds since 1970
 SPEC, STAGE = "5f2c" * 8, "inference"

@@ -26,11 +26,11 @@ import torch
 from inference_gpu import SETTINGS, measure
 from processes import RESULTS, ROOT, machine, say
 
-from chunkflow_py.doctor.gpu import look
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.inference import Engine, EngineSettings, PatchGeometry, create_backend
 from chunkflow_py.inference.accuracy import compare
 from chunkflow_py.inference.backends.choose import example_patches
+from chunkflow_py.planning.doctor.gpu import look
 
 TESTS = ROOT / "tests" / "gpu"
 TESTS_LIMIT_S, LIMIT_S = 240, 540  # of the tests; of all: no setting is begun after that

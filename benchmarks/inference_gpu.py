@@ -20,7 +20,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # also runs where the package is not installed
 
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.inference import Engine, EngineSettings, PatchGeometry, create_backend
 from chunkflow_py.inference.models import create_model
 

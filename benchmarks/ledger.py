@@ -20,8 +20,8 @@ from time import perf_counter
 
 from table import Line, as_text, at_least, at_most
 
-from chunkflow_py.run.ledger import PAGE, Ledger
-from chunkflow_py.run.record import Record
+from chunkflow_py.run.ledger.ledger import PAGE, Ledger
+from chunkflow_py.run.ledger.record import Record
 from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import Stored
 

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any
 from fleet_services import CONNECTIONS, Clock, SimulatedS3, SimulatedSqs
 from fleet_worker import EPOCH, SPEC, STAGE, TYPICAL, FleetLedger, Worker
 
-from chunkflow_py.geometry import Zyx
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.queue.body import body_text
-from chunkflow_py.task_grid import task_grid
-from chunkflow_py.task_plan import GridPlan
+from chunkflow_py.tasks.grid import task_grid
+from chunkflow_py.tasks.plan import GridPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

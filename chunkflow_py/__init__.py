@@ -9,31 +9,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from chunkflow_py.allocator import keep_freed_memory as keep_freed_memory
-    from chunkflow_py.chunk import Chunk as Chunk
-    from chunkflow_py.geometry import BoundingBox as BoundingBox
-    from chunkflow_py.geometry import BoxGrid as BoxGrid
-    from chunkflow_py.geometry import Region as Region
-    from chunkflow_py.geometry import Zyx as Zyx
-    from chunkflow_py.pipeline import Pipeline as Pipeline
-    from chunkflow_py.points import Points as Points
-    from chunkflow_py.skeleton import Skeleton as Skeleton
-    from chunkflow_py.synapses import Synapses as Synapses
-    from chunkflow_py.task import Task as Task
+    from chunkflow_py.core.allocator import keep_freed_memory as keep_freed_memory
+    from chunkflow_py.core.chunk import Chunk as Chunk
+    from chunkflow_py.core.geometry import BoundingBox as BoundingBox
+    from chunkflow_py.core.geometry import BoxGrid as BoxGrid
+    from chunkflow_py.core.geometry import Region as Region
+    from chunkflow_py.core.geometry import Zyx as Zyx
+    from chunkflow_py.core.points import Points as Points
+    from chunkflow_py.core.skeleton import Skeleton as Skeleton
+    from chunkflow_py.core.synapses import Synapses as Synapses
+    from chunkflow_py.core.task import Task as Task
+    from chunkflow_py.pipeline.pipeline import Pipeline as Pipeline
     from chunkflow_py.volume import open_volume as open_volume
 
 _HOMES = {
-    "BoundingBox": "chunkflow_py.geometry",
-    "BoxGrid": "chunkflow_py.geometry",
-    "Chunk": "chunkflow_py.chunk",
-    "Pipeline": "chunkflow_py.pipeline",
-    "Points": "chunkflow_py.points",
-    "Region": "chunkflow_py.geometry",
-    "Skeleton": "chunkflow_py.skeleton",
-    "Synapses": "chunkflow_py.synapses",
-    "Task": "chunkflow_py.task",
-    "Zyx": "chunkflow_py.geometry",
-    "keep_freed_memory": "chunkflow_py.allocator",
+    "BoundingBox": "chunkflow_py.core.geometry",
+    "BoxGrid": "chunkflow_py.core.geometry",
+    "Chunk": "chunkflow_py.core.chunk",
+    "Pipeline": "chunkflow_py.pipeline.pipeline",
+    "Points": "chunkflow_py.core.points",
+    "Region": "chunkflow_py.core.geometry",
+    "Skeleton": "chunkflow_py.core.skeleton",
+    "Synapses": "chunkflow_py.core.synapses",
+    "Task": "chunkflow_py.core.task",
+    "Zyx": "chunkflow_py.core.geometry",
+    "keep_freed_memory": "chunkflow_py.core.allocator",
     "open_volume": "chunkflow_py.volume",
 }
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from chunkflow_py.interrupts import keep_signals, starts_worker
+from chunkflow_py.core.interrupts import keep_signals, starts_worker
 
 
 def main() -> None:

@@ -29,16 +29,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import ChunkError, OptionError, needs_extra
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.chunk import Kind
+    from chunkflow_py.core.chunk import Kind
     from chunkflow_py.inference.inferencer import Inferencer
     from chunkflow_py.volume.protocol import Volume
 

@@ -33,7 +33,7 @@ from importlib.util import find_spec
 from traceback import walk_tb
 from typing import TYPE_CHECKING
 
-from chunkflow_py.plain_text import plain
+from chunkflow_py.core.plain_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

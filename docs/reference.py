@@ -27,24 +27,31 @@ ELSEWHERE = {
     "create-volume": "volume:create_volume",
     "downsample-upload": "volume.pyramid:PyramidOutput",
     "fetch-task-from-sqs": "queue.protocol:open_queue",
-    "generate-tasks": "task_source:TaskGenerator",
+    "generate-tasks": "pipeline.task_source:TaskGenerator",
     "inference": "inference.inferencer:Inferencer",
     "load-n5": "volume:open_volume",
     "load-precomputed": "volume:open_volume",
     "load-tensorstore": "volume.tensorstore_volume:loader_of",
     "load-volume": "volume:open_volume",
     "load-zarr": "volume:open_volume",
-    "save-points": "points:Points",
+    "save-points": "core.points:Points",
     "save-precomputed": "volume.saver:VolumeSaver",
-    "save-synapses": "synapses:Synapses",
+    "save-synapses": "core.synapses:Synapses",
     "save-volume": "volume.saver:VolumeSaver",
     "save-zarr": "volume.saver:VolumeSaver",
-    "setup-env": "environment:Environment",
+    "setup-env": "pipeline.sizing:Environment",
 }
 
 # What an operator is made of, for those who write one.
 EXTENDING = {
-    "chunkflow_py.stages": ["transform", "operator", "source", "Operator", "Source", "Skip"],
+    "chunkflow_py.pipeline.operator": [
+        "transform",
+        "operator",
+        "source",
+        "Operator",
+        "Source",
+        "Skip",
+    ],
     "chunkflow_py.dask": ["inference"],
 }
 

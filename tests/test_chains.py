@@ -28,20 +28,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.line import read_line
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
+from chunkflow_py.core.points import Points
+from chunkflow_py.core.synapses import Synapses
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
-from chunkflow_py.intensity.statistics import VolumeStatistics
-from chunkflow_py.pipeline import Pipeline
-from chunkflow_py.points import Points
+from chunkflow_py.filters.statistics import VolumeStatistics
+from chunkflow_py.pipeline.operator import Operator, Source, TaskSource
+from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.run.coverage import outputs_of, saved_box
-from chunkflow_py.segmentation.contingency import read_tables
-from chunkflow_py.stages import Operator, Source, TaskSource
+from chunkflow_py.segmentation.labels.contingency import read_tables
 from chunkflow_py.store import open_store
-from chunkflow_py.synapses import Synapses
-from chunkflow_py.task import Task
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 

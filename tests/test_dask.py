@@ -10,13 +10,13 @@ import pytest
 from rigs.variants import gate_runs
 
 import chunkflow_py.dask
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import main
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.dask import inference, inferencer_from, release_networks
 from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.geometry import BoundingBox
 from chunkflow_py.volume import open_volume
-from chunkflow_py.volume.hdf5 import write_hdf5
+from chunkflow_py.volume.files.hdf5 import write_hdf5
 
 FIB25 = Path(__file__).parent.parent / "examples" / "fib25"
 DOMAIN = BoundingBox.from_size((100, 40, 60), (20, 36, 40))

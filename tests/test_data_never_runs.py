@@ -14,20 +14,20 @@ import numpy as np
 import pytest
 
 from chunkflow_py import Points, Skeleton, Synapses, open_volume
-from chunkflow_py.counts import CountStore
 from chunkflow_py.errors import ChunkflowError, VolumeError
 from chunkflow_py.inference.statistics import read_statistics
 from chunkflow_py.ops.load_npy import load_npy
 from chunkflow_py.queue.body import parse_body
 from chunkflow_py.queue.box_file import read_regions
-from chunkflow_py.run.page import Header
-from chunkflow_py.run.record import Record
+from chunkflow_py.run.ledger.page import Header
+from chunkflow_py.run.ledger.record import Record
 from chunkflow_py.run.spec import Spec
-from chunkflow_py.segmentation.label_table import INDEX, LabelTable
-from chunkflow_py.segmentation.links import links_in
+from chunkflow_py.segmentation.labels.label_table import INDEX, LabelTable
+from chunkflow_py.segmentation.labels.links import links_in
 from chunkflow_py.store import open_store
+from chunkflow_py.store.counts import CountStore
 from chunkflow_py.store.protocol import checksum_of
-from chunkflow_py.task_plan import plan_from_json
+from chunkflow_py.tasks.plan import plan_from_json
 
 BOX = "0-4_0-4_0-4"
 BODY = "import pathlib; pathlib.Path('sprung').touch()"

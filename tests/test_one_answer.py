@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chunkflow_py.cli.main import main
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 
 FIB25 = Path(__file__).parent.parent / "examples" / "fib25"
 DOMAIN = BoundingBox.from_size((100, 40, 60), (24, 48, 48))

@@ -14,15 +14,15 @@ import pytest
 from vocabulary import AWAITED, COMMANDS, NOT_HERE, OPTIONS, PLUGINS, Row
 from vocabulary.cases import CASES, NOT_RUN
 
-from chunkflow_py import older_names
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.line import operators_of, read_line
+from chunkflow_py.core import older_names
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import OptionError
-from chunkflow_py.params import ItemName, ItemNames
-from chunkflow_py.pipeline import Pipeline
-from chunkflow_py.plugin_command import find
-from chunkflow_py.stages import Source
-from chunkflow_py.task import Task
+from chunkflow_py.pipeline.operator import Source
+from chunkflow_py.pipeline.params import ItemName, ItemNames
+from chunkflow_py.pipeline.pipeline import Pipeline
+from chunkflow_py.pipeline.plugin_command import find
 
 NAMES = set(catalog.commands())
 THERE = [row for row in OPTIONS if row.command not in AWAITED]

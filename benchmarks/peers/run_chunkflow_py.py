@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from measure import job, network_file, random_image, report, timed
 
-from chunkflow_py import allocator
+from chunkflow_py.core import allocator
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,7 +48,7 @@ def forecast_bytes(
     asked: dict[str, Any], settings: EngineSettings, weights_and_maps: tuple[int, Activations]
 ) -> int:
     """Return the peak memory that is foretold once the network is loaded, before there is data."""
-    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.core.geometry import Zyx
     from chunkflow_py.inference.memory import Workload, forecast
 
     weights, maps = weights_and_maps
@@ -81,7 +81,7 @@ def main() -> None:
     allocator.keep_freed_memory()
     allocator.sleep_while_waiting()
     asked = job()
-    from chunkflow_py.geometry import BoundingBox, Zyx
+    from chunkflow_py.core.geometry import BoundingBox, Zyx
     from chunkflow_py.inference import Engine, EngineSettings, PatchGeometry, create_backend
 
     identity = asked["model"] == "identity"

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from measure import job, network_file, random_image, report
 
-from chunkflow_py import allocator
+from chunkflow_py.core import allocator
 
 if TYPE_CHECKING:
     from chunkflow_py.inference.backends.protocol import Backend
@@ -44,7 +44,7 @@ def main() -> None:
     """Report largest, 99.9th percentile and mean of the absolute difference by variant."""
     allocator.keep_freed_memory()
     asked = job()
-    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.core.geometry import Zyx
     from chunkflow_py.inference import create_backend
     from chunkflow_py.inference.accuracy import compare
 

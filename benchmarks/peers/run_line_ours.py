@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from measure import job, memory_bytes, report
 
-from chunkflow_py import allocator
+from chunkflow_py.core import allocator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from chunkflow_py.stages import Operator
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.pipeline.operator import Operator
 
 LANES = ("read", "compute", "write")
 

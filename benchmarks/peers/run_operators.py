@@ -31,14 +31,14 @@ class Ours:
 
     def __init__(self) -> None:
         """Set it up as its command line does."""
-        from chunkflow_py import allocator
+        from chunkflow_py.core import allocator
 
         allocator.keep_freed_memory()
 
     def chunk(self, name: str, array: NDArray[Any], *, is_inside: bool) -> Any:
         """Return a chunk."""
-        from chunkflow_py.chunk import Chunk
-        from chunkflow_py.geometry import BoundingBox
+        from chunkflow_py.core.chunk import Chunk
+        from chunkflow_py.core.geometry import BoundingBox
 
         size = array.shape[-3:]
         around = BoundingBox.from_size([-n for n in size], [3 * n for n in size])
@@ -47,15 +47,15 @@ class Ours:
 
     def task(self, items: dict[str, Any], size: tuple[int, ...]) -> Any:
         """Return a task; what is loaded is loaded whole."""
-        from chunkflow_py.geometry import BoundingBox, Region
-        from chunkflow_py.task import Task
+        from chunkflow_py.core.geometry import BoundingBox, Region
+        from chunkflow_py.core.task import Task
 
         return Task(Region(BoundingBox.from_size((0, 0, 0), size)) if items else None, items)
 
     def command(self, words: list[str]) -> Callable[[Any], Any]:
         """Return what is called for a task."""
         from chunkflow_py.cli.line import read_line
-        from chunkflow_py.hooks import HasPrepare, Outline
+        from chunkflow_py.pipeline.hooks import HasPrepare, Outline
 
         (stage,) = read_line(words)
         if isinstance(stage.body, HasPrepare):

@@ -125,10 +125,10 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     from timed_line import read_times, timed_line
 
     from chunkflow_py.run.home import RunHome
-    from chunkflow_py.run.ledger import Ledger
-    from chunkflow_py.run.settings import Settings
-    from chunkflow_py.run.worker import Working
-    from chunkflow_py.run.worker import work as work_off
+    from chunkflow_py.run.ledger.ledger import Ledger
+    from chunkflow_py.run.worker.settings import Settings
+    from chunkflow_py.run.worker.worker import Working
+    from chunkflow_py.run.worker.worker import work as work_off
 
     kind, last, folding = kind_of(job["queue"]), [0.0], [0.0]
     acknowledge, fold = kind.acknowledge, Ledger.fold

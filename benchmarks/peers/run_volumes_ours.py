@@ -9,7 +9,7 @@ import numpy as np
 from measure import job, report
 from measure_volumes import measure
 
-from chunkflow_py import allocator
+from chunkflow_py.core import allocator
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ class Ours:
 
     def create(self, folder: Path, job: dict[str, Any]) -> Any:
         """Make a volume."""
-        from chunkflow_py.geometry import BoundingBox, Zyx
+        from chunkflow_py.core.geometry import BoundingBox, Zyx
         from chunkflow_py.volume import create_volume
         from chunkflow_py.volume.protocol import Opening, VolumeSpec
 
@@ -61,7 +61,7 @@ class Ours:
 
     def write(self, volume: Any, image: NDArray[np.uint8]) -> None:
         """Write all voxels."""
-        from chunkflow_py.chunk import Chunk
+        from chunkflow_py.core.chunk import Chunk
 
         volume.write(Chunk(image, (0, 0, 0), (8.0, 8.0, 8.0), "image"))
 

@@ -13,10 +13,10 @@ from chunkflow_py.cli.run_lines import worker_line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from chunkflow_py.pipeline import Pipeline
-    from chunkflow_py.run.child import Feed
-    from chunkflow_py.run.worker import LineOfStage
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.pipeline.pipeline import Pipeline
+    from chunkflow_py.run.worker.child import Feed
+    from chunkflow_py.run.worker.worker import LineOfStage
 
 
 def timed_line(folder: str, line: LineOfStage, feed: Feed) -> Pipeline:

@@ -18,10 +18,10 @@ from click.shell_completion import CompletionItem
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.main import COMPLETE, cli
 from chunkflow_py.cli.verbs import LineVerbCommand, VerbCommand
+from chunkflow_py.core.older_names import COMMANDS, OPTIONS
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.older_names import COMMANDS, OPTIONS
-from chunkflow_py.option_words import count_words, options_by_name, split_word
-from chunkflow_py.params import MarginOption
+from chunkflow_py.pipeline.option_words import count_words, options_by_name, split_word
+from chunkflow_py.pipeline.params import MarginOption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

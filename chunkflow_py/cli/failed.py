@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 from click.exceptions import Exit
 
+from chunkflow_py.core.interrupts import Interrupted
 from chunkflow_py.errors import ChunkflowError, OptionError, TransientError, named
-from chunkflow_py.interrupts import Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ def worker_fails_in_order() -> Iterator[None]:
     like it. 75 if it may work later, or was asked to stop. 70 for all that nobody foresaw, such as
     worker processes that die before they begin: another machine may do better.
     """
-    from chunkflow_py.run.stopping import AskedToStop, stops_when_asked
+    from chunkflow_py.run.worker.stopping import AskedToStop, stops_when_asked
 
     try:
         with stops_when_asked(_TryAgain.exit_code):

@@ -7,7 +7,7 @@ import shutil
 import threading
 from typing import NamedTuple
 
-from chunkflow_py.plain_text import is_digits
+from chunkflow_py.core.plain_text import is_digits
 
 PERIOD_S = 3.0
 _ANSWER_S = 20

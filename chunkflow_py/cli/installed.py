@@ -74,7 +74,7 @@ def load(name: str) -> click.Command:
     Raises:
         OptionError: it cannot be imported, or is no operator.
     """
-    from chunkflow_py.stages import StageCommand
+    from chunkflow_py.pipeline.operator import StageCommand
 
     module, _, attribute = installed()[name].partition(":")
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.stages import Operator, Source
+from chunkflow_py.pipeline.operator import Operator, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,13 +8,13 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from chunkflow_py.cli.pace import Pace
-from chunkflow_py.hooks import RunsNetwork
+from chunkflow_py.pipeline.hooks import RunsNetwork
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from chunkflow_py.stages import Operator
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.pipeline.operator import Operator
 
 
 @dataclass

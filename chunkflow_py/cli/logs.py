@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from chunkflow_py.cli.screen import above_view
 from chunkflow_py.errors import OptionError
-from chunkflow_py.terminal import echo
+from chunkflow_py.pipeline.terminal import echo
 
 _OURS = "chunkflow_py"
 _LEVELS = {

@@ -15,13 +15,12 @@ import click
 from click.exceptions import Exit
 from click.shell_completion import CompletionItem
 
-from chunkflow_py.allocator import keep_freed_memory, sleep_while_waiting
 from chunkflow_py.cli import catalog, mistyped, older
 from chunkflow_py.cli.failed import failed
 from chunkflow_py.cli.line import check_source_first, last_tail, note_tail, operators_of, parts_of
 from chunkflow_py.cli.verbs import Verb
-from chunkflow_py.errors import OptionError
-from chunkflow_py.interrupts import (
+from chunkflow_py.core.allocator import keep_freed_memory, sleep_while_waiting
+from chunkflow_py.core.interrupts import (
     Interrupted,
     kept_signals,
     leave_within,
@@ -29,13 +28,14 @@ from chunkflow_py.interrupts import (
     starts_worker,
     stay,
 )
-from chunkflow_py.params import Command
-from chunkflow_py.terminal import echo
+from chunkflow_py.errors import OptionError
+from chunkflow_py.pipeline.params import Command
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from chunkflow_py.stages import Operator, Source
+    from chunkflow_py.pipeline.operator import Operator, Source
 
 logger = logging.getLogger(__name__)
 
@@ -273,9 +273,9 @@ def run_line(
         verb.act(*([parts_of(ctx, stages)[1:]] if verb.takes_line else []))
         return
     from chunkflow_py.cli import report
-    from chunkflow_py.hooks import HasSettle
-    from chunkflow_py.pipeline import Pipeline
-    from chunkflow_py.stages import Source
+    from chunkflow_py.pipeline.hooks import HasSettle
+    from chunkflow_py.pipeline.operator import Source
+    from chunkflow_py.pipeline.pipeline import Pipeline
 
     check_source_first(stages)
     source = stages[0] if isinstance(stages[0], Source) else None

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.cli import catalog
-from chunkflow_py.option_words import options_by_name, split_word
-from chunkflow_py.params import AxisType, three_of
+from chunkflow_py.pipeline.option_words import options_by_name, split_word
+from chunkflow_py.pipeline.params import AxisType, three_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

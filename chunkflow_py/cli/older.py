@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.errors import OptionError
-from chunkflow_py.older_names import (
+from chunkflow_py.core.older_names import (
     COMMANDS,
     INSTEAD,
     OPTIONS,
     OPTIONS_INSTEAD,
     OPTIONS_NEEDLESS,
 )
-from chunkflow_py.option_words import count_words, options_by_name, split_word
+from chunkflow_py.errors import OptionError
+from chunkflow_py.pipeline.option_words import count_words, options_by_name, split_word
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

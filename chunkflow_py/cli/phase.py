@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.terminal import echo
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.pipeline import Pipeline
+    from chunkflow_py.pipeline.pipeline import Pipeline
 
 _SHOWN = 20  # failures that are told in full
 
@@ -28,7 +28,7 @@ def run_phase(make: Callable[..., Pipeline], what: str) -> None:
         ChunkflowError: tasks failed; they have been listed on stderr.
     """
     from chunkflow_py.cli.report import Report
-    from chunkflow_py.whole_volume import run_all
+    from chunkflow_py.run.whole_volume import run_all
 
     options: dict[str, Any] = click.get_current_context().find_root().params
     verbose, progress = options["verbose"], options["progress"]

@@ -1,7 +1,7 @@
 """The process of a rehearsal: it does some tasks of a line and tells what they took.
 
 `chunkflow plan` starts ``python -m chunkflow_py.cli.rehearsal``. The request comes as JSON on
-stdin, what is found leaves on stdout, see `chunkflow_py.run.planning.rehearsal`.
+stdin, what is found leaves on stdout, see `chunkflow_py.planning.rehearsal`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from chunkflow_py.allocator import keep_freed_memory, sleep_while_waiting
+from chunkflow_py.core.allocator import keep_freed_memory, sleep_while_waiting
 from chunkflow_py.errors import ChunkflowError, OptionError
 
 NAME = "chunkflow_py.cli.rehearsal"  # of this module
@@ -43,8 +43,8 @@ def main() -> None:
 def _rehearse(request: dict[str, Any], tell: Any) -> None:
     from chunkflow_py.cli import report
     from chunkflow_py.cli.line import operators_of, read_line
-    from chunkflow_py.run.planning.rehearsal import Heard, act, rehearsed
-    from chunkflow_py.stages import Source
+    from chunkflow_py.pipeline.operator import Source
+    from chunkflow_py.planning.rehearsal import Heard, act, rehearsed
 
     # Nothing that removes files, sends tasks or makes volumes may do so.
     stages = read_line(["--dry-run", *request["words"]], mip=request["mip"])

@@ -13,17 +13,17 @@ from chunkflow_py.cli.line_view import line_rows
 from chunkflow_py.cli.logs import configure_logging, restore_logging, says_json, tell
 from chunkflow_py.cli.pace import voxel_speed
 from chunkflow_py.cli.screen import Screen, is_terminal
+from chunkflow_py.core.memory import describe_bytes
 from chunkflow_py.errors import OperatorError
-from chunkflow_py.hooks import HasTraffic
-from chunkflow_py.memory import describe_bytes
-from chunkflow_py.pipeline import Listener
-from chunkflow_py.terminal import echo
+from chunkflow_py.pipeline.hooks import HasTraffic
+from chunkflow_py.pipeline.pipeline import Listener
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from chunkflow_py.stages import Operator
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.pipeline.operator import Operator
 
 __all__ = ["Report", "configure_logging", "restore_logging"]
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 from chunkflow_py.cli.line import check_source_first, operators_of, read_line
 from chunkflow_py.cli.verbs import Verb
 from chunkflow_py.errors import OptionError
+from chunkflow_py.pipeline.operator import Operator, Source
+from chunkflow_py.pipeline.task_source import TaskGenerator
 from chunkflow_py.run.earlier import expect_outputs
 from chunkflow_py.run.stage_line import StageLine, check_outputs_there, worker_pipeline
-from chunkflow_py.run.worker import LineOfStage, enter_folder
-from chunkflow_py.stages import Operator, Source
-from chunkflow_py.task_source import TaskGenerator
+from chunkflow_py.run.worker.worker import LineOfStage, enter_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from chunkflow_py.cli.line import Part
-    from chunkflow_py.pipeline import Pipeline
-    from chunkflow_py.run.child import Feed
+    from chunkflow_py.pipeline.pipeline import Pipeline
+    from chunkflow_py.run.worker.child import Feed
 
 THEN = "then"  # the verb that divides the stages of a line
 

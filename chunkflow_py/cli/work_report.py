@@ -16,18 +16,18 @@ from chunkflow_py.cli.screen import Screen
 from chunkflow_py.cli.work_state import WorkState
 from chunkflow_py.cli.work_view import work_rows
 from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.pipeline.terminal import echo
 from chunkflow_py.run.home import RunHome
-from chunkflow_py.run.settings import Listener
+from chunkflow_py.run.worker.settings import Listener
 from chunkflow_py.store.address import without_secrets
-from chunkflow_py.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.metrics import Metrics
-    from chunkflow_py.run.looks import WorkerLook
-    from chunkflow_py.run.record import Failure, Record
-    from chunkflow_py.run.settings import Outcome
+    from chunkflow_py.monitor.metrics import Metrics
+    from chunkflow_py.run.ledger.record import Failure, Record
+    from chunkflow_py.run.worker.looks import WorkerLook
+    from chunkflow_py.run.worker.settings import Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class WorkReport(Listener):
         run = without_secrets(self._home.url)
         say_in_all(run=run, worker=self._worker)
         if self._port is not None:
-            from chunkflow_py.metrics import Metrics
+            from chunkflow_py.monitor.metrics import Metrics
 
             self._metrics = Metrics(run, self._worker)
             url = self._all.enter_context(self._metrics.served(self._port, self._address))

@@ -7,11 +7,11 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from chunkflow_py.cli.pace import Pace
-from chunkflow_py.geometry import Region
+from chunkflow_py.core.geometry import Region
 
 if TYPE_CHECKING:
-    from chunkflow_py.run.looks import WorkerLook
-    from chunkflow_py.run.record import Record
+    from chunkflow_py.run.ledger.record import Record
+    from chunkflow_py.run.worker.looks import WorkerLook
 
 
 class WorkState:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.cli.gpu_use import GpuWatch
     from chunkflow_py.cli.work_state import WorkState
-    from chunkflow_py.run.looks import ChildLook, TaskLook
+    from chunkflow_py.run.worker.looks import ChildLook, TaskLook
 
 
 def work_rows(state: WorkState, gpu: GpuWatch) -> list[Row]:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import OptionError
-from chunkflow_py.plain_text import is_digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.run.worker import Working
+    from chunkflow_py.run.worker.worker import Working
 
 _SECONDS = click.FloatRange(min=0, min_open=True)
 _TASK_LIMITS = {"auto": None, "none": math.inf}
@@ -98,10 +98,10 @@ def working_from(options: dict[str, Any]) -> Callable[[], Working]:
     root = click.get_current_context().find_root().params
 
     def make() -> Working:
-        from chunkflow_py.run.limits import Limits, walltime_of_job
-        from chunkflow_py.run.supervisor import Settings
-        from chunkflow_py.run.task_limit import TaskLimit
-        from chunkflow_py.run.worker import Working
+        from chunkflow_py.run.worker.limits import Limits, walltime_of_job
+        from chunkflow_py.run.worker.supervisor import Settings
+        from chunkflow_py.run.worker.task_limit import TaskLimit
+        from chunkflow_py.run.worker.worker import Working
 
         devices = _devices(options["gpus"])
         walltime = options["walltime"]
@@ -146,7 +146,7 @@ def _devices(said: str | None) -> tuple[str, ...]:
     if visible is not None:
         found = tuple(filter(None, visible.split(",")))
     else:
-        from chunkflow_py.run.gpus import gpu_numbers
+        from chunkflow_py.run.worker.gpus import gpu_numbers
 
         found = gpu_numbers()
     if not found:

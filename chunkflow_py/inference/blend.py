@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from chunkflow_py.core.failpoints import reached
+from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.errors import (
     ChunkError,
     GeometryError,
@@ -30,8 +32,6 @@ from chunkflow_py.errors import (
     OptionError,
     OutOfMemoryError,
 )
-from chunkflow_py.failpoints import reached
-from chunkflow_py.geometry import BoundingBox
 from chunkflow_py.inference.activation import activated
 from chunkflow_py.inference.augment import augmented
 from chunkflow_py.inference.blend import Blender

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.core.geometry import BoundingBox
     from chunkflow_py.inference.grid import PatchGrid
     from chunkflow_py.inference.transfer import Device
 

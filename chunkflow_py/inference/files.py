@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from chunkflow_py.core.older_names import NO_FILE
 from chunkflow_py.errors import OptionError
 from chunkflow_py.inference.bioimage import is_package
 from chunkflow_py.inference.models import is_built_in
-from chunkflow_py.older_names import NO_FILE
 
 
 def check_network(network: dict[str, Any]) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.core.memory import available_host_bytes, describe_bytes
 from chunkflow_py.errors import OptionError
-from chunkflow_py.geometry import Zyx
 from chunkflow_py.inference.grid import PatchGeometry
 from chunkflow_py.inference.memory import forecast
 from chunkflow_py.inference.system_memory import available_device_bytes
-from chunkflow_py.memory import available_host_bytes, describe_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
+from chunkflow_py.core.geometry import AXES, BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import GeometryError, OptionError
-from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,7 +8,8 @@ from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.chunk import Chunk, Voxels
+from chunkflow_py.core.chunk import Chunk, Voxels
+from chunkflow_py.core.memory import Need, describe_bytes
 from chunkflow_py.inference.accuracy import compare
 from chunkflow_py.inference.activations import Activations, NetworkMemory
 from chunkflow_py.inference.backends import create_backend, describe_profile
@@ -27,7 +28,6 @@ from chunkflow_py.inference.memory import (
 )
 from chunkflow_py.inference.normalize import dtype_warning
 from chunkflow_py.inference.voxel_size import check_voxel_size
-from chunkflow_py.memory import Need, describe_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from chunkflow_py.geometry import BoundingBox, Zyx
+    from chunkflow_py.core.geometry import BoundingBox, Zyx
     from chunkflow_py.inference.backends.protocol import Backend
     from chunkflow_py.inference.grid import PatchGrid
     from chunkflow_py.inference.memory import Forecast

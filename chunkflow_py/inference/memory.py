@@ -1,6 +1,6 @@
 """Memory is foretold: how much a network over one task holds at its peak, before anything is read.
 
-What a whole line takes, with several tasks in flight, is told by `chunkflow_py.forecast`.
+What a whole line takes, with several tasks in flight, is told by `chunkflow_py.pipeline.forecast`.
 
 ```
 host    interpreter and libraries | weights | activations | chunks | engine | batches    on the CPU
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.core.memory import FIRST_USE, describe_bytes, resident_bytes
 from chunkflow_py.inference.grid import PatchGeometry, PatchGrid
-from chunkflow_py.memory import FIRST_USE, describe_bytes, resident_bytes
 
 if TYPE_CHECKING:
     from chunkflow_py.inference.activations import Activations

@@ -14,7 +14,7 @@ from chunkflow_py.inference.activation import activated
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.core.geometry import BoundingBox
     from chunkflow_py.inference.blend import Region
     from chunkflow_py.inference.settings import EngineSettings
     from chunkflow_py.inference.transfer import Device, Mark

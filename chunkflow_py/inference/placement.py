@@ -6,14 +6,14 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import GeometryError, OptionError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.inference.grid import PatchGrid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.inference.settings import EngineSettings
 
 logger = logging.getLogger(__name__)

@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from chunkflow_py.core.memory import available_host_bytes, describe_bytes
 from chunkflow_py.errors import OptionError, OutOfMemoryError
 from chunkflow_py.inference.grid import Pad, PatchGeometry, PatchGrid
 from chunkflow_py.inference.normalize import Normalizer
 from chunkflow_py.inference.output_kind import MEANING, OutputKind
 from chunkflow_py.inference.window import Bump, create_window
-from chunkflow_py.memory import available_host_bytes, describe_bytes
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from chunkflow_py.chunk import Kind
-    from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.core.chunk import Kind
+    from chunkflow_py.core.geometry import BoundingBox
     from chunkflow_py.inference.activation import Activation
 
 _WINDOW = 20  # bytes a voxel while a window is made: two of float64, one of float32

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.decoding import parse_json
+from chunkflow_py.core.decoding import parse_json
+from chunkflow_py.core.histogram import PERCENTILES as ALL_PERCENTILES
+from chunkflow_py.core.histogram import Histogram, histogram_of
 from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.intensity.histogram import PERCENTILES as ALL_PERCENTILES
-from chunkflow_py.intensity.histogram import Histogram, histogram_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

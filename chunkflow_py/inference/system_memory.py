@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from chunkflow_py.memory import available_host_bytes, resident_bytes
+from chunkflow_py.core.memory import available_host_bytes, resident_bytes
 
 __all__ = ["available_device_bytes", "available_host_bytes", "resident_bytes"]
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import TYPE_CHECKING
 
+from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.core.memory import describe_bytes
 from chunkflow_py.errors import OptionError
-from chunkflow_py.geometry import Zyx
 from chunkflow_py.inference.memory import engine_workspace
-from chunkflow_py.memory import describe_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,7 +11,7 @@ from chunkflow_py.errors import OptionError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.core.geometry import Zyx
 
 Bump = Literal["wu", "zung", "gaussian", "linear", "constant"]
 BUMPS: tuple[Bump, ...] = get_args(Bump)

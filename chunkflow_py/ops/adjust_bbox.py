@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
-    from chunkflow_py.stages import Outline
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.pipeline.operator import Outline
 
 SECTION = "steer"
 

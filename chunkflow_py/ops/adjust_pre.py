@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.core.map_scale import check_threshold
 from chunkflow_py.errors import ChunkError, check_extra, needs_extra
-from chunkflow_py.map_scale import check_threshold
-from chunkflow_py.params import input_option, output_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option, output_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import BoundingBox
-    from chunkflow_py.synapses import Synapses
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.core.synapses import Synapses
+    from chunkflow_py.core.task import Task
 
 SECTION = "objects"
 
@@ -98,7 +98,7 @@ class Adjuster:
 
     def __call__(self, task: Task) -> Task:
         """Move the T-bars; a task without synapses has ``None``."""
-        from chunkflow_py.synapses import Synapses
+        from chunkflow_py.core.synapses import Synapses
 
         if task[self.synapses_name] is None:
             task[self.output_name] = None

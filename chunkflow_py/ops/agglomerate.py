@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from chunkflow_py.errors import OptionError, check_extra
-from chunkflow_py.label_options import numbering_from, numbering_options
-from chunkflow_py.params import Decorator, ItemName, input_option, output_option
+from chunkflow_py.ops.options.label_options import numbering_from, numbering_options
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import Decorator, ItemName, input_option, output_option
 from chunkflow_py.segmentation import MEAN_AFFINITY, score_code
-from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk, Voxels
-    from chunkflow_py.segmentation.numbering import Numbering
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Chunk, Voxels
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.segmentation.labels.numbering import Numbering
     from chunkflow_py.volume.labelling import Labelling
 
 SECTION = "segment"
@@ -52,8 +52,8 @@ def agglomerate(
     Raises:
         ChunkError: the chunk does not hold affinities, or the fragments cover another box.
     """
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.segmentation import agglomerate as engine
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.segmentation.labels import agglomerate as engine
 
     if isinstance(fragments, Chunk):
         engine.check_same_box(fragments, chunk)
@@ -144,7 +144,10 @@ def command(
     input_name: str, output_name: str, fragments: str, fragments_name: str | None, **settings: Any
 ) -> Agglomerator:
     """Check the thresholds."""
-    from chunkflow_py.segmentation.agglomerate import check_affinity_thresholds, check_threshold
+    from chunkflow_py.segmentation.labels.agglomerate import (
+        check_affinity_thresholds,
+        check_threshold,
+    )
 
     seeds = ("cc3d", "scipy", "skimage") if fragments == "seeded" else ()
     check_extra("segmentation", "agglomerate", "waterz", *seeds)

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import OptionError, check_extra
-from chunkflow_py.plain_text import is_digits
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from chunkflow_py.core.skeleton import Skeleton
     from chunkflow_py.segmentation.skeletonize import SkeletonAggregator
-    from chunkflow_py.skeleton import Skeleton
 
 SECTION = "objects"
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.stages import makes, transform
+from chunkflow_py.pipeline.operator import makes, transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.chunk import Chunk, Voxels
+    from chunkflow_py.core.chunk import Chunk, Voxels
 
 
 def _labels(read: Voxels) -> Voxels:
@@ -38,7 +38,7 @@ def channel_voting(chunk: Chunk) -> Chunk:
     """
     import numpy as np
 
-    from chunkflow_py.chunk import check_no_nan
+    from chunkflow_py.core.chunk import check_no_nan
 
     if chunk.ndim != 4:
         msg = (

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkError, check_extra, needs_extra
-from chunkflow_py.geometry import BoundingBox, Zyx
-from chunkflow_py.params import zyx_option
-from chunkflow_py.stages import transform
+from chunkflow_py.pipeline.operator import transform
+from chunkflow_py.pipeline.params import zyx_option
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.core.chunk import Chunk
 
 KERNEL_SIZE = Zyx(16, 128, 128)
 

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.params import is_dry_run
-from chunkflow_py.stages import operator
-from chunkflow_py.terminal import echo
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import is_dry_run
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from chunkflow_py.stages import Outline
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.pipeline.operator import Outline
     from chunkflow_py.store.protocol import Store
-    from chunkflow_py.task import Task
 
 SECTION = "steer"
 

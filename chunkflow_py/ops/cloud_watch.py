@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
-    from chunkflow_py.task import Task
-    from chunkflow_py.view.metrics import CloudWatch
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.ops.viewing.metrics import CloudWatch
 
 SECTION = "view"
 
@@ -37,7 +37,7 @@ def cloud_watch(log: dict[str, Any], log_name: str = "chunkflow") -> None:
         VolumeRefusedError: CloudWatch refuses the credentials.
         MissingExtraError: boto3 is not installed.
     """
-    from chunkflow_py.view.metrics import CloudWatch
+    from chunkflow_py.ops.viewing.metrics import CloudWatch
     from chunkflow_py.volume.output import compute_device
 
     if not isinstance(log.get("timer"), dict):
@@ -61,7 +61,7 @@ class CloudWatcher:
 
     def __enter__(self) -> CloudWatcher:
         """Look for region and credentials, before the first task."""
-        from chunkflow_py.view.metrics import CloudWatch
+        from chunkflow_py.ops.viewing.metrics import CloudWatch
 
         self._service = CloudWatch(self.log_name)
         return self

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.params import ItemName, input_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import ItemName, input_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Kind
-    from chunkflow_py.counts import CountStore
-    from chunkflow_py.intensity.histogram import Bins
-    from chunkflow_py.stages import Outline
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Kind
+    from chunkflow_py.core.histogram import Bins
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.pipeline.operator import Outline
+    from chunkflow_py.store.counts import CountStore
 
 SECTION = "segment"
 
@@ -69,7 +69,7 @@ class StatisticsCounter:
             OptionError: floating-point voxels come without a range of values.
             GeometryError: boxes of tasks overlap.
         """
-        from chunkflow_py.counts import check_tasks
+        from chunkflow_py.store.counts import check_tasks
 
         voxels = outline.voxels
         if (
@@ -86,8 +86,8 @@ class StatisticsCounter:
 
     def __call__(self, task: Task) -> Task:
         """Count, and store the counts."""
-        from chunkflow_py.counts import counted_region
-        from chunkflow_py.intensity.statistics import count_chunk
+        from chunkflow_py.filters.statistics import count_chunk
+        from chunkflow_py.store.counts import counted_region
 
         chunk = task.chunk(self.input_name)
         mask = None if self.mask_name is None else task.chunk(self.mask_name)
@@ -99,7 +99,7 @@ class StatisticsCounter:
         return task
 
     def _bins(self, dtype: str, kind: Kind | None) -> Bins | None:
-        from chunkflow_py.intensity.histogram import Bins
+        from chunkflow_py.core.histogram import Bins
 
         if self.span is not None:
             return Bins(*self.span, self.bins)
@@ -123,8 +123,8 @@ class StatisticsCounter:
 def command(statistics_path: str, **options: Any) -> StatisticsCounter:
     """Check the range."""
     # fmt: on
-    from chunkflow_py.counts import CountStore
-    from chunkflow_py.intensity.statistics import KIND
+    from chunkflow_py.filters.statistics import KIND
+    from chunkflow_py.store.counts import CountStore
 
     span = options["span"]
     if span is not None and not span[0] < span[1] < float("inf"):

@@ -16,17 +16,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from chunkflow_py.core.map_scale import check_threshold
 from chunkflow_py.errors import check_extra, needs_extra
-from chunkflow_py.label_options import connectivity_option, numbering_from, numbering_options
-from chunkflow_py.map_scale import check_threshold
-from chunkflow_py.params import NUMBER
-from chunkflow_py.stages import transform
+from chunkflow_py.ops.options.label_options import (
+    connectivity_option,
+    numbering_from,
+    numbering_options,
+)
+from chunkflow_py.pipeline.operator import transform
+from chunkflow_py.pipeline.params import NUMBER
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk, Voxels
-    from chunkflow_py.geometry import BoundingBox
-    from chunkflow_py.segmentation.components import Connectivity
-    from chunkflow_py.segmentation.numbering import Numbering
+    from chunkflow_py.core.chunk import Chunk, Voxels
+    from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.segmentation.labels.components import Connectivity
+    from chunkflow_py.segmentation.labels.numbering import Numbering
     from chunkflow_py.volume.labelling import Labelling
 
 SECTION = "segment"
@@ -60,7 +64,7 @@ def connected_components(
         ChunkError: the channels are not 1 or 3, or a map comes without a threshold.
         MissingExtraError: the library cc3d is not installed.
     """
-    from chunkflow_py.segmentation import components
+    from chunkflow_py.segmentation.labels import components
 
     if threshold is not None:
         check_threshold(threshold, chunk.dtype, chunk.kind)

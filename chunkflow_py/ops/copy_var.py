@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.params import input_option, output_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option, output_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.task import Task
 
 SECTION = "items"
 

@@ -5,11 +5,11 @@ Example: chunkflow create-bbox --start 0 0 0 --size 20 256 256 load-h5 -f raw.h5
 
 from __future__ import annotations
 
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import OptionError
-from chunkflow_py.geometry import BoundingBox, Zyx
-from chunkflow_py.params import zyx_option
-from chunkflow_py.stages import TaskSource, source
-from chunkflow_py.task_grid import region_of
+from chunkflow_py.pipeline.operator import TaskSource, source
+from chunkflow_py.pipeline.params import zyx_option
+from chunkflow_py.tasks.grid import region_of
 
 
 def create_bbox(start: Zyx, stop: Zyx | None = None, size: Zyx | None = None) -> BoundingBox:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from chunkflow_py.geometry import BoundingBox, Zyx
-from chunkflow_py.params import floats_option, output_option, zyx_option
-from chunkflow_py.stages import operator
+from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import floats_option, output_option, zyx_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk, Kind, Voxels
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Chunk, Kind, Voxels
+    from chunkflow_py.core.task import Task
 
 LABELS = ("uint16", "uint32", "uint64")
 DTYPES = ("uint8", "uint32", "uint16", "uint64", "float32", "float64")
@@ -48,7 +48,7 @@ def create_chunk(
     """
     import numpy as np
 
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.core.chunk import Chunk
 
     size = Zyx.of(size)  # a plain tuple will do
     if size.product() > sys.maxsize:  # NumPy has a message of its own for each pattern
@@ -107,7 +107,7 @@ class ChunkMaker:
 
     def voxels(self) -> Voxels:
         """Return what the chunk holds."""
-        from chunkflow_py.chunk import Voxels
+        from chunkflow_py.core.chunk import Voxels
 
         return Voxels(self.dtype, 1, _meaning(self.dtype))
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.params import zyx_option
-from chunkflow_py.saving_options import (
+from chunkflow_py.ops.options.saving_options import (
     PRECOMPUTED_DTYPES,
     PRECOMPUTED_ENCODINGS,
     creating_options,
     creator_from,
 )
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import zyx_option
 
 if TYPE_CHECKING:
     from chunkflow_py.volume.creator import VolumeCreator

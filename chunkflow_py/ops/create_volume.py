@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.params import NAMES, zyx_option
-from chunkflow_py.saving_options import (
+from chunkflow_py.ops.options.saving_options import (
     ENCODINGS,
     check_format,
     check_shard,
     creating_options,
     creator_from,
 )
-from chunkflow_py.stages import operator
-from chunkflow_py.terminal import echo
-from chunkflow_py.volume_options import opening_from, volume_path_option
+from chunkflow_py.ops.options.volume_options import opening_from, volume_path_option
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import NAMES, zyx_option
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
-    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.core.geometry import Zyx
     from chunkflow_py.volume.creator import VolumeCreator
 
 KINDS = ("image", "segmentation", "probability", "affinity", "logit", "vector", "embedding")
@@ -69,7 +69,7 @@ def command(
     **options: Any,
 ) -> VolumeCreator:
     """Take the description of the volume."""
-    from chunkflow_py.volume.blocking import parsed_bytes
+    from chunkflow_py.volume.engine.blocking import parsed_bytes
     from chunkflow_py.volume.new_volume import checked_dtype
 
     if sharded == (task_memory is None) or (sharded and shard_size is not None):

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.geometry import BoundingBox, Zyx
-from chunkflow_py.params import input_option, output_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option, output_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.stages import Outline
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.pipeline.operator import Outline
 
 
 def crop_margin(chunk: Chunk, low: Zyx, high: Zyx) -> Chunk:

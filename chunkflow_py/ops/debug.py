@@ -13,12 +13,12 @@ from bdb import BdbQuit
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from chunkflow_py.interrupts import Interrupted
-from chunkflow_py.stages import operator
-from chunkflow_py.terminal import echo
+from chunkflow_py.core.interrupts import Interrupted
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.task import Task
 
 SECTION = "steer"
 

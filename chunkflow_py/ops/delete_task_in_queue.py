@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.task import Task
 
 SECTION = "steer"
 

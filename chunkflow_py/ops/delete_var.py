@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
-from chunkflow_py.params import ItemNames
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import ItemNames
 
 if TYPE_CHECKING:
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.task import Task
 
 SECTION = "items"
 

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import check_extra
-from chunkflow_py.params import ItemName, input_option, output_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import ItemName, input_option, output_option
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.synapses import Synapses
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.synapses import Synapses
+    from chunkflow_py.core.task import Task
 
 SECTION = "objects"
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def duplicates(
     """
     import numpy as np
 
-    from chunkflow_py.segmentation.partners import doubled, objects_at, ranks
+    from chunkflow_py.segmentation.labels.partners import doubled, objects_at, ranks
 
     protected = np.zeros(len(synapses.post), bool)
     if user is not None:
@@ -91,7 +91,7 @@ class DuplicateRemover:
 
     def __call__(self, task: Task) -> Task:
         """Take them out; a task without synapses has ``None``."""
-        from chunkflow_py.synapses import Synapses
+        from chunkflow_py.core.synapses import Synapses
 
         kept = removed = None
         if task[self.synapses_name] is not None:

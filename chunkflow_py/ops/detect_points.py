@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.errors import check_extra
-from chunkflow_py.params import input_option, output_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option, output_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.points import Points
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.points import Points
     from chunkflow_py.segmentation.peaks import PeakDetector
 
 SECTION = "objects"

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import check_extra
-from chunkflow_py.params import input_option, output_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option, output_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import BoundingBox
-    from chunkflow_py.synapses import Synapses
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.core.synapses import Synapses
+    from chunkflow_py.core.task import Task
 
 SECTION = "objects"
 
@@ -52,7 +52,7 @@ def detect_post_synapses(
         ChunkError: there are several channels, or a voxel is NaN.
         MissingExtraError: SciPy is not installed.
     """
-    from chunkflow_py.segmentation.partners import with_partners
+    from chunkflow_py.segmentation.labels.partners import with_partners
     from chunkflow_py.segmentation.peaks import detect_peaks
 
     points = detect_peaks(chunk, min_distance, threshold_rel)
@@ -77,7 +77,7 @@ class PostDetector:
 
     def __call__(self, task: Task) -> Task:
         """Find the points; a task without T-bars, or without a map, has ``None``."""
-        from chunkflow_py.synapses import Synapses
+        from chunkflow_py.core.synapses import Synapses
 
         if task[self.synapses_name] is None or task[self.input_name] is None:
             task[self.output_name] = None

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from chunkflow_py.geometry import BoundingBox, Zyx
-from chunkflow_py.params import input_option, output_option, zyx_option
-from chunkflow_py.stages import operator
+from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option, output_option, zyx_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.memory import Need
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.memory import Need
+    from chunkflow_py.core.task import Task
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Downsampler:
 
     def memory(self, size: Zyx | None) -> Need | None:
         """Return what the result of a chunk of extent *size* takes; planes are made one by one."""
-        from chunkflow_py.memory import Need
+        from chunkflow_py.core.memory import Need
 
         return None if size is None else Need(size // self.factor + 1)
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.params import input_option, mip_option, zyx_option
-from chunkflow_py.saving_options import announced
-from chunkflow_py.stages import operator
-from chunkflow_py.volume_options import access_from, requester_pays_option
+from chunkflow_py.ops.options.saving_options import announced
+from chunkflow_py.ops.options.volume_options import access_from, requester_pays_option
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option, mip_option, zyx_option
 
 if TYPE_CHECKING:
     from chunkflow_py.volume.pyramid import PyramidOutput

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import OptionError, check_extra, needs_extra
-from chunkflow_py.params import BBOX, input_option, is_dry_run, output_option
-from chunkflow_py.scoring_options import scoring_options
-from chunkflow_py.stages import operator
-from chunkflow_py.terminal import echo
+from chunkflow_py.ops.options.scoring_options import scoring_options
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import BBOX, input_option, is_dry_run, output_option
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.geometry import BoundingBox
     from chunkflow_py.segmentation.evaluate_task import Evaluator
 
 SECTION = "segment"
@@ -60,9 +60,9 @@ def evaluate_segmentation(
         GeometryError: the boxes have no voxel in common.
         ChunkError: a chunk holds no labels, or the ground truth is empty.
     """
-    from chunkflow_py.segmentation.components import single_channel
     from chunkflow_py.segmentation.evaluate import common_region, evaluate
     from chunkflow_py.segmentation.evaluate import relabel as relabelled
+    from chunkflow_py.segmentation.labels.components import single_channel
 
     region = common_region(segmentation, groundtruth, bbox)
     ours, truth = (single_channel(c.cut(region).array) for c in (segmentation, groundtruth))
@@ -104,7 +104,7 @@ def command(
 ) -> Evaluator:
     """Take the names and the region."""
     from chunkflow_py.segmentation.evaluate_task import Evaluator
-    from chunkflow_py.volume.file_name import local_path
+    from chunkflow_py.volume.files.file_name import local_path
 
     path = json and local_path(json, "--json")
     if table_path:

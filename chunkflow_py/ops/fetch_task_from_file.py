@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.core.geometry import Region
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import OptionError
-from chunkflow_py.geometry import Region
-from chunkflow_py.params import environment_number
-from chunkflow_py.stages import source
-from chunkflow_py.task import Task
+from chunkflow_py.pipeline.operator import source
+from chunkflow_py.pipeline.params import environment_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.core.geometry import BoundingBox
 
 
 @dataclass

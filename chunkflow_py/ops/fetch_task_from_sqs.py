@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import click
 
-from chunkflow_py.params import is_dry_run
+from chunkflow_py.pipeline.operator import source
+from chunkflow_py.pipeline.params import is_dry_run
 from chunkflow_py.queue.tasks import USUAL_RETRIES, QueueTasks
-from chunkflow_py.stages import source
 
 
 @source

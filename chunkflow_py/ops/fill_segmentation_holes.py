@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import check_extra, needs_extra
-from chunkflow_py.stages import makes, transform
+from chunkflow_py.pipeline.operator import makes, transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.core.chunk import Chunk
 
 SECTION = "segment"
 
@@ -34,8 +34,8 @@ def fill_segmentation_holes(chunk: Chunk) -> Chunk:
         ChunkError: the voxels are no labels, or have several channels.
         MissingExtraError: a library is not installed.
     """
-    from chunkflow_py.segmentation.components import single_channel
-    from chunkflow_py.segmentation.objects import fill_holes
+    from chunkflow_py.segmentation.labels.components import single_channel
+    from chunkflow_py.segmentation.labels.objects import fill_holes
 
     labels = single_channel(chunk.array)
     with needs_extra("segmentation", "fill-segmentation-holes"):

@@ -12,13 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from chunkflow_py.params import input_option, output_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option, output_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.synapses import Synapses
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.synapses import Synapses
+    from chunkflow_py.core.task import Task
 
 SECTION = "objects"
 
@@ -35,7 +35,7 @@ def find_tbar_object(synapses: Synapses, segmentation: Chunk) -> Synapses:
     """
     import numpy as np
 
-    from chunkflow_py.segmentation.partners import objects_at
+    from chunkflow_py.segmentation.labels.partners import objects_at
 
     found = objects_at(segmentation, synapses.pre).astype(np.uint64)
     if synapses.object_ids is not None:
@@ -55,7 +55,7 @@ class ObjectFinder:
 
     def __call__(self, task: Task) -> Task:
         """Find the segments; a task without synapses has ``None``."""
-        from chunkflow_py.synapses import Synapses
+        from chunkflow_py.core.synapses import Synapses
 
         if task[self.synapses_name] is None:
             task[self.output_name] = None

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.geometry import Zyx
-from chunkflow_py.stages import transform
+from chunkflow_py.pipeline.operator import transform
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk, Voxels
-    from chunkflow_py.halo_filter import HaloFilter
+    from chunkflow_py.core.chunk import Chunk, Voxels
+    from chunkflow_py.pipeline.halo_filter import HaloFilter
 
 
 def gaussian_filter(chunk: Chunk, sigma: float = 1.0, sigma_z: float = 0.0) -> Chunk:
@@ -39,7 +39,7 @@ def gaussian_filter(chunk: Chunk, sigma: float = 1.0, sigma_z: float = 0.0) -> C
     """
     import numpy as np
 
-    from chunkflow_py.smoothing import blurred
+    from chunkflow_py.filters.smoothing import blurred
 
     if min(sigma, sigma_z) < 0:
         msg = f"standard deviations must not be negative, got sigma {sigma} and sigma_z {sigma_z}"
@@ -82,8 +82,8 @@ def _check_voxels(held: Chunk | Voxels) -> None:
 )
 def command(sigma: float, sigma_z: float) -> HaloFilter:
     """Take the standard deviations."""
-    from chunkflow_py.halo_filter import HaloFilter
-    from chunkflow_py.smoothing import gaussian_radius
+    from chunkflow_py.filters.smoothing import gaussian_radius
+    from chunkflow_py.pipeline.halo_filter import HaloFilter
 
     radius = gaussian_radius(sigma)
     reach = Zyx(gaussian_radius(sigma_z), radius, radius)

@@ -13,11 +13,11 @@ from typing import Any
 
 import click
 
-from chunkflow_py.params import REGION, floats_option, is_dry_run, mip_option, zyx_option
-from chunkflow_py.stages import source
-from chunkflow_py.task_order import ORDERS
-from chunkflow_py.task_source import TaskGenerator, tasks_from
-from chunkflow_py.volume_options import access_options, opening_from
+from chunkflow_py.ops.options.volume_options import access_options, opening_from
+from chunkflow_py.pipeline.operator import source
+from chunkflow_py.pipeline.params import REGION, floats_option, is_dry_run, mip_option, zyx_option
+from chunkflow_py.pipeline.task_source import TaskGenerator, tasks_from
+from chunkflow_py.tasks.order import ORDERS
 
 _COUNT = click.IntRange(min=0)
 

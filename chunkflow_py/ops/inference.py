@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.params import NAMES, NUMBERS, ItemNames, floats_option, zyx_option
-from chunkflow_py.stages import transform
+from chunkflow_py.pipeline.operator import transform
+from chunkflow_py.pipeline.params import NAMES, NUMBERS, ItemNames, floats_option, zyx_option
 
 if TYPE_CHECKING:
     from chunkflow_py.inference.inferencer import Inferencer

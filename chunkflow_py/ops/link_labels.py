@@ -18,22 +18,22 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.label_options import connectivity_option, overlap_options, place_of
-from chunkflow_py.params import mip_option
-from chunkflow_py.stages import operator
-from chunkflow_py.volume_options import access_from, access_options
+from chunkflow_py.ops.options.label_options import connectivity_option, overlap_options, place_of
+from chunkflow_py.ops.options.volume_options import access_from, access_options
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import mip_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.segmentation.components import Connectivity
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.segmentation.labels.components import Connectivity
     from chunkflow_py.store.protocol import Access
-    from chunkflow_py.task import Task
 
 SECTION = "segment"
 
 
 @dataclass
 class LabelLinker:
-    """Stores the links of every task, as a linker of `chunkflow_py.linking` finds them."""
+    """Stores the links of every task, as a linker of `segmentation.labels.linking` finds them."""
 
     links_path: str
     linker: Any
@@ -69,7 +69,7 @@ class LabelLinker:
 
     def __call__(self, task: Task) -> Task:
         """Find and store the links of a task."""
-        from chunkflow_py.segmentation.links import encoded_links, link_key
+        from chunkflow_py.segmentation.labels.links import encoded_links, link_key
         from chunkflow_py.store import open_store
         from chunkflow_py.store.protocol import Access
         from chunkflow_py.store.recording import RecordingStore
@@ -105,7 +105,7 @@ def command(
 ) -> LabelLinker:
     """See which of the two ways it is."""
     # fmt: on
-    from chunkflow_py.linking import OverlapLinker, TouchLinker
+    from chunkflow_py.segmentation.labels.linking import OverlapLinker, TouchLinker
     from chunkflow_py.volume.protocol import Opening
 
     access = access_from(options)

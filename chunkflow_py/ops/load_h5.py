@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from chunkflow_py.params import (
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import (
     channels_option,
     expand_margin_option,
     floats_option,
@@ -22,12 +23,11 @@ from chunkflow_py.params import (
     output_option,
     zyx_option,
 )
-from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import BoundingBox, Zyx
-    from chunkflow_py.volume.single_file import FileLoader
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.geometry import BoundingBox, Zyx
+    from chunkflow_py.volume.files.single_file import FileLoader
 
 DTYPES = ("float32", "float64", "uint16", "uint32", "uint64", "uint8")
 
@@ -53,7 +53,7 @@ def load_h5(
         ChunkError: the dataset is neither 3D nor 4D, has not these channels, or does not fit
             into *dtype*.
     """
-    from chunkflow_py.volume.hdf5 import open_hdf5
+    from chunkflow_py.volume.files.hdf5 import open_hdf5
 
     found = open_hdf5(Path(path), dataset_path)
     return None if found is None else found.read(bbox, channels, dtype)
@@ -120,9 +120,9 @@ def command(
 ) -> FileLoader:
     """Take the file and the part of it."""
     from chunkflow_py.volume.cutout import Cutout
-    from chunkflow_py.volume.file_name import FileName
-    from chunkflow_py.volume.hdf5 import EXTENSIONS, open_hdf5
-    from chunkflow_py.volume.single_file import FileLoader
+    from chunkflow_py.volume.files.file_name import FileName
+    from chunkflow_py.volume.files.hdf5 import EXTENSIONS, open_hdf5
+    from chunkflow_py.volume.files.single_file import FileLoader
 
     return FileLoader(
         FileName(file_name, EXTENSIONS, reads=True),

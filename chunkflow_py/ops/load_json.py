@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.decoding import parse_json as parse_document
+from chunkflow_py.core.decoding import parse_json as parse_document
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.params import output_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import output_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.task import Task
-    from chunkflow_py.task_files import TaskFiles
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.store.task_files import TaskFiles
 
 
 def parse_json(data: bytes, what: str) -> Any:
@@ -65,6 +65,6 @@ class JsonLoader:
 @output_option("--output-name", "-o", default="dict", help="Name of the content.")
 def command(file_path: str, output_name: str) -> JsonLoader:
     """Take the file."""
-    from chunkflow_py.task_files import TaskFiles
+    from chunkflow_py.store.task_files import TaskFiles
 
     return JsonLoader(TaskFiles(file_path, ".json", (".json",), "--file-path"), output_name)

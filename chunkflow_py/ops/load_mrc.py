@@ -15,13 +15,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from chunkflow_py.params import expand_margin_option, floats_option, output_option, zyx_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import (
+    expand_margin_option,
+    floats_option,
+    output_option,
+    zyx_option,
+)
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import BoundingBox, Zyx
-    from chunkflow_py.volume.single_file import FileLoader
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.geometry import BoundingBox, Zyx
+    from chunkflow_py.volume.files.single_file import FileLoader
 
 DTYPES = ("uint8", "uint16", "float32", "float64")
 
@@ -35,13 +40,13 @@ def load_mrc(
         path: of the file: a volume (z, y, x), an image, or a stack of volumes (c, z, y, x).
         bbox: the part to read, in global voxels (default: all).
         dtype: type of the voxels (default: that of the file).
-        place: voxel_offset, voxel_size_nm and stored_bytes of `chunkflow_py.volume.mrc.open_mrc`.
+        place: voxel_offset, voxel_size_nm and stored_bytes of `volume.files.mrc.open_mrc`.
 
     Raises:
         VolumeError: the file cannot be read.
         ChunkError: it holds complex numbers, or does not fit into *dtype*.
     """
-    from chunkflow_py.volume.mrc import open_mrc
+    from chunkflow_py.volume.files.mrc import open_mrc
 
     found = open_mrc(Path(path), **place)
     return None if found is None else found.read(bbox, dtype=dtype)
@@ -84,9 +89,9 @@ def command(
 ) -> FileLoader:
     """Take the file and where it lies."""
     from chunkflow_py.volume.cutout import Cutout
-    from chunkflow_py.volume.file_name import FileName
-    from chunkflow_py.volume.mrc import EXTENSIONS, open_mrc
-    from chunkflow_py.volume.single_file import FileLoader
+    from chunkflow_py.volume.files.file_name import FileName
+    from chunkflow_py.volume.files.mrc import EXTENSIONS, open_mrc
+    from chunkflow_py.volume.files.single_file import FileLoader
 
     read = partial(
         open_mrc,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from chunkflow_py.params import floats_option
-from chunkflow_py.stages import operator
-from chunkflow_py.volume_options import loader_from, reading_options
+from chunkflow_py.ops.options.volume_options import loader_from, reading_options
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import floats_option
 
 if TYPE_CHECKING:
     from chunkflow_py.volume.loader import VolumeLoader

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Literal
 import click
 from click.core import ParameterSource
 
-from chunkflow_py.params import (
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import (
     channels_option,
     expand_margin_option,
     floats_option,
     output_option,
     zyx_option,
 )
-from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import Zyx
-    from chunkflow_py.volume.single_file import FileLoader
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.geometry import Zyx
+    from chunkflow_py.volume.files.single_file import FileLoader
 
 
 def load_npy(
@@ -38,13 +38,13 @@ def load_npy(
     Args:
         path: of the file; (z, y, x) or (c, z, y, x), numbers.
         channels: which channels, in this order (default: all).
-        place: voxel_offset and voxel_size_nm of `chunkflow_py.volume.npy.open_npy`.
+        place: voxel_offset and voxel_size_nm of `chunkflow_py.volume.files.npy.open_npy`.
 
     Raises:
         VolumeError: the file cannot be read.
         ChunkError: the array is not a chunk's, or has not these channels.
     """
-    from chunkflow_py.volume.npy import open_npy
+    from chunkflow_py.volume.files.npy import open_npy
 
     found = open_npy(Path(path), **place)  # type: ignore[arg-type]
     return None if found is None else found.read(channels=channels)
@@ -81,9 +81,9 @@ def command(
 ) -> FileLoader:
     """Take the file and where it lies."""
     from chunkflow_py.volume.cutout import Cutout
-    from chunkflow_py.volume.file_name import FileName
-    from chunkflow_py.volume.npy import EXTENSIONS, open_npy
-    from chunkflow_py.volume.single_file import FileLoader
+    from chunkflow_py.volume.files.file_name import FileName
+    from chunkflow_py.volume.files.npy import EXTENSIONS, open_npy
+    from chunkflow_py.volume.files.single_file import FileLoader
 
     given = ctx.get_parameter_source("voxel_size") is not ParameterSource.DEFAULT
     return FileLoader(

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from chunkflow_py.params import (
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import (
     channels_option,
     expand_margin_option,
     floats_option,
     output_option,
     zyx_option,
 )
-from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import BoundingBox, Zyx
-    from chunkflow_py.volume.single_file import FileLoader
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.geometry import BoundingBox, Zyx
+    from chunkflow_py.volume.files.single_file import FileLoader
 
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "float32", "float64")
 
@@ -46,13 +46,13 @@ def load_nrrd(
         bbox: the part to read, in global voxels (default: all).
         channels: which channels, in this order (default: all).
         dtype: type of the voxels (default: that of the file).
-        place: voxel_offset, voxel_size_nm, kind and order of `chunkflow_py.volume.nrrd.open_nrrd`.
+        place: voxel_offset, voxel_size_nm, kind and order of `volume.files.nrrd.open_nrrd`.
 
     Raises:
         VolumeError: the file cannot be read.
         ChunkError: it has other axes than a chunk, not these channels, or does not fit *dtype*.
     """
-    from chunkflow_py.volume.nrrd import open_nrrd
+    from chunkflow_py.volume.files.nrrd import open_nrrd
 
     found = open_nrrd(Path(path), **place)
     return None if found is None else found.read(bbox, channels, dtype)
@@ -101,9 +101,9 @@ def command(
 ) -> FileLoader:
     """Take the file and where it lies."""
     from chunkflow_py.volume.cutout import Cutout
-    from chunkflow_py.volume.file_name import FileName
-    from chunkflow_py.volume.nrrd import EXTENSIONS, open_nrrd
-    from chunkflow_py.volume.single_file import FileLoader
+    from chunkflow_py.volume.files.file_name import FileName
+    from chunkflow_py.volume.files.nrrd import EXTENSIONS, open_nrrd
+    from chunkflow_py.volume.files.single_file import FileLoader
 
     read = partial(
         open_nrrd,

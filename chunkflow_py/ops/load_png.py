@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Literal
 import click
 from click.core import ParameterSource
 
-from chunkflow_py.params import (
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import (
     channels_option,
     expand_margin_option,
     floats_option,
     output_option,
     zyx_option,
 )
-from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import BoundingBox, Zyx
-    from chunkflow_py.volume.single_file import FileLoader
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.geometry import BoundingBox, Zyx
+    from chunkflow_py.volume.files.single_file import FileLoader
 
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 
@@ -55,8 +55,8 @@ def load_png(
         VolumeError: a section is missing or cannot be read.
         ChunkError: sections differ in size or type, or do not fit into *dtype*.
     """
-    from chunkflow_py.volume.png import open_png
-    from chunkflow_py.volume.single_file import ORIGIN
+    from chunkflow_py.volume.files.png import open_png
+    from chunkflow_py.volume.files.single_file import ORIGIN
 
     if bbox is None and voxel_offset is None:
         voxel_offset = ORIGIN
@@ -115,8 +115,8 @@ def command(
 ) -> FileLoader:
     """Take the sections and where they lie."""
     from chunkflow_py.volume.cutout import Cutout
-    from chunkflow_py.volume.file_name import OnePath, local_path
-    from chunkflow_py.volume.png import PngLoader, open_png
+    from chunkflow_py.volume.files.file_name import OnePath, local_path
+    from chunkflow_py.volume.files.png import PngLoader, open_png
 
     offset_given, size_given = (
         ctx.get_parameter_source(name) is not ParameterSource.DEFAULT

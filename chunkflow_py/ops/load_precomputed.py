@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.stages import operator
-from chunkflow_py.volume_options import loader_from, reading_options, volume_path_option
+from chunkflow_py.ops.options.volume_options import loader_from, reading_options, volume_path_option
+from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
     from chunkflow_py.volume.loader import VolumeLoader

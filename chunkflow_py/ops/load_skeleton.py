@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.params import floats_option, output_option, zyx_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import floats_option, output_option, zyx_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.core.geometry import Zyx
+    from chunkflow_py.core.skeleton import Skeleton
     from chunkflow_py.segmentation.skeleton_files import SkeletonLoader
-    from chunkflow_py.skeleton import Skeleton
 
 SECTION = "objects"
 

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.core.geometry import Region
 from chunkflow_py.errors import GeometryError, OptionError
-from chunkflow_py.geometry import Region
-from chunkflow_py.params import floats_option, output_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import floats_option, output_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.stages import Outline
-    from chunkflow_py.task import Task
-    from chunkflow_py.task_files import TaskFiles
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.pipeline.operator import Outline
+    from chunkflow_py.store.task_files import TaskFiles
 
 SECTION = "objects"
 
@@ -74,7 +74,7 @@ class SynapseLoader:
             VolumeError: it is missing, or holds no synapses.
             GeometryError: there is no box where one is needed.
         """
-        from chunkflow_py.synapses import Synapses
+        from chunkflow_py.core.synapses import Synapses
 
         url = self.files.url(task.region)
         data = self.files.read(task.region)
@@ -137,7 +137,7 @@ def command(
     output_name: str,
 ) -> SynapseLoader:
     """Take the file."""
-    from chunkflow_py.task_files import TaskFiles
+    from chunkflow_py.store.task_files import TaskFiles
 
     files = TaskFiles(file_path, suffix or ".h5", (".h5", ".hdf5", ".json"), "--file-path")
     return SynapseLoader(files, not c_order, resolution, remove_outside, set_bbox, output_name)

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from chunkflow_py.params import (
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import (
     channels_option,
     expand_margin_option,
     floats_option,
     output_option,
     zyx_option,
 )
-from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
-    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.core.geometry import Zyx
     from chunkflow_py.volume.tensorstore_volume import TensorStoreLoader
 
 

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from chunkflow_py.params import (
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import (
     channels_option,
     expand_margin_option,
     floats_option,
     output_option,
     zyx_option,
 )
-from chunkflow_py.stages import operator
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import BoundingBox, Zyx
-    from chunkflow_py.volume.single_file import FileLoader
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.geometry import BoundingBox, Zyx
+    from chunkflow_py.volume.files.single_file import FileLoader
 
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "float32", "float64", "float16")
 
@@ -49,7 +49,7 @@ def load_tif(
         VolumeError: the file cannot be read.
         ChunkError: it has other axes than a chunk, not these channels, or does not fit *dtype*.
     """
-    from chunkflow_py.volume.tiff import open_tiff
+    from chunkflow_py.volume.files.tiff import open_tiff
 
     found = open_tiff(Path(path))
     return None if found is None else found.read(bbox, channels, dtype)
@@ -92,9 +92,9 @@ def command(
 ) -> FileLoader:
     """Take the file and where it lies."""
     from chunkflow_py.volume.cutout import Cutout
-    from chunkflow_py.volume.file_name import FileName
-    from chunkflow_py.volume.single_file import FileLoader
-    from chunkflow_py.volume.tiff import EXTENSIONS, open_tiff
+    from chunkflow_py.volume.files.file_name import FileName
+    from chunkflow_py.volume.files.single_file import FileLoader
+    from chunkflow_py.volume.files.tiff import EXTENSIONS, open_tiff
 
     return FileLoader(
         FileName(file_name, EXTENSIONS, reads=True, folders=True),

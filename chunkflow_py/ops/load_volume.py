@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.params import floats_option
-from chunkflow_py.stages import operator
-from chunkflow_py.volume_options import loader_from, reading_options, volume_path_option
+from chunkflow_py.ops.options.volume_options import loader_from, reading_options, volume_path_option
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import floats_option
 
 if TYPE_CHECKING:
     from chunkflow_py.volume.loader import VolumeLoader

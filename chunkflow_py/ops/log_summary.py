@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.params import is_dry_run, zyx_option
-from chunkflow_py.stages import source
-from chunkflow_py.task import Task
-from chunkflow_py.terminal import echo
+from chunkflow_py.core.task import Task
+from chunkflow_py.pipeline.operator import source
+from chunkflow_py.pipeline.params import is_dry_run, zyx_option
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from chunkflow_py.geometry import Zyx
-    from chunkflow_py.view.run_log import RunLog
+    from chunkflow_py.core.geometry import Zyx
+    from chunkflow_py.ops.viewing.run_log import RunLog
 
 SECTION = "view"
 
@@ -40,7 +40,7 @@ def log_summary(log_dir: str, output_size: Zyx | None = None) -> RunLog:
         VolumeNotFoundError: there are no logs.
         VolumeError: none of the files is one, or they cannot be read.
     """
-    from chunkflow_py.view.run_log import read_logs
+    from chunkflow_py.ops.viewing.run_log import read_logs
 
     return read_logs(log_dir, output_size)
 
@@ -61,8 +61,8 @@ class LogSummary:
 
     def __iter__(self) -> Iterator[Task]:
         """Read, print and draw."""
-        from chunkflow_py.task_files import TaskFiles
-        from chunkflow_py.view import run_log
+        from chunkflow_py.ops.viewing import run_log
+        from chunkflow_py.store.task_files import TaskFiles
 
         found = log_summary(self.log_dir, self.output_size)
         echo(run_log.table(found))

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
-    from chunkflow_py.outputs import Output
-    from chunkflow_py.stages import Outline
-    from chunkflow_py.task import Task
-    from chunkflow_py.task_files import TaskFiles
+    from chunkflow_py.core.outputs import Output
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.pipeline.operator import Outline
+    from chunkflow_py.store.task_files import TaskFiles
 
 SECTION = "steer"
 
@@ -72,6 +72,6 @@ class Marker:
 @click.option("--suffix", "-s", default="", show_default="empty", help="How the name ends.")
 def command(prefix: str, suffix: str) -> Marker:
     """Take the name of the file."""
-    from chunkflow_py.task_files import TaskFiles
+    from chunkflow_py.store.task_files import TaskFiles
 
     return Marker(TaskFiles(prefix, suffix))

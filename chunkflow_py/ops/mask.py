@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from chunkflow_py.params import paired_names, several_names_options
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import paired_names, several_names_options
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.task import Task
     from chunkflow_py.volume.mask import BoxMask
     from chunkflow_py.volume.protocol import Volume
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.errors import check_extra, needs_extra
-from chunkflow_py.stages import transform
+from chunkflow_py.pipeline.operator import transform
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.core.chunk import Chunk
 
 SECTION = "segment"
 
@@ -41,8 +41,8 @@ def mask_out_objects(
         ChunkError: the voxels are no labels, or have several channels.
         MissingExtraError: the library fastremap is not installed.
     """
-    from chunkflow_py.segmentation.components import single_channel
-    from chunkflow_py.segmentation.objects import mask_out
+    from chunkflow_py.segmentation.labels.components import single_channel
+    from chunkflow_py.segmentation.labels.objects import mask_out
 
     single_channel(chunk.array)
     with needs_extra("segmentation", "mask-out-objects"):
@@ -81,7 +81,7 @@ class ObjectMasker:
         """
         text = self.selected_obj_ids
         if text is not None:
-            from chunkflow_py.segmentation.objects import ids_of_text, read_ids
+            from chunkflow_py.segmentation.labels.objects import ids_of_text, read_ids
             from chunkflow_py.store import open_store
 
             folder, _, name = text.rpartition("/")
@@ -110,7 +110,7 @@ def command(dust_size_threshold: int | None, selected_obj_ids: str | None) -> Ob
     """Check the list; a file is read when the line has been accepted."""
     check_extra("segmentation", "mask-out-objects", "fastremap")
     if selected_obj_ids is not None and not selected_obj_ids.endswith(".json"):
-        from chunkflow_py.segmentation.objects import ids_of_text
+        from chunkflow_py.segmentation.labels.objects import ids_of_text
 
         ids_of_text(selected_obj_ids)
     return ObjectMasker(dust_size_threshold, selected_obj_ids)

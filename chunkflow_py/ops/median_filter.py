@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ChunkError, OptionError, check_extra
-from chunkflow_py.geometry import Zyx
-from chunkflow_py.params import zyx_option
-from chunkflow_py.stages import transform
+from chunkflow_py.pipeline.operator import transform
+from chunkflow_py.pipeline.params import zyx_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.halo_filter import HaloFilter
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.pipeline.halo_filter import HaloFilter
 
 Mode = Literal["reflect", "nearest", "mirror", "constant", "wrap"]
 MODES = ("reflect", "nearest", "mirror", "constant", "wrap")
@@ -48,7 +48,7 @@ def median_filter(chunk: Chunk, size: Sequence[int] = (3, 1, 1), mode: Mode = "r
     """
     import numpy as np
 
-    from chunkflow_py.smoothing import median
+    from chunkflow_py.filters.smoothing import median
 
     if mode not in MODES:
         msg = f"mode {mode!r} of median-filter is not one of {', '.join(MODES)}"
@@ -87,7 +87,7 @@ def median_filter(chunk: Chunk, size: Sequence[int] = (3, 1, 1), mode: Mode = "r
 )
 def command(size: Zyx, mode: Mode) -> HaloFilter:
     """Take the neighbourhood."""
-    from chunkflow_py.halo_filter import HaloFilter
+    from chunkflow_py.pipeline.halo_filter import HaloFilter
 
     check_extra("segmentation", "median-filter", "scipy")
     return HaloFilter(partial(median_filter, size=size, mode=mode), size // 2, "median-filter")

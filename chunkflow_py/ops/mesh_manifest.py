@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.errors import OptionError, check_extra
-from chunkflow_py.params import environment_number
-from chunkflow_py.stages import source
+from chunkflow_py.pipeline.operator import source
+from chunkflow_py.pipeline.params import environment_number
 
 if TYPE_CHECKING:
-    from chunkflow_py.segmentation.mesh_manifest import ManifestTasks
+    from chunkflow_py.segmentation.mesh.mesh_manifest import ManifestTasks
 
 SECTION = "objects"
 
@@ -43,7 +43,7 @@ def mesh_manifest(
     Raises:
         OptionError: the prefix has more digits.
     """
-    from chunkflow_py.segmentation.mesh_manifest import ManifestTasks, ManifestWriter
+    from chunkflow_py.segmentation.mesh.mesh_manifest import ManifestTasks, ManifestWriter
 
     tasks = ManifestTasks(ManifestWriter(url, digits, multires), prefix)
     len(tasks)  # the numbers are right, or this says what is wrong with them

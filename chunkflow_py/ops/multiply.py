@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.params import ItemName, paired_names, several_names_options
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import ItemName, paired_names, several_names_options
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.task import Task
 
 
 def multiply(chunk: Chunk, multiplier: Chunk) -> Chunk:

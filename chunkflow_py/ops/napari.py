@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from chunkflow_py.params import ItemNames, floats_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import ItemNames, floats_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.task import Task
 
 SECTION = "view"
 
@@ -35,7 +35,7 @@ def napari(
     Raises:
         ChunkError: an item cannot be shown.
     """
-    from chunkflow_py.view.napari_layers import napari_layers
+    from chunkflow_py.ops.viewing.napari_layers import napari_layers
 
     return napari_layers(items, voxel_size_nm)
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
-from chunkflow_py.params import NUMBERS, ItemNames, floats_option
-from chunkflow_py.stages import operator
-from chunkflow_py.view.showing import Showing
+from chunkflow_py.ops.viewing.showing import Showing
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import NUMBERS, ItemNames, floats_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.task import Task
-    from chunkflow_py.view.server import ViewerServer
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.ops.viewing.server import ViewerServer
 
 SECTION = "view"
 
@@ -52,7 +52,7 @@ class Neuroglancer:
 
     def __enter__(self) -> Neuroglancer:
         """Start the server, and turn an interrupt while a view is up into its end."""
-        from chunkflow_py.view.server import ViewerServer
+        from chunkflow_py.ops.viewing.server import ViewerServer
 
         self._server = ViewerServer(self.bind_address, self.port)
         self._showing.__enter__()

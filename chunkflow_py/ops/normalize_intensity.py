@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.stages import makes, transform
+from chunkflow_py.pipeline.operator import makes, transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.core.chunk import Chunk
 
 
 @makes(lambda read: read._replace(dtype="float32"))

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.stages import makes, transform
+from chunkflow_py.pipeline.operator import makes, transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.core.chunk import Chunk
 
 
 @makes(lambda read: read._replace(dtype="float32"))
@@ -50,7 +50,7 @@ def normalize_section_shang(
     """
     import numpy as np
 
-    from chunkflow_py.intensity.contrast import stretched_inside
+    from chunkflow_py.filters.contrast import stretched_inside
 
     labels = chunk.kind == "segmentation" or (chunk.dtype.kind in "iu" and chunk.dtype.itemsize > 4)
     if labels or chunk.dtype.kind not in "iuf":

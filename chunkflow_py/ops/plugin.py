@@ -17,16 +17,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.params import ItemNames
-from chunkflow_py.plugin import as_items, check_call, load_plugin, parse_arguments, plugin_files
-from chunkflow_py.plugin_command import NOTHING, PluginCommand
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import ItemNames
+from chunkflow_py.pipeline.plugin import (
+    as_items,
+    check_call,
+    load_plugin,
+    parse_arguments,
+    plugin_files,
+)
+from chunkflow_py.pipeline.plugin_command import NOTHING, PluginCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.task import Task
 
 SECTION = "items"
 
@@ -63,7 +69,7 @@ class Plugin:
         keywords: what else it is given.
         function: what is called; loaded from *path* when the line starts.
         is_older: whether it is written for chunkflow 1.x: it imports chunkflow, and is given and
-            returns what `chunkflow_py.compat` has.
+            returns what `chunkflow_py.pipeline.compat` has.
     """
 
     name: str
@@ -87,7 +93,7 @@ class Plugin:
     def __enter__(self) -> Plugin:
         """Load the file."""
         if self.function is None:
-            from chunkflow_py.compat.imports import is_imported_by
+            from chunkflow_py.pipeline.compat.imports import is_imported_by
 
             self.function = load_plugin(self.path)
             self.is_older = is_imported_by(self.path)
@@ -99,7 +105,7 @@ class Plugin:
 
     def __call__(self, task: Task) -> Task:
         """Call the function and keep what it returns."""
-        from chunkflow_py.chunk import Chunk
+        from chunkflow_py.core.chunk import Chunk
 
         if self.function is None:
             self.__enter__()
@@ -117,8 +123,8 @@ class Plugin:
 
     def _call_older(self, task: Task, values: list[Any]) -> Any:
         """Call it with items as chunkflow 1.x has them; what it changes of them is changed."""
-        from chunkflow_py.compat.boundary import from_plugin, is_changed, to_plugin
-        from chunkflow_py.compat.imports import importable
+        from chunkflow_py.pipeline.compat.boundary import from_plugin, is_changed, to_plugin
+        from chunkflow_py.pipeline.compat.imports import importable
 
         given = [to_plugin(value) for value in values]
         with importable():

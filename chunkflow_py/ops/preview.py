@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 
 from chunkflow_py.errors import OptionError, check_extra
-from chunkflow_py.params import ItemNames
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import ItemNames
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.hooks import Outline
-    from chunkflow_py.outputs import Output
-    from chunkflow_py.task import Task
-    from chunkflow_py.task_files import ItemSaver
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.outputs import Output
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.pipeline.hooks import Outline
+    from chunkflow_py.store.task_files import ItemSaver
 
 SECTION = "view"
 
@@ -44,7 +44,7 @@ def preview(
         ChunkError: a chunk is empty, or a segmentation has channels or negative labels.
         MissingExtraError: Pillow is not installed.
     """
-    from chunkflow_py.view.sheet import contact_sheet
+    from chunkflow_py.ops.viewing.sheet import contact_sheet
 
     return contact_sheet(chunks, width, contrast)
 
@@ -86,7 +86,7 @@ class PreviewSaver:
             ChunkError: a chunk cannot be shown.
             VolumeError: the file cannot be written, or another task has written it.
         """
-        from chunkflow_py.geometry import Region
+        from chunkflow_py.core.geometry import Region
 
         chunks = {name: task.chunk(name) for name in self.inputs}
         box = next(iter(chunks.values())).bbox
@@ -130,7 +130,7 @@ def command(
     inputs: tuple[str, ...], output_path: str, width: int, contrast: tuple[float, float] | None
 ) -> PreviewSaver:
     """Take names, place and contrast."""
-    from chunkflow_py.task_files import ItemSaver, TaskFiles
+    from chunkflow_py.store.task_files import ItemSaver, TaskFiles
 
     if contrast is not None and contrast[0] >= contrast[1]:
         msg = (

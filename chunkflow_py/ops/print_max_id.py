@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from chunkflow_py.params import input_option
-from chunkflow_py.stages import operator
-from chunkflow_py.terminal import echo
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.task import Task
 
 SECTION = "segment"
 
@@ -27,7 +27,7 @@ def max_id(chunk: Chunk) -> int:
     Raises:
         ChunkError: the voxels are no integers.
     """
-    from chunkflow_py.segmentation.objects import check_labels
+    from chunkflow_py.segmentation.labels.objects import check_labels
 
     check_labels(chunk.array)
     return int(chunk.array.max(initial=0))

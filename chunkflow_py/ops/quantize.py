@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from chunkflow_py.core.map_scale import full_scale
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.map_scale import full_scale
-from chunkflow_py.stages import makes, transform
+from chunkflow_py.pipeline.operator import makes, transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.core.chunk import Chunk
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from chunkflow_py.errors import check_extra
-from chunkflow_py.label_options import place_of
-from chunkflow_py.params import input_option, output_option
-from chunkflow_py.stages import operator
-from chunkflow_py.volume_options import access_from, access_options
+from chunkflow_py.ops.options.label_options import place_of
+from chunkflow_py.ops.options.volume_options import access_from, access_options
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option, output_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from chunkflow_py.chunk import Chunk, Voxels
-    from chunkflow_py.segmentation.label_table import LabelTable, ObjectCount
+    from chunkflow_py.core.chunk import Chunk, Voxels
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.segmentation.labels.label_table import LabelTable, ObjectCount
     from chunkflow_py.store.protocol import Access
-    from chunkflow_py.task import Task
 
 SECTION = "segment"
 
@@ -52,7 +52,7 @@ def relabel(
         ChunkError: the voxels are no labels.
         VolumeError: the table is missing or damaged.
     """
-    from chunkflow_py.segmentation.label_table import relabelled
+    from chunkflow_py.segmentation.labels.label_table import relabelled
 
     return chunk.with_array(relabelled(chunk.array, table, note), kind="segmentation")
 
@@ -95,7 +95,7 @@ class Relabeller:
 
     def __call__(self, task: Task) -> Task:
         """Relabel the chunk."""
-        from chunkflow_py.segmentation.label_table import LabelTable
+        from chunkflow_py.segmentation.labels.label_table import LabelTable
         from chunkflow_py.store import open_store
         from chunkflow_py.store.protocol import Access
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.stages import transform
+from chunkflow_py.pipeline.operator import transform
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk, Voxels
+    from chunkflow_py.core.chunk import Chunk, Voxels
 
 DTYPES = ("uint8", "uint16", "float32")
 
@@ -52,7 +52,7 @@ def rescale_intensity(
     """
     import numpy as np
 
-    from chunkflow_py.intensity.contrast import rescaled
+    from chunkflow_py.filters.contrast import rescaled
 
     _check("--low", low, "--high", high)
     _check("--out-low", out_low, "--out-high", out_high)

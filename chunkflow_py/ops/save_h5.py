@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.params import floats_option, input_option, zyx_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import floats_option, input_option, zyx_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import Zyx
-    from chunkflow_py.points import Points
-    from chunkflow_py.synapses import Synapses
-    from chunkflow_py.volume.single_file import FileSaver
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.geometry import Zyx
+    from chunkflow_py.core.points import Points
+    from chunkflow_py.core.synapses import Synapses
+    from chunkflow_py.volume.files.single_file import FileSaver
 
 
 DTYPES = (
@@ -45,14 +45,14 @@ def save_h5(
         path: of the file; replaced if it exists.
         dtype: type to convert to (default: that of the chunk); maps become uint8 by 255·p.
         options: block_size, compression, with_offset, voxel_size_nm of
-            `chunkflow_py.volume.hdf5.write_hdf5`.
+            `chunkflow_py.volume.files.hdf5.write_hdf5`.
 
     Raises:
         ChunkError: a voxel does not fit into *dtype*.
         VolumeError: the file cannot be written; what was there is kept.
     """
     from chunkflow_py.volume.conversion import converted
-    from chunkflow_py.volume.hdf5 import write_hdf5
+    from chunkflow_py.volume.files.hdf5 import write_hdf5
 
     write_hdf5(Path(path), converted(chunk, dtype), **options)
 
@@ -106,11 +106,11 @@ def command(
     touch: bool,
 ) -> FileSaver:
     """Take the name and the layout of the file."""
-    from chunkflow_py.points import Points
-    from chunkflow_py.synapses import Synapses
-    from chunkflow_py.volume.file_name import FileName
-    from chunkflow_py.volume.hdf5 import EXTENSIONS, check_compression
-    from chunkflow_py.volume.single_file import FileSaver
+    from chunkflow_py.core.points import Points
+    from chunkflow_py.core.synapses import Synapses
+    from chunkflow_py.volume.files.file_name import FileName
+    from chunkflow_py.volume.files.hdf5 import EXTENSIONS, check_compression
+    from chunkflow_py.volume.files.single_file import FileSaver
 
     check_compression(compression)
     write = partial(
@@ -126,7 +126,7 @@ def command(
 
 
 def _write(path: Path, item: Chunk | Points | Synapses, **options: Any) -> None:
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.store.local import write_whole
 
     if isinstance(item, Chunk):

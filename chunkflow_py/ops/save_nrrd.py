@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.errors import check_extra
-from chunkflow_py.params import input_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.volume.single_file import FileSaver
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.volume.files.single_file import FileSaver
 
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "float32", "float64")
 
@@ -42,7 +42,7 @@ def save_nrrd(
         VolumeError: the file cannot be written; what was there is kept.
     """
     from chunkflow_py.volume.conversion import converted
-    from chunkflow_py.volume.nrrd import write_nrrd
+    from chunkflow_py.volume.files.nrrd import write_nrrd
 
     write_nrrd(Path(path), converted(chunk, dtype), encoding)
 
@@ -66,8 +66,8 @@ def save_nrrd(
 )
 def command(input_name: str, file_name: str | None, dtype: str | None, encoding: str) -> FileSaver:
     """Take the name and the compression of the file."""
-    from chunkflow_py.volume.file_name import FileName
-    from chunkflow_py.volume.single_file import FileSaver
+    from chunkflow_py.volume.files.file_name import FileName
+    from chunkflow_py.volume.files.single_file import FileSaver
 
     check_extra("image", "save-nrrd", "nrrd")
     write = partial(_write, dtype=dtype, encoding=encoding)

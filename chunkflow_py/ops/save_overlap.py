@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.params import input_option
-from chunkflow_py.stages import operator
-from chunkflow_py.volume_options import access_from, access_options
+from chunkflow_py.ops.options.volume_options import access_from, access_options
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option
 
 if TYPE_CHECKING:
+    from chunkflow_py.core.task import Task
     from chunkflow_py.store.protocol import Access
-    from chunkflow_py.task import Task
 
 SECTION = "segment"
 
@@ -46,7 +46,7 @@ class OverlapSaver:
     @property
     def destination(self) -> str:
         """Where overlaps are stored."""
-        from chunkflow_py.label_options import place_of
+        from chunkflow_py.ops.options.label_options import place_of
 
         return place_of(self.path)
 
@@ -57,8 +57,8 @@ class OverlapSaver:
             GeometryError: the task has no box, or the chunk no margin around it.
             ChunkError: the chunk has several channels.
         """
-        from chunkflow_py.segmentation.components import single_channel
-        from chunkflow_py.segmentation.overlaps import save_overlaps
+        from chunkflow_py.segmentation.labels.components import single_channel
+        from chunkflow_py.segmentation.labels.overlaps import save_overlaps
         from chunkflow_py.store import open_store
         from chunkflow_py.store.protocol import Access
         from chunkflow_py.store.recording import RecordingStore

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.params import input_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.volume.png import PngSaver
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.volume.files.png import PngSaver
 
 
 def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
@@ -38,7 +38,7 @@ def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
         ChunkError: the chunk has several channels, or a voxel does not fit into *dtype*.
         VolumeError: a file cannot be written.
     """
-    from chunkflow_py.volume.png import write_pngs
+    from chunkflow_py.volume.files.png import write_pngs
 
     write_pngs(folder, chunk, dtype)
 
@@ -62,6 +62,6 @@ def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
 )
 def command(input_name: str, dtype: str, output_path: str) -> PngSaver:
     """Take the folder and the type of the images."""
-    from chunkflow_py.volume.png import PngSaver
+    from chunkflow_py.volume.files.png import PngSaver
 
     return PngSaver(output_path, dtype, input_name)

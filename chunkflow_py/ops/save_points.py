@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.params import input_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.task_files import ItemSaver
+    from chunkflow_py.store.task_files import ItemSaver
 
 SECTION = "objects"
 
@@ -26,8 +26,8 @@ SECTION = "objects"
 @click.option("--file-path", "-f", required=True, help="File or URL, or prefix of one a task.")
 def command(input_name: str, file_path: str) -> ItemSaver:
     """Take the file."""
-    from chunkflow_py.points import Points
-    from chunkflow_py.task_files import ItemSaver, TaskFiles
+    from chunkflow_py.core.points import Points
+    from chunkflow_py.store.task_files import ItemSaver, TaskFiles
 
     files = TaskFiles(file_path, ".h5", (".h5", ".hdf5"), "--file-path")
     return ItemSaver(files, input_name, Points.to_hdf5, Points)

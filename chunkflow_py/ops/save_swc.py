@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.params import input_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option
 
 if TYPE_CHECKING:
+    from chunkflow_py.core.skeleton import Skeleton
     from chunkflow_py.segmentation.skeleton_files import SwcSaver
-    from chunkflow_py.skeleton import Skeleton
 
 SECTION = "objects"
 
@@ -34,8 +34,8 @@ def save_swc(skeletons: dict[int, Skeleton], prefix: str = "./") -> None:
     Raises:
         VolumeError: a file cannot be written.
     """
+    from chunkflow_py.core.task import Task
     from chunkflow_py.segmentation.skeleton_files import SwcSaver
-    from chunkflow_py.task import Task
 
     SwcSaver("skels", prefix)(Task(items={"skels": skeletons}))
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.params import input_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.volume.single_file import FileSaver
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.volume.files.single_file import FileSaver
 
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "float32", "float64")
 
@@ -41,7 +41,7 @@ def save_tif(
         VolumeError: the file cannot be written; what was there is kept.
     """
     from chunkflow_py.volume.conversion import converted
-    from chunkflow_py.volume.tiff import write_tiff
+    from chunkflow_py.volume.files.tiff import write_tiff
 
     write_tiff(Path(path), converted(chunk, dtype), compression)
 
@@ -67,9 +67,9 @@ def command(
     input_name: str, file_name: str | None, dtype: str | None, compression: str
 ) -> FileSaver:
     """Take the name and the compression of the file."""
-    from chunkflow_py.volume.file_name import FileName
-    from chunkflow_py.volume.single_file import FileSaver
-    from chunkflow_py.volume.tiff import EXTENSIONS
+    from chunkflow_py.volume.files.file_name import FileName
+    from chunkflow_py.volume.files.single_file import FileSaver
+    from chunkflow_py.volume.files.tiff import EXTENSIONS
 
     write = partial(_write, dtype=dtype, compression=compression)
     return FileSaver(FileName(file_name or "", EXTENSIONS), write, input_name)

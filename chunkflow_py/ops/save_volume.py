@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.saving_options import (
+from chunkflow_py.ops.options.saving_options import (
     output_from,
     parallel_option,
     saving_options,
 )
-from chunkflow_py.stages import operator
-from chunkflow_py.volume_options import volume_path_option
+from chunkflow_py.ops.options.volume_options import volume_path_option
+from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
     from chunkflow_py.volume.output import VolumeOutput

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.params import floats_option, zyx_option
-from chunkflow_py.saving_options import (
+from chunkflow_py.ops.options.saving_options import (
     check_format,
     output_from,
     parallel_option,
     saving_options,
 )
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import floats_option, zyx_option
 from chunkflow_py.volume import ZARR_ENCODINGS
 
 if TYPE_CHECKING:
-    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.core.geometry import Zyx
     from chunkflow_py.volume.output import VolumeOutput
 
 

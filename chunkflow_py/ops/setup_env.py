@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.params import floats_option, is_dry_run, zyx_option
-from chunkflow_py.saving_options import announced
-from chunkflow_py.stages import source
-from chunkflow_py.terminal import echo
-from chunkflow_py.volume_options import opening_from, requester_pays_option
+from chunkflow_py.ops.options.saving_options import announced
+from chunkflow_py.ops.options.volume_options import opening_from, requester_pays_option
+from chunkflow_py.pipeline.operator import source
+from chunkflow_py.pipeline.params import floats_option, is_dry_run, zyx_option
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
-    from chunkflow_py.environment import Environment
+    from chunkflow_py.pipeline.sizing import Environment
 
 _LEVEL = click.IntRange(min=0, max=16)
 
@@ -79,7 +79,7 @@ def command(
     **options: Any,
 ) -> Environment:
     """Find the sizes; volumes are made when the whole line is accepted."""
-    from chunkflow_py.environment import Environment
+    from chunkflow_py.pipeline.sizing import Environment
 
     opening = opening_from(options)
     del options["requester_pays"]

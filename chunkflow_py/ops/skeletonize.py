@@ -18,15 +18,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import check_extra
-from chunkflow_py.params import NUMBERS, floats_option, input_option, is_dry_run, output_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import (
+    NUMBERS,
+    floats_option,
+    input_option,
+    is_dry_run,
+    output_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.skeleton import Skeleton
     from chunkflow_py.segmentation.skeletonize import Skeletonizer
-    from chunkflow_py.skeleton import Skeleton
 
 SECTION = "objects"
 

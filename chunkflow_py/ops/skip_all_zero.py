@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.core.geometry import Region
+from chunkflow_py.core.task import Skip
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.geometry import Region
-from chunkflow_py.params import input_option, is_dry_run
-from chunkflow_py.stages import operator
-from chunkflow_py.task import Skip
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option, is_dry_run
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.outputs import Output
-    from chunkflow_py.task import Task
-    from chunkflow_py.task_files import TaskFiles
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.outputs import Output
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.store.task_files import TaskFiles
 
 SECTION = "steer"
 
@@ -59,7 +59,7 @@ class ZeroSkipper:
         if not is_all_zero(chunk):
             return task
         if self.flags is not None:
-            from chunkflow_py.task_files import grown
+            from chunkflow_py.store.task_files import grown
 
             region = task.region
             if self.chunk_bbox:
@@ -93,7 +93,7 @@ def command(
     chunk_bbox: bool,
 ) -> ZeroSkipper:
     """Take the name of the file; a dry run leaves none."""
-    from chunkflow_py.task_files import TaskFiles
+    from chunkflow_py.store.task_files import TaskFiles
 
     flags = None if prefix is None or is_dry_run() else TaskFiles(prefix, suffix)
     return ZeroSkipper(input_name, flags, adjust_size or 0, chunk_bbox)

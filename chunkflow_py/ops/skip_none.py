@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.params import input_option, is_dry_run
-from chunkflow_py.stages import operator
-from chunkflow_py.task import Skip
+from chunkflow_py.core.task import Skip
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option, is_dry_run
 
 if TYPE_CHECKING:
-    from chunkflow_py.outputs import Output
-    from chunkflow_py.task import Task
-    from chunkflow_py.task_files import TaskFiles
+    from chunkflow_py.core.outputs import Output
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.store.task_files import TaskFiles
 
 SECTION = "steer"
 
@@ -64,7 +64,7 @@ class NoneSkipper:
 @click.option("--suffix", "-s", help="How the file's name ends.")
 def command(input_name: str, touch: bool, prefix: str | None, suffix: str | None) -> NoneSkipper:
     """Take the name of the file; a dry run leaves none."""
-    from chunkflow_py.task_files import TaskFiles
+    from chunkflow_py.store.task_files import TaskFiles
 
     flags = None if prefix is None else TaskFiles(prefix, suffix or "")
     return NoneSkipper(input_name, flags if touch and not is_dry_run() else None)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.core.task import Skip
 from chunkflow_py.errors import GeometryError, OptionError
-from chunkflow_py.stages import operator
-from chunkflow_py.task import Skip
-from chunkflow_py.volume_options import access_options, opening_from, volume_path_option
+from chunkflow_py.ops.options.volume_options import access_options, opening_from, volume_path_option
+from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.task import Task
     from chunkflow_py.volume.protocol import Opening, Volume
 
 SECTION = "steer"

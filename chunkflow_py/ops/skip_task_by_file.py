@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from chunkflow_py.core.task import Skip
 from chunkflow_py.errors import OptionError
-from chunkflow_py.stages import operator
-from chunkflow_py.task import Skip
+from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
-    from chunkflow_py.stages import Outline
-    from chunkflow_py.task import Task
-    from chunkflow_py.task_files import TaskFiles
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.pipeline.operator import Outline
+    from chunkflow_py.store.task_files import TaskFiles
 
 SECTION = "steer"
 
@@ -70,7 +70,7 @@ class FileSkipper:
             GeometryError: the task has no box, or nothing of it is left.
             VolumeError: the store cannot be asked.
         """
-        from chunkflow_py.task_files import grown
+        from chunkflow_py.store.task_files import grown
 
         region = grown(task.region, self.adjust_size)
         size = self.files.size(region)
@@ -100,6 +100,6 @@ class FileSkipper:
 @click.option("--adjust-size", "-a", type=int, help="Voxels by which to grow the box in the name.")
 def command(prefix: str, suffix: str, mode: Mode, adjust_size: int | None) -> FileSkipper:
     """Take the name of the file."""
-    from chunkflow_py.task_files import TaskFiles
+    from chunkflow_py.store.task_files import TaskFiles
 
     return FileSkipper(TaskFiles(prefix, suffix), mode, adjust_size or 0)

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.label_options import place_of
-from chunkflow_py.stages import operator
-from chunkflow_py.volume_options import access_from, access_options
+from chunkflow_py.ops.options.label_options import place_of
+from chunkflow_py.ops.options.volume_options import access_from, access_options
+from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
+    from chunkflow_py.core.task import Task
     from chunkflow_py.store.protocol import Access, Stored
-    from chunkflow_py.task import Task
 
 SECTION = "segment"
 
@@ -43,7 +43,7 @@ def solve_labels(
     Raises:
         VolumeError: there are no links, they are damaged, or of several cuts into tasks.
     """
-    from chunkflow_py.linking import solve_links
+    from chunkflow_py.segmentation.labels.linking import solve_links
     from chunkflow_py.store import open_store
     from chunkflow_py.store.protocol import Access
     from chunkflow_py.store.recording import RecordingStore

@@ -12,13 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.params import input_option, output_option
-from chunkflow_py.stages import operator
-from chunkflow_py.terminal import echo
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option, output_option
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.task import Task
 
 SECTION = "segment"
 
@@ -38,7 +38,7 @@ def statistics(chunk: Chunk) -> dict[str, Any]:
     """
     import numpy as np
 
-    from chunkflow_py.intensity.histogram import Bins, histogram_of
+    from chunkflow_py.core.histogram import Bins, histogram_of
 
     array = chunk.array
     labels = chunk.kind == "segmentation" or (
@@ -71,7 +71,7 @@ class StatisticsPrinter:
 
     def __call__(self, task: Task) -> Task:
         """Print them to the standard output."""
-        from chunkflow_py.intensity.statistics import table
+        from chunkflow_py.filters.statistics import table
 
         chunk = task.chunk(self.input_name)
         found = task[self.output_name] = statistics(chunk)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.stages import makes, transform
+from chunkflow_py.pipeline.operator import makes, transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.core.chunk import Chunk
 
 
 @makes(lambda read: read)
@@ -40,7 +40,7 @@ def stretch_intensity(chunk: Chunk, min_threshold: int = 0, max_threshold: int =
     """
     import numpy as np
 
-    from chunkflow_py.intensity.contrast import rescaled
+    from chunkflow_py.filters.contrast import rescaled
 
     _check(min_threshold, max_threshold)
     if chunk.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)):

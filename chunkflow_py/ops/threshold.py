@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.core.map_scale import check_threshold
 from chunkflow_py.errors import OptionError
-from chunkflow_py.map_scale import check_threshold
-from chunkflow_py.params import NUMBER
-from chunkflow_py.stages import transform
+from chunkflow_py.pipeline.operator import transform
+from chunkflow_py.pipeline.params import NUMBER
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk, Voxels
+    from chunkflow_py.core.chunk import Chunk, Voxels
 
 
 def threshold(chunk: Chunk, threshold: float = 0.5, channel: int | None = None) -> Chunk:
@@ -39,7 +39,7 @@ def threshold(chunk: Chunk, threshold: float = 0.5, channel: int | None = None) 
             fraction of 1 and the chunk a map of integers.
         ChunkError: a voxel is NaN.
     """
-    from chunkflow_py.chunk import above
+    from chunkflow_py.core.chunk import above
 
     _check_channel(channel, chunk.channels)
     check_threshold(threshold, chunk.dtype, chunk.kind)

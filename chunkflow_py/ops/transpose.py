@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.core.geometry import AXES
 from chunkflow_py.errors import OptionError
-from chunkflow_py.geometry import AXES
-from chunkflow_py.params import input_option, output_option
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import input_option, output_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import BoundingBox
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.core.task import Task
 
 ORDERS = ("zyx", "zxy", "yzx", "yxz", "xzy", "xyz")
 
@@ -37,7 +37,7 @@ def transpose(chunk: Chunk, axes: str = "xyz") -> Chunk:
     Raises:
         OptionError: *axes* is not an order of z, y and x.
     """
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.core.chunk import Chunk
 
     order = _order(axes)
     array = chunk.array

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
-from chunkflow_py.params import ItemName, input_option
-from chunkflow_py.stages import operator
-from chunkflow_py.view.showing import Showing
+from chunkflow_py.ops.viewing.showing import Showing
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import ItemName, input_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.task import Task
-    from chunkflow_py.view.micro import MicroServer
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.ops.viewing.micro import MicroServer
 
 SECTION = "view"
 
@@ -48,7 +48,7 @@ class Viewer:
 
     def __enter__(self) -> Viewer:
         """Start the server, and turn an interrupt while a view is up into its end."""
-        from chunkflow_py.view.micro import MicroServer
+        from chunkflow_py.ops.viewing.micro import MicroServer
 
         self._server = MicroServer(self.bind_address, self.port)
         self._showing.__enter__()

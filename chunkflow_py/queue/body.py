@@ -13,9 +13,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from chunkflow_py import strict_json
+from chunkflow_py.core import strict_json
+from chunkflow_py.core.geometry import Region
 from chunkflow_py.errors import GeometryError, QueueError
-from chunkflow_py.geometry import Region
 
 LONGEST = 4096  # characters; a box string has about 40
 _NAME = re.compile(r"\w[\w.-]{0,127}")  # no path: neither . nor ..

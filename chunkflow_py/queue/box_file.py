@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.decoding import check_npy_header, parse_json
+from chunkflow_py.core.decoding import check_npy_header, parse_json
+from chunkflow_py.core.geometry import AXES, BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.errors import ChunkflowError, OptionError
-from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.store.local import os_errors, replacing
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.task_plan import Plan
+    from chunkflow_py.tasks.plan import Plan
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from chunkflow_py.core.failpoints import removed
 from chunkflow_py.errors import named
-from chunkflow_py.failpoints import removed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ def boottime() -> float:
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """A message whose lease is renewed; it is the lease of a task (`chunkflow_py.task.Lease`).
+    """A message whose lease is renewed; it is the lease of a task (`chunkflow_py.core.task.Lease`).
 
     Attributes:
         message: as it was received.

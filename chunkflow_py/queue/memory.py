@@ -10,8 +10,8 @@ from heapq import heappop, heappush
 from threading import Condition
 from typing import TYPE_CHECKING
 
+from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import QueueError
-from chunkflow_py.plain_text import is_digits
 from chunkflow_py.queue.protocol import Counts, DeadLetter, Message
 
 if TYPE_CHECKING:

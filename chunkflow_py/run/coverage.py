@@ -17,9 +17,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.core.outputs import BOX, Output
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.geometry import BoundingBox, Zyx
-from chunkflow_py.hooks import (
+from chunkflow_py.pipeline.hooks import (
     MovesFaces,
     SetsBox,
     StoresOutputs,
@@ -28,7 +29,6 @@ from chunkflow_py.hooks import (
     WritesToSeveral,
     moved_by,
 )
-from chunkflow_py.outputs import BOX, Output
 from chunkflow_py.run.documents import difference, parsed, restored
 from chunkflow_py.run.spec import StageOutput, sha256_of
 from chunkflow_py.store import open_store
@@ -38,8 +38,8 @@ from chunkflow_py.volume import open_volume
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from chunkflow_py.geometry import Region
-    from chunkflow_py.pipeline import Pipeline
+    from chunkflow_py.core.geometry import Region
+    from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.store.protocol import Store
     from chunkflow_py.volume.protocol import Volume
 

@@ -16,24 +16,24 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.geometry import BoundingBox, Zyx
-from chunkflow_py.hooks import places_read
+from chunkflow_py.pipeline.hooks import places_read
+from chunkflow_py.pipeline.operator import TaskSource
 from chunkflow_py.run.coverage import saved_box
 from chunkflow_py.run.earlier import place_of
 from chunkflow_py.run.task_boxes import TaskBoxes
-from chunkflow_py.run.worker import line_of_stage
-from chunkflow_py.stages import TaskSource
+from chunkflow_py.run.worker.worker import line_of_stage
 from chunkflow_py.volume.identity import Place
 from chunkflow_py.volume.loader import VolumeLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from chunkflow_py.pipeline import Pipeline
+    from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.run.home import RunHome
     from chunkflow_py.run.spec import Stage, StageOutput
-    from chunkflow_py.task_plan import Plan
+    from chunkflow_py.tasks.plan import Plan
 
     Tasks = Plan | set[int]
     MakeLine = Callable[[Any, Any], Pipeline]

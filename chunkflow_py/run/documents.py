@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from chunkflow_py.decoding import parse_json
+from chunkflow_py.core.decoding import parse_json
 
 _LEVELS = ("key", "path")  # what levels have, one or the other
 _COPIES = "consolidated_metadata"  # that zarr keeps of documents below a group

@@ -16,9 +16,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import OptionError, VolumeError
-from chunkflow_py.hooks import places_read
+from chunkflow_py.pipeline.hooks import places_read
 from chunkflow_py.run.coverage import opened
-from chunkflow_py.run.ledger import Ledger
+from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.task_boxes import TaskBoxes
 from chunkflow_py.store import open_store
 from chunkflow_py.volume.expected import Expected, expect
@@ -29,13 +29,13 @@ from chunkflow_py.volume.location import Location
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from chunkflow_py.geometry import BoundingBox
-    from chunkflow_py.outputs import Output
+    from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.core.outputs import Output
+    from chunkflow_py.pipeline.operator import Operator
     from chunkflow_py.run.home import RunHome
-    from chunkflow_py.run.record import Record
+    from chunkflow_py.run.ledger.record import Record
     from chunkflow_py.run.spec import Stage, StageOutput
-    from chunkflow_py.stages import Operator
-    from chunkflow_py.task_plan import Plan
+    from chunkflow_py.tasks.plan import Plan
 
 _PAGES = 8  # of a ledger that are kept
 

@@ -9,7 +9,7 @@
 <run>/stages/<stage>/profile.json     what the stage is computed with; set by its first worker
 <run>/stages/<stage>/sent, closed     that all its tasks were sent; that all of them have ended
 <run>/stages/<stage>/stale            tasks that have read what a repair of another stage mends
-<run>/ledger/<stage>/…                how each task ended: `chunkflow_py.run.ledger`
+<run>/ledger/<stage>/…                how each task ended: `chunkflow_py.run.ledger.ledger`
 ```
 
 Any store will do on which put-if-absent works, which is tried before it is relied upon.
@@ -27,22 +27,22 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.failpoints import removed
 from chunkflow_py.errors import OptionError, VolumeError
-from chunkflow_py.failpoints import removed
 from chunkflow_py.run.coverage import Coverage
-from chunkflow_py.run.ledger import Ledger, LedgerCounts
+from chunkflow_py.run.ledger.ledger import Ledger, LedgerCounts
 from chunkflow_py.run.spec import Spec, differences, sha256_of
 from chunkflow_py.store import open_store
 from chunkflow_py.store.address import public, without_secrets
 from chunkflow_py.store.local import replacing
-from chunkflow_py.task_plan import plan_from_json
+from chunkflow_py.tasks.plan import plan_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from chunkflow_py.run.spec import File
     from chunkflow_py.store.protocol import Store
-    from chunkflow_py.task_plan import Plan
+    from chunkflow_py.tasks.plan import Plan
 
 SPEC = "spec.json"
 _SUBMITTED = "spec.sha256"

@@ -10,9 +10,9 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.geometry import Region
 from chunkflow_py.errors import GeometryError, OptionError, VolumeError
-from chunkflow_py.geometry import Region
-from chunkflow_py.hooks import HasLeftovers, KeepsStored, places_written
+from chunkflow_py.pipeline.hooks import HasLeftovers, KeepsStored, places_written
 from chunkflow_py.run.task_boxes import TaskBoxes
 from chunkflow_py.store import open_store
 from chunkflow_py.store.address import without_secrets
@@ -22,8 +22,8 @@ from chunkflow_py.volume.identity import same_array
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from chunkflow_py.pipeline import Pipeline
-    from chunkflow_py.task_plan import Plan
+    from chunkflow_py.pipeline.pipeline import Pipeline
+    from chunkflow_py.tasks.plan import Plan
 
 _SHOWN = 3
 _BOX = r"(?:t[0-9]+_)?-?[0-9]+--?[0-9]+_-?[0-9]+--?[0-9]+_-?[0-9]+--?[0-9]+"

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from chunkflow_py.run.coverage import Coverage
     from chunkflow_py.run.dependents import MakeLine, Tasks
     from chunkflow_py.run.home import RunHome
-    from chunkflow_py.run.record import Record
+    from chunkflow_py.run.ledger.record import Record
     from chunkflow_py.run.spec import Stage
-    from chunkflow_py.task_plan import Plan
+    from chunkflow_py.tasks.plan import Plan
 
 
 def damages_of(home: RunHome) -> Iterator[tuple[str, Damage]]:

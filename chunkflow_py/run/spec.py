@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from chunkflow_py import strict_json
+from chunkflow_py.core import strict_json
+from chunkflow_py.core.outputs import Output
 from chunkflow_py.errors import OptionError
-from chunkflow_py.outputs import Output
 
 FORMAT = "chunkflow run 2"
 OLDER = "chunkflow run 1"  # of version 0.1.0 before outputs were kept; it can be looked at only
@@ -97,7 +97,7 @@ class Stage:
         source: words of the command that made the plan, for people.
         mip: the global option.
         options: of the operators, by their names: what the hash covers.
-        plan: description of the tasks, see `chunkflow_py.task_plan`.
+        plan: description of the tasks, see `chunkflow_py.tasks.plan`.
         plan_sha256: of the file that belongs to the plan.
         tasks: how many there are.
         files: that the operators need.

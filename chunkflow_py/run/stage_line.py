@@ -7,18 +7,24 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.hooks import CreatesOutput, HasBounds, HasSingleWriter, WritesTo, WritesToSeveral
-from chunkflow_py.pipeline import Pipeline
+from chunkflow_py.pipeline.hooks import (
+    CreatesOutput,
+    HasBounds,
+    HasSingleWriter,
+    WritesTo,
+    WritesToSeveral,
+)
+from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.run.coverage import outputs_of
 from chunkflow_py.volume.saver import VolumeSaver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from chunkflow_py.forecast import LineForecast
+    from chunkflow_py.pipeline.forecast import LineForecast
+    from chunkflow_py.pipeline.operator import Operator, Source
     from chunkflow_py.run.spec import StageOutput
-    from chunkflow_py.stages import Operator, Source
-    from chunkflow_py.task_plan import Plan
+    from chunkflow_py.tasks.plan import Plan
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.memory import describe_bytes
+from chunkflow_py.core.outputs import BOX
 from chunkflow_py.errors import OptionError, VolumeError
-from chunkflow_py.hooks import HasFiles, places_read, places_written
-from chunkflow_py.memory import describe_bytes
-from chunkflow_py.outputs import BOX
+from chunkflow_py.pipeline.hooks import HasFiles, places_read, places_written
 from chunkflow_py.queue.body import BodyError, body_text, parse_body
 from chunkflow_py.queue.protocol import address_of, open_queue
 from chunkflow_py.run.coverage import documented
@@ -29,10 +29,10 @@ from chunkflow_py.volume.location import Location
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from chunkflow_py.pipeline.operator import Operator
     from chunkflow_py.queue.protocol import Queue
     from chunkflow_py.run.home import RunHome
     from chunkflow_py.run.stage_line import Expectation, StageLine
-    from chunkflow_py.stages import Operator
 
 logger = logging.getLogger(__name__)
 

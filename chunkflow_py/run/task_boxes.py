@@ -14,17 +14,17 @@ from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING
 
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
-from chunkflow_py.hooks import boxes_between, moved_boxes, turned, turned_boxes
+from chunkflow_py.pipeline.hooks import boxes_between, moved_boxes, turned, turned_boxes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from chunkflow_py.hooks import Boxes, Outline
+    from chunkflow_py.pipeline.hooks import Boxes, Outline
+    from chunkflow_py.pipeline.operator import Operator
     from chunkflow_py.run.spec import StageOutput
-    from chunkflow_py.stages import Operator
-    from chunkflow_py.task_plan import Plan
+    from chunkflow_py.tasks.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
     from chunkflow_py.queue.protocol import Queue
     from chunkflow_py.run.coverage import Coverage
-    from chunkflow_py.run.ledger import Ledger
-    from chunkflow_py.run.record import Attempt, Record
+    from chunkflow_py.run.ledger.ledger import Ledger
+    from chunkflow_py.run.ledger.record import Attempt, Record
     from chunkflow_py.store.protocol import Store
-    from chunkflow_py.task_plan import Plan
+    from chunkflow_py.tasks.plan import Plan
 
 Kind = Literal[
     "not recorded", "failed", "missing", "damaged", "unexpected", "mixture", "other spec",

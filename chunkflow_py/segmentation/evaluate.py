@@ -24,22 +24,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chunkflow_py.errors import ChunkError, GeometryError
-from chunkflow_py.segmentation.components import connected_components, renumber
-from chunkflow_py.segmentation.contingency import Contingency, contingency
 from chunkflow_py.segmentation.evaluate_objects import (
     ClassScore,
     InstanceScore,
     class_scores,
     instance_score,
 )
+from chunkflow_py.segmentation.labels.components import connected_components, renumber
+from chunkflow_py.segmentation.labels.contingency import Contingency, contingency
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.geometry import BoundingBox
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from chunkflow_py.errors import OptionError, needs_extra
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from chunkflow_py.segmentation.contingency import Contingency
+    from chunkflow_py.segmentation.labels.contingency import Contingency
 
 
 class InstanceScore(TypedDict):

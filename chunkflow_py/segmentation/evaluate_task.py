@@ -7,18 +7,18 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.counts import CountStore, check_tasks, counted_region
 from chunkflow_py.errors import OptionError
-from chunkflow_py.segmentation.components import single_channel
-from chunkflow_py.segmentation.contingency import KIND, contingency, put_table
 from chunkflow_py.segmentation.evaluate import score
 from chunkflow_py.segmentation.evaluate_objects import score_table
+from chunkflow_py.segmentation.labels.components import single_channel
+from chunkflow_py.segmentation.labels.contingency import KIND, contingency, put_table
+from chunkflow_py.store.counts import CountStore, check_tasks, counted_region
 from chunkflow_py.store.local import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.task import Task
 
 logger = logging.getLogger(__name__)
 

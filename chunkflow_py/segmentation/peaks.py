@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.core.map_scale import full_scale
+from chunkflow_py.core.points import Points
 from chunkflow_py.errors import ChunkError, OptionError, needs_extra
-from chunkflow_py.map_scale import full_scale
-from chunkflow_py.points import Points
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import BoundingBox
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.core.task import Task
 
 logger = logging.getLogger(__name__)
 

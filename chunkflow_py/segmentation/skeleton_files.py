@@ -7,17 +7,17 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.outputs import Output
+from chunkflow_py.core.plain_text import is_digits
+from chunkflow_py.core.skeleton import ATTRIBUTES, Skeleton
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
-from chunkflow_py.outputs import Output
-from chunkflow_py.plain_text import is_digits
-from chunkflow_py.segmentation.object_folder import ObjectFolder, folder_of, named_after
-from chunkflow_py.skeleton import ATTRIBUTES, Skeleton
+from chunkflow_py.segmentation.labels.object_folder import ObjectFolder, folder_of, named_after
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from chunkflow_py.hooks import Outline
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.pipeline.hooks import Outline
 
 logger = logging.getLogger(__name__)
 

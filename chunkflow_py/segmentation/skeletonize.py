@@ -19,25 +19,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.core.skeleton import Skeleton, merged
 from chunkflow_py.errors import needs_extra
-from chunkflow_py.segmentation.mesh import labels_of, task_box
-from chunkflow_py.segmentation.object_folder import (
+from chunkflow_py.segmentation.labels.object_folder import (
     ObjectFolder,
     folder_of,
     objects_below,
     scales_of,
 )
-from chunkflow_py.segmentation.prefix import fragments_of, prefix_of, xyz
+from chunkflow_py.segmentation.labels.prefix import fragments_of, prefix_of, xyz
+from chunkflow_py.segmentation.mesh.mesh import labels_of, task_box
 from chunkflow_py.segmentation.skeleton_files import INFO
-from chunkflow_py.skeleton import Skeleton, merged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import BoundingBox
-    from chunkflow_py.outputs import Output
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.core.outputs import Output
+    from chunkflow_py.core.task import Task
 
 logger = logging.getLogger(__name__)
 
@@ -228,7 +228,7 @@ class SkeletonAggregator:
         output: of the folder of the files, or of its volume (default: that of the fragments).
         prefix: of the ids of the objects to work on (default: all).
         input_name: of an item that holds the prefix, if a task has one.
-        digits: take the prefix from the task's box (see `chunkflow_py.segmentation.prefix`).
+        digits: take the prefix from the task's box (see `chunkflow_py.segmentation.labels.prefix`).
         dust_threshold: length of pieces that are left out, nanometres.
         tick_threshold: length of branches that are left out, nanometres.
     """

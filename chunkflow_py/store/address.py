@@ -10,8 +10,8 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
+from chunkflow_py.core.plain_text import bounded, plain
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.plain_text import bounded, plain
 from chunkflow_py.store.keys import CONTROL
 
 # A name and a password before the host, also a password with a slash that should have been %2F:

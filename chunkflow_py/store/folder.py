@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chunkflow_py.failpoints import reached, removed
+from chunkflow_py.core.failpoints import reached, removed
 from chunkflow_py.store.keys import check_key, check_size
 from chunkflow_py.store.local import (
     TEMPORARY_PREFIX,

@@ -18,8 +18,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
+from chunkflow_py.core.failpoints import removed
 from chunkflow_py.errors import ChunkflowError, VolumeError, VolumeNotFoundError
-from chunkflow_py.failpoints import removed
 from chunkflow_py.store.protocol import CHECKSUM_DIGITS, Stored
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from chunkflow_py.failpoints import removed
+from chunkflow_py.core.failpoints import removed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

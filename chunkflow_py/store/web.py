@@ -33,8 +33,8 @@ from urllib3.exceptions import (
     SSLError,
 )
 
+from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import VolumeError, VolumeRefusedError, VolumeUnreachableError
-from chunkflow_py.plain_text import is_digits
 from chunkflow_py.store.address import check_host, public_line
 from chunkflow_py.store.keys import check_key
 from chunkflow_py.store.reach import is_loopback, may_send_on, reach_of

@@ -28,11 +28,11 @@ _SIGNS = {
     "attributes.json": "n5",
 }
 _MODULES = {
-    "precomputed": "precomputed",
-    "zarr": "zarr",
-    "n5": "n5",
-    "h5": "hdf5_volume",
-    "graphene": "graphene",
+    "precomputed": "precomputed.precomputed",
+    "zarr": "zarr.zarr",
+    "n5": "n5.n5",
+    "h5": "files.hdf5_volume",
+    "graphene": "precomputed.graphene",
 }
 # Files that are no volumes, but that commands load whole.
 _LOADERS = {

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from chunkflow_py.decoding import DOCUMENT_BYTES, parse_json
+from chunkflow_py.core.decoding import DOCUMENT_BYTES, parse_json
+from chunkflow_py.core.geometry import AXES, BoundingBox, Zyx
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
-from chunkflow_py.geometry import AXES, BoundingBox, Zyx
 from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import Access
 from chunkflow_py.volume import open_volume
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.volume.protocol import Opening, Volume
 
 BAD_SECTIONS_FILE = "blackout_section_ids.json"

@@ -24,7 +24,7 @@ from chunkflow_py.errors import ChunkError
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-    from chunkflow_py.chunk import Chunk, Kind
+    from chunkflow_py.core.chunk import Chunk, Kind
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.decoding import DOCUMENT_BYTES, parse_json
+from chunkflow_py.core.decoding import DOCUMENT_BYTES, parse_json
+from chunkflow_py.core.hdf5_reading import attribute
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.hdf5_reading import attribute
 from chunkflow_py.store import open_store
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class CopyRecord:
             VolumeError: it is damaged.
         """
         if self.dataset is not None:
-            from chunkflow_py.volume.hdf5_file import reading
+            from chunkflow_py.volume.files.hdf5_file import reading
 
             with reading(self.place.folder) as file:
                 data = attribute(self._found_in(file), _ATTRIBUTE, str(self.place))
@@ -124,20 +124,20 @@ class CopyRecord:
 
     def _is_empty(self) -> bool:
         if self.dataset is not None:
-            from chunkflow_py.volume.hdf5_file import reading
+            from chunkflow_py.volume.files.hdf5_file import reading
 
             with reading(self.place.folder) as file:
                 return int(self._found_in(file).id.get_storage_size()) == 0
         return all(key.rpartition("/")[2] in _DOCUMENTS for key in self._store.list())
 
     def _found_in(self, file: Any) -> Any:
-        from chunkflow_py.volume.hdf5 import find_dataset
+        from chunkflow_py.volume.files.hdf5 import find_dataset
 
         return find_dataset(file, self.place.folder, self.dataset)
 
     def _put(self, record: Mapping[str, Any]) -> None:
         if self.dataset is not None:
-            from chunkflow_py.volume.hdf5_file import writing
+            from chunkflow_py.volume.files.hdf5_file import writing
 
             with writing(self.place.folder) as (file, _):
                 self._found_in(file).attrs[_ATTRIBUTE] = _encoded(record).decode()
@@ -147,7 +147,7 @@ class CopyRecord:
     def _put_if_absent(self, record: Mapping[str, Any]) -> bool:
         if self.dataset is None:
             return bool(self._store.put_if_absent(OBJECT, _encoded(record)))
-        from chunkflow_py.volume.hdf5_file import writing
+        from chunkflow_py.volume.files.hdf5_file import writing
 
         with writing(self.place.folder) as (file, _):
             attributes = self._found_in(file).attrs

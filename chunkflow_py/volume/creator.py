@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import OptionError, VolumeError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.volume import create_volume, open_volume
-from chunkflow_py.volume.blocking import fitting_block, shard_for_memory
 from chunkflow_py.volume.disk import check_leave_to_write
+from chunkflow_py.volume.engine.blocking import fitting_block, shard_for_memory
 from chunkflow_py.volume.levels import volume_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.new_volume import check_new, names_of, names_setting
@@ -21,8 +21,8 @@ from chunkflow_py.volume.pyramid import like_levels
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from chunkflow_py.chunk import Chunk, Kind
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Chunk, Kind
+    from chunkflow_py.core.task import Task
     from chunkflow_py.volume.protocol import Volume
 
 logger = logging.getLogger(__name__)

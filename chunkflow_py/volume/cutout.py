@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.geometry import BoundingBox, Zyx
-from chunkflow_py.task_grid import region_of
+from chunkflow_py.tasks.grid import region_of
 from chunkflow_py.volume.protocol import check_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.core.chunk import Chunk
 
 
 @dataclass

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import OptionError, needs_extra
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.volume.protocol import check_channels
 
 if TYPE_CHECKING:

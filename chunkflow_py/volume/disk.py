@@ -8,8 +8,8 @@ import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from chunkflow_py.core.memory import describe_bytes
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.memory import describe_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.volume.protocol import coarser
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from chunkflow_py.chunk import Kind
+    from chunkflow_py.core.chunk import Kind
 
 Mode = Literal["auto", "mean", "mode"]
 

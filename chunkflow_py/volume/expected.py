@@ -13,7 +13,7 @@ from chunkflow_py.volume.identity import Place
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from chunkflow_py.geometry import BoundingBox
+    from chunkflow_py.core.geometry import BoundingBox
 
 
 class Expected(Protocol):

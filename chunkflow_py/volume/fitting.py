@@ -10,7 +10,7 @@ from chunkflow_py.volume.new_volume import names_setting
 if TYPE_CHECKING:
     import numpy as np
 
-    from chunkflow_py.chunk import Chunk, Kind, Voxels
+    from chunkflow_py.core.chunk import Chunk, Kind, Voxels
     from chunkflow_py.volume.protocol import Volume, VolumeSpec
 
 

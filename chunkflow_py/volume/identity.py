@@ -29,8 +29,8 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import ChunkflowError, VolumeError
-from chunkflow_py.plain_text import is_digits
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.levels import LEVEL
 from chunkflow_py.volume.location import Location
@@ -147,7 +147,7 @@ class Place:
         return self._known(_normal(location.protocol, location.path)[1])
 
     def _dataset(self) -> str:
-        from chunkflow_py.volume.hdf5_volume import address_of_dataset
+        from chunkflow_py.volume.files.hdf5_volume import address_of_dataset
 
         # Without a name it is main, or the only one.
         name, inside = (self.dataset or "main").strip("/"), ""

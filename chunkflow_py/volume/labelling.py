@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from chunkflow_py.decoding import parse_json
+from chunkflow_py.core.decoding import parse_json
+from chunkflow_py.core.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.errors import ChunkError, GeometryError, VolumeError
-from chunkflow_py.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import Access, Leftover, Stored
 
@@ -115,7 +115,7 @@ class LabellingRecords:
         """Yield the documents whose first or last voxel one of *tasks* writes.
 
         Args:
-            tasks: which writes where, `chunkflow_py.hooks.WritersByPlace`.
+            tasks: which writes where, `chunkflow_py.pipeline.hooks.WritersByPlace`.
             time: time index that all tasks write, whatever they name.
         """
         for region in self.regions:

@@ -10,7 +10,7 @@ from chunkflow_py.errors import VolumeError
 from chunkflow_py.volume.protocol import coarser
 
 if TYPE_CHECKING:
-    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.core.geometry import Zyx
     from chunkflow_py.volume.location import Location
     from chunkflow_py.volume.protocol import VolumeSpec
 

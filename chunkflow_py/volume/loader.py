@@ -7,21 +7,21 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.core.memory import Need
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
-from chunkflow_py.memory import Need
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.cutout import Cutout
+from chunkflow_py.volume.engine.traffic import counting
 from chunkflow_py.volume.levels import level_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import Opening, check_channels, warn_of_assumed_size
-from chunkflow_py.volume.traffic import counting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.chunk import Kind, Voxels
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Kind, Voxels
+    from chunkflow_py.core.task import Task
     from chunkflow_py.volume.checks import Check
     from chunkflow_py.volume.protocol import Volume
 
@@ -149,7 +149,7 @@ class VolumeLoader:
 
     def voxels(self) -> Voxels:
         """Return what the chunks will hold."""
-        from chunkflow_py.chunk import Voxels
+        from chunkflow_py.core.chunk import Voxels
         from chunkflow_py.volume.new_volume import names_of
 
         volume = self.volume
@@ -238,7 +238,7 @@ class VolumeLoader:
 
     def __call__(self, task: Task) -> Task:
         """Read the part of the volume that the task needs."""
-        from chunkflow_py.chunk import Chunk
+        from chunkflow_py.core.chunk import Chunk
 
         box, domain = self.cutout.box(self.volume.bounds, task.bbox, self.url)
         time = self.time

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx, hull_of
 from chunkflow_py.errors import ChunkError, GeometryError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx, hull_of
 from chunkflow_py.store.address import without_secrets
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.volume.protocol import Volume
 
     VoxelSize = tuple[float, float, float]

@@ -11,12 +11,12 @@ from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.core.map_scale import check_threshold
+from chunkflow_py.core.outputs import Output
 from chunkflow_py.errors import OptionError, VolumeNotFoundError
-from chunkflow_py.geometry import Zyx
-from chunkflow_py.map_scale import check_threshold
-from chunkflow_py.outputs import Output
 from chunkflow_py.volume import open_volume
-from chunkflow_py.volume.blocking import common_unit
+from chunkflow_py.volume.engine.blocking import common_unit
 from chunkflow_py.volume.labelling import Labelling, LabellingRecords
 from chunkflow_py.volume.levels import volume_name
 from chunkflow_py.volume.location import Location
@@ -27,10 +27,10 @@ from chunkflow_py.volume.task_box import BoxCheck, stored_inside
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.geometry import BoundingBox, BoxGrid
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.geometry import BoundingBox, BoxGrid
+    from chunkflow_py.core.task import Task
     from chunkflow_py.store.protocol import Leftover, Stored
-    from chunkflow_py.task import Task
     from chunkflow_py.volume.protocol import Volume
 
 logger = logging.getLogger(__name__)
@@ -212,7 +212,7 @@ class VolumeOutput:
 
         Every task gets blocks of its own; a thumbnail that exists must have been made so.
         """
-        from chunkflow_py.chunk import Voxels
+        from chunkflow_py.core.chunk import Voxels
         from chunkflow_py.volume.thumbnail import check_stored, halvings
 
         url = f"precomputed://{self._beside('thumbnail').store_url}"

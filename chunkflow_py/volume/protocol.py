@@ -9,8 +9,8 @@ from functools import reduce
 from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
+from chunkflow_py.core.geometry import AXES, BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import AlignmentError, ChunkError, GeometryError, VolumeError
-from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx
 from chunkflow_py.store.protocol import Access
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from chunkflow_py.chunk import Chunk, Kind
+    from chunkflow_py.core.chunk import Chunk, Kind
     from chunkflow_py.store.protocol import Stored
 
 logger = logging.getLogger(__name__)

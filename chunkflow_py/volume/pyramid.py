@@ -8,7 +8,7 @@ level 3   |---------------|-------|                                 shared by ta
 ```
 
 A line writes the levels whose write units no two tasks share. The others need the whole of the
-level before them: `chunkflow_py.whole_volume.downsampling` makes those.
+level before them: `chunkflow_py.run.whole_volume.downsampling` makes those.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.geometry import AXES, BoundingBox, BoxGrid, Zyx
+from chunkflow_py.core.outputs import Output
 from chunkflow_py.errors import AlignmentError, OptionError, VolumeError, VolumeNotFoundError
-from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx
-from chunkflow_py.outputs import Output
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.downsample import Mode, downsample
 from chunkflow_py.volume.levels import level_name, volume_name
@@ -32,10 +32,10 @@ from chunkflow_py.volume.task_box import BoxCheck, stored_inside
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from chunkflow_py.chunk import Chunk, Voxels
-    from chunkflow_py.memory import Need
+    from chunkflow_py.core.chunk import Chunk, Voxels
+    from chunkflow_py.core.memory import Need
+    from chunkflow_py.core.task import Task
     from chunkflow_py.store.protocol import Leftover
-    from chunkflow_py.task import Task
     from chunkflow_py.volume.protocol import Volume, VolumeSpec
 
 
@@ -226,7 +226,7 @@ class PyramidOutput:
 
     def memory(self, size: Zyx | None) -> Need | None:
         """Return what all levels of a chunk of extent *size* take, and their encoded blocks."""
-        from chunkflow_py.memory import Need
+        from chunkflow_py.core.memory import Need
 
         if size is None or self._volumes is None:
             return None
@@ -344,14 +344,14 @@ class FinerReader:
 
     def voxels(self) -> Voxels:
         """Return what the chunks will hold."""
-        from chunkflow_py.chunk import Voxels
+        from chunkflow_py.core.chunk import Voxels
 
         fine = self.fine
         return Voxels(str(fine.dtype), fine.channels or 1, fine.kind, fine.channels is not None)
 
     def memory(self, size: Zyx | None) -> Need | None:
         """Return what reading takes for tasks of extent *size*."""
-        from chunkflow_py.memory import Need
+        from chunkflow_py.core.memory import Need
 
         if size is None:
             return None
@@ -371,7 +371,7 @@ class FinerReader:
 
 def within(chunk: Chunk, bounds: BoundingBox) -> Chunk:
     """Return *chunk* with *bounds* as its domain."""
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.core.chunk import Chunk
 
     place = (chunk.voxel_offset, chunk.voxel_size_nm, chunk.kind)
     return Chunk(chunk.array, *place, bounds)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.geometry import AXES, BoundingBox, BoxGrid, Zyx, hull_of, same_size_nm
 from chunkflow_py.errors import (
     ChunkError,
     ChunkflowError,
@@ -28,10 +29,9 @@ from chunkflow_py.errors import (
     VolumeError,
     VolumeNotFoundError,
 )
-from chunkflow_py.geometry import AXES, BoundingBox, BoxGrid, Zyx, hull_of, same_size_nm
 from chunkflow_py.volume import create_volume, open_volume
-from chunkflow_py.volume.blocking import fitting_block
 from chunkflow_py.volume.disk import check_leave_to_write, check_room
+from chunkflow_py.volume.engine.blocking import fitting_block
 from chunkflow_py.volume.fitting import check_voxels, fitted, named
 from chunkflow_py.volume.levels import level_name, volume_name
 from chunkflow_py.volume.location import Location
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from chunkflow_py.chunk import Chunk, Voxels
+    from chunkflow_py.core.chunk import Chunk, Voxels
     from chunkflow_py.store.protocol import Stored
     from chunkflow_py.volume.protocol import Volume
 
@@ -405,7 +405,7 @@ class VolumeSaver:
             raise VolumeNotFoundError(msg) from error
 
     def _create(self, chunk: Chunk, time: int | None) -> Volume:
-        from chunkflow_py.chunk import Voxels
+        from chunkflow_py.core.chunk import Voxels
         from chunkflow_py.volume.conversion import converted
 
         if self._is_announced:

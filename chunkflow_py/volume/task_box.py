@@ -15,15 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.store.protocol import Leftover
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from chunkflow_py.chunk import Chunk
-    from chunkflow_py.task import Task
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.task import Task
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def stored_inside(
 
     Args:
         volume: of which the tasks write.
-        tasks: which writes where, `chunkflow_py.hooks.WritersByPlace`.
+        tasks: which writes where, `chunkflow_py.pipeline.hooks.WritersByPlace`.
         shrink: voxels of what tasks write that make one of *volume*, zyx.
         time: time index that all tasks write, whatever they name.
     """

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from chunkflow_py.chunk import Chunk
-from chunkflow_py.decoding import parse_json
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.decoding import parse_json
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import (
     ChunkflowError,
     OptionError,
@@ -28,11 +29,10 @@ from chunkflow_py.errors import (
     VolumeNotFoundError,
     needs_extra,
 )
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.store.address import without_secrets
-from chunkflow_py.volume import ome
 from chunkflow_py.volume.loader import VolumeLoader
 from chunkflow_py.volume.protocol import check_channels, check_inside
+from chunkflow_py.volume.zarr import ome
 
 with needs_extra("tensorstore", "load-tensorstore"):
     import tensorstore as ts
@@ -40,7 +40,7 @@ with needs_extra("tensorstore", "load-tensorstore"):
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from chunkflow_py.chunk import Kind
+    from chunkflow_py.core.chunk import Kind
     from chunkflow_py.store.protocol import Stored
     from chunkflow_py.volume.protocol import Opening, StoredUnit
 

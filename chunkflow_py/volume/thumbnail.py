@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkError, VolumeError
-from chunkflow_py.geometry import BoundingBox, Zyx
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from chunkflow_py.chunk import Kind
+    from chunkflow_py.core.chunk import Kind
     from chunkflow_py.volume.protocol import Volume
 
 COARSEST = 6  # halvings of y and x from mip 0

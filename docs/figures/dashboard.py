@@ -19,12 +19,12 @@ from PIL import Image  # noqa: E402, TID253
 from rigs.browser import headless  # noqa: E402
 from rigs.planted import failure, planted_run, record  # noqa: E402
 
-from chunkflow_py.dashboard.server import DashboardServer  # noqa: E402
-from chunkflow_py.dashboard.watch import RunWatch  # noqa: E402
-from chunkflow_py.geometry import BoxGrid, Zyx  # noqa: E402
+from chunkflow_py.core.geometry import BoxGrid, Zyx  # noqa: E402
+from chunkflow_py.monitor.dashboard.server import DashboardServer  # noqa: E402
+from chunkflow_py.monitor.dashboard.watch import RunWatch  # noqa: E402
 from chunkflow_py.queue.body import body_text  # noqa: E402
 from chunkflow_py.queue.protocol import open_queue  # noqa: E402
-from chunkflow_py.task_plan import GridPlan  # noqa: E402
+from chunkflow_py.tasks.plan import GridPlan  # noqa: E402
 
 FIGURES = Path(sys.argv[1]) if sys.argv[1:] else ROOT / "docs" / "figures"
 SIZE = Zyx(256, 1024, 1024)
@@ -39,7 +39,7 @@ SAID = {
     "resource": ("no space left on /tmp", "VolumeError"),
 }
 TRACEBACK = """Traceback (most recent call last):
-  File "chunkflow_py/pipeline.py", line 241, in _apply
+  File "chunkflow_py/pipeline/pipeline.py", line 241, in _apply
     return operator(task)
   File "chunkflow_py/ops/{operator}.py", line 88, in __call__
     chunk = self.volume.read(box)

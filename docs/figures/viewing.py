@@ -16,7 +16,7 @@ from rigs.browser import headless  # noqa: E402
 
 from chunkflow_py.ops.load_h5 import load_h5  # noqa: E402
 from chunkflow_py.ops.preview import preview  # noqa: E402
-from chunkflow_py.view.server import ViewerServer  # noqa: E402
+from chunkflow_py.ops.viewing.server import ViewerServer  # noqa: E402
 
 SEGMENTS = (24720, 60683, 57746, 56811, 80907, 37164, 49774)
 FIGURES = Path(sys.argv[1]) if sys.argv[1:] else ROOT / "docs" / "figures"

@@ -82,8 +82,8 @@ def sweep(affinity: Chunk, truth: Chunk) -> dict[str, list[tuple[str, dict[str, 
     """
     from chunkflow_py import BoundingBox
     from chunkflow_py.ops.evaluate_segmentation import evaluate_segmentation
-    from chunkflow_py.segmentation.agglomerate import agglomerate
-    from chunkflow_py.segmentation.components import connected_components
+    from chunkflow_py.segmentation.labels.agglomerate import agglomerate
+    from chunkflow_py.segmentation.labels.components import connected_components
 
     region = BoundingBox.parse(REGION)
 
@@ -167,7 +167,7 @@ def figure(path: Path, raw: Chunk, affinity: Chunk, segmentation: Chunk, truth: 
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    from chunkflow_py.segmentation.components import renumber
+    from chunkflow_py.segmentation.labels.components import renumber
 
     z = 170
     at = z - raw.voxel_offset.z

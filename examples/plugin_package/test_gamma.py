@@ -9,7 +9,7 @@ from chunkflow_gamma.gamma import gamma
 from chunkflow_py import Chunk
 from chunkflow_py.cli.line import read_line
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.pipeline import Pipeline
+from chunkflow_py.pipeline.pipeline import Pipeline
 
 
 def test_powers() -> None:

@@ -29,7 +29,7 @@ import click
 
 from chunkflow_py import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.stages import Skip, TaskSource, operator, source, transform
+from chunkflow_py.pipeline.operator import Skip, TaskSource, operator, source, transform
 
 '''
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 

@@ -16,10 +16,10 @@ from rigs.variants import gate_runs
 from chunkflow_py import BoundingBox, Chunk, open_volume
 from chunkflow_py.cli.run_lines import worker_line
 from chunkflow_py.errors import OperatorError
+from chunkflow_py.pipeline.operator import TaskSource
 from chunkflow_py.run.home import RunHome
-from chunkflow_py.run.record import Record
-from chunkflow_py.run.worker import line_of_stage
-from chunkflow_py.stages import TaskSource
+from chunkflow_py.run.ledger.record import Record
+from chunkflow_py.run.worker.worker import line_of_stage
 from chunkflow_py.store.protocol import Stored
 from chunkflow_py.volume.expected import expect
 

@@ -19,13 +19,13 @@ from click.testing import CliRunner
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.main import GRACE_S, OperatorGroup, cli, main
 from chunkflow_py.cli.verbs import verb
-from chunkflow_py.stages import operator
+from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from chunkflow_py.params import Command
+    from chunkflow_py.pipeline.params import Command
 
     from .conftest import Result
 

@@ -10,10 +10,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from chunkflow_py import older_names
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.line import parts_of
 from chunkflow_py.cli.main import OperatorGroup, cli
+from chunkflow_py.core import older_names
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rigs.command_line import say
 
-from chunkflow_py.forecast import RESIDENT
+from chunkflow_py.pipeline.forecast import RESIDENT
 from chunkflow_py.volume import open_volume
 
 TASKS = "generate-tasks -v zarr://image.zarr --chunk-size 8 16 16"

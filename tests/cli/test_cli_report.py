@@ -19,9 +19,9 @@ from chunkflow_py.cli.line_state import LineState, voxels_of
 from chunkflow_py.cli.line_view import line_rows
 from chunkflow_py.cli.main import cli
 from chunkflow_py.cli.report import Report, configure_logging, restore_logging
+from chunkflow_py.core.task import Skip, Task
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.stages import Operator, Source, TaskSource
-from chunkflow_py.task import Skip, Task
+from chunkflow_py.pipeline.operator import Operator, Source, TaskSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -184,7 +184,7 @@ def test_tasks_without_a_box_have_the_voxels_of_their_chunk() -> None:
     """A line over a whole file has a speed, too."""
     import numpy as np
 
-    from chunkflow_py.chunk import Chunk
+    from chunkflow_py.core.chunk import Chunk
 
     chunk = Chunk(np.zeros((2, 3, 4, 5), np.uint8), (0, 0, 0), (1, 1, 1))
     assert voxels_of(Task(items={"chunk": chunk, "other": 3})) == 60

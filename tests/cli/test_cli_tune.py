@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.main import cli
 from chunkflow_py.cli.verbs.tune import MemoryType, _print_table, _read
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.geometry import Zyx
-from chunkflow_py.inference import tune as tune_module
-from chunkflow_py.inference.tune import Candidate, Measurement, Tuning
+from chunkflow_py.planning import tune as tune_module
+from chunkflow_py.planning.tune import Candidate, Measurement, Tuning
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

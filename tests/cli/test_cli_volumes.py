@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 
@@ -240,7 +240,7 @@ def test_a_full_disk_leaves_nothing_torn(tmp_path):
     code = (
         "import resource\n"
         "from chunkflow_py.cli.main import main\n"
-        "import chunkflow_py.volume.zarr\n"
+        "import chunkflow_py.volume.zarr.zarr\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
         "main()"
     )

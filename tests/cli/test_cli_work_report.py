@@ -15,8 +15,8 @@ from rigs.variants import gate_runs
 from chunkflow_py.cli.gpu_use import GpuWatch
 from chunkflow_py.cli.work_state import WorkState
 from chunkflow_py.cli.work_view import work_rows
-from chunkflow_py.run.looks import ChildLook, TaskLook, WorkerLook
-from chunkflow_py.run.record import Record
+from chunkflow_py.run.ledger.record import Record
+from chunkflow_py.run.worker.looks import ChildLook, TaskLook, WorkerLook
 from chunkflow_py.store.protocol import Stored
 
 if TYPE_CHECKING:

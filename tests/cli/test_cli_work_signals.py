@@ -18,7 +18,7 @@ from rigs.command_line import IMAGE, LINE, SAVE, say
 from rigs.variants import gate_runs
 
 from chunkflow_py.cli.main import cli
-from chunkflow_py.interrupts import _TAKE_A_VALUE, STOP, starts_worker
+from chunkflow_py.core.interrupts import _TAKE_A_VALUE, STOP, starts_worker
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.home import RunHome
 

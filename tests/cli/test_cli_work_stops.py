@@ -17,10 +17,10 @@ import pytest
 from rigs.command_line import IMAGE, LINE, SAVE, TASKS, say
 from rigs.variants import gate_runs
 
-from chunkflow_py.interrupts import STOP
+from chunkflow_py.core.interrupts import STOP
 from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.run import worker as worker_module
 from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.worker import worker as worker_module
 
 SIGNALS = pytest.mark.parametrize("number", gate_runs(STOP, signal.SIGTERM))
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from chunkflow_py.geometry import Zyx
+from chunkflow_py.core.geometry import Zyx
 
 
 class BackendContract:

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.run.ledger import Ledger
-from chunkflow_py.run.record import Failure, Record
+from chunkflow_py.run.ledger.ledger import Ledger
+from chunkflow_py.run.ledger.record import Failure, Record
 from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import Stored
 
@@ -29,7 +29,7 @@ def a_failure(number, attempt, kind="permanent", seconds=None):
 
 
 class LedgerContract:
-    """Tests of the promises of `chunkflow_py.run.ledger`."""
+    """Tests of the promises of `chunkflow_py.run.ledger.ledger`."""
 
     @pytest.fixture
     def url(self):

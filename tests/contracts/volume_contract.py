@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from rigs.s3 import SEVERAL_FAULTS
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import (
     AlignmentError,
     ChunkError,
@@ -21,7 +22,6 @@ from chunkflow_py.errors import (
     VolumeError,
     VolumeNotFoundError,
 )
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import Stored, checksum_of
 from chunkflow_py.volume import create_volume, open_volume
@@ -35,7 +35,7 @@ BLOCK = Zyx(8, 16, 16)
 WRITE_UNDER_A_LIMIT = """
 import resource, sys
 import numpy as np
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.volume import open_volume
 volume = open_volume(sys.argv[1], mode="r+")
 noise = np.random.default_rng(1).integers(1, 255, volume.bounds.size, dtype=np.uint8)
@@ -49,11 +49,12 @@ except Exception as error:
 CREATE = """
 import os, sys, time
 import numpy as np
-from chunkflow_py.geometry import BoundingBox
+from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 create_volume  # import everything before the start
-import chunkflow_py.store.objects, chunkflow_py.volume.zarr, chunkflow_py.volume.precomputed
+import chunkflow_py.store.objects, chunkflow_py.volume.zarr.zarr
+import chunkflow_py.volume.precomputed.precomputed
 url, box = sys.argv[1], BoundingBox.parse(sys.argv[2])
 spec = VolumeSpec(box, (40.0, 4.5, 4.0), np.dtype("uint8"), None, "image", (8, 16, 16))
 children, start = [], time.time() + 0.2

@@ -10,9 +10,9 @@ import re
 from functools import cache
 from pathlib import Path
 
-from chunkflow_py import older_names
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core import older_names
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(

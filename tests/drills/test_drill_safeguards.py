@@ -139,7 +139,7 @@ def test_the_names_are_those_of_the_package():
     """No safeguard is without its test."""
     from typing import get_args
 
-    from chunkflow_py.failpoints import Safeguard
+    from chunkflow_py.core.failpoints import Safeguard
 
     tested = {name.removeprefix("test_").replace("_", "-") for name in globals()}
     assert set(get_args(Safeguard)) <= tested

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.ops.connected_components import connected_components
 from chunkflow_py.run.home import RunHome
-from chunkflow_py.segmentation.numbering import Numbering
+from chunkflow_py.segmentation.labels.numbering import Numbering
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.downsample import downsample
 from chunkflow_py.volume.protocol import VolumeSpec

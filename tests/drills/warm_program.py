@@ -16,10 +16,10 @@ MODULES = (
     "chunkflow_py.cli.run_lines",
     "chunkflow_py.queue.sqlite",
     "chunkflow_py.run.repair",
-    "chunkflow_py.run.status",
+    "chunkflow_py.monitor.status",
     "chunkflow_py.run.submit",
     "chunkflow_py.run.verify",
-    "chunkflow_py.run.worker",
+    "chunkflow_py.run.worker.worker",
     "chunkflow_py.store.local",
     "numpy",
 )

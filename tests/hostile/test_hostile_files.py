@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from rigs.variants import gate_runs
 
-from chunkflow_py.decoding import CODECS
-from chunkflow_py.volume.declared import DECLARED
-from chunkflow_py.volume.n5_layout import COMPRESSIONS
-from chunkflow_py.volume.precomputed_codec import COMPRESSED
-from chunkflow_py.volume.precomputed_info import ENCODINGS
-from chunkflow_py.volume.zarr_codecs import COMPRESSORS
+from chunkflow_py.core.decoding import CODECS
+from chunkflow_py.volume.n5.n5_layout import COMPRESSIONS
+from chunkflow_py.volume.precomputed.declared import DECLARED
+from chunkflow_py.volume.precomputed.precomputed_codec import COMPRESSED
+from chunkflow_py.volume.precomputed.precomputed_info import ENCODINGS
+from chunkflow_py.volume.zarr.zarr_codecs import COMPRESSORS
 from hostile.files import BOMBS, CASES
 
 MOST_SECONDS = 2.0

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.geometry import Zyx
 from chunkflow_py.inference.accuracy import compare, error_against, non_empty_batches
 from chunkflow_py.inference.backends import create_backend
 

@@ -10,8 +10,8 @@ import torch
 from contracts.core_contract import batch
 from rigs.variants import gate_runs
 
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ModelError, OptionError
-from chunkflow_py.geometry import Zyx
 from chunkflow_py.inference.backends import create_backend
 from chunkflow_py.inference.backends.choose import (
     Candidate,

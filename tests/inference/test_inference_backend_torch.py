@@ -13,8 +13,8 @@ import torch
 from contracts.backend_contract import BackendContract
 from torch import nn
 
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ModelError, OptionError, OutOfMemoryError
-from chunkflow_py.geometry import Zyx
 from chunkflow_py.inference.backends import create_backend, describe_profile
 from chunkflow_py.inference.backends.network import NetworkSource
 from chunkflow_py.inference.backends.precision import bfloat16_unit, cuda_switches

@@ -14,8 +14,8 @@ import pytest
 import torch
 from contracts.backend_contract import BackendContract
 
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ModelError, OptionError
-from chunkflow_py.geometry import Zyx
 from chunkflow_py.inference.backends import create_backend, device_of
 from chunkflow_py.inference.backends.model_file import run_model_file
 from chunkflow_py.inference.backends.network import NetworkSource

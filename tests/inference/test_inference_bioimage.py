@@ -22,8 +22,8 @@ from bioimage_packages import (
     zipped,
 )
 
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import MissingExtraError, ModelError, OptionError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.inference import Engine, EngineSettings, PatchGeometry
 from chunkflow_py.inference.backends.network_backend import NetworkBackend
 from chunkflow_py.inference.backends.torch_core import TorchCore

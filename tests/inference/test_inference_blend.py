@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rounding import rounding
 
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.blend import Blender
 from chunkflow_py.inference.grid import PatchGeometry, PatchGrid
 from chunkflow_py.inference.window import BUMPS, create_window

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rigs.variants import gate_runs
 from rounding import rounding
 
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import (
     ChunkError,
     GeometryError,
@@ -23,7 +24,6 @@ from chunkflow_py.errors import (
     OptionError,
     OutOfMemoryError,
 )
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.backends.identity import Identity
 from chunkflow_py.inference.engine import Engine
 from chunkflow_py.inference.grid import PatchGeometry

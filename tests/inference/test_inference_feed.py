@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.feed import Cut, Feed
 from chunkflow_py.inference.grid import PatchGeometry, PatchGrid
 from chunkflow_py.inference.normalize import Normalizer

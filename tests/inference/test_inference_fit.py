@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import OptionError
-from chunkflow_py.geometry import Zyx
 from chunkflow_py.inference.activations import Activations
 from chunkflow_py.inference.fit import (
     check_fits,

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import GeometryError, OptionError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.inference.files import check_network, network_files
 from chunkflow_py.inference.grid import PatchGeometry
 from chunkflow_py.inference.inferencer import Inferencer
 from chunkflow_py.inference.placement import Placement
 from chunkflow_py.inference.settings import EngineSettings
-from chunkflow_py.stages import Outline
+from chunkflow_py.pipeline.operator import Outline
 
 DOMAIN = BoundingBox.from_size((10, 20, 30), (17, 30, 31))
 GEOMETRY = PatchGeometry(Zyx(6, 12, 12), Zyx(4, 8, 8), Zyx(1, 2, 2))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from rigs.variants import gate_runs
 
-from chunkflow_py.geometry import Zyx
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.inference.activations import Activations
 from chunkflow_py.inference.grid import PatchGeometry
 from chunkflow_py.inference.memory import (
@@ -35,7 +35,7 @@ WORKLOAD = Workload(
 SCRIPT = """
 import json, sys
 import numpy as np, torch
-from chunkflow_py.allocator import apart_from_heap, keep_freed_memory
+from chunkflow_py.core.allocator import apart_from_heap, keep_freed_memory
 keep_freed_memory()
 from chunkflow_py import BoundingBox, Zyx
 from chunkflow_py.inference import Engine, EngineSettings, PatchGeometry, create_backend

@@ -8,8 +8,8 @@ import pytest
 import torch
 from rigs.memory import peak_of
 
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ModelError, OptionError
-from chunkflow_py.geometry import Zyx
 from chunkflow_py.inference import models
 from chunkflow_py.inference.backends import create_backend
 from chunkflow_py.inference.backends.weights import read_weights

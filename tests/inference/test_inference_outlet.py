@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import NonFiniteError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.blend import Region
 from chunkflow_py.inference.grid import PatchGeometry
 from chunkflow_py.inference.outlet import Outlet

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import OptionError, OutOfMemoryError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.grid import PatchGeometry
 from chunkflow_py.inference.settings import EngineSettings, Output
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import OptionError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.grid import PatchGeometry, PatchGrid
 from chunkflow_py.inference.task_size import TaskSizes
 

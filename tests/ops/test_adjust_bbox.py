@@ -4,12 +4,12 @@ import pytest
 from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.ops.adjust_bbox import BoxAdjuster, adjust_bbox, command
-from chunkflow_py.pipeline import Pipeline
-from chunkflow_py.stages import Operator, Source, TaskSource
-from chunkflow_py.task import Task
+from chunkflow_py.pipeline.operator import Operator, Source, TaskSource
+from chunkflow_py.pipeline.pipeline import Pipeline
 
 BOX = BoundingBox.parse("0-10_0-20_0-30")
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox
+from chunkflow_py.core.synapses import Synapses
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.geometry import BoundingBox
 from chunkflow_py.ops.adjust_pre import Adjuster, adjust_pre
 from chunkflow_py.ops.save_h5 import save_h5
-from chunkflow_py.synapses import Synapses
-from chunkflow_py.task import Task
 
 OFFSET = (10, 20, 30)
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.line import read_line
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.ops.agglomerate import Agglomerator, agglomerate, command
-from chunkflow_py.task import Task
 
 
 def two_cells() -> Chunk:

@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.skeleton import Skeleton
+from chunkflow_py.core.task import Task
 from chunkflow_py.ops.aggregate_skeleton_fragments import aggregate_skeleton_fragments
 from chunkflow_py.ops.load_skeleton import load_skeleton
-from chunkflow_py.segmentation.object_folder import ObjectFolder
+from chunkflow_py.segmentation.labels.object_folder import ObjectFolder
 from chunkflow_py.segmentation.skeletonize import SkeletonAggregator
-from chunkflow_py.skeleton import Skeleton
-from chunkflow_py.task import Task
 
 
 def run(line: str):

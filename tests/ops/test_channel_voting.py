@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from chunkflow_py.chunk import Chunk, Voxels
+from chunkflow_py.core.chunk import Chunk, Voxels
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.ops.channel_voting import channel_voting
 

@@ -5,9 +5,9 @@ import logging
 import pytest
 from rigs import s3
 
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import OptionError, VolumeRefusedError
 from chunkflow_py.ops.cloud_watch import CloudWatcher, cloud_watch
-from chunkflow_py.task import Task
 from chunkflow_py.volume.output import compute_device
 
 boto3 = pytest.importorskip("boto3")

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
-from chunkflow_py.geometry import BoundingBox, Region
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Region
+from chunkflow_py.core.task import Task
 from chunkflow_py.ops.compute_statistics import command
-from chunkflow_py.task import Task
 
 
 def run(*words, code=0):

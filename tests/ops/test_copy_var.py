@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import MissingChunkError
 from chunkflow_py.ops.copy_var import Copier
 from chunkflow_py.ops.delete_var import Deleter
-from chunkflow_py.task import Task
 
 
 def task():

@@ -4,8 +4,8 @@ import pytest
 from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import OptionError
-from chunkflow_py.geometry import Zyx
 from chunkflow_py.ops.create_bbox import command, create_bbox
 
 

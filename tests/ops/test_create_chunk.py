@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from chunkflow_py.cli.line import read_line
+from chunkflow_py.core.task import Task
 from chunkflow_py.ops.create_chunk import ChunkMaker, create_chunk
-from chunkflow_py.task import Task
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])

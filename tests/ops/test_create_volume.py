@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 

@@ -7,12 +7,12 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli, main
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Region, Zyx
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.ops.crop_margin import command, crop_margin, crop_to_box
-from chunkflow_py.task import Task
 
 ARRAY = np.arange(2 * 5 * 6 * 7, dtype=np.uint16).reshape(2, 5, 6, 7)
 CHUNK = Chunk(ARRAY, (10, 20, 30), (40, 4, 4), "affinity", BoundingBox.parse("0-99_0-99_0-99"))

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
-from chunkflow_py.geometry import Region
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import Region
+from chunkflow_py.core.task import Task
 from chunkflow_py.ops.debug import Debugger, describe
-from chunkflow_py.task import Task
 
 
 def test_a_task_is_described():

@@ -1,7 +1,7 @@
 """delete-task-in-queue; lines that use it are tested with fetch-task-from-sqs."""
 
+from chunkflow_py.core.task import Task
 from chunkflow_py.ops.delete_task_in_queue import acknowledge
-from chunkflow_py.task import Task
 
 
 def test_a_task_that_is_from_no_queue_passes():

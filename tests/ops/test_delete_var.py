@@ -4,9 +4,9 @@ import pytest
 from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import MissingChunkError
 from chunkflow_py.ops.delete_var import Deleter
-from chunkflow_py.task import Task
 
 
 def test_items_are_gone():

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.synapses import Synapses
 from chunkflow_py.ops.detect_duplicate_post import detect_duplicate_post
 from chunkflow_py.ops.save_h5 import save_h5
-from chunkflow_py.synapses import Synapses
 
 # Segment 1 up to x = 20, then segment 2.
 SEGMENTS = Chunk(np.repeat(np.array([1, 2], np.uint32), 20).reshape(1, 1, 40), kind="segmentation")

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.points import Points
+from chunkflow_py.core.synapses import Synapses
+from chunkflow_py.core.task import Task
 from chunkflow_py.ops.detect_points import detect_points
 from chunkflow_py.ops.detect_post_synapses import PostDetector, detect_post_synapses
 from chunkflow_py.ops.detect_pre_synapses import detect_pre_synapses
 from chunkflow_py.ops.save_h5 import save_h5
-from chunkflow_py.points import Points
-from chunkflow_py.synapses import Synapses
-from chunkflow_py.task import Task
 
 SIZE = (16, 48, 48)
 # Of few heights, so that many tops are flat or equal.

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.ops.download_mesh import download_mesh
 from chunkflow_py.ops.mesh import mesh
 from chunkflow_py.ops.save_h5 import save_h5
-from chunkflow_py.segmentation.mesh_format import Mesh, welded
-from chunkflow_py.segmentation.object_folder import ObjectFolder
+from chunkflow_py.segmentation.labels.object_folder import ObjectFolder
+from chunkflow_py.segmentation.mesh.mesh_format import Mesh, welded
 
 
 def run(line: str):

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
-from chunkflow_py.geometry import BoundingBox, Region, Zyx
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Region, Zyx
+from chunkflow_py.core.task import Task
 from chunkflow_py.ops.downsample import Downsampler
-from chunkflow_py.task import Task
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.downsample import downsample
-from chunkflow_py.volume.hdf5 import open_hdf5, write_hdf5
+from chunkflow_py.volume.files.hdf5 import open_hdf5, write_hdf5
 from chunkflow_py.volume.protocol import VolumeSpec
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkError, GeometryError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.ops.evaluate_segmentation import command, evaluate_segmentation
-from chunkflow_py.task import Task
 
 LINE = [
     *("create-chunk", "-s", "4", "4", "4", "-d", "uint32"),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.ops.fill_segmentation_holes import fill_segmentation_holes
 
 

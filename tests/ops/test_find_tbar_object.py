@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.synapses import Synapses
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.ops.find_tbar_object import ObjectFinder, find_tbar_object
 from chunkflow_py.ops.save_h5 import save_h5
-from chunkflow_py.synapses import Synapses
-from chunkflow_py.task import Task
 
 SEGMENTS = Chunk(
     np.array([2**63, 0, 5, 6], np.uint64).reshape(1, 2, 2), (3, 4, 5), kind="segmentation"

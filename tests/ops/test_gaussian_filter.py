@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.errors import ChunkError, OptionError
 from chunkflow_py.ops.gaussian_filter import gaussian_filter
 

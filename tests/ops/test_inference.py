@@ -8,11 +8,11 @@ import pytest
 import torch
 from rigs.command_line import say
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.line import read_line
 from chunkflow_py.cli.main import main
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import OptionError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.statistics import statistics_of
 from chunkflow_py.ops.inference import command
 from chunkflow_py.volume import create_volume

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from skimage.exposure import equalize_adapthist
 from skimage.exposure import rescale_intensity as by_skimage
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.ops.clahe import Equaliser, clahe
 from chunkflow_py.ops.inverse import inverse
 from chunkflow_py.ops.mapto01 import mapto01

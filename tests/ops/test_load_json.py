@@ -6,11 +6,11 @@ import pytest
 from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.geometry import Region
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.geometry import Region
 from chunkflow_py.ops.load_json import JsonLoader, parse_json
-from chunkflow_py.task import Task
-from chunkflow_py.task_files import TaskFiles
+from chunkflow_py.store.task_files import TaskFiles
 
 
 @pytest.mark.parametrize("scheme", ["", "mem://"])

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
-from chunkflow_py.geometry import BoundingBox
+from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.ops.load_h5 import load_h5
 from chunkflow_py.ops.load_mrc import load_mrc
 

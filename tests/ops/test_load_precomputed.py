@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Region, Zyx
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkError, VolumeError
-from chunkflow_py.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.ops.load_precomputed import command
-from chunkflow_py.stages import Outline
-from chunkflow_py.task import Task
+from chunkflow_py.pipeline.operator import Outline
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 

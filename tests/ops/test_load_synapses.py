@@ -5,12 +5,12 @@ import pytest
 from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.geometry import Region
+from chunkflow_py.core.synapses import Synapses
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import GeometryError, VolumeNotFoundError
-from chunkflow_py.geometry import Region
 from chunkflow_py.ops.load_synapses import SynapseLoader, region_in
-from chunkflow_py.synapses import Synapses
-from chunkflow_py.task import Task
-from chunkflow_py.task_files import TaskFiles
+from chunkflow_py.store.task_files import TaskFiles
 
 SYNAPSES = Synapses(np.array([[1, 1, 1], [9, 9, 9]]), voxel_size_nm=(40, 4, 4))
 TYPES = (".h5", ".hdf5", ".json")

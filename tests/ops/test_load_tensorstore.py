@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.errors import OptionError, VolumeError
-from chunkflow_py.geometry import BoundingBox
 from chunkflow_py.ops.load_h5 import load_h5
 from chunkflow_py.volume.tensorstore_volume import TensorStoreVolume, parsed_spec
 

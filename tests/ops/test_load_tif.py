@@ -7,9 +7,9 @@ import pytest
 import tifffile
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
-from chunkflow_py.geometry import BoundingBox
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.ops.load_h5 import load_h5
 from chunkflow_py.ops.load_tif import load_tif
 from chunkflow_py.ops.save_tif import save_tif

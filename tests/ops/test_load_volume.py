@@ -8,14 +8,14 @@ import pytest
 import tensorstore
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Region
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.geometry import BoundingBox, Region
-from chunkflow_py.pipeline import Pipeline
-from chunkflow_py.stages import Source, TaskSource
-from chunkflow_py.task import Task
+from chunkflow_py.pipeline.operator import Source, TaskSource
+from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 

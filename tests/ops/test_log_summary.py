@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from PIL import Image
 
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
-from chunkflow_py.geometry import Zyx
 from chunkflow_py.ops.log_summary import log_summary
+from chunkflow_py.ops.viewing import run_log
 from chunkflow_py.store import open_store
-from chunkflow_py.view import run_log
 
 
 def logs(url, *contents):

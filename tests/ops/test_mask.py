@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkError, GeometryError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.ops.create_chunk import create_chunk
 from chunkflow_py.ops.mask import mask
 from chunkflow_py.volume import create_volume

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.ops.load_h5 import load_h5
 from chunkflow_py.ops.mask_out_objects import ObjectMasker, mask_out_objects

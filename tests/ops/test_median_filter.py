@@ -5,10 +5,10 @@ import pytest
 from click.testing import CliRunner
 from scipy import ndimage
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.geometry import BoundingBox
 from chunkflow_py.ops.median_filter import MODES, median_filter
 
 ARRAY = np.random.default_rng(0).integers(0, 256, (6, 7, 8)).astype(np.uint8)

@@ -10,14 +10,14 @@ from click.testing import CliRunner
 from scipy import ndimage
 from zmesh import Mesher
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.ops.load_h5 import load_h5
 from chunkflow_py.ops.mesh import mesh
 from chunkflow_py.ops.save_h5 import save_h5
-from chunkflow_py.segmentation.mesh_format import welded
+from chunkflow_py.segmentation.mesh.mesh_format import welded
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SIZE_NM = (40.0, 4.3, 4.0)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.ops.mesh import mesh
 from chunkflow_py.ops.mesh_manifest import mesh_manifest
 from chunkflow_py.ops.save_h5 import save_h5
-from chunkflow_py.segmentation.object_folder import ObjectFolder
+from chunkflow_py.segmentation.labels.object_folder import ObjectFolder
 
 IDS = (1, 7, 12, 70, 120, 700, 7012, 99999999999)
 BOXES = ("0-8_0-8_0-8", "0-8_0-8_8-16", "8-16_0-8_0-8")

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.ops.multiply import Multiplier, multiply
-from chunkflow_py.task import Task
 
 MASK = Chunk(np.indices((2, 2, 2)).sum(axis=0).astype(np.uint8) % 2, (1, 1, 1))
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.points import Points
+from chunkflow_py.core.skeleton import Skeleton
+from chunkflow_py.core.synapses import Synapses
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.ops.napari import napari
-from chunkflow_py.points import Points
-from chunkflow_py.skeleton import Skeleton
-from chunkflow_py.synapses import Synapses
 
 PLACE = {"scale": (40, 8, 4), "translate": (60, 20, 14), "units": ("nm",) * 3}
 

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkError, VolumeError
 from chunkflow_py.ops.neuroglancer import Neuroglancer
-from chunkflow_py.task import Task
 
 pytest.importorskip("neuroglancer")
 
@@ -110,7 +110,7 @@ def test_a_chunk_is_served_until_interrupted(viewer, number):
 )
 def test_layers_by_kind(array, kind, layer, names):
     """Each kind becomes its layer, at the chunk's place and voxel size."""
-    from chunkflow_py.view.layers import layer_of
+    from chunkflow_py.ops.viewing.layers import layer_of
 
     result = layer_of(Chunk(array, (5, 6, 7), (40, 8, 4), kind))
     assert result.type == layer
@@ -125,7 +125,7 @@ def test_layers_by_kind(array, kind, layer, names):
 
 def test_a_given_voxel_size_wins():
     """--voxel-size replaces the chunk's own."""
-    from chunkflow_py.view.layers import layer_of
+    from chunkflow_py.ops.viewing.layers import layer_of
 
     volume = layer_of(Chunk(np.zeros((1, 1, 1), np.uint8)), (30, 2, 1)).source[0].url
     np.testing.assert_allclose(volume.dimensions.scales, [30e-9, 2e-9, 1e-9])
@@ -136,7 +136,7 @@ def test_a_given_voxel_size_wins():
 )
 def test_grey_spans_what_the_values_may_be(kind, low, high):
     """A probability is shown from 0 to 1, what has no bounds from its least to its largest."""
-    from chunkflow_py.view.layers import GREY, layer_of
+    from chunkflow_py.ops.viewing.layers import GREY, layer_of
 
     values = np.array([[[-3.0, 4.0]]], np.float32)
     assert layer_of(Chunk(values, kind=kind)).shader == GREY.format(
@@ -146,7 +146,7 @@ def test_grey_spans_what_the_values_may_be(kind, low, high):
 
 def test_what_cannot_be_shown_is_refused():
     """Labels below zero, or of several channels, are an error."""
-    from chunkflow_py.view.layers import layer_of
+    from chunkflow_py.ops.viewing.layers import layer_of
 
     for array in (np.full((1, 1, 1), -1), np.zeros((2, 1, 1, 1), np.uint32)):
         with pytest.raises(ChunkError, match="integers from 0 on"):
@@ -155,7 +155,7 @@ def test_what_cannot_be_shown_is_refused():
 
 def test_a_port_in_use_is_told_before_the_first_task():
     """A port that another program has is one sentence."""
-    from chunkflow_py.view.server import ViewerServer
+    from chunkflow_py.ops.viewing.server import ViewerServer
 
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

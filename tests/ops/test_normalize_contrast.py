@@ -6,8 +6,8 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.ops.normalize_contrast import normalize_contrast
 

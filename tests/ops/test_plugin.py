@@ -6,14 +6,14 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.line import read_line
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.geometry import Zyx
 from chunkflow_py.ops.plugin import Plugin, command
-from chunkflow_py.plugin import as_items, literal, parse_arguments, split_options
-from chunkflow_py.task import Task
+from chunkflow_py.pipeline.plugin import as_items, literal, parse_arguments, split_options
 
 CHUNK = Chunk(np.arange(120, dtype=np.uint8).reshape(4, 5, 6), (10, 20, 30), (40, 4, 4), "image")
 
@@ -117,7 +117,7 @@ def test_an_error_names_the_file_and_the_line(folder):
     )
     assert "'seven' (wrong.py, line 2)" in run("create-chunk plugin -f wrong.py -i chunk").output
     (folder / "command.py").write_text(
-        "from chunkflow_py.stages import transform\n"
+        "from chunkflow_py.pipeline.operator import transform\n"
         "@transform\ndef command():\n    return lambda chunk: chunk.slab\n"
     )
     assert "'slab' (command.py, line 4)" in run("create-chunk plugin -f command.py").output
@@ -284,7 +284,7 @@ Example: chunkflow create-chunk plugin -f add_it.py --number 3
 """
 from functools import partial
 import click
-from chunkflow_py.stages import transform
+from chunkflow_py.pipeline.operator import transform
 
 def add_it(chunk, number=1):
     return chunk.with_array(chunk.array + number)

@@ -8,13 +8,13 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.ops.preview import preview
+from chunkflow_py.ops.viewing.colours import grey, range_and_rule
+from chunkflow_py.ops.viewing.sheet import GAP, LINE, contact_sheet, length_in_words, round_length
 from chunkflow_py.store import open_store
-from chunkflow_py.view.colours import grey, range_and_rule
-from chunkflow_py.view.sheet import GAP, LINE, contact_sheet, length_in_words, round_length
 
 
 def sheet(**chunks):

@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.ops.quantize import quantize
 from chunkflow_py.volume.conversion import convert

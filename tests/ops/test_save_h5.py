@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Region
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkError, VolumeError
-from chunkflow_py.geometry import BoundingBox, Region
 from chunkflow_py.ops.load_h5 import load_h5
 from chunkflow_py.ops.save_h5 import command, save_h5
-from chunkflow_py.task import Task
 
 LIMITED = """
 import resource, sys

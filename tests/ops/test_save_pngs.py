@@ -7,14 +7,14 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Region
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkError, VolumeError
-from chunkflow_py.geometry import BoundingBox, Region
 from chunkflow_py.ops.save_pngs import command, save_pngs
 from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import checksum_of
-from chunkflow_py.task import Task
 
 
 def run(line: str):

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.main import cli
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
-from chunkflow_py.pipeline import Pipeline
-from chunkflow_py.stages import Operator, Source, TaskSource
-from chunkflow_py.task import Task
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.core.task import Task
+from chunkflow_py.pipeline.operator import Operator, Source, TaskSource
+from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.thumbnail import thumbnail
 

@@ -7,13 +7,13 @@ import pytest
 from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.skeleton import Skeleton
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.ops.load_skeleton import load_skeleton
 from chunkflow_py.ops.save_swc import save_swc
-from chunkflow_py.segmentation.object_folder import ObjectFolder
+from chunkflow_py.segmentation.labels.object_folder import ObjectFolder
 from chunkflow_py.segmentation.skeleton_files import SwcSaver
-from chunkflow_py.skeleton import Skeleton
-from chunkflow_py.task import Task
 
 LINE = Skeleton.of([(1, 2, 3.25), (4, 5, 6)], [(0, 1)], [7, 8], [2, 2])
 

@@ -9,12 +9,12 @@ import pytest
 import zarr
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
-from chunkflow_py.geometry import BoundingBox, Region, Zyx
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Region, Zyx
+from chunkflow_py.core.task import Task
 from chunkflow_py.ops.load_zarr import command as load_zarr
 from chunkflow_py.ops.save_zarr import command as save_zarr
-from chunkflow_py.task import Task
 from chunkflow_py.volume import open_volume
 
 
@@ -136,7 +136,7 @@ def test_disk_full(tmp_path):
     code = (
         "import resource\n"
         "from chunkflow_py.cli.main import main\n"
-        "import chunkflow_py.volume.zarr\n"
+        "import chunkflow_py.volume.zarr.zarr\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
         "main()"
     )

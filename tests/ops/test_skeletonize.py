@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.errors import ChunkError, MissingExtraError
-from chunkflow_py.geometry import BoundingBox
 from chunkflow_py.ops.save_h5 import save_h5
 from chunkflow_py.ops.skeletonize import skeletonize
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
-from chunkflow_py.geometry import BoundingBox, Region
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Region
+from chunkflow_py.core.task import Skip, Task
 from chunkflow_py.ops.skip_all_zero import ZeroSkipper
-from chunkflow_py.task import Skip, Task
-from chunkflow_py.task_files import TaskFiles
+from chunkflow_py.store.task_files import TaskFiles
 
 ZERO = Chunk(np.zeros((2, 2, 4, 4), np.float32), (5, 5, 5))
 BOX = BoundingBox.parse("6-7_6-7_6-7")

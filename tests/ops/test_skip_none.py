@@ -4,9 +4,9 @@ import pytest
 from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
-from chunkflow_py.geometry import Region
+from chunkflow_py.core.geometry import Region
+from chunkflow_py.core.task import Skip, Task
 from chunkflow_py.ops.skip_none import NoneSkipper
-from chunkflow_py.task import Skip, Task
 
 
 def test_only_none_ends_a_task():
@@ -39,7 +39,7 @@ def test_in_a_line(tmp_path, options, left):
 
 def test_the_flag_is_on_record(tmp_path):
     """What is left behind is told, as all that a task stores."""
-    from chunkflow_py.task_files import TaskFiles
+    from chunkflow_py.store.task_files import TaskFiles
 
     task = Task(Region.parse("0-1_0-1_0-1"), {"chunk": None})
     with pytest.raises(Skip):

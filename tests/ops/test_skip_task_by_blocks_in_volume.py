@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Region, Zyx
+from chunkflow_py.core.task import Skip, Task
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.ops.skip_task_by_blocks_in_volume import StoredSkipper
-from chunkflow_py.task import Skip, Task
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import Opening, VolumeSpec
 

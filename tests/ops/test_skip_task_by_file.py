@@ -4,11 +4,11 @@ import pytest
 from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
-from chunkflow_py.geometry import Region
+from chunkflow_py.core.geometry import Region
+from chunkflow_py.core.task import Skip, Task
 from chunkflow_py.ops.skip_task_by_file import FileSkipper
 from chunkflow_py.store import open_store
-from chunkflow_py.task import Skip, Task
-from chunkflow_py.task_files import TaskFiles
+from chunkflow_py.store.task_files import TaskFiles
 
 
 @pytest.mark.parametrize("scheme", ["", "mem://"])

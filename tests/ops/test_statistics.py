@@ -3,10 +3,10 @@
 import numpy as np
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.task import Task
 from chunkflow_py.ops.statistics import command, statistics
-from chunkflow_py.task import Task
 
 
 def test_of_an_image():

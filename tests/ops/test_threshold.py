@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk, Voxels
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk, Voxels
 from chunkflow_py.errors import ChunkError, OptionError
 from chunkflow_py.ops.channel_voting import channel_voting
 from chunkflow_py.ops.threshold import Thresholder, threshold
-from chunkflow_py.segmentation.components import connected_components
-from chunkflow_py.stages import Outline
+from chunkflow_py.pipeline.operator import Outline
+from chunkflow_py.segmentation.labels.components import connected_components
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 2), (1, 2, 1, 2)])

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.errors import OptionError
-from chunkflow_py.geometry import BoundingBox
 from chunkflow_py.ops.save_h5 import save_h5
 from chunkflow_py.ops.transpose import ORDERS, transpose
 from chunkflow_py.volume import open_volume

@@ -11,11 +11,11 @@ import urllib.request
 import numpy as np
 import pytest
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkError, VolumeError
 from chunkflow_py.ops.create_chunk import create_chunk
 from chunkflow_py.ops.view import Viewer
-from chunkflow_py.task import Task
 
 pytest.importorskip("microviewer")
 
@@ -68,7 +68,7 @@ def test_a_chunk_is_served_until_interrupted(tmp_path):
 )  # fmt: skip
 def test_voxels_become_what_the_page_knows(array, kind, layer, dtype, first):
     """Maps are grey from 0 to 1, affinities red, green and blue, labels as they are."""
-    from chunkflow_py.view.micro import cutout
+    from chunkflow_py.ops.viewing.micro import cutout
 
     found = cutout(Chunk(array, (3, 4, 5), (40.4, 0.3, 8), kind))
     assert (found["layer_type"], found["img"].dtype, found["img"].flat[0]) == (layer, dtype, first)

@@ -7,8 +7,8 @@ from click.testing import CliRunner
 
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.main import cli
-from chunkflow_py.geometry import same_size_nm
-from chunkflow_py.params import ItemName, ItemNames
+from chunkflow_py.core.geometry import same_size_nm
+from chunkflow_py.pipeline.params import ItemName, ItemNames
 
 # Operators of several items -> options with which they take the chunks a and b; and the synapses
 # syns, whose voxels have a size as well.

@@ -18,7 +18,7 @@ from vocabulary import AWAITED
 
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.main import cli
-from chunkflow_py.older_names import COMMANDS
+from chunkflow_py.core.older_names import COMMANDS
 
 FOLDER = Path(__file__).parent
 

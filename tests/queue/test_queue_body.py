@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chunkflow_py.core.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.errors import QueueError
-from chunkflow_py.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.queue.body import LONGEST, Body, BodyError, parse_body
 
 BOX = "0-64_0-512_0-512"

@@ -5,14 +5,14 @@ from threading import Event
 
 import pytest
 
-from chunkflow_py import failpoints
+from chunkflow_py.core import failpoints
+from chunkflow_py.core.geometry import Region
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import LeaseLostError
-from chunkflow_py.geometry import Region
-from chunkflow_py.pipeline import Pipeline
+from chunkflow_py.pipeline.operator import Operator, Source
+from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.queue.leases import LeaseKeeper, boottime
 from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.stages import Operator, Source
-from chunkflow_py.task import Task
 
 PATIENCE_S = 30.0  # on a busy machine
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.inference.engine import Engine
 from chunkflow_py.inference.grid import PatchGeometry
 from chunkflow_py.inference.settings import EngineSettings, Output

@@ -10,12 +10,12 @@ import time
 import warnings
 from pathlib import Path
 
+from chunkflow_py.core.task import Skip
 from chunkflow_py.errors import OptionError
-from chunkflow_py.pipeline import Pipeline
-from chunkflow_py.stages import Operator, Source
+from chunkflow_py.pipeline.operator import Operator, Source
+from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.store.protocol import Stored
-from chunkflow_py.task import Skip
-from chunkflow_py.volume.traffic import Traffic
+from chunkflow_py.volume.engine.traffic import Traffic
 
 
 def number_of(task):

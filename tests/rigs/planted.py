@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.home import RunHome
-from chunkflow_py.run.page import Header
-from chunkflow_py.run.record import Failure, Record, sealed
+from chunkflow_py.run.ledger.page import Header
+from chunkflow_py.run.ledger.record import Failure, Record, sealed
+from chunkflow_py.run.ledger.sums import Sums
 from chunkflow_py.run.spec import Spec, Stage, sha256_of
-from chunkflow_py.run.sums import Sums
 from chunkflow_py.store.protocol import Stored
 
 BEGAN = 1_760_000_000.0  # when the first task ended

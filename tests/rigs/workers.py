@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.queue.body import Body
 from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.run.children import ChildStart
-from chunkflow_py.run.ledger import Ledger
-from chunkflow_py.run.supervisor import Listener, Settings, Supervisor
+from chunkflow_py.run.ledger.ledger import Ledger
+from chunkflow_py.run.worker.children import ChildStart
+from chunkflow_py.run.worker.supervisor import Listener, Settings, Supervisor
 from chunkflow_py.store import open_store
-from chunkflow_py.task_plan import GridPlan
+from chunkflow_py.tasks.plan import GridPlan
 from rigs import lines
 
 QUICK = {

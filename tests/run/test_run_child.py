@@ -14,8 +14,8 @@ import pytest
 from rigs import lines
 from rigs.workers import LONG_S, row, wait_for
 
-from chunkflow_py.run.child import Broken, Ended, Ready
-from chunkflow_py.run.children import Child, ChildStart
+from chunkflow_py.run.worker.child import Broken, Ended, Ready
+from chunkflow_py.run.worker.children import Child, ChildStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

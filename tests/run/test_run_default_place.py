@@ -4,12 +4,12 @@ import pytest
 from rigs.command_line import IMAGE, LINE, SAVE, say
 
 from chunkflow_py.cli import catalog
+from chunkflow_py.core.outputs import Output
 from chunkflow_py.errors import OptionError
-from chunkflow_py.hooks import StoresOutputs, places_written
-from chunkflow_py.outputs import Output
+from chunkflow_py.pipeline.hooks import StoresOutputs, places_written
+from chunkflow_py.pipeline.operator import Operator
 from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.submit import default_run
-from chunkflow_py.stages import Operator
 
 # Command -> its options, and the run below the folder; without options it stores nothing.
 WRITERS = {

@@ -10,9 +10,9 @@ from rigs.workers import Stage, wait_for
 
 from chunkflow_py.queue.body import parse_body
 from chunkflow_py.queue.leases import LeaseKeeper
-from chunkflow_py.run.doubt import RECEIVES, Doubt
-from chunkflow_py.run.intake import Job
-from chunkflow_py.run.returns import Caps
+from chunkflow_py.run.worker.doubt import RECEIVES, Doubt
+from chunkflow_py.run.worker.intake import Job
+from chunkflow_py.run.worker.returns import Caps
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from rigs.variants import gate_runs
 from rigs.workers import Background, Stage
 
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.run.child import Feed
-from chunkflow_py.run.returns import _Batches
+from chunkflow_py.run.worker.child import Feed
+from chunkflow_py.run.worker.returns import _Batches
 
 if TYPE_CHECKING:
     from pathlib import Path

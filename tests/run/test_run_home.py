@@ -6,12 +6,12 @@ import json
 
 import pytest
 
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import OptionError, VolumeError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.run.home import ProfileError, RunHome
-from chunkflow_py.run.record import Record
+from chunkflow_py.run.ledger.record import Record
 from chunkflow_py.run.spec import File, Spec, Stage, sha256_of
-from chunkflow_py.task_plan import GridPlan
+from chunkflow_py.tasks.plan import GridPlan
 
 PLAN = GridPlan(BoxGrid.covering(BoundingBox.parse("0-8_0-8_0-8"), Zyx(4, 4, 4)))
 PROFILE = {"torch": "2", "threads": "4"}

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from rigs.command_line import IMAGE, LINE, SAVE, say
 from rigs.planted import failure, planted_run, record
 
-from chunkflow_py.dashboard.server import DashboardServer
-from chunkflow_py.dashboard.watch import RunWatch
+from chunkflow_py.core.geometry import BoxGrid, Zyx
 from chunkflow_py.errors import OptionError
-from chunkflow_py.geometry import BoxGrid, Zyx
+from chunkflow_py.monitor.dashboard.server import DashboardServer
+from chunkflow_py.monitor.dashboard.watch import RunWatch
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.home import RunHome
-from chunkflow_py.run.record import Failure, Record
+from chunkflow_py.run.ledger.record import Failure, Record
 from chunkflow_py.run.spec import Spec
-from chunkflow_py.task_plan import GridPlan
+from chunkflow_py.tasks.plan import GridPlan
 
 PLAN = GridPlan(BoxGrid(Zyx(0, 0, 0), Zyx(8, 8, 8), Zyx(8, 8, 8), Zyx(1, 2, 2)))
 SECRET = "https://me:GEHEIM@host/em?X-Amz-Signature=GEHEIM"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rigs.metadata import metadata_server
 
-from chunkflow_py.run.interruption import InterruptionWatch
+from chunkflow_py.run.worker.interruption import InterruptionWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

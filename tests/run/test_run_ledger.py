@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.run.ledger in memory, in folders and on S3."""
+"""Tests of chunkflow_py.run.ledger.ledger in memory, in folders and on S3."""
 
 import json
 import os
@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from rigs.s3 import SEVERAL_FAULTS
 from rigs.turns import SteppedStore, Turns
 
-from chunkflow_py.run import fold
-from chunkflow_py.run.ledger import Ledger
+from chunkflow_py.run.ledger import fold
+from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.store import folder, open_store
 from chunkflow_py.store.memory import MemoryStore
 
 RECORD_AND_FOLD = """
 import json, random, sys
 from chunkflow_py.run import fold
-from chunkflow_py.run.ledger import Ledger
-from chunkflow_py.run.record import Record
+from chunkflow_py.run.ledger.ledger import Ledger
+from chunkflow_py.run.ledger.record import Record
 from chunkflow_py.store import open_store
 fold.FOLD_EVERY = 20
 url, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -38,8 +38,8 @@ while numbers:
 
 ZOMBIE = """
 import sys
-from chunkflow_py.run.ledger import Ledger
-from chunkflow_py.run.record import Record
+from chunkflow_py.run.ledger.ledger import Ledger
+from chunkflow_py.run.ledger.record import Record
 from chunkflow_py.store import open_store
 ledger = Ledger(open_store(sys.argv[1]), "infer", 10)
 said = [ledger.record([Record(3, "box", state, "5bec", state, "w")]) for state in ("done", "dead")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.run.limits import Limits, parse_time_left, walltime_of_job
+from chunkflow_py.run.worker.limits import Limits, parse_time_left, walltime_of_job
 
 if TYPE_CHECKING:
     from pathlib import Path

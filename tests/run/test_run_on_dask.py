@@ -14,24 +14,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.line import operators_of, read_line
 from chunkflow_py.cli.main import main
 from chunkflow_py.cli.run_lines import worker_line
+from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.errors import OptionError
-from chunkflow_py.run import on_dask
-from chunkflow_py.run.dask_versions import versions_here
-from chunkflow_py.run.dask_worker import NotEndedError, Order, perform, release
+from chunkflow_py.run.dask import on_dask
+from chunkflow_py.run.dask.dask_versions import versions_here
+from chunkflow_py.run.dask.dask_worker import NotEndedError, Order, perform, release
+from chunkflow_py.run.dask.on_dask import run_on_dask
 from chunkflow_py.run.home import RunHome
-from chunkflow_py.run.limits import Limits
-from chunkflow_py.run.on_dask import run_on_dask
-from chunkflow_py.run.returns import Caps
 from chunkflow_py.run.stage_line import StageLine
 from chunkflow_py.run.submit import submit
-from chunkflow_py.run.supervisor import Settings
-from chunkflow_py.run.task_limit import TaskLimit
-from chunkflow_py.run.worker import Working
-from chunkflow_py.volume.hdf5 import write_hdf5
+from chunkflow_py.run.worker.limits import Limits
+from chunkflow_py.run.worker.returns import Caps
+from chunkflow_py.run.worker.supervisor import Settings
+from chunkflow_py.run.worker.task_limit import TaskLimit
+from chunkflow_py.run.worker.worker import Working
+from chunkflow_py.volume.files.hdf5 import write_hdf5
 
 distributed = pytest.importorskip("distributed")
 
@@ -400,7 +400,7 @@ def test_lines_are_let_go(tmp_path, raw, cluster):
 
 def lines_held():
     """Return how many lines this process holds."""
-    from chunkflow_py.run import dask_worker
+    from chunkflow_py.run.dask import dask_worker
 
     names = [thread.name for thread in threading.enumerate()]
     return len(dask_worker._lines) + sum(name.startswith("line-") for name in names)

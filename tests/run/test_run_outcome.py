@@ -10,7 +10,7 @@ import pytest
 
 from chunkflow_py import errors
 from chunkflow_py.errors import OperatorError, VolumeError
-from chunkflow_py.run.outcome import fault_of
+from chunkflow_py.run.worker.outcome import fault_of
 from chunkflow_py.store import open_store
 from chunkflow_py.store.retry import Manners
 
@@ -94,7 +94,7 @@ def test_a_locked_file_is_transient(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """An HDF5 file that another process holds, be it stopped, may be free later."""
     import h5py
 
-    from chunkflow_py.volume import hdf5_file
+    from chunkflow_py.volume.files import hdf5_file
 
     monkeypatch.setattr(hdf5_file, "PATIENCE_S", 0.05)
     path = tmp_path / "out.h5"

@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.run.page."""
+"""Tests of chunkflow_py.run.ledger.page."""
 
 import dataclasses
 import gzip
@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.run.page import FAILURES, Entry, Header, Page
-from chunkflow_py.run.record import sealed, unsealed
-from chunkflow_py.run.sums import Sums
+from chunkflow_py.run.ledger.page import FAILURES, Entry, Header, Page
+from chunkflow_py.run.ledger.record import sealed, unsealed
+from chunkflow_py.run.ledger.sums import Sums
 
 SIZE = 12
 FIRST = 24

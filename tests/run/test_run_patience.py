@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chunkflow_py.run.patience import Patience
+from chunkflow_py.run.worker.patience import Patience
 
 
 def test_two_refusals_in_a_row_stop_a_worker() -> None:

@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.run.record."""
+"""Tests of chunkflow_py.run.ledger.record."""
 
 import json
 from typing import get_args
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.run.record import Attempt, Failure, FailureKind, Record, number_of
+from chunkflow_py.run.ledger.record import Attempt, Failure, FailureKind, Record, number_of
 from chunkflow_py.store.protocol import Stored
 
 texts = st.text(max_size=20)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import OptionError
-from chunkflow_py.geometry import Zyx
 from chunkflow_py.run.spec import File, Spec, Stage, differences, options_of
 
 

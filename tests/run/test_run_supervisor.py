@@ -12,8 +12,8 @@ from rigs import lines
 from rigs.workers import LONG_S, Background, Stage, wait_for
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.run.limits import Limits
-from chunkflow_py.run.record import Record
+from chunkflow_py.run.ledger.record import Record
+from chunkflow_py.run.worker.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,12 +17,12 @@ from rigs.metadata import metadata_server
 from rigs.variants import gate_runs
 from rigs.workers import LONG_S, Background, Stage, wait_for
 
+from chunkflow_py.core.interrupts import STOP
 from chunkflow_py.errors import QueueUnreachableError
-from chunkflow_py.interrupts import STOP
 from chunkflow_py.queue.protocol import Counts, open_queue
-from chunkflow_py.run.children import Child
-from chunkflow_py.run.doubt import GIVEN_BACK
-from chunkflow_py.run.task_limit import TaskLimit
+from chunkflow_py.run.worker.children import Child
+from chunkflow_py.run.worker.doubt import GIVEN_BACK
+from chunkflow_py.run.worker.task_limit import TaskLimit
 
 TESTS = Path(__file__).parents[1]
 

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chunkflow_py.cli.line import read_line
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
-from chunkflow_py.pipeline import Pipeline
+from chunkflow_py.pipeline.operator import Source, TaskSource
+from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.run.task_boxes import TaskBoxes
-from chunkflow_py.stages import Source, TaskSource
-from chunkflow_py.task_plan import GridPlan, ListPlan
+from chunkflow_py.tasks.plan import GridPlan, ListPlan
 
 sizes = st.builds(Zyx, *[st.integers(1, 6)] * 3)
 corners = st.builds(Zyx, *[st.integers(-9, 9)] * 3)

@@ -16,8 +16,8 @@ from rigs.workers import Background, Stage, wait_for
 from chunkflow_py.cli.main import cli
 from chunkflow_py.cli.working import working_from
 from chunkflow_py.errors import VolumeUnreachableError
-from chunkflow_py.run.record import Record
-from chunkflow_py.run.task_limit import Durations, TaskLimit
+from chunkflow_py.run.ledger.record import Record
+from chunkflow_py.run.worker.task_limit import Durations, TaskLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,16 +2,16 @@
 
 import pytest
 
+from chunkflow_py.core.geometry import BoxGrid, Zyx
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.geometry import BoxGrid, Zyx
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run import verify as verify_module
-from chunkflow_py.run.ledger import Ledger
-from chunkflow_py.run.record import Record
+from chunkflow_py.run.ledger.ledger import Ledger
+from chunkflow_py.run.ledger.record import Record
 from chunkflow_py.run.verify import repair, retry_failed, verify
 from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import Stored
-from chunkflow_py.task_plan import GridPlan
+from chunkflow_py.tasks.plan import GridPlan
 
 SIZE = Zyx(8, 8, 8)
 PLAN = GridPlan(BoxGrid(Zyx(0, 0, 0), SIZE, SIZE, Zyx(2, 3, 5)))

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.points import Points
+from chunkflow_py.core.synapses import Synapses
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.points import Points
-from chunkflow_py.segmentation.partners import doubled, objects_at, ranks, with_partners
-from chunkflow_py.synapses import Synapses
+from chunkflow_py.segmentation.labels.partners import doubled, objects_at, ranks, with_partners
 
 
 def line(*positions):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.errors import ChunkError, OptionError
 from chunkflow_py.segmentation.peaks import detect_peaks, find_peaks
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chunkflow_py.errors import ChunkError, ChunkflowError, OptionError
-from chunkflow_py.segmentation import waterz_process
-from chunkflow_py.segmentation.agglomerate import agglomerate
-from chunkflow_py.segmentation.fragments import interior, seeded_fragments
+from chunkflow_py.segmentation.labels import waterz_process
+from chunkflow_py.segmentation.labels.agglomerate import agglomerate
+from chunkflow_py.segmentation.labels.fragments import interior, seeded_fragments
 
 SIZE = (10, 12, 30)
 
@@ -124,7 +124,7 @@ def test_waterz_keeps_our_stdout_clean() -> None:
     """What waterz prints reaches nobody: stdout is for results, to the last byte."""
     code = (
         "import numpy as np\n"
-        "from chunkflow_py.segmentation.agglomerate import agglomerate\n"
+        "from chunkflow_py.segmentation.labels.agglomerate import agglomerate\n"
         "print(next(agglomerate(np.ones((3, 8, 8, 8), 'float32'), [0.5])).max())\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

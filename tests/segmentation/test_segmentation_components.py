@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import ndimage
 
 from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.segmentation.components import connected_components, renumber
+from chunkflow_py.segmentation.labels.components import connected_components, renumber
 
 
 def touching() -> np.ndarray:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from skimage.metrics import adapted_rand_error, variation_of_information
 
 from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.segmentation import contingency as module
-from chunkflow_py.segmentation.contingency import Contingency, contingency, joined
 from chunkflow_py.segmentation.evaluate import evaluate, score
+from chunkflow_py.segmentation.labels import contingency as module
+from chunkflow_py.segmentation.labels.contingency import Contingency, contingency, joined
 
 
 def volumes(seed, dtype="uint64", top=6, shape=(4, 6, 8)):

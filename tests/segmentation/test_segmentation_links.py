@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from chunkflow_py.core.geometry import BoundingBox, Region
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
-from chunkflow_py.geometry import BoundingBox, Region
-from chunkflow_py.linking import solve_links
-from chunkflow_py.segmentation.label_table import LabelTable, relabelled, write_table
-from chunkflow_py.segmentation.links import (
+from chunkflow_py.segmentation.labels.label_table import LabelTable, relabelled, write_table
+from chunkflow_py.segmentation.labels.linking import solve_links
+from chunkflow_py.segmentation.labels.links import (
     encoded_links,
     link_key,
     links_in,

@@ -8,12 +8,12 @@ import pytest
 from rigs.browser import browser, look
 from rigs.static_server import static_server
 
-from chunkflow_py.chunk import Chunk
-from chunkflow_py.geometry import BoundingBox, Region
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Region
+from chunkflow_py.core.task import Task
 from chunkflow_py.ops.mesh_manifest import mesh_manifest
-from chunkflow_py.segmentation import mesh_multires
-from chunkflow_py.segmentation.mesh_saver import MeshSaver
-from chunkflow_py.task import Task
+from chunkflow_py.segmentation.mesh import mesh_multires
+from chunkflow_py.segmentation.mesh.mesh_saver import MeshSaver
 
 __all__ = ["browser"]  # a fixture
 

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkflow_py.segmentation.mesh_cut import cut
-from chunkflow_py.segmentation.mesh_format import Mesh, welded
+from chunkflow_py.segmentation.mesh.mesh_cut import cut
+from chunkflow_py.segmentation.mesh.mesh_format import Mesh, welded
 
 
 def area_and_edges(mesh):

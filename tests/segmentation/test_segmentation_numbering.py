@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkError, GeometryError
-from chunkflow_py.geometry import BoundingBox, Zyx
-from chunkflow_py.hooks import Outline
-from chunkflow_py.segmentation.numbering import Numbering, global_ids
+from chunkflow_py.pipeline.hooks import Outline
+from chunkflow_py.segmentation.labels.numbering import Numbering, global_ids
 
 
 @given(st.data())

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from chunkflow_py.segmentation import union_find
-from chunkflow_py.segmentation.union_find import Forest, smallest_of_sets
+from chunkflow_py.segmentation.labels import union_find
+from chunkflow_py.segmentation.labels.union_find import Forest, smallest_of_sets
 
 
 def by_scipy(pairs: np.ndarray) -> dict[int, int]:

@@ -1,12 +1,12 @@
-"""Tests of chunkflow_py.volume.blocking."""
+"""Tests of chunkflow_py.volume.engine.blocking."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import OptionError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
-from chunkflow_py.volume.blocking import (
+from chunkflow_py.volume.engine.blocking import (
     common_unit,
     fitting_block,
     parsed_bytes,

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import AlignmentError, VolumeError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.store import open_store
-from chunkflow_py.volume.blocks import BlockVolume
-from chunkflow_py.volume.layout import Layout
+from chunkflow_py.volume.engine.blocks import BlockVolume
+from chunkflow_py.volume.engine.layout import Layout
+from chunkflow_py.volume.engine.traffic import counting
 from chunkflow_py.volume.protocol import Opening, check_alignment, check_disjoint
-from chunkflow_py.volume.traffic import counting
 
 OFFSET = Zyx(-3, 5, 1000)
 

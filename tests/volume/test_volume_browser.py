@@ -14,8 +14,8 @@ import pytest
 from rigs.browser import DEADLINE_S, browser
 from rigs.static_server import static_server
 
-from chunkflow_py.chunk import Chunk
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec, coarser
 

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.checks import bad_sections, blacken, check_against_mip

@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.deflate."""
+"""Tests of chunkflow_py.volume.engine.deflate."""
 
 import builtins
 import gzip
@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from chunkflow_py.allocator import keep_freed_memory
-from chunkflow_py.decoding import decode
+from chunkflow_py.core.allocator import keep_freed_memory
+from chunkflow_py.core.decoding import decode
 from chunkflow_py.errors import MissingExtraError
-from chunkflow_py.volume.deflate import compressed
+from chunkflow_py.volume.engine.deflate import compressed
 
 
 def contents():

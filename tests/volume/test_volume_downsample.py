@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import chunkflow_py.volume.downsample as downsample_module
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkError, OptionError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.volume.downsample import downsample
 from chunkflow_py.volume.protocol import coarser
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from rigs.s3 import SEVERAL_FAULTS
 
-from chunkflow_py.chunk import Chunk
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.location import Location

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from chunkflow_py.chunk import Chunk
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import VolumeSpec

@@ -4,9 +4,9 @@ import pytest
 from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.geometry import BoundingBox, Region
 from chunkflow_py.errors import OptionError, VolumeError
-from chunkflow_py.geometry import BoundingBox, Region
-from chunkflow_py.volume.file_name import FileName, local_path
+from chunkflow_py.volume.files.file_name import FileName, local_path
 
 BOX = BoundingBox((0, 0, 0), (1, 2, 3))
 H5 = (".h5", ".hdf5")

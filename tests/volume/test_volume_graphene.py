@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.graphene, against a server that knows the info of a graph."""
+"""Tests of volume.precomputed.graphene, against a server that knows the info of a graph."""
 
 import json
 import pickle
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from contracts.volume_contract import BLOCK, BOUNDS, noise
 
+from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.errors import GeometryError, VolumeError, VolumeNotFoundError
-from chunkflow_py.geometry import BoundingBox
 from chunkflow_py.store.protocol import Access
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import Opening, VolumeSpec

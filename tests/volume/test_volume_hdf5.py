@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkflow_py.chunk import KINDS, Chunk
+from chunkflow_py.core.chunk import KINDS, Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
-from chunkflow_py.geometry import BoundingBox, Zyx
-from chunkflow_py.volume.hdf5 import open_hdf5, write_hdf5
+from chunkflow_py.volume.files.hdf5 import open_hdf5, write_hdf5
 
 DTYPES = [
     "uint8",

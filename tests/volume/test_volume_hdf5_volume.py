@@ -16,11 +16,11 @@ from contracts.volume_contract import (
     noise,
 )
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.volume import create_volume, open_volume
-from chunkflow_py.volume.hdf5_volume import ENCODINGS
+from chunkflow_py.volume.files.hdf5_volume import ENCODINGS
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import Opening, VolumeSpec
 
@@ -35,7 +35,7 @@ sys.stdin.read()
 WRITE_ONCE = """
 import sys
 import numpy as np
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.volume import open_volume
 try:
     volume = open_volume(sys.argv[1], mode="r+")
@@ -48,7 +48,7 @@ except Exception as error:
 WRITE_FOR_EVER = """
 import sys
 import numpy as np
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.volume import open_volume
 volume = open_volume(sys.argv[1], mode="r+")
 for value in range(1, 10**6):

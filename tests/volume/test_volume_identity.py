@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from rigs.command_line import say
 
 from chunkflow_py.cli.line import read_line
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkflowError, OptionError, VolumeError
-from chunkflow_py.geometry import BoundingBox, Zyx
-from chunkflow_py.hooks import places_read, places_written
-from chunkflow_py.pipeline import Pipeline
+from chunkflow_py.pipeline.hooks import places_read, places_written
+from chunkflow_py.pipeline.pipeline import Pipeline
+from chunkflow_py.run.whole_volume import Conversion
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.identity import Place, same_array
 from chunkflow_py.volume.protocol import VolumeSpec
-from chunkflow_py.whole_volume import Conversion
 
 SPEC = VolumeSpec(
     BoundingBox(Zyx(0, 0, 0), Zyx(16, 32, 32)), (8.0, 8.0, 8.0), np.dtype("uint8"), None, "image",

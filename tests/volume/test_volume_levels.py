@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 

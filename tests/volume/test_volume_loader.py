@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from chunkflow_py import Pipeline
-from chunkflow_py.chunk import Chunk, Voxels
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
-from chunkflow_py.stages import Operator, Outline, Source, TaskSource
-from chunkflow_py.task import Task
+from chunkflow_py.core.chunk import Chunk, Voxels
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
+from chunkflow_py.core.task import Task
+from chunkflow_py.pipeline.operator import Operator, Outline, Source, TaskSource
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.cutout import Cutout
 from chunkflow_py.volume.loader import MOST_CACHED, VolumeLoader

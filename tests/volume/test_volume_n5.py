@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.n5."""
+"""Tests of chunkflow_py.volume.n5.n5."""
 
 import bz2
 import json
@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs import lz4
 
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import GeometryError, VolumeError, VolumeNotFoundError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import Opening, VolumeSpec

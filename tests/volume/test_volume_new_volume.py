@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.chunk import Voxels
 from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Voxels
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkflowError, OptionError, VolumeError, VolumeNotFoundError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 from chunkflow_py.volume.saver import VolumeSaver

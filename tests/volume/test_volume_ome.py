@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.ome and ome_write: what OME-Zarr says of voxels."""
+"""Tests of chunkflow_py.volume.zarr.ome and ome_write: what OME-Zarr says of voxels."""
 
 import itertools
 import json
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from ome_zarr_models import v04, v05
 from pydantic_zarr.v2 import ArraySpec, GroupSpec
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec, coarser

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from rigs.variants import gate_runs
 
-from chunkflow_py.chunk import Chunk
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError, VolumeRefusedError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import VolumeSpec

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from chunkflow_py.chunk import Chunk, Voxels
+from chunkflow_py.core.chunk import Chunk, Voxels
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
+from chunkflow_py.core.task import Task
 from chunkflow_py.errors import AlignmentError, ChunkError, OptionError, VolumeError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Region, Zyx
-from chunkflow_py.stages import Outline
+from chunkflow_py.pipeline.operator import Outline
 from chunkflow_py.store import open_store
-from chunkflow_py.task import Task
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.output import VolumeOutput
 from chunkflow_py.volume.protocol import VolumeSpec

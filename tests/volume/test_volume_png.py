@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkError, OptionError, VolumeError, VolumeNotFoundError
-from chunkflow_py.geometry import BoundingBox, Zyx
-from chunkflow_py.stages import Outline
-from chunkflow_py.volume.png import PngSaver, open_png, read_png, write_pngs
+from chunkflow_py.pipeline.operator import Outline
+from chunkflow_py.volume.files.png import PngSaver, open_png, read_png, write_pngs
 
 
 def section(path, value: int, shape=(4, 5), dtype="uint8") -> None:

@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.precomputed, by the contract of volumes."""
+"""Tests of chunkflow_py.volume.precomputed.precomputed, by the contract of volumes."""
 
 import json
 import subprocess
@@ -15,9 +15,9 @@ from contracts.volume_contract import (
     noise,
 )
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import Opening, VolumeSpec

@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.precomputed_codec: others read what we write, and we them."""
+"""Tests of volume.precomputed.precomputed_codec: others read what we write, and we them."""
 
 import gzip
 
@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from contracts.volume_contract import BLOCK, BOUNDS, noise
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.errors import MissingExtraError, VolumeError
 from chunkflow_py.volume import create_volume, open_volume
-from chunkflow_py.volume.precomputed_codec import Codec
-from chunkflow_py.volume.precomputed_info import ENCODINGS
+from chunkflow_py.volume.precomputed.precomputed_codec import Codec
+from chunkflow_py.volume.precomputed.precomputed_info import ENCODINGS
 from chunkflow_py.volume.protocol import Opening, VolumeSpec
 
 # encoding, dtype, channels; those that change the voxels a little come last

@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.precomputed_info."""
+"""Tests of chunkflow_py.volume.precomputed.precomputed_info."""
 
 import json
 
@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from contracts.volume_contract import BLOCK, BOUNDS
 
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
-from chunkflow_py.geometry import BoundingBox, Zyx
-from chunkflow_py.volume.precomputed_info import create_info, parse_info
+from chunkflow_py.volume.precomputed.precomputed_info import create_info, parse_info
 from chunkflow_py.volume.protocol import VolumeSpec
 
 

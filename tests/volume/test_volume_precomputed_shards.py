@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.precomputed_shards and precomputed_sharding."""
+"""Tests of chunkflow_py.volume.precomputed.precomputed_shards and precomputed_sharding."""
 
 import json
 
@@ -11,11 +11,11 @@ from contracts.volume_contract import BLOCK, BOUNDS, noise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.volume import create_volume, open_volume
-from chunkflow_py.volume.precomputed_sharding import (
+from chunkflow_py.volume.precomputed.precomputed_sharding import (
     Sharding,
     axis_of_bits,
     block_of_number,

@@ -5,7 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from chunkflow_py.chunk import Chunk, Voxels
+from chunkflow_py.core.chunk import Chunk, Voxels
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import (
     AlignmentError,
     ChunkError,
@@ -14,8 +15,7 @@ from chunkflow_py.errors import (
     VolumeError,
     VolumeNotFoundError,
 )
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
-from chunkflow_py.stages import TaskSource
+from chunkflow_py.pipeline.operator import TaskSource
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 from chunkflow_py.volume.saver import VolumeSaver

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.volume.thumbnail import halvings, thumbnail
 
 

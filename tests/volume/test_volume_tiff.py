@@ -6,11 +6,11 @@ import tifffile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkflow_py.chunk import KINDS, Chunk
+from chunkflow_py.core.chunk import KINDS, Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
-from chunkflow_py.geometry import BoundingBox, Zyx
+from chunkflow_py.volume.files.tiff import COMPRESSIONS, open_tiff, write_tiff
 from chunkflow_py.volume.protocol import UNIT_NM
-from chunkflow_py.volume.tiff import COMPRESSIONS, open_tiff, write_tiff
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ from pathlib import PurePosixPath
 import numpy as np
 import pytest
 
-from chunkflow_py.chunk import Chunk
 from chunkflow_py.cli.line import read_line
-from chunkflow_py.geometry import BoundingBox, Zyx
-from chunkflow_py.pipeline import Pipeline
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import checksum_of
 from chunkflow_py.volume import create_volume

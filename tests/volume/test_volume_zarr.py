@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.zarr."""
+"""Tests of chunkflow_py.volume.zarr.zarr."""
 
 import json
 from dataclasses import replace
@@ -9,9 +9,9 @@ import zarr
 from contracts.volume_contract import BLOCK, BOUNDS, LocalContract, noise
 from rigs.static_server import static_server
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import AlignmentError, VolumeError, VolumeNotFoundError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 

@@ -3,7 +3,7 @@
 import pytest
 from contracts.volume_contract import CloudContract, LocalContract
 
-from chunkflow_py.geometry import Zyx
+from chunkflow_py.core.geometry import Zyx
 
 
 class TestShardedZarr(LocalContract):

@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.zarr_layout and zarr_codecs against zarr-python and tensorstore."""
+"""Tests of volume.zarr.zarr_layout and zarr_codecs against zarr-python and tensorstore."""
 
 import itertools
 import json
@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr import codecs
 
-from chunkflow_py.chunk import Chunk
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.geometry import BoundingBox, Zyx
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.protocol import Opening

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.params import Command, is_dry_run
+from chunkflow_py.pipeline.params import Command, is_dry_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.cli.verbs import verb
-from chunkflow_py.params import channels_option, mip_option, zyx_option
-from chunkflow_py.saving_options import ENCODINGS, check_shard
-from chunkflow_py.volume_options import access_from, access_options
+from chunkflow_py.ops.options.saving_options import ENCODINGS, check_shard
+from chunkflow_py.ops.options.volume_options import access_from, access_options
+from chunkflow_py.pipeline.params import channels_option, mip_option, zyx_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.core.geometry import Zyx
 
 
 # fmt: off
@@ -63,9 +63,9 @@ def command(
 
     def act() -> None:
         from chunkflow_py.cli.phase import run_phase
+        from chunkflow_py.run.whole_volume import Conversion
         from chunkflow_py.volume.new_volume import checked_dtype
         from chunkflow_py.volume.protocol import Opening
-        from chunkflow_py.whole_volume import Conversion
 
         access = access_from(options)
         for name in ("use_https", "requester_pays"):

@@ -15,7 +15,7 @@ import click
 
 from chunkflow_py.cli.verbs import verb
 from chunkflow_py.errors import OptionError
-from chunkflow_py.terminal import echo
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,8 +69,8 @@ def command(
         import threading
         import webbrowser
 
-        from chunkflow_py.dashboard.server import DashboardServer
-        from chunkflow_py.dashboard.watch import RunWatch
+        from chunkflow_py.monitor.dashboard.server import DashboardServer
+        from chunkflow_py.monitor.dashboard.watch import RunWatch
         from chunkflow_py.run.home import RunHome
         from chunkflow_py.store.address import public
 
@@ -97,7 +97,7 @@ def _price_of(instance: str, price_file: str | None, *, spot: bool) -> tuple[flo
     """Return the price of an hour, and where it comes from in words."""
     from pathlib import Path
 
-    from chunkflow_py.run.planning.prices import load_prices
+    from chunkflow_py.planning.prices import load_prices
 
     prices = load_prices(Path(price_file) if price_file else None)
     machine = prices.instance(instance)

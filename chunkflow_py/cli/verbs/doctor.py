@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.cli.verbs import verb
-from chunkflow_py.params import NAMES
-from chunkflow_py.terminal import echo
+from chunkflow_py.pipeline.params import NAMES
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,13 +46,13 @@ def command(
 
     def act() -> None:
         if policy is not None:
-            from chunkflow_py.doctor.policy import policy_of
+            from chunkflow_py.planning.doctor.policy import policy_of
 
             found = policy_of(policy)
             echo(json.dumps(found.to_json(), indent=2) if as_json else found.words())
             return
         _check_names(only or (), stores, queues)
-        from chunkflow_py.doctor.examine import Places, examine
+        from chunkflow_py.planning.doctor.examine import Places, examine
 
         findings = []
         for finding in examine(Places(stores, queues, write), only or ()):
@@ -81,8 +81,8 @@ def _check_names(
     """
     from difflib import get_close_matches
 
-    from chunkflow_py.doctor.examine import CHECKS
     from chunkflow_py.errors import OptionError
+    from chunkflow_py.planning.doctor.examine import CHECKS
 
     for name in names:
         if name not in CHECKS:

@@ -17,8 +17,8 @@ import click
 
 from chunkflow_py.cli.verbs import verb
 from chunkflow_py.errors import OptionError
-from chunkflow_py.params import zyx_option
-from chunkflow_py.volume_options import access_from, requester_pays_option
+from chunkflow_py.ops.options.volume_options import access_from, requester_pays_option
+from chunkflow_py.pipeline.params import zyx_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,9 +77,9 @@ def make_levels(url: str, start_mip: int, stop_mip: int | None, options: dict[st
     """
     from chunkflow_py.cli.phase import run_phase
     from chunkflow_py.errors import VolumeNotFoundError
+    from chunkflow_py.run.whole_volume import downsampling
     from chunkflow_py.volume import open_volume
     from chunkflow_py.volume.protocol import Opening
-    from chunkflow_py.whole_volume import downsampling
 
     opening = Opening(
         fill_missing=options["fill_missing"],

@@ -16,7 +16,7 @@ import click
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.verbs import verb
 from chunkflow_py.errors import OptionError
-from chunkflow_py.terminal import echo
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.stages import transform
+from chunkflow_py.pipeline.operator import transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable

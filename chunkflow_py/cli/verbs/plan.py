@@ -18,13 +18,13 @@ import click
 
 from chunkflow_py.cli.verbs import Verb, line_verb
 from chunkflow_py.cli.verbs.tune import MemoryType
-from chunkflow_py.terminal import echo
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from chunkflow_py.cli.line import Part
-    from chunkflow_py.run.planning.plans import PlannedLine
+    from chunkflow_py.planning.plans import PlannedLine
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _POSITIVE = click.FloatRange(min=0, min_open=True)
@@ -59,10 +59,10 @@ def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None
 
     def act(parts: Sequence[Part]) -> None:
         from chunkflow_py.cli.rehearsal import NAME
-        from chunkflow_py.run.planning.durations import Crew
-        from chunkflow_py.run.planning.plans import PlanSettings
-        from chunkflow_py.run.planning.stage_plan import plan_line
-        from chunkflow_py.run.planning.words import data_of, words_of
+        from chunkflow_py.planning.durations import Crew
+        from chunkflow_py.planning.plans import PlanSettings
+        from chunkflow_py.planning.stage_plan import plan_line
+        from chunkflow_py.planning.words import data_of, words_of
 
         settings = PlanSettings(
             module=NAME if options["rehearse"] else None,
@@ -93,8 +93,8 @@ def _lines(parts: Sequence[Part]) -> list[PlannedLine]:
     from chunkflow_py.cli.line import check_source_first, operators_of
     from chunkflow_py.cli.run_lines import stage_lines
     from chunkflow_py.errors import OptionError
-    from chunkflow_py.run.planning.plans import PlannedLine
-    from chunkflow_py.stages import Source
+    from chunkflow_py.pipeline.operator import Source
+    from chunkflow_py.planning.plans import PlannedLine
 
     told = click.get_current_context().find_root().params
     mip, ahead = told["mip"], told["ahead"]

@@ -16,13 +16,13 @@ import click
 
 from chunkflow_py.cli.verbs import verb
 from chunkflow_py.errors import OptionError
-from chunkflow_py.params import zyx_option
-from chunkflow_py.terminal import echo
+from chunkflow_py.pipeline.params import zyx_option
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.core.geometry import Zyx
 
 
 # fmt: off
@@ -57,10 +57,10 @@ def command(
     def act() -> None:
         from pathlib import Path
 
-        from chunkflow_py.report.measured import Wanted, report_of
-        from chunkflow_py.report.page import page_of
+        from chunkflow_py.monitor.report.measured import Wanted, report_of
+        from chunkflow_py.monitor.report.page import page_of
+        from chunkflow_py.planning.prices import load_prices
         from chunkflow_py.run.home import RunHome
-        from chunkflow_py.run.planning.prices import load_prices
         from chunkflow_py.store.local import write_whole
 
         prices, hour = load_prices(Path(price_file) if price_file else None), price

@@ -13,7 +13,7 @@ import click
 
 from chunkflow_py.cli.verbs import refuse_dry_run, verb
 from chunkflow_py.errors import OptionError
-from chunkflow_py.terminal import echo
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,8 +18,8 @@ import click
 from chunkflow_py.cli.failed import worker_fails_in_order
 from chunkflow_py.cli.verbs import line_verb, refuse_dry_run
 from chunkflow_py.cli.working import working_from, working_options
+from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import OptionError
-from chunkflow_py.plain_text import is_digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,14 +72,14 @@ def command(
             lines = stage_lines(parts, None, mip=root["mip"], device_class="same")
             home = RunHome.parse(run or default_run(lines[-1].operators))
             if kind == "local":
-                from chunkflow_py.run.worker import work
+                from chunkflow_py.run.worker.worker import work
 
                 queue = default_queue(home.url)
                 submit(home, lines, queue, rehearse=False, clear_output=clear_output)
                 with WorkReport(home, root | options) as report:
                     code, words = work(home, working(), worker_line, report)
             else:
-                from chunkflow_py.run.on_dask import run_on_dask
+                from chunkflow_py.run.dask.on_dask import run_on_dask
 
                 submit(home, lines, "", rehearse=False, clear_output=clear_output)
                 code, words = run_on_dask(home, f"tcp:{rest}", worker_line, working())

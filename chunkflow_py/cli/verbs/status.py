@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.cli.verbs import verb
-from chunkflow_py.terminal import echo
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from chunkflow_py.run.status import RunStatus
+    from chunkflow_py.monitor.status import RunStatus
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ def command(
         raise click.UsageError(msg, ctx)
 
     def act() -> None:
+        from chunkflow_py.monitor.status import status_of
         from chunkflow_py.run.home import RunHome
-        from chunkflow_py.run.status import status_of
 
         home = RunHome.parse(run)
 

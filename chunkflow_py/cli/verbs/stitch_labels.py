@@ -25,16 +25,16 @@ import click
 
 from chunkflow_py.cli.verbs import verb
 from chunkflow_py.errors import OptionError
-from chunkflow_py.label_options import CONNECTIVITY, overlap_options
-from chunkflow_py.params import mip_option, zyx_option
-from chunkflow_py.saving_options import ENCODINGS
-from chunkflow_py.volume_options import access_from, access_options
+from chunkflow_py.ops.options.label_options import CONNECTIVITY, overlap_options
+from chunkflow_py.ops.options.saving_options import ENCODINGS
+from chunkflow_py.ops.options.volume_options import access_from, access_options
+from chunkflow_py.pipeline.params import mip_option, zyx_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.segmentation.components import Connectivity
-    from chunkflow_py.stitching import Stitching
+    from chunkflow_py.run.stitching import Stitching
+    from chunkflow_py.segmentation.labels.components import Connectivity
 
 logger = logging.getLogger(__name__)
 
@@ -125,8 +125,8 @@ def stitch_labels(stitching: Stitching) -> None:
 
 
 def _stitching(options: dict[str, Any]) -> Stitching:
-    from chunkflow_py.linking import OverlapLinker, TouchLinker
-    from chunkflow_py.stitching import Stitching
+    from chunkflow_py.run.stitching import Stitching
+    from chunkflow_py.segmentation.labels.linking import OverlapLinker, TouchLinker
     from chunkflow_py.volume.protocol import Opening
 
     opening = Opening(parallel=options["parallel"], access=access_from(options))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.cli.verbs import line_verb, refuse_dry_run
-from chunkflow_py.terminal import echo
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.cli.verbs import verb
-from chunkflow_py.scoring_options import scoring_options
-from chunkflow_py.terminal import echo
+from chunkflow_py.ops.options.scoring_options import scoring_options
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,10 +28,10 @@ def command(url: str, as_json: bool, **options: Any) -> Callable[[], None]:
     """Take the options; the tables are read when the verb acts."""
 
     def act() -> None:
-        from chunkflow_py.counts import told
-        from chunkflow_py.segmentation.contingency import read_tables
         from chunkflow_py.segmentation.evaluate import score
         from chunkflow_py.segmentation.evaluate_objects import score_table
+        from chunkflow_py.segmentation.labels.contingency import read_tables
+        from chunkflow_py.store.counts import told
 
         table, about = read_tables(url)
         scores = score(table, **options).as_dict()

@@ -16,7 +16,7 @@ import click
 
 from chunkflow_py.cli.verbs import verb
 from chunkflow_py.errors import OptionError
-from chunkflow_py.terminal import echo
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,9 +38,9 @@ def command(
     wanted = None if percentiles is None else _percentiles(percentiles)
 
     def act() -> None:
-        from chunkflow_py.counts import told
-        from chunkflow_py.intensity.histogram import PERCENTILES
-        from chunkflow_py.intensity.statistics import VolumeStatistics, statistics_document, table
+        from chunkflow_py.core.histogram import PERCENTILES
+        from chunkflow_py.filters.statistics import VolumeStatistics, statistics_document, table
+        from chunkflow_py.store.counts import told
         from chunkflow_py.store.local import write_whole
 
         histogram, about = VolumeStatistics(url).whole()

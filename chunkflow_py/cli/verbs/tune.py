@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.cli.verbs import verb
-from chunkflow_py.params import zyx_option
-from chunkflow_py.terminal import echo
+from chunkflow_py.pipeline.params import zyx_option
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from chunkflow_py.geometry import Zyx
-    from chunkflow_py.inference.tune import Measurement, Tuning
+    from chunkflow_py.core.geometry import Zyx
+    from chunkflow_py.planning.tune import Measurement, Tuning
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def command(*, as_json: bool, volume_size: Zyx | None, **options: Any) -> Callab
     sizes = ("input_patch_size", "output_patch_size", "output_patch_overlap")
 
     def act() -> None:
-        from chunkflow_py.inference.tune import tune
+        from chunkflow_py.planning.tune import tune
 
         found = tune(
             network,
@@ -118,22 +118,22 @@ def _read(place: str) -> NDArray[np.float32]:
 
     import numpy as np
 
+    from chunkflow_py.core.geometry import BoundingBox, Zyx
     from chunkflow_py.errors import OptionError
-    from chunkflow_py.geometry import BoundingBox, Zyx
     from chunkflow_py.volume import open_volume
 
     path, most = Path(place), Zyx(64, 768, 768)
     volume: Any
     if path.suffix in {".h5", ".hdf5", ".hdf"}:
-        from chunkflow_py.volume.hdf5 import open_hdf5
+        from chunkflow_py.volume.files.hdf5 import open_hdf5
 
         volume = open_hdf5(path)
     elif path.suffix == ".npy":
-        from chunkflow_py.volume.npy import open_npy
+        from chunkflow_py.volume.files.npy import open_npy
 
         volume = open_npy(path)
     elif path.suffix in {".tif", ".tiff"}:
-        from chunkflow_py.volume.tiff import open_tiff
+        from chunkflow_py.volume.files.tiff import open_tiff
 
         volume = open_tiff(path)
     else:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.cli.verbs import verb
-from chunkflow_py.terminal import echo
+from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable

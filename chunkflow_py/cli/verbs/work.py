@@ -34,7 +34,7 @@ def command(run: str, **options: Any) -> Callable[[], None]:
         from chunkflow_py.cli.run_lines import worker_line
         from chunkflow_py.cli.work_report import WorkReport, tell_end
         from chunkflow_py.run.home import RunHome
-        from chunkflow_py.run.worker import work
+        from chunkflow_py.run.worker.worker import work
 
         context = click.get_current_context()
         with worker_fails_in_order():

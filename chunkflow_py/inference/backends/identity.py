@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chunkflow_py.geometry import Zyx
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.inference.backends.device import numerical_profile
 
 if TYPE_CHECKING:

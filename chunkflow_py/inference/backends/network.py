@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.export.passes import move_to_device_pass
 
+from chunkflow_py.core.older_names import NO_FILE
 from chunkflow_py.errors import ModelError
 from chunkflow_py.inference import models
 from chunkflow_py.inference.backends.model_file import run_model_file
 from chunkflow_py.inference.backends.weights import load_weights, read_weights
 from chunkflow_py.inference.quiet import quiet_torch
-from chunkflow_py.older_names import NO_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from chunkflow_py.allocator import apart_from_heap
+from chunkflow_py.core.allocator import apart_from_heap
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ChunkflowError, ModelError, OptionError, OutOfMemoryError
-from chunkflow_py.geometry import Zyx
 from chunkflow_py.inference.backends.channels import ChannelSpreader
 from chunkflow_py.inference.backends.device import numerical_profile
 from chunkflow_py.inference.backends.hook import Hook

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import torch
 
-    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.core.geometry import Zyx
 
 
 class Backend(Protocol):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.geometry import Zyx
+    from chunkflow_py.core.geometry import Zyx
 
 
 _FLOATING = (np.float32, np.float16)

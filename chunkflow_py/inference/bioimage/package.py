@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import OptionError
-from chunkflow_py.geometry import Zyx
 from chunkflow_py.inference.bioimage.description import SPACE, Tensor, tensors
 from chunkflow_py.inference.bioimage.fields import Field
 from chunkflow_py.inference.bioimage.files import PackageFiles

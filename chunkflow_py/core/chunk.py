@@ -1,0 +1,281 @@
+"""Chunk: an array that knows where in the volume it lies."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, overload
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.errors import ChunkError, GeometryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import DTypeLike, NDArray
+
+Kind = Literal["image", "segmentation", "probability", "affinity", "logit", "vector", "embedding"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+def check_no_nan(array: NDArray[Any]) -> None:
+    """Refuse voxels that are not a number: they are on no side of any comparison.
+
+    Raises:
+        ChunkError: says how many there are.
+    """
+    if array.dtype.kind != "f" or not np.isnan(array.min(initial=0)):  # NaN if one of them is
+        return
+    count = int(np.isnan(array).sum())
+    msg = (
+        f"{count} of {array.size} voxels are NaN, which is neither above nor below anything; find "
+        "the operator that made them, or replace them by a plugin (numpy.nan_to_num)"
+    )
+    raise ChunkError(msg)
+
+
+def above(array: NDArray[Any], threshold: float) -> NDArray[np.bool_]:
+    """Return where *array* is above *threshold*; integers of 64 bits are compared exactly.
+
+    Args:
+        array: any shape, any real dtype.
+        threshold: in the unit of the voxels; voxels equal to it are not above.
+
+    Raises:
+        ChunkError: a voxel is NaN.
+    """
+    check_no_nan(array)
+    if array.dtype.kind in "iu" and math.isfinite(threshold):
+        threshold = math.floor(threshold)  # a float would make floats of all voxels
+    result: NDArray[np.bool_] = array > threshold
+    return result
+
+
+class Voxels(NamedTuple):
+    """What an array will hold, known before there is one.
+
+    Attributes:
+        dtype: name of the type.
+        channels: number of channels.
+        kind: what the voxels mean.
+        has_channel_axis: whether a single channel has an axis of its own; several always have.
+        channel_names: one a channel, if known.
+    """
+
+    dtype: str
+    channels: int
+    kind: Kind | None
+    has_channel_axis: bool = False
+    channel_names: tuple[str, ...] = ()
+
+
+class Chunk(NDArrayOperatorsMixin):
+    """A block of voxels with its place, voxel size and meaning.
+
+    ```
+    domain  |------------------------------------------|   the volume it was cut from
+    bbox            |-----------|                           voxel_offset + size
+    ```
+
+    NumPy sees the array: ``np.asarray(chunk)``, ``chunk + 1``, ``np.maximum(a, b)``. Between two
+    chunks a ufunc insists on equal boxes. ``chunk[box]`` cuts by global coordinates.
+
+    Attributes:
+        array: (z, y, x) or (c, z, y, x), any dtype, in this machine's byte order.
+        voxel_offset: global position of the first voxel, voxels, zyx.
+        voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
+        kind: ``image``, ``segmentation``, ``probability``, ``affinity`` (channels are x, y, z),
+            ``logit``, ``vector`` (channels are x, y, z), ``embedding``, or ``None`` when unknown.
+        domain: box of the volume the chunk was cut from (default: its own box).
+    """
+
+    __slots__ = ("array", "domain", "kind", "voxel_offset", "voxel_size_nm")
+
+    def __init__(
+        self,
+        array: NDArray[Any],
+        voxel_offset: Iterable[int] = (0, 0, 0),
+        voxel_size_nm: Iterable[float] = (1.0, 1.0, 1.0),
+        kind: Kind | None = None,
+        domain: BoundingBox | None = None,
+    ) -> None:
+        """Wrap *array* without copying it, unless it is of another machine's byte order.
+
+        Raises:
+            ChunkError: the array is not 3D or 4D, the kind is unknown, or a voxel size is not
+                three positive numbers.
+            GeometryError: the chunk does not lie inside *domain*.
+        """
+        if array.ndim not in (3, 4):
+            msg = f"a chunk is (z, y, x) or (c, z, y, x); got an array of shape {array.shape}"
+            raise ChunkError(msg)
+        if kind is not None and kind not in KINDS:
+            msg = f"chunk kind {kind!r} is not one of {', '.join(KINDS)}"
+            raise ChunkError(msg)
+        size_nm = tuple(float(v) for v in voxel_size_nm)
+        if len(size_nm) != 3 or not all(0 < v < float("inf") for v in size_nm):
+            msg = f"voxel size must be three positive numbers (nm, zyx), got {size_nm}"
+            raise ChunkError(msg)
+        if not array.dtype.isnative:  # which compiled libraries do not take
+            array = array.astype(array.dtype.newbyteorder("="))
+        self.array = array
+        self.voxel_offset = Zyx.of(voxel_offset)
+        self.voxel_size_nm: tuple[float, float, float] = (size_nm[0], size_nm[1], size_nm[2])
+        self.kind: Kind | None = kind
+        self.domain = self.bbox if domain is None else domain
+        if not self.domain.contains(self.bbox):
+            msg = f"chunk {self.bbox} does not lie inside its domain {self.domain}"
+            raise GeometryError(msg)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array, with the channel axis if there is one."""
+        return self.array.shape
+
+    @property
+    def ndim(self) -> int:
+        """3, or 4 with a channel axis."""
+        return self.array.ndim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the voxels."""
+        return self.array.dtype
+
+    @property
+    def size(self) -> Zyx:
+        """Extent in voxels, zyx, without the channel axis."""
+        return Zyx.of(self.array.shape[-3:])
+
+    @property
+    def channels(self) -> int:
+        """Number of channels; 1 without a channel axis."""
+        return 1 if self.ndim == 3 else self.shape[0]
+
+    @property
+    def bbox(self) -> BoundingBox:
+        """The global box of the voxels."""
+        return BoundingBox.from_size(self.voxel_offset, self.size)
+
+    def with_array(
+        self,
+        array: NDArray[Any],
+        voxel_offset: Iterable[int] | None = None,
+        *,
+        kind: Kind | Literal["same"] | None = "same",
+    ) -> Chunk:
+        """Return a chunk of other voxels with this one's voxel size, domain and place.
+
+        Args:
+            array: (z, y, x) or (c, z, y, x). Without *voxel_offset* its extent must equal ours.
+            voxel_offset: where the new array begins, when it covers another box.
+            kind: what the new voxels mean (default: the same).
+
+        Raises:
+            ChunkError: the extent differs and no offset was given.
+        """
+        if voxel_offset is None and tuple(array.shape[-3:]) != self.size:
+            msg = (
+                f"an array of extent {tuple(array.shape[-3:])} cannot stand in for chunk "
+                f"{self.bbox} of extent {self.size} (zyx, voxels); say its voxel_offset"
+            )
+            raise ChunkError(msg)
+        offset = self.voxel_offset if voxel_offset is None else Zyx.of(voxel_offset)
+        box = BoundingBox.from_size(offset, array.shape[-3:])
+        return Chunk(
+            array,
+            offset,
+            self.voxel_size_nm,
+            self.kind if kind == "same" else kind,
+            self.domain.hull(box),
+        )
+
+    def astype(self, dtype: DTypeLike) -> Chunk:
+        """Return the chunk with its voxels in another type, converted as NumPy does."""
+        return self.with_array(self.array.astype(dtype))
+
+    def min(self) -> Any:
+        """Return the smallest voxel."""
+        return self.array.min()
+
+    def max(self) -> Any:
+        """Return the largest voxel."""
+        return self.array.max()
+
+    def cut(self, bbox: BoundingBox) -> Chunk:
+        """Return the part inside *bbox* as a view, in global coordinates.
+
+        Raises:
+            GeometryError: the box reaches outside of the chunk.
+        """
+        # An empty box elsewhere is contained but would index from the wrong end.
+        if self.bbox.intersection(bbox) != bbox:
+            msg = (
+                f"box {bbox} reaches outside of chunk {self.bbox}; "
+                f"the part inside is {bbox.intersection(self.bbox)}"
+            )
+            raise GeometryError(msg)
+        view = self.array[(..., *bbox.slices(self.voxel_offset))]
+        return Chunk(view, bbox.start, self.voxel_size_nm, self.kind, self.domain)
+
+    @overload
+    def __getitem__(self, key: BoundingBox) -> Chunk: ...
+    @overload
+    def __getitem__(self, key: Any) -> Any: ...
+    def __getitem__(self, key: Any) -> Any:
+        """Cut by a box in global coordinates, or index the array as NumPy does."""
+        return self.cut(key) if isinstance(key, BoundingBox) else self.array[key]
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the voxels for NumPy."""
+        return np.array(self.array, dtype=dtype, copy=copy)
+
+    def __array_ufunc__(
+        self,
+        ufunc: np.ufunc,
+        method: Literal["__call__", "reduce", "reduceat", "accumulate", "outer", "at"],
+        *inputs: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Apply a ufunc to the arrays; the result of an elementwise one is a chunk again."""
+        chunks = [value for value in inputs if isinstance(value, Chunk)]
+        outs = kwargs.get("out", ())
+        chunks += [value for value in outs if isinstance(value, Chunk)]
+        first = chunks[0]
+        for other in chunks[1:]:
+            if other.bbox != first.bbox:
+                msg = (
+                    f"{ufunc.__name__} of chunks with different boxes, {first.bbox} and "
+                    f"{other.bbox}; cut both to {first.bbox.intersection(other.bbox)}"
+                )
+                raise ChunkError(msg)
+        if outs:
+            kwargs["out"] = tuple(v.array if isinstance(v, Chunk) else v for v in outs)
+        arrays = [v.array if isinstance(v, Chunk) else v for v in inputs]
+        result = getattr(ufunc, method)(*arrays, **kwargs)
+
+        def as_chunk(value: Any, out: Any) -> Any:
+            if out is not None:
+                return out
+            if method != "__call__" or not isinstance(value, np.ndarray):
+                return value
+            if value.ndim not in (3, 4) or tuple(value.shape[-3:]) != first.size:
+                return value
+            return first.with_array(value)
+
+        if isinstance(result, tuple):  # a ufunc of two results, such as divmod
+            return tuple(map(as_chunk, result, outs or (None,) * len(result)))
+        return as_chunk(result, outs[0] if outs else None)
+
+    def __len__(self) -> int:
+        """Return the length of the first axis, as NumPy does."""
+        return len(self.array)
+
+    def __repr__(self) -> str:
+        """Return kind, box, dtype and voxel size."""
+        return (
+            f"Chunk({self.kind or 'unknown kind'}, {self.bbox}, shape {self.shape}, {self.dtype}, "
+            f"voxels of {self.voxel_size_nm} nm)"
+        )

@@ -1,0 +1,133 @@
+"""How much memory there is, and what one operator of a line says that it takes."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chunkflow_py.core.plain_text import is_digits
+from chunkflow_py.errors import VolumeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from chunkflow_py.core.geometry import Zyx
+
+# Libraries make their kernels, threads and tables at their first use (measured: 12 to 18 MB).
+FIRST_USE = 15_000_000
+
+_ALWAYS_FITS = 1 << 30  # bytes; below, the system is not asked
+_PROC = Path("/proc")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one operator of a line takes at its peak, of the host's memory.
+
+    Attributes:
+        size: extent of the largest chunk that it makes for a task, voxels, zyx; ``None``: that of
+            its first input.
+        work: bytes that it takes beside chunks while it works on one task.
+        held: bytes that it holds for all tasks together, by what they are.
+        complete: whether all of it is known.
+    """
+
+    size: Zyx | None = None
+    work: int = 0
+    held: dict[str, int] = field(default_factory=dict)
+    complete: bool = True
+
+
+def describe_bytes(size: int) -> str:
+    """Return a number of bytes as it is printed, in units of 1000."""
+    for unit, factor in (("PB", 1e15), ("TB", 1e12)):
+        if size >= factor:
+            return f"{size / factor:,.2f} {unit}"
+    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+
+
+def resident_bytes(proc: Path = _PROC) -> int:
+    """Return the memory that this process holds now; 0 where the system does not tell."""
+    with suppress(OSError):
+        pages = int((proc / "self/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
+    """Return the memory that this process can have in all, with what it holds already.
+
+    It is what the kernel can give (MemAvailable), or the limit of the container or the job (control
+    groups, version 1 and 2) if that is less; pages of files in the cache do not count as used.
+
+    Args:
+        proc: where the kernel tells of processes.
+        cgroup: where it tells of control groups.
+
+    Returns:
+        ``None`` where the system does not tell (not Linux).
+    """
+    free = [
+        value * 1024
+        for key, value in _numbers(proc / "meminfo")
+        if key.rstrip(":") == "MemAvailable"
+    ]
+    for folder in _cgroups(proc, cgroup):
+        for limit, usage in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            with suppress(OSError, ValueError):  # no limit is the word max
+                left = _number(folder / limit) - _number(folder / usage)
+                cached = dict(_numbers(folder / "memory.stat"))
+                free.append(left + cached.get("inactive_file", 0))
+    return max(0, min(free)) + resident_bytes(proc) if free else None
+
+
+def check_fits(size: int, what: str) -> None:
+    """Refuse to read more than this process can hold: a header may ask for anything.
+
+    Args:
+        size: bytes of an array.
+        what: of which it is, for the message.
+
+    Raises:
+        VolumeError: it is more than what is available.
+    """
+    if size <= _ALWAYS_FITS:
+        return
+    available = available_host_bytes()
+    if available is not None and size > available:
+        msg = (
+            f"{what} takes {describe_bytes(size)}, and this machine has "
+            f"{describe_bytes(available)}; read a smaller part of it"
+        )
+        raise VolumeError(msg)
+
+
+def _cgroups(proc: Path, root: Path) -> Iterator[Path]:
+    """Yield the control groups that hold this process, and those around them."""
+    with suppress(OSError):
+        for line in (proc / "self/cgroup").read_text(encoding="ascii").splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds and "memory" not in kinds.split(","):
+                continue
+            base = root / "memory" if kinds else root
+            inner = base / path.lstrip("/")
+            # In a container the path may be one of the outside, and only the root is there.
+            yield from {inner, *(up for up in inner.parents if up.is_relative_to(base)), base}
+
+
+def _numbers(path: Path) -> list[tuple[str, int]]:
+    with suppress(OSError):
+        words = (line.split() for line in path.read_text(encoding="ascii").splitlines())
+        return [(word[0], int(word[1])) for word in words if len(word) > 1 and is_digits(word[1])]
+    return []
+
+
+def _number(path: Path) -> int:
+    return int(path.read_text(encoding="ascii"))

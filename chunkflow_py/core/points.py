@@ -1,0 +1,97 @@
+"""Points: positions in a volume, such as the centres of nuclei or the peaks of a map."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.core.hdf5_bytes import pack, unpack
+from chunkflow_py.errors import ChunkError, VolumeError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.geometry import BoundingBox
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Positions of things in a volume.
+
+    Attributes:
+        positions: (n, 3), zyx, voxels: the indices of the voxels in which the points lie.
+        voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
+        confidences: (n,) in [0, 1], or ``None`` if there are none.
+    """
+
+    positions: NDArray[Any]
+    voxel_size_nm: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    confidences: NDArray[Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse arrays that do not fit together.
+
+        Raises:
+            ChunkError: positions are not (n, 3), or the confidences are of another number.
+        """
+        if self.positions.ndim != 2 or self.positions.shape[1] != 3:
+            msg = f"points are an array (n, 3), zyx; got one of shape {self.positions.shape}"
+            raise ChunkError(msg)
+        if self.confidences is not None and self.confidences.shape != (len(self),):
+            msg = (
+                f"{len(self)} points have confidences of shape {self.confidences.shape}; "
+                f"give ({len(self)},)"
+            )
+            raise ChunkError(msg)
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return len(self.positions)
+
+    @property
+    def positions_nm(self) -> NDArray[Any]:
+        """The centres of the points' voxels, (n, 3), zyx, nanometres.
+
+        Voxel i reaches from i·size to (i + 1)·size.
+        """
+        return np.multiply(self.positions + 0.5, self.voxel_size_nm)
+
+    def inside(self, bbox: BoundingBox) -> Points:
+        """Return those in *bbox* (voxels, half-open), in their order."""
+        keep = ((self.positions >= bbox.start) & (self.positions < bbox.stop)).all(axis=1)
+        confidences = None if self.confidences is None else self.confidences[keep]
+        return replace(self, positions=self.positions[keep], confidences=confidences)
+
+    def to_hdf5(self) -> bytes:
+        """Return an HDF5 file with datasets points, voxel_size and confidences, all zyx."""
+        arrays = {
+            "points": self.positions,
+            "voxel_size": np.asarray(self.voxel_size_nm, float),
+            "confidences": self.confidences,
+        }
+        return pack(arrays, {})
+
+    @classmethod
+    def from_hdf5(cls, data: bytes, what: str = "the file") -> Points:
+        """Return the points of an HDF5 file, as `to_hdf5` and chunkflow 1.x write it.
+
+        Args:
+            data: the whole file.
+            what: its name, for messages.
+
+        Raises:
+            VolumeError: it is not such a file.
+            ChunkError: its arrays do not fit together.
+        """
+        arrays, _ = unpack(data, what)
+        if "points" not in arrays:
+            msg = f"{what} has no dataset points, only {', '.join(arrays) or 'none'}"
+            raise VolumeError(msg)
+        size = np.ravel(arrays.get("voxel_size", (1, 1, 1)))
+        if len(size) != 3 or not (np.isfinite(size).all() and (size > 0).all()):
+            msg = f"voxel_size of {what} must be three positive numbers (nm, zyx), got {size}"
+            raise VolumeError(msg)
+        z, y, x = size.tolist()
+        return cls(arrays["points"], (float(z), float(y), float(x)), arrays.get("confidences"))

@@ -1,0 +1,1 @@
+"""During and after a run: status, report, dashboard, metrics."""

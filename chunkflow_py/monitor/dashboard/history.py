@@ -1,0 +1,277 @@
+"""What the records of a stage say together: speed over time, workers, errors.
+
+For this whole pages have to be read, so it is done bit by bit, those with failures and the latest
+first, and each again only when it has changed. Of a record three numbers are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.monitor.dashboard.states import DONE, FAILED, NONE, SKIPPED
+from chunkflow_py.run.ledger.page import FAILURES
+from chunkflow_py.run.ledger.record import DamagedRecordError, Failure, reading
+from chunkflow_py.store.address import public, public_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.monitor.dashboard.states import States
+    from chunkflow_py.run.ledger.page import Header
+
+_WIDTHS_S = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 21600, 86400, 604800)
+_BARS = 120  # of the plot, at most
+_RECENT_S = 600.0
+_ENDED = (DONE, SKIPPED, FAILED)
+_EXAMPLES, _GROUPS, _WORKERS, _DEAD = 3, 100, 200, 200
+_LONGEST_NAME = 300  # characters
+_LONGEST = 20_000  # characters of a traceback
+
+
+@dataclass
+class ErrorGroup:
+    """Attempts that failed in the same way.
+
+    Attributes:
+        kind: whose fault it is.
+        reason: with numbers left out.
+        count: of the attempts.
+        last: when the last one failed, seconds since 1970.
+        examples: the latest ones.
+    """
+
+    kind: str
+    reason: str
+    count: int = 0
+    last: float = 0.0
+    examples: list[Failure] = field(default_factory=list)
+
+    def add(self, count: int, failures: Iterable[Failure]) -> None:
+        """Count attempts, and keep the latest as examples."""
+        self.count += count
+        latest = sorted([*self.examples, *failures], key=lambda each: -each.when)
+        self.examples = latest[:_EXAMPLES]
+        self.last = max([self.last, *(each.when for each in self.examples)])
+
+
+Groups = dict[tuple[str, str], ErrorGroup]
+
+
+class History:
+    """What the records of a stage say together.
+
+    Args:
+        states: of the stage.
+    """
+
+    def __init__(self, states: States) -> None:
+        """Know nothing yet."""
+        self._states = states
+        span = len(states.codes)
+        self.finished = np.zeros(span, np.uint32)  # seconds since 1970; 0: not known
+        self.seconds = np.zeros(span, np.float32)
+        self.worker = np.zeros(span, np.uint32)
+        self.names: list[str] = []
+        self._indexes: dict[str, int] = {}
+        self._headers: dict[int, Header] = {}
+        self._groups: dict[int, Groups] = {}
+        self._dead: dict[int, list[tuple[int, str]]] = {}
+        self._failed_by: dict[int, dict[int, int]] = {}
+
+    @property
+    def left(self) -> list[int]:
+        """Pages that have to be read, the most telling first."""
+        headers = self._states.headers
+        new = [page for page in headers if headers[page] != self._headers.get(page)]
+
+        def rank(page: int) -> tuple[bool, float]:
+            sums = headers[page].sums
+            return not (sums.failures or sums.dead), -(sums.last or 0.0)
+
+        return sorted(new, key=rank)
+
+    def read(self, budget_s: float) -> None:
+        """Read pages that have changed, until about *budget_s* have passed; one at least.
+
+        Raises:
+            VolumeError: the store cannot be reached, or the ledger is damaged.
+        """
+        end = time.monotonic() + budget_s
+        for page in self.left:
+            self._read(page)
+            if time.monotonic() > end:
+                break
+        for number, record in self._states.records.items():
+            spent = sum(record.seconds.values())
+            self._keep(number, record.finished, spent, record.worker)
+        self._states.settle()
+
+    def _keep(self, number: int, finished: float, seconds: float, worker: str) -> None:
+        self.finished[number] = min(max(1, int(finished)), 2**32 - 1)
+        self.seconds[number] = seconds
+        self.worker[number] = self._index(worker)
+
+    def _index(self, worker: str) -> int:
+        if worker not in self._indexes:
+            self._indexes[worker] = len(self.names)
+            self.names.append(public_line(worker, _LONGEST_NAME))
+        return self._indexes[worker]
+
+    def _read(self, number: int) -> None:
+        page = self._states.page(number)
+        tasks = self._states.numbers(number)
+        for column in (self.finished, self.seconds, self.worker, self._states.tries_on_page):
+            column[tasks] = 0
+        failures: list[Failure] = []
+        dead: list[tuple[int, str]] = []
+        for kind, _, task, text in page.lines(("record", *FAILURES)):
+            with suppress(DamagedRecordError), reading(text):
+                if kind != "record":
+                    failures.append(Failure.from_json(text))
+                    continue
+                # A whole record takes several times as long, and there may be millions.
+                said = json.loads(text)
+                if tasks.start <= task < tasks.stop:
+                    self._keep(
+                        task, said["finished"], sum(said["seconds"].values()), said["worker"]
+                    )
+                    if said["state"] == "dead":
+                        dead.append((task, public(said["reason"] or "")))
+        for failure in failures:
+            if tasks.start <= failure.number < tasks.stop:
+                self._states.tries_on_page[failure.number] += 1
+        self._groups[number] = _grouped(failures)
+        self._dead[number] = dead[:_DEAD]
+        by_worker: dict[int, int] = {}
+        for failure in failures:
+            index = self._index(failure.worker)
+            by_worker[index] = by_worker.get(index, 0) + 1
+        self._failed_by[number] = by_worker
+        self._headers[number] = page.header
+
+    # What it says
+
+    def _known(self) -> NDArray[np.bool_]:
+        return (self.finished > 0) & np.isin(self._states.codes, _ENDED)
+
+    def throughput(self, now: float) -> dict[str, Any] | None:
+        """Return how many tasks have ended in each of up to 120 spans of time, by how."""
+        known = self._known()
+        if not known.any():
+            return None
+        finished, codes = self.finished[known].astype(np.int64), self._states.codes[known]
+        first, last = int(finished.min()), max(int(finished.max()), int(now))
+        if last - int(finished.max()) > max(3600, finished.max() - first):
+            last = int(finished.max())  # long over: the plot is of the time in which it ran
+        width = next((w for w in _WIDTHS_S if last - first < w * _BARS), _WIDTHS_S[-1])
+        start = first - first % width
+        bars = (last - start) // width + 1
+        counts = {
+            name: np.bincount((finished[codes == code] - start) // width, minlength=bars)
+            for name, code in (("done", DONE), ("skipped", SKIPPED), ("failed", FAILED))
+        }
+        return {"start": start, "width_s": width} | {k: v.tolist() for k, v in counts.items()}
+
+    def workers(self, now: float) -> dict[str, Any]:
+        """Return what each worker has done, the latest seen first, and their hours together.
+
+        A worker's time is counted from the start of its first task to the end of its last one; to
+        now, if it was seen in the last ten minutes, or in three times what a task takes it, and
+        tasks are left: a stage whose tasks have all ended costs no more.
+        """
+        failed: dict[int, int] = {}
+        parts = [*self._failed_by.values()]
+        parts += [{self._index(each.worker): 1} for each in self._states.failures]
+        for part in parts:
+            for worker, number in part.items():
+                failed[worker] = failed.get(worker, 0) + number
+        count = len(self.names)
+        known = self._known()
+        index, finished = self.worker[known], self.finished[known].astype(np.float64)
+        tasks = np.bincount(index, minlength=count)
+        seconds = np.bincount(index, self.seconds[known], minlength=count)
+        recent = np.bincount(index[finished > now - _RECENT_S], minlength=count)
+        first, last = np.full(count, np.inf), np.zeros(count)
+        np.minimum.at(first, index, finished - self.seconds[known])
+        np.maximum.at(last, index, finished)
+        patience = np.maximum(_RECENT_S, 3 * seconds / np.maximum(tasks, 1))
+        is_over = bool(np.isin(self._states.codes, (*_ENDED, NONE)).all())
+        is_active = (last > now - patience) & (not is_over)
+        until = np.where(is_active, np.maximum(now, last), last)
+        hours = np.where(tasks > 0, until - np.where(tasks > 0, first, 0), 0) / 3600
+        order = np.argsort(-last, kind="stable")[:_WORKERS].tolist()
+        rows = [
+            {
+                "name": self.names[k],
+                "tasks": int(tasks[k]),
+                "failed_attempts": failed.get(k, 0),
+                "first": float(first[k]) if tasks[k] else None,
+                "last": float(last[k]) or None,
+                "active": bool(is_active[k]),
+                "seconds_a_task": float(seconds[k] / tasks[k]) if tasks[k] else None,
+                "tasks_per_hour": float(tasks[k] / hours[k]) if hours[k] > 0 else None,
+                "recent": int(recent[k]),
+            }
+            for k in order
+        ]
+        return {
+            "rows": rows,
+            "count": len(self.names),
+            "active": int(is_active.sum()),
+            "hours": float(hours.sum()),
+        }
+
+    def errors(self) -> dict[str, Any]:
+        """Return attempts that failed by kind and reason, and the tasks that were given up."""
+        groups: Groups = {}
+        for part in [*self._groups.values(), _grouped(self._states.failures)]:
+            for key, group in part.items():
+                found = groups.setdefault(key, ErrorGroup(group.kind, group.reason))
+                found.add(group.count, group.examples)
+        some = sorted(groups.values(), key=lambda group: -group.count)[:_GROUPS]
+        dead = [task for page in sorted(self._dead) for task in self._dead[page]]
+        records = self._states.records.values()
+        dead += [(r.number, r.reason or "") for r in records if r.state == "dead"]
+        dead = [task for task in dead if self._states.codes[task[0]] == FAILED]
+        return {
+            "groups": [asdict(group) for group in some],
+            "more": len(groups) - len(some),
+            "failed_tasks": [{"number": n, "reason": reason} for n, reason in dead[:_DEAD]],
+        }
+
+    def about(self, number: int) -> dict[str, Any]:
+        """Return what is known of one task without reading anything."""
+        known = bool(self.finished[number]) and self._states.codes[number] in _ENDED
+        return {
+            "worker": self.names[self.worker[number]] if known else None,
+            "finished": int(self.finished[number]) if known else None,
+            "seconds": float(self.seconds[number]) if known else None,
+        }
+
+    def coverage(self) -> tuple[int, int]:
+        """Return of how many tasks that ended the record is known, and how many have ended."""
+        ended = int(np.isin(self._states.codes, _ENDED).sum())
+        return int(self._known().sum()), ended
+
+
+def _grouped(failures: Iterable[Failure]) -> Groups:
+    groups: Groups = {}
+    for failure in failures:
+        reason = re.sub(r"(?<![A-Za-z])[0-9]+", "#", failure.reason)[:300]
+        group = groups.setdefault((failure.kind, reason), ErrorGroup(failure.kind, reason))
+        if len(failure.traceback) > _LONGEST:
+            # The end says most.
+            cut = replace(failure, traceback=f"…\n{failure.traceback[-_LONGEST:]}")
+        else:
+            cut = failure
+        group.add(1, [cut])
+    return groups

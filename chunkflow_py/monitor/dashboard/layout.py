@@ -1,0 +1,91 @@
+"""Where the tasks of a plan lie in a map: cells of a raster (time, z, y, x)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.tasks.plan import GridPlan
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from chunkflow_py.tasks.plan import Plan
+
+_SPARSE = 16  # cells a task, above which a list is no grid with gaps
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How a map is drawn.
+
+    Attributes:
+        count: cells along time, z, y and x.
+        starts: first voxels of the cells along z, y and x; empty where boxes lie on no grid, and
+            cells follow the order of the list.
+        extent: of all boxes together, voxels, zyx.
+        has_times: whether tasks have a time index.
+        is_task: by number, whether there is such a task.
+        cells: by number, the position in the raster; ``None``: the number itself.
+    """
+
+    count: tuple[int, int, int, int]
+    starts: tuple[list[int], list[int], list[int]]
+    extent: tuple[int, int, int]
+    has_times: bool
+    is_task: NDArray[np.bool_]
+    cells: NDArray[np.uint32] | None = None
+
+    @classmethod
+    def of(cls, plan: Plan) -> Layout:
+        """Return that of a plan."""
+        is_task = np.ones(plan.span, bool)
+        if len(plan) != plan.span:
+            is_task[:] = False
+            is_task[np.fromiter(plan, np.int64, len(plan))] = True
+        if not isinstance(plan, GridPlan):
+            return _of_list(plan, is_task)
+        grid = plan.grid
+        starts = [
+            [grid.start[axis] + k * grid.stride[axis] for k in range(grid.count[axis])]
+            for axis in range(3)
+        ]
+        z, y, x = grid.bounds.size
+        nz, ny, nx = grid.count
+        count = (plan.times or 1, nz, ny, nx)
+        return cls(count, (starts[0], starts[1], starts[2]), (z, y, x), bool(plan.times), is_task)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the page needs to know."""
+        return {
+            "count": self.count,
+            "starts": self.starts,
+            "extent": self.extent,
+            "times": self.has_times,
+            "cells": self.cells is not None,
+        }
+
+
+def _of_list(plan: Plan, is_task: NDArray[np.bool_]) -> Layout:
+    """Return the raster on whose crossings the boxes of a list begin, or its order in rows."""
+    regions = [plan.region(number) for number in range(plan.span)]
+    rows = np.array([(r.time or 0, *r.bbox.start, *r.bbox.stop) for r in regions], np.int64)
+    rows = rows.reshape(-1, 7)
+    has_times = any(region.time is not None for region in regions)
+    axes = [np.unique(rows[:, axis], return_inverse=True) for axis in range(4)]
+    sizes = [max(1, len(values)) for values, _ in axes]
+    total = math.prod(sizes)
+    if 0 < total <= _SPARSE * max(256, len(rows)):
+        cells = np.ravel_multi_index([places for _, places in axes], sizes).astype(np.uint32)
+        if len(np.unique(cells)) == len(rows):
+            z, y, x = (values.tolist() for values, _ in axes[1:])
+            extent = (rows[:, 4:].max(axis=0) - rows[:, 1:4].min(axis=0)).tolist()
+            t, nz, ny, nx = sizes
+            return Layout((t, nz, ny, nx), (z, y, x), tuple(extent), has_times, is_task, cells)
+    wide = max(1, math.isqrt(len(rows)))
+    count = (1, 1, -(-len(rows) // wide), wide)
+    cells = np.arange(len(rows), dtype=np.uint32)
+    return Layout(count, ([], [], []), count[1:], has_times, is_task, cells)

@@ -1,0 +1,194 @@
+"""The web server of a dashboard: four files, and what the page asks for as JSON and bytes.
+
+```
+GET /                                       the page; its style and script beside it
+GET /status.json?stage=S                    all numbers
+GET /layout.json?stage=S                    how the map is drawn
+GET /cells.bin?stage=S                      where tasks of a list lie in the map
+GET /map.bin?stage=S&since=VERSION          states: all, or those that have changed
+GET /brief.json, /task.json?stage=S&number=N
+GET /health                                 version and resident memory; reads nothing of the run
+```
+
+It only answers GET and changes nothing. On loopback it answers to names of loopback alone, so that
+no page of another site can read it by a name of its own (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import logging
+import socket
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+from chunkflow_py.core.memory import resident_bytes
+from chunkflow_py.errors import ChunkflowError, GeometryError, OptionError, VolumeError
+from chunkflow_py.store.address import public_json
+from chunkflow_py.store.reach import asks_loopback, is_loopback
+
+if TYPE_CHECKING:
+    from chunkflow_py.monitor.dashboard.watch import RunWatch
+
+logger = logging.getLogger(__name__)
+
+_PAGES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/map.js": ("map.js", "text/javascript; charset=utf-8"),
+}
+# Nothing from elsewhere, nothing inline: what a task says cannot run.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_LEAST = 1000  # bytes, from which on an answer is packed
+_JSON, _BYTES = "application/json", "application/octet-stream"
+
+
+class DashboardServer:
+    """Serves a run that is watched, until it is stopped.
+
+    Args:
+        watch: the run.
+        bind_address: which machines may connect; 127.0.0.1 is this one alone.
+        port: to listen on; 0 takes a free one.
+    """
+
+    def __init__(self, watch: RunWatch, bind_address: str = "127.0.0.1", port: int = 0) -> None:
+        """Begin to listen.
+
+        Raises:
+            VolumeError: the address or port cannot be used.
+        """
+        self._watch = watch
+        kind = _Server6 if ":" in bind_address else _Server
+        try:
+            self._server = kind((bind_address, port), _Handler)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            is_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
+            remedy = "another --port, or none" if is_port else "a --bind-address of this machine"
+            msg = f"cannot serve on {bind_address}:{port}: {reason}; give {remedy}"
+            raise VolumeError(msg) from error
+        self._server.watch = watch
+        self._server.is_private = is_loopback(bind_address)
+        host = f"[{bind_address}]" if ":" in bind_address else bind_address
+        self.url = f"http://{host}:{self._server.server_port}/"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="dashboard", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop to listen."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        self._watch.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    watch: RunWatch
+    is_private: bool
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+    timeout = 60
+    server_version, sys_version = "chunkflow", ""
+
+    def do_HEAD(self) -> None:
+        """Answer without the body."""
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        """Answer."""
+        asked = urlsplit(self.path)
+        query = {name: values[-1] for name, values in parse_qs(asked.query).items()}
+        if self.server.is_private and not asks_loopback(self.headers.get("Host", "")):
+            self._fail(HTTPStatus.FORBIDDEN, "ask by 127.0.0.1 or localhost")
+            return
+        if asked.path in _PAGES:
+            name, kind = _PAGES[asked.path]
+            self._send(files(__package__).joinpath("page", name).read_bytes(), kind)
+            return
+        try:
+            self._answer(asked.path, query)
+        except (OptionError, GeometryError) as error:
+            self._fail(HTTPStatus.NOT_FOUND, str(error))
+        except ValueError as error:
+            self._fail(HTTPStatus.BAD_REQUEST, str(error))
+        except ChunkflowError as error:
+            logger.warning("%s", error)
+            self._fail(HTTPStatus.BAD_GATEWAY, str(error))
+
+    def _answer(self, path: str, query: dict[str, str]) -> None:
+        watch, stage = self.server.watch, query.get("stage", "")
+        if path == "/status.json":
+            self._send_json(watch.status(stage))
+        elif path == "/layout.json":
+            self._send_json(watch.layout(stage))
+        elif path == "/cells.bin":
+            self._send(watch.cells(stage), _BYTES)
+        elif path == "/map.bin":
+            number, is_all, data = watch.map(stage, int(query.get("since", "0")))
+            more = {"X-Version": str(number), "X-Whole": str(int(is_all))}
+            self._send(data, _BYTES, more)
+        elif path == "/health":
+            self._send_json({"version": version("chunkflow_py"), "memory_bytes": resident_bytes()})
+        elif path == "/brief.json":
+            self._send_json(watch.brief(stage, int(query.get("number", "-1"))))
+        elif path == "/task.json":
+            self._send_json(watch.task(stage, int(query.get("number", "-1"))))
+        else:
+            self._fail(HTTPStatus.NOT_FOUND, f"there is no {path}")
+
+    def _send_json(self, said: Any) -> None:
+        self._send(json.dumps(public_json(said)).encode(), _JSON)
+
+    def _fail(self, status: HTTPStatus, why: str) -> None:
+        self._send(json.dumps(public_json({"error": why})).encode(), _JSON, status=status)
+
+    def _send(
+        self,
+        data: bytes,
+        kind: str,
+        more: dict[str, str] | None = None,
+        status: HTTPStatus = HTTPStatus.OK,
+    ) -> None:
+        headers = {
+            "Content-Type": kind,
+            "Cache-Control": "no-store",
+            "Content-Security-Policy": _POLICY,
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+        } | (more or {})
+        if len(data) >= _LEAST and "gzip" in self.headers.get("Accept-Encoding", ""):
+            data = gzip.compress(data, 1, mtime=0)
+            headers["Content-Encoding"] = "gzip"
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def log_message(self, format: str, *values: Any) -> None:
+        """Tell of requests only who asks for it."""
+        logger.debug(format, *values)

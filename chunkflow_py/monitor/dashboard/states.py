@@ -1,0 +1,200 @@
+"""The state of every task of a stage, kept up to date without reading again what is closed.
+
+```
+                 read                                        when
+loose objects    their list; each of them once               at every look
+pages            the header (one read of a range)            open ones at every look
+                                                             closed ones a few at every look,
+                                                             as repair and retry reopen tasks
+```
+
+Loose objects are listed and read before the headers: what a fold moves meanwhile is on its page.
+"""
+
+from __future__ import annotations
+
+from itertools import cycle, islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from chunkflow_py.run.ledger.ledger import PAGE
+from chunkflow_py.run.ledger.loose import LooseObjects
+from chunkflow_py.run.ledger.page import FAILURES, STATES, Header
+from chunkflow_py.run.ledger.pages import Headers, Pages
+from chunkflow_py.run.ledger.record import Failure, Record
+from chunkflow_py.run.ledger.sums import LedgerCounts, Sums
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.run.ledger.loose import Name
+    from chunkflow_py.run.ledger.page import Page
+    from chunkflow_py.store.protocol import Store
+
+# What a byte of the map says; the page has the same names in this order.
+CODES = ("none", "missing", "done", "skipped", "failed", "running", "retry")
+NONE, MISSING, DONE, SKIPPED, FAILED, RUNNING, RETRY = range(len(CODES))
+_CODE_OF = dict(zip(STATES, (DONE, SKIPPED, FAILED), strict=True))
+_BY_HEADER = np.array([MISSING, *(_CODE_OF[state] for state in STATES)], np.uint8)
+_CLOSED_AT_ONCE = 16  # pages that are looked at again although all of their tasks have ended
+
+
+class States:
+    """The state of every task of a stage.
+
+    Args:
+        store: of the run.
+        stage: name of the stage.
+        is_task: by number, whether there is such a task.
+        page: how many numbers a page of the ledger has.
+        older: whether the ledger is of version 0.1.0.
+
+    Attributes:
+        codes: by number, a position in `CODES`.
+        changed: by number, the version with which it changed last.
+        version: raised by every look that has found something new.
+        records: loose ones that are those of their tasks, by number.
+        failures: loose ones.
+        tries_on_page: by number, how many attempts have failed that are on its page, as far as
+            the history has been read.
+        headers: of the pages, as they were last seen.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        stage: str,
+        is_task: NDArray[np.bool_],
+        page: int = PAGE,
+        *,
+        older: bool = False,
+    ) -> None:
+        """Look at nothing yet."""
+        self._pages = Pages(store, f"ledger/{stage}/", page, len(is_task), older=older)
+        self._loose = LooseObjects(store, f"ledger/{stage}/", page, len(is_task), older=older)
+        self._is_task, self._size = is_task, page
+        self._on_page = np.where(is_task, np.uint8(MISSING), np.uint8(NONE))
+        self._read: dict[Name, Record | Failure] = {}
+        self._closed: set[int] = set()
+        self._turn = cycle(range(-(-len(is_task) // page) or 1))
+        self._running: Collection[int] = ()
+        self.codes = self._on_page.copy()
+        self.changed = np.zeros(len(is_task), np.uint32)
+        self.version = 1
+        self.records: dict[int, Record] = {}
+        self.failures: list[Failure] = []
+        self.tries_on_page = np.zeros(len(is_task), np.uint16)
+        self.headers: dict[int, Header] = {}
+
+    def look(self, leased: Collection[int] | None = None) -> None:
+        """Bring all up to date.
+
+        Args:
+            leased: numbers of tasks that the queue says are held by workers; ``None`` where it
+                cannot tell, so that only marks of attempts that have begun show what runs.
+
+        Raises:
+            VolumeError: the store cannot be reached, or the ledger is damaged.
+        """
+        names = list(self._loose.listed())
+        self._read_loose([name for name in names if name.kind in ("record", *FAILURES)])
+        self._read_headers(names)
+        known = Headers(self._size, self.headers)
+        held = {name: self._read[name] for name in self._read if not known.is_void(name)}
+        self.records = {
+            name.number: said
+            for name, said in held.items()
+            if isinstance(said, Record) and not known.state(name.number)
+        }
+        self.failures = [said for said in held.values() if isinstance(said, Failure)]
+        begun = (name for name in names if name.kind == "begun" and not known.is_void(name))
+        self._running = {name.number for name in begun} if leased is None else leased
+        self.settle()
+
+    def _read_loose(self, names: list[Name]) -> None:
+        new = [name for name in names if name not in self._read]
+        there = set(names)
+        self._read = {name: said for name, said in self._read.items() if name in there}
+        for name, entry in zip(new, self._loose.read(new), strict=True):
+            # Else it is on its page by now, or cannot be read.
+            if entry is not None and isinstance(entry.said, Record | Failure):
+                self._read[name] = entry.said
+
+    def _read_headers(self, names: list[Name]) -> None:
+        there = self._pages.listed()
+        again = set(islice(self._turn, _CLOSED_AT_ONCE)) | {name.page for name in names}
+        wanted = (there - self._closed) | (there & again)
+        for page, header in self._pages.headers(wanted).by_page.items():
+            if header == self.headers.get(page):
+                continue
+            self.headers[page] = header
+            tasks = self.numbers(page)
+            ended = _BY_HEADER[_two_bits(header.states, tasks.stop - tasks.start)]
+            ended[~self._is_task[tasks]] = NONE
+            self._on_page[tasks] = ended
+            self._closed.discard(page)
+            if not (ended == MISSING).any():
+                self._closed.add(page)
+
+    def settle(self) -> None:
+        """Work out the codes from what has been read: by `look`, or by a history."""
+        codes = self._on_page.copy()
+        codes[(self.tries > 0) & (codes == MISSING)] = RETRY
+        numbers = np.fromiter(self._running, np.int64, len(self._running))
+        numbers = numbers[np.isin(codes[numbers], (MISSING, RETRY))]
+        codes[numbers] = RUNNING
+        for number, record in self.records.items():
+            if self._is_task[number]:
+                codes[number] = _CODE_OF[record.state]
+        new = codes != self.codes
+        if new.any():
+            self.version += 1
+            self.changed[new] = self.version
+            self.codes = codes
+
+    def numbers(self, page: int) -> slice:
+        """Return the numbers of the tasks of a page."""
+        return slice(page * self._size, min((page + 1) * self._size, len(self._is_task)))
+
+    @property
+    def tries(self) -> NDArray[np.uint16]:
+        """By number, how many attempts are known to have failed."""
+        tries = self.tries_on_page.copy()
+        numbers = [failure.number for failure in self.failures]
+        np.add.at(tries, np.array(numbers, np.int64), 1)
+        return tries
+
+    def totals(self, now: float) -> LedgerCounts:
+        """Return what there is to say of all tasks together at *now*, seconds since 1970."""
+        parts = [header.sums for header in self.headers.values()]
+        parts += [Sums.of(record) for record in self.records.values()]
+        parts += [Sums.of_failure(failure) for failure in self.failures]
+        return LedgerCounts.of(parts, now)
+
+    def changes(self, since: int) -> tuple[bool, bytes]:
+        """Return what has changed after version *since*.
+
+        Returns:
+            Whether it is all: the bytes are then the codes by number. Else they are the numbers
+            that have changed (uint32, little-endian), followed by their codes (uint8).
+        """
+        new = np.flatnonzero(self.changed > since) if since else None
+        if new is None or 5 * len(new) > len(self.codes):
+            return True, self.codes.tobytes()
+        return False, new.astype("<u4").tobytes() + self.codes[new].tobytes()
+
+    # For the history
+
+    def page(self, number: int) -> Page:
+        """Return a whole page."""
+        return self._pages.read(number)
+
+
+def _two_bits(states: bytes, count: int) -> NDArray[np.uint8]:
+    """Return the first *count* numbers of two bits, the lowest of the first byte first."""
+    bits = np.unpackbits(np.frombuffer(states, np.uint8), bitorder="little").reshape(-1, 2)
+    codes: NDArray[np.uint8] = bits[:count, 0] + 2 * bits[:count, 1]
+    return codes

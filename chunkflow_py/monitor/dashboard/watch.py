@@ -1,0 +1,303 @@
+"""A run that is looked at: its stages, its queue, and what of them the page is told."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import GeometryError, OptionError, QueueError
+from chunkflow_py.monitor.dashboard.history import History
+from chunkflow_py.monitor.dashboard.layout import Layout
+from chunkflow_py.monitor.dashboard.states import (
+    CODES,
+    DONE,
+    FAILED,
+    MISSING,
+    RETRY,
+    RUNNING,
+    States,
+)
+from chunkflow_py.queue.body import parse_body
+from chunkflow_py.queue.protocol import TellsLeased, open_queue
+from chunkflow_py.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from chunkflow_py.queue.protocol import Counts, Queue
+    from chunkflow_py.run.home import RunHome
+    from chunkflow_py.run.spec import Stage
+    from chunkflow_py.tasks.plan import Plan
+
+logger = logging.getLogger(__name__)
+
+_SHARE = 5  # a look that takes a second is followed by five seconds without one
+_HISTORY_S = 0.7  # of reading whole pages in one look
+_LEASED = 10_000  # messages that the queue is asked for
+
+BY_LEASES = "tasks that workers hold by the leases of the queue"
+BY_MARKS = "tasks of which an attempt has begun and not ended, where workers leave such marks"
+
+
+class StageWatch:
+    """One stage of a run.
+
+    Args:
+        home: of the run.
+        stage: that is watched.
+    """
+
+    def __init__(self, home: RunHome, stage: Stage) -> None:
+        """Look at nothing yet."""
+        self._home, self.stage = home, stage
+        taken = home.spec.reused.get(stage.name)
+        store = home.store if taken is None else open_store(taken)
+        self.plan: Plan = home.plan(stage.name)
+        self.layout = Layout.of(self.plan)
+        older = home.spec.is_older
+        self.states = States(store, stage.name, self.layout.is_task, older=older)
+        self.history = History(self.states)
+        self.closed = False
+
+    def look(self, bodies: Iterable[str] | None) -> None:
+        """Bring the states up to date.
+
+        Args:
+            bodies: of the messages that are leased; ``None`` if the queue cannot tell.
+        """
+        closed = self._home.is_closed(self.stage.name)
+        if not (closed and self.closed):
+            self.states.look(None if bodies is None else self._numbers(bodies))
+        self.closed = closed
+
+    def _numbers(self, bodies: Iterable[str]) -> set[int]:
+        """Return which tasks of this stage messages are of."""
+        found = set()
+        for text in bodies:
+            try:
+                body = parse_body(text)
+                if body.run in (None, self.stage.hash) and body.stage in (None, self.stage.name):
+                    found.add(self.plan.number(body.region))
+            except (QueueError, GeometryError):
+                continue  # it is of another run on the same queue, or no task at all
+        return found
+
+    def summary(self, now: float) -> dict[str, Any]:
+        """Return what there is to say in a line."""
+        import numpy as np
+
+        counts = np.bincount(self.states.codes, minlength=len(CODES)).tolist()
+        totals = self.states.totals(now)
+        left = counts[MISSING] + counts[RUNNING] + counts[RETRY]
+        rate = totals.recent if left else 0.0
+        return {
+            "name": self.stage.name,
+            "tasks": self.stage.tasks,
+            "counts": dict(zip(CODES, counts, strict=True)),
+            "left": left,
+            "failed_attempts": totals.failures,
+            "stored_bytes": totals.stored_bytes,
+            "missing_blocks": totals.missing_blocks,
+            "seconds": totals.seconds,
+            "first": totals.first,
+            "last": totals.last,
+            "tasks_per_s": rate,
+            "expected_s": left / rate if rate else None,
+            "closed": self.closed,
+            "taken_from": self._home.spec.reused.get(self.stage.name),
+            "line": " ".join(name for name, _ in self.stage.options),
+        }
+
+
+class RunWatch:
+    """A run; safe to be asked by several threads, which share what is read.
+
+    Args:
+        home: of the run.
+        price: US dollars an hour of a worker, or ``None``.
+        source: where the price comes from, in words.
+    """
+
+    def __init__(self, home: RunHome, price: float | None = None, source: str = "") -> None:
+        """Look at nothing yet.
+
+        Raises:
+            OptionError: there is no such run.
+        """
+        self._home, self._source = home, source
+        self._price = None if price is None else float(f"{price:.6g}")  # as the page shows it
+        self._stages = {stage.name: StageWatch(home, stage) for stage in home.spec.stages}
+        self._lock = threading.Lock()
+        self._next = 0.0
+        self._counts: Counts | None = None
+        self._queue: Queue | None = None
+        self._said = ""
+
+    def stage(self, name: str) -> StageWatch:
+        """Return a stage; the one that is worked on for an empty *name*.
+
+        Raises:
+            OptionError: there is none of this name.
+        """
+        if not name:
+            open_ones = (each for each in self._stages.values() if not each.closed)
+            return next(open_ones, [*self._stages.values()][-1])
+        if name not in self._stages:
+            msg = f"the run has no stage {name!r}; it has {', '.join(self._stages)}"
+            raise OptionError(msg)
+        return self._stages[name]
+
+    def look(self, name: str = "") -> StageWatch:
+        """Bring all up to date, unless it was a moment ago; read some history of one stage.
+
+        Raises:
+            ChunkflowError: the run cannot be read.
+        """
+        with self._lock:
+            began = time.monotonic()
+            if began >= self._next:
+                self._home.check_there()
+                bodies = self._ask_queue()
+                for each in self._stages.values():
+                    each.look(bodies)
+                    if bodies and not each.closed:
+                        bodies = []  # what is leased is of the first stage that is open
+                took = time.monotonic() - began
+                self._next = began + max(1.0, _SHARE * took)
+            stage = self.stage(name)
+            stage.history.read(_HISTORY_S)
+            return stage
+
+    def _ask_queue(self) -> list[str] | None:
+        """Return the messages that are leased, or ``None`` if that is not told."""
+        self._counts, bodies = None, None
+        if not (url := self._home.spec.queue):
+            self._said = "the run has no queue: what runs is not known"
+            return None
+        try:
+            if self._queue is None:
+                self._queue = open_queue(url)
+            self._counts = self._queue.counts()
+            if isinstance(self._queue, TellsLeased):
+                bodies = self._queue.leased(_LEASED)
+        except QueueError as error:
+            self._said = f"the queue cannot be asked: {error}"
+            logger.warning("%s", error)
+            self.close()
+            return None
+        self._said = BY_MARKS if bodies is None else BY_LEASES
+        return bodies
+
+    def close(self) -> None:
+        """Let go of the queue."""
+        if self._queue is not None:
+            self._queue.close()
+            self._queue = None
+
+    # What the page asks for
+
+    def status(self, name: str = "") -> dict[str, Any]:
+        """Return all numbers, with the details of one stage."""
+        watch = self.look(name)
+        with self._lock:
+            now = time.time()
+            stages = [each.summary(now) for each in self._stages.values()]
+            mine = next(each for each in stages if each["name"] == watch.stage.name)
+            known, ended = watch.history.coverage()
+            workers = watch.history.workers(now)
+            return {
+                "address": self._home.address,
+                "now": now,
+                "state": _state(stages),
+                "stages": stages,
+                "queue": self._counts and asdict(self._counts),
+                "queue_url": self._home.spec.queue,
+                "running": self._said,
+                "stage": mine["name"],
+                "version": watch.states.version,
+                "throughput": watch.history.throughput(now),
+                "workers": workers,
+                "errors": watch.history.errors(),
+                "history": {"known": known, "ended": ended, "pages": len(watch.history.left)},
+                "price": self._price,
+                "price_source": "" if self._price is None else self._source,
+                "cost": cost(workers["hours"], ended, mine["tasks"], self._price),
+            }
+
+    def layout(self, name: str) -> dict[str, Any]:
+        """Return how the map of a stage is drawn."""
+        return self.stage(name).layout.to_json() | {"codes": CODES}
+
+    def cells(self, name: str) -> bytes:
+        """Return where in the map the tasks of a stage lie, as uint32, little-endian."""
+        cells = self.stage(name).layout.cells
+        return b"" if cells is None else cells.astype("<u4").tobytes()
+
+    def map(self, name: str, since: int) -> tuple[int, bool, bytes]:
+        """Return the version of a map, and what has changed: see `States.changes`."""
+        with self._lock:
+            states = self.stage(name).states
+            return states.version, *states.changes(since)
+
+    def brief(self, name: str, number: int) -> dict[str, Any]:
+        """Return what is known of a task without reading anything."""
+        watch = self.stage(name)
+        if number not in watch.plan:
+            msg = f"stage {name} has no task {number}"
+            raise GeometryError(msg)
+        with self._lock:
+            code = int(watch.states.codes[number])
+            tries = int(watch.states.tries[number])
+            ended = code in (DONE, FAILED) or CODES[code] == "skipped"
+            return {
+                "number": number,
+                "box": watch.plan.text(number),
+                "state": CODES[code],
+                "failed_attempts": tries,
+                # A task is given up by the last attempt that has failed.
+                "attempts": tries + (ended and (code != FAILED or tries == 0)),
+            } | watch.history.about(number)
+
+    def task(self, name: str, number: int) -> dict[str, Any]:
+        """Return a task with its record and its failures, which are read."""
+        brief = self.brief(name, number)
+        ledger = self._home.ledger(self.stage(name).stage.name)
+        attempts = ledger.attempts(number)
+        records = [each.record for each in attempts if each.record is not None]
+        begun = [asdict(each) for each in attempts if each.record is None]
+        failures = sorted(ledger.failures(number), key=lambda each: each.when)
+        return brief | {
+            "records": [asdict(record) for record in records],
+            "begun": begun,
+            "failures": [asdict(failure) for failure in failures],
+        }
+
+
+def cost(hours: float, ended: int, tasks: int, price: float | None) -> dict[str, float | None]:
+    """Return what a stage has cost, and what it will have cost if it goes on like this.
+
+    Args:
+        hours: of workers, so far.
+        ended: tasks.
+        tasks: in all.
+        price: US dollars an hour of a worker.
+    """
+    whole = hours * tasks / ended if ended else None
+    return {
+        "hours": hours,
+        "hours_foretold": whole,
+        "spent": None if price is None else hours * price,
+        "foretold": None if price is None or whole is None else whole * price,
+    }
+
+
+def _state(stages: list[dict[str, Any]]) -> str:
+    """Return the word of `chunkflow_py.monitor.status.RunStatus.state`."""
+    going = [each for each in stages if not each["closed"]]
+    going = [each for each in going if each["left"] + each["counts"]["failed"]]
+    if not going:
+        return "complete"
+    return "unfinished" if going[0]["left"] else "complete but for failures"

@@ -1,0 +1,147 @@
+"""Plots as SVG inside of a page: bars, bars over time, and spans over time."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from chunkflow_py.monitor.report.markup import Html, tag
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WIDTH = 760  # of a plot, in units of its view box: pixels, unless the window is narrow
+ROW = 20
+LEFT = 190  # for names
+RIGHT = 120  # for values
+HEIGHT = 150  # of a plot over time
+_TICKS = 4
+
+
+def number(value: float) -> str:
+    """Return a number with three digits, such as ``12.3`` or ``4,560``."""
+    if not math.isfinite(value):
+        return "infinite" if value > 0 else "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it, such as ``12.3 s``, ``4.5 min`` or ``6.7 h``."""
+    for unit, factor in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * factor:
+            return f"{seconds / factor:,.1f} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def bars(rows: Sequence[tuple[str, float, str]], title: str) -> Html:
+    """Return horizontal bars.
+
+    Args:
+        rows: name, length (0 or more) and the words after the bar.
+        title: what is shown, for who cannot see it.
+    """
+    most = max((length for _, length, _ in rows), default=0.0) or 1.0
+    room = WIDTH - LEFT - RIGHT
+    parts = []
+    for index, (name, length, words) in enumerate(rows):
+        top, long = index * ROW, room * length / most
+        parts += [
+            _text(LEFT - 6, top + 14, name, "end"),
+            _rect(LEFT, top + 3, long, ROW - 6),
+            _text(LEFT + long + 6, top + 14, words),
+        ]
+    return _svg(len(rows) * ROW + 4, title, *parts)
+
+
+def over_time(bins: Sequence[tuple[float, float, float]], unit: str, title: str) -> Html:
+    """Return vertical bars over time.
+
+    Args:
+        bins: start and stop, seconds from the beginning, and height.
+        unit: of the height.
+        title: what is shown.
+    """
+    end, most = bins[-1][1], max(height for _, _, height in bins) or 1.0
+    step = _round_step(most / _TICKS)
+    top = step * math.ceil(most / step)
+    left, base, room = 60.0, HEIGHT - 24.0, WIDTH - 80.0
+    parts = []
+    for tick in range(round(top / step) + 1):
+        y = base - (base - 22) * tick * step / top
+        parts += [
+            _line(left, y, left + room, y),
+            _text(left - 6, y + 4, number(tick * step), "end"),
+        ]
+    for start, stop, height in bins:
+        x, wide = left + room * start / end, room * (stop - start) / end
+        tall = (base - 22) * height / top
+        parts.append(_rect(x, base - tall, max(wide - 0.5, 0.5), tall))
+    parts += _time_ticks(left, room, base, end)
+    parts.append(_text(left, 12, unit))
+    return _svg(HEIGHT, title, *parts)
+
+
+def spans(rows: Sequence[tuple[str, float, float, str]], end: float, title: str) -> Html:
+    """Return a bar a row from its start to its stop.
+
+    Args:
+        rows: name, start and stop in seconds from the beginning, and the words after the bar.
+        end: of all of them, seconds from the beginning.
+        title: what is shown.
+    """
+    room, base = WIDTH - LEFT - RIGHT, len(rows) * ROW + 4.0
+    parts = _time_ticks(LEFT, room, base, end)
+    for index, (name, start, stop, words) in enumerate(rows):
+        top = index * ROW
+        parts += [
+            _text(LEFT - 6, top + 14, name, "end"),
+            _rect(LEFT + room * start / end, top + 3, max(room * (stop - start) / end, 1), ROW - 6),
+            _text(LEFT + room + 6, top + 14, words),
+        ]
+    return _svg(base + 24, title, *parts)
+
+
+def _time_ticks(left: float, room: float, base: float, end: float) -> list[Html]:
+    """Return the ticks of an axis of seconds, in a unit that suits its length."""
+    unit, factor = next(
+        ((name, each) for name, each in (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
+         if end >= 2 * each),
+        ("s", 1.0),
+    )  # fmt: skip
+    step = _round_step(end / factor / 8)
+    parts = []
+    for tick in range(int(end / factor / step + 1e-9) + 1):
+        x = left + room * tick * step * factor / end
+        words = f"{number(tick * step)} {unit}"
+        parts += [_line(x, base, x, base + 5), _text(x, base + 18, words, "middle")]
+    return parts
+
+
+def _round_step(least: float) -> float:
+    """Return the smallest of 1, 2 or 5 times a power of ten that is not below *least*."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9))
+
+
+def _svg(height: float, title: str, *parts: Html) -> Html:
+    box = f"0 0 {WIDTH} {height:g}"
+    # The name is written in full: what is inside of HTML needs no name space.
+    return tag("svg", tag("title", title), *parts, viewBox=box, role="img", width=WIDTH)
+
+
+def _rect(x: float, y: float, width: float, height: float) -> Html:
+    return tag("rect", x=_place(x), y=_place(y), width=_place(width), height=_place(height))
+
+
+def _line(x1: float, y1: float, x2: float, y2: float) -> Html:
+    return tag("line", x1=_place(x1), y1=_place(y1), x2=_place(x2), y2=_place(y2))
+
+
+def _text(x: float, y: float, words: str, anchor: str = "start") -> Html:
+    most = 30 if anchor == "end" else 60
+    shown = words if len(words) <= most else f"{words[: most - 1]}…"
+    return tag("text", shown, x=_place(x), y=_place(y), text_anchor=anchor)
+
+
+def _place(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")

@@ -1,0 +1,193 @@
+"""All that a report says of a run, measured."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx, hull_of
+from chunkflow_py.monitor.report.attempts import Attempts
+from chunkflow_py.monitor.report.gather import Gathered
+from chunkflow_py.monitor.report.places import places_of
+from chunkflow_py.monitor.report.planes import planes_of
+from chunkflow_py.monitor.report.seams import FACES, sampled, seams_of
+from chunkflow_py.run.repair import damages_of
+from chunkflow_py.store import open_store
+
+if TYPE_CHECKING:
+    from chunkflow_py.monitor.report.places import Place
+    from chunkflow_py.monitor.report.planes import Planes
+    from chunkflow_py.monitor.report.seams import Seams
+    from chunkflow_py.planning.prices import Prices
+    from chunkflow_py.run.home import RunHome
+    from chunkflow_py.run.spec import Spec, Stage
+    from chunkflow_py.run.verify import Damage
+    from chunkflow_py.tasks.plan import Plan
+
+logger = logging.getLogger(__name__)
+
+MOST_FAILED = 20  # failed tasks that are listed with their attempts, and findings of verify
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What of a report may be chosen.
+
+    Attributes:
+        at: the point through which planes are shown, in voxels of the tasks, zyx (default: the
+            middle of the tasks).
+        faces: of tasks, along each axis, to look for seams at; 0: none.
+        failed: tasks that were given up, to list.
+        verify: read again all that was stored.
+        price: dollars for an hour of one worker, if known.
+        prices: of requests and storage.
+    """
+
+    at: Zyx | None = None
+    faces: int = FACES
+    failed: int = MOST_FAILED
+    verify: bool = False
+    price: float | None = None
+    prices: Prices | None = None
+
+
+@dataclass
+class StageReport:
+    """All that is said of one stage.
+
+    Attributes:
+        stage: of the spec.
+        gathered: what its records say.
+        attempts: what failed.
+        profile: numerical profile that its first worker has set; nothing if none did.
+        taken_from: URL of the run whose output was taken over.
+        closed: whether all tasks have ended well, so that the next stage is open.
+        volumes: that it reads and writes.
+        others: what else it reads and writes, in words.
+        planes: of the volumes that no stage before has shown.
+        seams: of what it has written.
+    """
+
+    stage: Stage
+    gathered: Gathered
+    attempts: Attempts
+    profile: dict[str, str]
+    taken_from: str | None
+    closed: bool
+    volumes: list[Place] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    planes: list[Planes] = field(default_factory=list)
+    seams: list[Seams] = field(default_factory=list)
+
+    @property
+    def left(self) -> int:
+        """How many tasks have not ended."""
+        return self.stage.tasks - self.gathered.tasks
+
+    @property
+    def mean_s(self) -> float:
+        """Seconds of all operators on a task that is done, on average."""
+        done = self.gathered.done
+        return sum(self.gathered.seconds.values()) / done if done else 0.0
+
+    @property
+    def wasted_s(self) -> float:
+        """Seconds of all operators on attempts that failed.
+
+        Those of unknown length, such as of workers that died, count as much as a task that is done.
+        """
+        return self.attempts.seconds + self.attempts.untimed * self.mean_s
+
+
+@dataclass
+class RunReport:
+    """All that is said of a run.
+
+    Attributes:
+        address: of the run, with its digest.
+        spec: of the run.
+        wanted: what was chosen.
+        stages: of it.
+        damages: what `verify` has found, the first ones, with the name of the stage; ``None`` if
+            it was not run.
+        damage_kinds: what it has found -> how often.
+    """
+
+    address: str
+    spec: Spec
+    wanted: Wanted
+    stages: list[StageReport]
+    damages: list[tuple[str, Damage]] | None = None
+    damage_kinds: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def left(self) -> int:
+        """How many tasks of all stages have not ended."""
+        return sum(stage.left for stage in self.stages)
+
+    @property
+    def dead(self) -> int:
+        """How many tasks of all stages were given up."""
+        return sum(stage.gathered.dead for stage in self.stages)
+
+
+def report_of(home: RunHome, wanted: Wanted) -> RunReport:
+    """Return what there is to say of a run; nothing of it is changed.
+
+    Memory does not grow with the number of tasks. A volume that cannot be read is said to be so.
+
+    Raises:
+        ChunkflowError: the run cannot be read.
+    """
+    shown: set[tuple[str, int]] = set()
+    stages = [_stage_report(home, stage, wanted, shown) for stage in home.spec.stages]
+    report = RunReport(home.address, home.spec, wanted, stages)
+    if wanted.verify:
+        report.damages = []
+        for name, damage in damages_of(home):
+            report.damage_kinds[damage.kind] += 1
+            if len(report.damages) < MOST_FAILED:
+                report.damages.append((name, damage))
+    return report
+
+
+def _stage_report(
+    home: RunHome, stage: Stage, wanted: Wanted, shown: set[tuple[str, int]]
+) -> StageReport:
+    logger.info("reading the records of stage %s: %d tasks", stage.name, stage.tasks)
+    ledger, plan = home.ledger(stage.name), home.plan(stage.name)
+    taken = home.spec.reused.get(stage.name)
+    store = home.store if taken is None else open_store(taken)
+    report = StageReport(
+        stage,
+        Gathered.of(ledger.records()),
+        Attempts.of(ledger, wanted.failed),
+        json.loads(store.get(f"stages/{stage.name}/profile.json") or b"{}"),
+        taken,
+        home.is_closed(stage.name),
+    )
+    report.volumes, report.others = places_of(stage)
+    region = _region(plan)
+    if region is None:
+        return report
+    point = wanted.at or region.start + region.size // 2
+    point = point.high(region.start).low(region.stop - 1)
+    for place in report.volumes:
+        if (place.address, place.mip) not in shown:
+            shown.add((place.address, place.mip))
+            report.planes.append(planes_of(place, region, point))
+    outputs = [place for place in report.volumes if place.role == "output"]
+    if outputs and wanted.faces and report.gathered.done:
+        seed = int(stage.hash[:8], 16)
+        faces = sampled(plan, ledger, wanted.faces, seed)
+        report.seams = [seams_of(place, faces, seed) for place in outputs]
+    return report
+
+
+def _region(plan: Plan) -> BoundingBox | None:
+    """Return the box around all tasks."""
+    boxes = plan.boxes
+    return boxes.bounds if isinstance(boxes, BoxGrid) else hull_of(boxes)

@@ -1,0 +1,290 @@
+"""Do seams show? The step across the faces of tasks, against steps inside of tasks beside them.
+
+```
+                 face between two tasks
+ task a   . . o o o o | o o o o . .   task b         along one axis; the sheet is one line of voxels
+              | | |   ^   | | |
+              inside  face  inside                   pairs of neighbouring voxels
+```
+
+For every face of a sample, a slab of 2·(REACH + 1) voxels across it is read, at most WINDOW x
+WINDOW voxels wide. With d(k) the mean over the slab of
+
+* images and maps: the absolute difference of the two voxels of a pair, over all channels,
+* labels: 1 where the two voxels have different labels, else 0,
+
+for the pair k voxels from the face (0: across it), the seam measure of an axis is
+
+    sum over faces of d(0)  /  sum over faces of the mean of d(k), 0 < |k| <= REACH
+
+**1 means that faces of tasks cannot be told from the inside**, 2 that the step across a face is
+twice as large as one inside. The spread is the range in which the measure lies for 95 % of samples
+of the faces, drawn again with replacement (bootstrap; Efron 1979): a range that holds 1 says
+nothing against 1.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.core.geometry import AXES, BoundingBox, BoxGrid, Region, Zyx
+from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.ops.viewing.colours import kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.monitor.report.places import Place
+    from chunkflow_py.run.ledger.ledger import Ledger
+    from chunkflow_py.tasks.plan import Plan
+    from chunkflow_py.volume.protocol import Volume
+
+REACH = 4  # pairs on each side of a face
+WINDOW = 128  # voxels of a face along each of its axes that are read, at most
+FACES = 32  # along each axis, unless asked otherwise
+_DRAWS = 8  # candidates for each face that is wanted, as some are of tasks that are not done
+_RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Face:
+    """What two neighbouring tasks share.
+
+    Attributes:
+        axis: 0, 1 or 2: z, y or x.
+        place: of the first voxel behind the face, along the axis.
+        box: around the boxes of both tasks, across the axis.
+        time: of both tasks.
+        numbers: of both tasks.
+    """
+
+    axis: int
+    place: int
+    box: BoundingBox
+    time: int | None
+    numbers: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Seam:
+    """The seam measure along one axis.
+
+    Attributes:
+        axis: ``z``, ``y`` or ``x``.
+        faces: that were read.
+        across: mean step across a face.
+        inside: mean step inside.
+        low, high: between which the ratio lies for 95 % of the samples; ``None`` for one face.
+    """
+
+    axis: str
+    faces: int
+    across: float
+    inside: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """The seam measure; ``None`` where all is of one value, infinite where only faces are."""
+        return _ratio(self.across, self.inside)
+
+
+@dataclass(frozen=True)
+class Seams:
+    """The seam measure of one volume.
+
+    Attributes:
+        place: of the volume.
+        labels: whether it holds labels, so that steps are shares of pairs that change label.
+        axes: along which there are faces.
+        problem: why there are none.
+    """
+
+    place: Place
+    labels: bool = False
+    axes: tuple[Seam, ...] = ()
+    problem: str = ""
+
+
+def seams_of(place: Place, faces: Sequence[Face], seed: int = 0) -> Seams:
+    """Return the seam measure of a volume.
+
+    Args:
+        place: of the volume.
+        faces: to look at, in voxels of the tasks.
+        seed: of what is drawn.
+    """
+    try:
+        volume = place.open()
+        draw = random.Random(seed)  # noqa: S311 a sample, no secret
+        steps: dict[int, list[tuple[float, float]]] = {}
+        labels = False
+        for face in faces:
+            slab = _slab(face, place, volume, draw)
+            if slab is None:
+                continue
+            time = face.time if volume.times is not None else None
+            chunk = volume.read(slab, time=time)
+            labels = kind_of(chunk) == "segmentation"
+            found = steps_of(chunk.array, face.axis, labels=labels)
+            if found is not None:
+                steps.setdefault(face.axis, []).append(found)
+    except ChunkflowError as error:
+        return Seams(place, problem=str(error))
+    if not steps:
+        words = "there is no face between two tasks that are done, with voxels on both sides"
+        return Seams(place, labels, problem=words)
+    return Seams(
+        place, labels, tuple(seam_along(axis, steps[axis], seed) for axis in sorted(steps))
+    )
+
+
+def steps_of(array: NDArray[Any], axis: int, *, labels: bool) -> tuple[float, float] | None:
+    """Return the mean step across the middle of a slab, and that of the pairs around it.
+
+    Args:
+        array: (…, z, y, x), as many voxels on both sides of the face along the axis.
+        axis: across the face: 0 for z.
+        labels: whether voxels are labels.
+
+    Returns:
+        ``None`` if no pair across the face, or none inside, is of finite voxels.
+    """
+    lines = np.moveaxis(array, array.ndim - 3 + axis, 0)
+    if labels or lines.dtype == bool:
+        steps = (lines[1:] != lines[:-1]).astype(np.float64)
+    else:
+        # float64 holds the difference of any two voxels of up to 32 bits
+        steps = np.abs(np.diff(lines.astype(np.float64), axis=0))
+    middle = len(steps) // 2
+    around = np.delete(steps, middle, axis=0)
+    across, inside = (part[np.isfinite(part)] for part in (steps[middle], around))
+    if not across.size or not inside.size:
+        return None
+    return float(across.mean()), float(inside.mean())
+
+
+def seam_along(axis: int, steps: Sequence[tuple[float, float]], seed: int = 0) -> Seam:
+    """Return the measure and its spread, from what `steps_of` says of each face.
+
+    Args:
+        axis: across the faces: 0 for z.
+        steps: of one face at least.
+        seed: of the samples that are drawn.
+    """
+    values = np.array(steps)
+    across, inside = values.mean(axis=0)
+    if len(steps) < 2:
+        return Seam(AXES[axis], 1, float(across), float(inside))
+    generator = np.random.default_rng(seed)
+    drawn = values[generator.integers(len(steps), size=(_RESAMPLES, len(steps)))].mean(axis=1)
+    ratios = [ratio for a, b in drawn.tolist() if (ratio := _ratio(a, b)) is not None]
+    low, high = None, None
+    if ratios and all(np.isfinite(ratios)):
+        low, high = (float(each) for each in np.quantile(ratios, (0.025, 0.975)))
+    return Seam(AXES[axis], len(steps), float(across), float(inside), low, high)
+
+
+def _ratio(across: float, inside: float) -> float | None:
+    if inside > 0:
+        return across / inside
+    return float("inf") if across > 0 else None
+
+
+def _slab(face: Face, place: Place, volume: Volume, draw: random.Random) -> BoundingBox | None:
+    """Return what is read for a face, or ``None`` if the volume holds too little around it."""
+    axis, shrink = face.axis, place.shrink
+    if face.place % shrink[axis]:
+        return None  # no face between voxels of the volume
+    box = BoundingBox(-(-face.box.start // shrink), face.box.stop // shrink)
+    box = box.intersection(volume.bounds)
+    start, stop = [*box.start], [*box.stop]
+    middle = face.place // shrink[axis]
+    for each in range(3):
+        if each == axis:
+            start[each], stop[each] = middle - REACH - 1, middle + REACH + 1
+        else:
+            # One of the windows that the face is cut into, from its start: so do blocks begin.
+            windows = max(1, -(-(stop[each] - start[each]) // WINDOW))
+            start[each] += WINDOW * draw.randrange(windows)
+            stop[each] = min(stop[each], start[each] + WINDOW)
+    if any(a >= b for a, b in zip(start, stop, strict=True)):
+        return None
+    slab = BoundingBox(Zyx.of(start), Zyx.of(stop))
+    return slab if box.contains(slab) else None
+
+
+# --- which faces ----------------------------------------------------------------------------------
+
+
+def sampled(plan: Plan, ledger: Ledger, most: int, seed: int = 0) -> list[Face]:
+    """Return at most *most* faces along each axis between tasks that are both done.
+
+    Tasks that overlap meet in the middle of what they share, as those do that are cropped alike
+    on both sides.
+
+    Args:
+        plan: of the stage.
+        ledger: of the stage.
+        most: faces along each axis.
+        seed: the same seed gives the same faces.
+    """
+    draw = random.Random(seed)  # noqa: S311 a sample, no secret
+    result = []
+    for axis in range(3):
+        candidates = list(_candidates(plan, axis, most * _DRAWS, draw))
+        ended = ledger.find({number for face in candidates for number in face.numbers})
+        done = [f for f in candidates if all(ended.get(n) == "done" for n in f.numbers)]
+        result += done[:most]
+    return result
+
+
+def _candidates(plan: Plan, axis: int, most: int, draw: random.Random) -> Iterator[Face]:
+    grid = plan.boxes
+    if isinstance(grid, BoxGrid):
+        shape = [*grid.count]
+        shape[axis] -= 1  # positions of the lower one of two neighbours
+        each = shape[0] * shape[1] * shape[2]
+        total = each * (plan.times or 1)
+        ahead = (grid.count.y * grid.count.x, grid.count.x, 1)[axis]
+        for index in draw.sample(range(total), min(most, total)):
+            time, rest = divmod(index, max(each, 1))
+            z, rest = divmod(rest, shape[1] * shape[2])
+            y, x = divmod(rest, shape[2])
+            lower = time * len(grid) + (z * grid.count.y + y) * grid.count.x + x
+            pair = lower, lower + ahead
+            if all(number in plan for number in pair):
+                yield from _face(plan, axis, pair)
+        return
+    starts = {_key(plan.region(number)): number for number in plan}
+    numbers = list(plan)
+    for number in draw.sample(numbers, min(most, len(numbers))):
+        region = plan.region(number)
+        start = [*region.bbox.start]
+        start[axis] = region.bbox.stop[axis]
+        upper = starts.get((region.time, *start))
+        if upper is not None:
+            yield from _face(plan, axis, (number, upper))
+
+
+def _key(region: Region) -> tuple[int | None, ...]:
+    return region.time, *region.bbox.start
+
+
+def _face(plan: Plan, axis: int, pair: tuple[int, int]) -> Iterator[Face]:
+    """Yield the face of two neighbours, unless there is a gap between them."""
+    lower, upper = (plan.region(number) for number in pair)
+    stop, start = lower.bbox.stop[axis], upper.bbox.start[axis]
+    if start > stop or (stop + start) % 2:
+        return
+    corners = [*lower.bbox.start.high(upper.bbox.start)], [*lower.bbox.stop.low(upper.bbox.stop)]
+    corners[0][axis], corners[1][axis] = lower.bbox.start[axis], upper.bbox.stop[axis]
+    box = BoundingBox(Zyx.of(corners[0]), Zyx.of(corners[1]))
+    yield Face(axis, (stop + start) // 2, box, lower.time, pair)

@@ -1,0 +1,172 @@
+"""Voxels as grey values and colours, by fixed rules: a chunk looks the same whoever shows it.
+
+| kind                  | one channel                          | several channels                  |
+|-----------------------|--------------------------------------|-----------------------------------|
+| affinity, probability | grey, 0 to 1 (integers: 0 to their   | red, green, blue, ... added up, 0 |
+|                       | largest)                             | to 1; affinities are x, y, z      |
+| segmentation          | a colour of the label's own, 0 black | -                                 |
+| image, uint8 or bool  | grey, 0 to 255 (0 to 1)              | the same, in colours              |
+| others                | grey, percentile 1 to 99.5           | the same, of all channels         |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.errors import ChunkError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.chunk import Chunk, Kind
+
+# Of channels, in their order; more than these are not told apart by eye.
+CHANNEL_COLOURS = ("red", "lime", "blue", "cyan", "magenta", "yellow")
+CHANNEL_RGB = np.array(
+    [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 0)], np.float32
+)
+
+CONTRAST = (1.0, 99.5)  # percentiles shown black and white where the type does not say a range
+SAMPLE = 2**20  # voxels to take percentiles of
+
+
+def kind_of(chunk: Chunk) -> Kind:
+    """Return what *chunk* shows, guessed by dtype and channels where it does not say so."""
+    if chunk.kind is not None:
+        return chunk.kind
+    if chunk.dtype.kind in "iu" and chunk.dtype.itemsize >= 4 and chunk.channels == 1:
+        return "segmentation"
+    if chunk.dtype.kind == "f" and chunk.ndim == 4:
+        return "affinity" if chunk.channels == 3 else "probability"
+    return "image"
+
+
+def value_range(
+    array: NDArray[Any], kind: Kind, contrast: tuple[float, float] | None = None
+) -> tuple[float, float]:
+    """Return the values that are shown black and white, by `range_and_rule`."""
+    return range_and_rule(array, kind, contrast)[0]
+
+
+def range_and_rule(
+    array: NDArray[Any], kind: Kind, contrast: tuple[float, float] | None = None
+) -> tuple[tuple[float, float], str]:
+    """Return the values that are shown black and white, the second larger, and where they are from.
+
+    Percentiles are those of at most a million voxels, evenly spaced, that are finite. Where they
+    coincide, as in a nearly empty image, the least and the largest voxel take their place.
+
+    Args:
+        array: any shape, real.
+        kind: what the voxels mean.
+        contrast: percentiles to show black and white (default: 1 and 99.5, but the whole range of
+            bytes and of maps).
+
+    Returns:
+        The values, and the rule in words; empty where the type alone decides.
+    """
+    is_map = kind in ("probability", "affinity")
+    if array.dtype == bool or not array.size:
+        return (0.0, 1.0), ""
+    if contrast is None and array.dtype.kind == "u" and (is_map or array.itemsize == 1):
+        return (0.0, float(np.iinfo(array.dtype).max)), ""
+    if contrast is None and is_map:
+        return (0.0, 1.0), ""
+    below, above = contrast or CONTRAST
+    sample = _finite(array.ravel()[:: -(-array.size // SAMPLE)])
+    if sample.size:
+        low = float(np.percentile(sample, below, method="lower"))
+        high = float(np.percentile(sample, above, method="higher"))
+        if high > low:
+            return (low, high), f"percentiles {below:g} and {above:g}"
+    finite = _finite(array)
+    if not finite.size:
+        return (0.0, 1.0), ""
+    low, high = float(finite.min()), float(finite.max())
+    return (low, high if high > low else low + max(1.0, abs(low) * 1e-6)), "least and largest"
+
+
+def _finite(array: NDArray[Any]) -> NDArray[Any]:
+    return array[np.isfinite(array)] if array.dtype.kind == "f" else array
+
+
+def grey(array: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.uint8]:
+    """Return *array* as grey values: black at the lower limit and below, white at the upper one.
+
+    Args:
+        array: any shape, real; NaN becomes black.
+        limits: the values of black and white.
+    """
+    low, high = limits
+    if array.dtype == np.uint8 and limits == (0, 255):
+        return array
+    finite = np.nan_to_num(array.astype(np.float64), nan=low, posinf=high, neginf=low)
+    return np.rint(np.clip((finite - low) * (255 / (high - low)), 0, 255)).astype(np.uint8)
+
+
+def colours_of_channels(array: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.uint8]:
+    """Return channels as colours, added up.
+
+    Args:
+        array: (c, ...), of which as many channels are shown as there are colours.
+        limits: the values of black and of a channel's full colour.
+
+    Returns:
+        (..., 3) red, green, blue.
+    """
+    shown = array[: len(CHANNEL_RGB)]
+    channels = np.stack([grey(channel, limits) for channel in shown])
+    added = np.tensordot(channels.astype(np.float32), CHANNEL_RGB[: len(shown)], axes=(0, 0))
+    return np.clip(added, 0, 255).astype(np.uint8)
+
+
+def colours_of_labels(labels: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return a colour for each label: always the same one, 0 is black.
+
+    The hue is a hash of the label (the finalizer of SplitMix64, Steele et al. 2014), so that
+    neighbours in number differ; colours are bright, so that none looks like background.
+
+    Args:
+        labels: any shape, integers.
+
+    Returns:
+        (..., 3) red, green, blue.
+    """
+    mixed = labels.astype(np.uint64)
+    with np.errstate(over="ignore"):
+        mixed = mixed + np.uint64(0x9E3779B97F4A7C15)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+        mixed ^= mixed >> np.uint64(31)
+    hue = (mixed >> np.uint64(40)).astype(np.float32) / 2**24
+    pale = (mixed & np.uint64(255)).astype(np.float32) / 255 * 0.5
+    bright = 0.7 + (mixed >> np.uint64(8) & np.uint64(255)).astype(np.float32) / 255 * 0.3
+    turn = (hue[..., None] * 6 + np.array([0, 4, 2], np.float32)) % 6  # the hexagon of hues
+    pure = np.clip(np.abs(turn - 3) - 1, 0, 1)
+    rgb = bright[..., None] * (1 - (1 - pale[..., None]) * (1 - pure))
+    rgb[labels == 0] = 0
+    colours: NDArray[np.uint8] = np.rint(rgb * 255).astype(np.uint8)
+    return colours
+
+
+def check_labels(chunk: Chunk) -> None:
+    """Refuse a segmentation that no viewer can show.
+
+    Raises:
+        ChunkError: labels are not integers from 0 on, or lie in several channels.
+    """
+    array = chunk.array
+    negative = array.dtype.kind == "i" and array.min(initial=0) < 0
+    if chunk.channels != 1 or array.dtype.kind not in "iub" or negative:
+        msg = (
+            "a segmentation to show must hold integers from 0 on, of one channel; "
+            f"chunk {chunk.bbox} is {chunk.dtype} of shape {chunk.shape}"
+        )
+        raise ChunkError(msg)
+
+
+def single_channel(array: NDArray[Any]) -> NDArray[Any]:
+    """Return *array* without the channel axis, if it has one of length 1."""
+    return array[0] if array.ndim == 4 and len(array) == 1 else array

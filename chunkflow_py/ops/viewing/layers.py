@@ -1,0 +1,145 @@
+"""Chunks as layers of Neuroglancer, each where the chunk lies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.ops.viewing.colours import (
+    CHANNEL_COLOURS,
+    check_labels,
+    kind_of,
+    single_channel,
+    value_range,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.chunk import Chunk, Kind
+
+GREY = (
+    "#uicontrol invlerp normalized(range=[{low:g}, {high:g}])\nvoid main() {{\n"
+    "  emitGrayscale(normalized());\n}}\n"
+)
+ONE_OF_MANY = (
+    "#uicontrol int channel slider(min=0, max={last})\n"
+    "#uicontrol invlerp normalized(range=[{low:g}, {high:g}])\nvoid main() {{\n"
+    "  emitGrayscale(normalized(getDataValue(channel)));\n}}\n"
+)
+
+
+def layer_of(
+    chunk: Chunk,
+    voxel_size_nm: tuple[float, float, float] | None = None,
+    segments: Sequence[int] = (),
+    meshes: str | None = None,
+) -> Any:
+    """Return a layer that lies where the chunk lies.
+
+    A segmentation shows the mesh of each segment that is selected: made by the server from its
+    voxels, or taken from *meshes*.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x); affinities are shown as red, green and blue, other
+            channels in colours of their own that can be changed in the layer's panel.
+        voxel_size_nm: instead of the chunk's own, zyx.
+        segments: of a segmentation, to select at first.
+        meshes: of a segmentation, the address of their folder as Neuroglancer has it.
+
+    Raises:
+        ChunkError: labels are not integers from 0 on, or lie in several channels.
+    """
+    import neuroglancer
+
+    kind = kind_of(chunk)
+    if kind == "segmentation":
+        check_labels(chunk)
+    array = _shown(single_channel(chunk.array), kind)
+    scales = [float(v) for v in voxel_size_nm or chunk.voxel_size_nm]
+    names, units, offset = ["z", "y", "x"], ["nm"] * 3, [*chunk.voxel_offset]
+    if array.ndim == 4:  # c^ is a channel that a shader sees whole
+        names, units, scales, offset = ["c^", *names], ["", *units], [1.0, *scales], [0, *offset]
+    made = _labels_class() if kind == "segmentation" else neuroglancer.LocalVolume
+    volume = made(
+        array,
+        dimensions=neuroglancer.CoordinateSpace(names=names, units=units, scales=scales),
+        voxel_offset=offset,
+        volume_type="segmentation" if kind == "segmentation" else "image",
+    )
+    if kind != "segmentation":
+        return neuroglancer.ImageLayer(source=volume, shader=_shader(array, kind))
+    sources: list[Any] = [volume]
+    if meshes is not None:
+        own = neuroglancer.LayerDataSource(volume, subsources={"default": True})
+        own.enable_default_subsources = False  # not the meshes that the server would make
+        sources = [own, meshes]
+    return neuroglancer.SegmentationLayer(source=sources, segments=segments)
+
+
+def mesh_layer(address: str, segments: Iterable[int]) -> Any:
+    """Return a layer of meshes alone.
+
+    Args:
+        address: of their folder, as Neuroglancer has it.
+        segments: to show.
+    """
+    import neuroglancer
+
+    return neuroglancer.SegmentationLayer(source=address, segments=segments)
+
+
+def _labels_class() -> Any:
+    """Return Neuroglancer's local volume, with its meshes where the voxels are."""
+    import neuroglancer
+
+    class Labels(neuroglancer.LocalVolume):  # type: ignore[misc]
+        def get_object_mesh(self, object_id: int) -> bytes:
+            # The library's surfaces go through the centres of voxels, but take these for their
+            # first corners: half a voxel too low along every axis.
+            mesh = bytearray(super().get_object_mesh(object_id))
+            count = int.from_bytes(mesh[:4], "little")
+            vertices = np.frombuffer(mesh, "<f4", 3 * count, offset=4).reshape(-1, 3)
+            vertices += np.asarray(self.dimensions.scales, np.float32) / 2
+            return bytes(mesh)
+
+    return Labels
+
+
+def _shown(array: NDArray[Any], kind: Kind) -> NDArray[Any]:
+    """Return voxels of a type that the viewer knows."""
+    if array.dtype == bool:
+        return array.astype(np.uint8)
+    if kind == "segmentation" and array.dtype.kind == "i":
+        return array.astype(f"uint{8 * array.dtype.itemsize}")
+    if array.dtype.kind == "f" or array.dtype == np.int64:
+        return array.astype(np.float32, copy=False)
+    return array
+
+
+def _shader(array: NDArray[Any], kind: Kind) -> str:
+    low, high = value_range(array, kind)
+    if array.ndim == 3:
+        return GREY.format(low=low, high=high)
+    if len(array) > len(CHANNEL_COLOURS):
+        return ONE_OF_MANY.format(last=len(array) - 1, low=low, high=high)
+    names = ["x", "y", "z"] if kind in ("affinity", "vector") else []
+    names = names if len(names) == len(array) else [f"channel{c}" for c in range(len(array))]
+    return _coloured(dict(zip(names, CHANNEL_COLOURS, strict=False)), low, high)
+
+
+def _coloured(colours: Mapping[str, str], low: float, high: float) -> str:
+    controls, terms = [], []
+    for channel, (name, colour) in enumerate(colours.items()):
+        controls += [
+            f"#uicontrol bool show_{name} checkbox(default=true)",
+            f'#uicontrol vec3 colour_{name} color(default="{colour}")',
+            f"#uicontrol invlerp range_{name}"
+            f"(range=[{low:g}, {high:g}], channel={channel}, clamp=true)",
+        ]
+        terms.append(f"  if (show_{name}) sum += colour_{name} * range_{name}();")
+    body = ["void main() {", "  vec3 sum = vec3(0.0);", *terms, "  emitRGB(sum);", "}", ""]
+    return "\n".join([*controls, *body])

@@ -1,0 +1,123 @@
+"""cloud-volume's microviewer: one image, one segmentation, or the one over the other."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from http.server import ThreadingHTTPServer
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.errors import ChunkError, needs_extra
+from chunkflow_py.ops.viewing.colours import (
+    check_labels,
+    colours_of_channels,
+    grey,
+    kind_of,
+    single_channel,
+    value_range,
+)
+from chunkflow_py.ops.viewing.server import check_free
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.chunk import Chunk
+
+
+class MicroServer:
+    """Serves microviewer's page and the voxels of one task.
+
+    Args:
+        bind_address: which machines may connect; 127.0.0.1 is this one alone.
+        port: to listen on; 0 takes a free one.
+    """
+
+    def __init__(self, bind_address: str = "127.0.0.1", port: int = 0) -> None:
+        """Start to listen.
+
+        Raises:
+            VolumeError: the address or port cannot be used.
+            MissingExtraError: microviewer is not installed.
+        """
+        with needs_extra("precomputed", "view"):
+            microviewer = import_module("microviewer")  # which ships no types
+        check_free(bind_address, port)
+        self._cutouts: list[dict[str, Any]] = []
+        handler = partial(microviewer.ViewerServerHandler, self._cutouts)
+        self._server = ThreadingHTTPServer((bind_address, port), handler)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), name="view", daemon=True
+        )
+        self._thread.start()
+        self.url = f"http://{bind_address}:{self._server.server_port}/"
+
+    def show(self, image: Chunk, segmentation: Chunk | None = None) -> str:
+        """Take what the page shows from now on, and return its address.
+
+        Raises:
+            ChunkError: the two do not lie in one box, or cannot be shown.
+        """
+        if segmentation is not None and segmentation.bbox != image.bbox:
+            msg = (
+                f"view shows two chunks of one box, but the image is {image.bbox} and the "
+                f"segmentation {segmentation.bbox}; cut both to "
+                f"{image.bbox.intersection(segmentation.bbox)}"
+            )
+            raise ChunkError(msg)
+        both = segmentation is not None
+        cutouts = [cutout(image, "image" if both else None)]
+        if segmentation is not None:
+            cutouts.append(cutout(segmentation, "segmentation"))
+        self._cutouts[:] = cutouts
+        return self.url
+
+    def clear(self) -> None:
+        """Let go of the voxels."""
+        self._cutouts.clear()
+
+    def stop(self) -> None:
+        """Stop to listen."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        self.clear()
+
+
+def cutout(chunk: Chunk, layer: str | None = None) -> dict[str, Any]:
+    """Return what microviewer's server is given of one chunk.
+
+    It knows 8 and 16 bits of grey, colours of 24 bits, and labels; everything else becomes grey
+    values or colours by the rules of `chunkflow_py.ops.viewing.colours`.
+
+    Args:
+        chunk: (z, y, x) or (c, z, y, x).
+        layer: ``image`` or ``segmentation`` (default: what the chunk is).
+
+    Raises:
+        ChunkError: a segmentation has channels or negative labels.
+    """
+    kind = kind_of(chunk) if layer is None else layer
+    array = single_channel(chunk.array)
+    if kind == "segmentation":
+        check_labels(chunk)
+        array = array.astype(f"uint{8 * array.dtype.itemsize}", copy=False)
+    else:
+        array = _image(array, chunk)
+    xyz = array.transpose(2, 1, 0, *range(3, array.ndim))
+    return {
+        "img": import_module("microviewer").to3d(np.asfortranarray(xyz)),
+        "cloudpath": "chunkflow",
+        "resolution": [max(1, round(v)) for v in chunk.voxel_size_nm[::-1]],
+        "layer_type": "segmentation" if kind == "segmentation" else "image",
+        "offset": list(chunk.voxel_offset[::-1]),
+    }
+
+
+def _image(array: NDArray[Any], chunk: Chunk) -> NDArray[Any]:
+    limits = value_range(array, kind_of(chunk))
+    if array.ndim == 4:
+        return colours_of_channels(array, limits)
+    return array if array.dtype == np.uint16 else grey(array, limits)

@@ -1,0 +1,233 @@
+"""Where the time of a run went, from the logs that savers leave with ``--upload-log``.
+
+A log is a JSON object: ``{"timer": {label: seconds}, "bbox": box, "compute_device": name}``.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.decoding import parse_json
+from chunkflow_py.core.geometry import Region
+from chunkflow_py.errors import ChunkflowError, VolumeError, VolumeNotFoundError, needs_extra
+from chunkflow_py.store import open_store
+
+if TYPE_CHECKING:
+    from chunkflow_py.core.geometry import Zyx
+
+logger = logging.getLogger(__name__)
+
+TOTAL = "all operators"
+AT_ONCE = 1024  # logs that are on their way together
+COLUMNS = ("operator", "tasks", "total", "share", "mean s", "min s", "max s", "Mvoxel/s")
+
+
+@dataclass
+class Times:
+    """What one operator took on one device.
+
+    Attributes:
+        tasks: that it worked on.
+        total_s: of all of them.
+        least_s: of one task.
+        most_s: of one task.
+        known_s: of the tasks whose number of voxels is known.
+        voxels: of these.
+    """
+
+    tasks: int = 0
+    total_s: float = 0.0
+    least_s: float = math.inf
+    most_s: float = 0.0
+    known_s: float = 0.0
+    voxels: int = 0
+
+    def add(self, seconds: float, voxels: int | None) -> None:
+        """Count one task."""
+        self.tasks += 1
+        self.total_s += seconds
+        self.least_s = min(self.least_s, seconds)
+        self.most_s = max(self.most_s, seconds)
+        if voxels is not None:
+            self.known_s += seconds
+            self.voxels += voxels
+
+    @property
+    def mean_s(self) -> float:
+        """Of a task."""
+        return self.total_s / self.tasks
+
+    @property
+    def mvoxel_s(self) -> float | None:
+        """Millions of voxels a second, if any task tells its voxels and took time."""
+        return self.voxels / self.known_s / 1e6 if self.known_s and self.voxels else None
+
+
+@dataclass
+class RunLog:
+    """The sums of many logs; memory does not grow with their number.
+
+    Attributes:
+        devices: device -> operator -> its times, operators in the order of the line; the sum over
+            the operators of a task is under `TOTAL`, which comes last.
+        malformed: what could not be read, and why.
+    """
+
+    devices: dict[str, dict[str, Times]] = field(default_factory=dict)
+    malformed: dict[str, str] = field(default_factory=dict)
+
+    def add(self, log: Any, voxels: int | None = None) -> None:
+        """Count one log.
+
+        Args:
+            log: what its JSON says.
+            voxels: of the task, instead of those of its box.
+
+        Raises:
+            ValueError: it is not a log; says why.
+        """
+        timer = log.get("timer") if isinstance(log, dict) else None
+        if not isinstance(timer, dict) or not timer:
+            msg = "it has no timer with seconds of operators"
+            raise ValueError(msg)
+        for label, seconds in timer.items():
+            number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+            if not (number and 0 <= seconds < math.inf):
+                msg = f"{label} took {seconds!r}, which is no number of seconds"
+                raise ValueError(msg)
+        operators = self.devices.setdefault(str(log.get("compute_device") or "unknown"), {})
+        total = operators.pop(TOTAL, Times())
+        voxels = _voxels(log.get("bbox")) if voxels is None else voxels
+        for label, seconds in timer.items():
+            operators.setdefault(label, Times()).add(seconds, voxels)
+        total.add(sum(timer.values()), voxels)
+        operators[TOTAL] = total
+
+    @property
+    def tasks(self) -> int:
+        """Number of logs counted."""
+        return sum(operators[TOTAL].tasks for operators in self.devices.values())
+
+
+def _voxels(box: Any) -> int | None:
+    """Return the number of voxels of a box as logs write it, or ``None`` if it is none."""
+    try:
+        return Region.parse(str(box)).bbox.voxels
+    except ChunkflowError:
+        return None
+
+
+def read_logs(url: str, output_size: Zyx | None = None) -> RunLog:
+    """Return the sums of all logs (``*.json``) below *url*.
+
+    A malformed log is named in a warning and left out.
+
+    Args:
+        url: of a folder in any store that can be listed.
+        output_size: voxels of a task, zyx, for the speed (default: the box of each log).
+
+    Raises:
+        VolumeNotFoundError: there is none.
+        VolumeError: none of them is a log, or the store cannot be read.
+    """
+    store = open_store(url)
+    keys = sorted(key for key in store.list() if key.endswith(".json"))
+    remaining = iter(keys)
+    if not keys:
+        msg = (
+            f"there are no logs in {url}; they are files such as 0-64_0-512_0-512.json, which "
+            "--upload-log of a saver writes to log/ in its volume"
+        )
+        raise VolumeNotFoundError(msg)
+    found = RunLog()
+    voxels = None if output_size is None else output_size.product()
+    with ThreadPoolExecutor(min(store.connections, 16), thread_name_prefix="log") as pool:
+        while batch := list(islice(remaining, AT_ONCE)):
+            for key, data in zip(batch, pool.map(store.get, batch), strict=True):
+                try:
+                    found.add(parse_json(data or b""), voxels)
+                except (ValueError, RecursionError) as error:  # of JSON, of UTF-8, ours
+                    found.malformed[key] = str(error)
+                    logger.warning("%s in %s is left out, as it is no log: %s", key, url, error)
+    if not found.tasks:
+        key, reason = next(iter(found.malformed.items()))
+        msg = f"none of the {len(keys)} files in {url} is a log; {key}: {reason}"
+        raise VolumeError(msg)
+    return found
+
+
+def table(found: RunLog) -> str:
+    """Return the sums as a table for a terminal, a part a device."""
+    parts = []
+    for device, operators in sorted(found.devices.items()):
+        whole = operators[TOTAL].total_s
+        rows: list[tuple[str, ...]] = [COLUMNS]
+        for label, times in operators.items():
+            speed = times.mvoxel_s
+            rows.append((
+                label,
+                f"{times.tasks:,}",
+                duration(times.total_s),
+                f"{times.total_s / whole:.1%}" if whole else "-",
+                *(f"{value:.3f}" for value in (times.mean_s, times.least_s, times.most_s)),
+                "-" if speed is None else f"{speed:.4g}",
+            ))  # fmt: skip
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join((f"{row[0]:<{widths[0]}}", *map(str.rjust, row[1:], widths[1:])))
+            for row in rows
+        ]
+        parts.append("\n".join((f"{device}: {operators[TOTAL].tasks:,} tasks", *lines)))
+    return "\n\n".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it, such as ``12.3 s``, ``4.5 min`` or ``6.7 h``."""
+    for unit, factor in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * factor:
+            return f"{seconds / factor:,.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def plot(found: RunLog) -> bytes:
+    """Return a PNG image: a bar for each operator's mean seconds a task, with least and most.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    with needs_extra("view", "--plot"):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+    devices = sorted(found.devices.items())
+    count = sum(len(operators) for _, operators in devices)
+    figure = Figure(figsize=(8, 1.2 + 0.3 * count + 0.5 * len(devices)), layout="constrained")
+    heights = [len(operators) + 1 for _, operators in devices]
+    parts = figure.subplots(len(devices), squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (device, operators) in zip(parts, devices, strict=True):
+        labels = list(operators)
+        means = [times.mean_s for times in operators.values()]
+        below = [times.mean_s - times.least_s for times in operators.values()]
+        above = [times.most_s - times.mean_s for times in operators.values()]
+        colours = ["tab:gray" if label == TOTAL else "tab:blue" for label in labels]
+        error = [[max(0.0, v) for v in below], [max(0.0, v) for v in above]]
+        axes.barh(labels, means, xerr=error, color=colours, capsize=3)
+        axes.invert_yaxis()
+        axes.set_title(f"{device}: {operators[TOTAL].tasks:,} tasks")
+        for row, times in enumerate(operators.values()):
+            if times.mvoxel_s is not None:
+                words = f" {times.mvoxel_s:.3g} Mvoxel/s"
+                axes.annotate(words, (times.most_s, row), va="center")
+        axes.margins(x=0.3)
+        axes.set_xlim(left=0)
+    parts[-1].set_xlabel("seconds a task: mean, with least and most")
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure)  # which the figure then draws on
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()

@@ -1,0 +1,190 @@
+"""Neuroglancer's own web server, in this process: items of a task as layers of its viewer."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import socket
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
+from chunkflow_py.segmentation.labels.object_folder import folder_of
+from chunkflow_py.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from chunkflow_py.segmentation.labels.object_folder import ObjectFolder
+
+logger = logging.getLogger(__name__)
+
+MESHES_AT_MOST = 100  # of a folder of meshes alone, selected at first
+
+
+class ViewerServer:
+    """Neuroglancer's own web server: one for the process, a viewer for each set of items.
+
+    Args:
+        bind_address: which machines may connect; 127.0.0.1 is this one alone.
+        port: to listen on; 0 takes a free one.
+    """
+
+    def __init__(self, bind_address: str = "127.0.0.1", port: int = 0) -> None:
+        """Start to listen.
+
+        Raises:
+            VolumeError: the address or port cannot be used.
+            MissingExtraError: neuroglancer is not installed.
+        """
+        with needs_extra("view", "neuroglancer"):
+            import neuroglancer
+            from neuroglancer import server
+        self._library: Any = neuroglancer
+        neuroglancer.set_server_bind_address(bind_address, port)
+        # Tried here first: where the library cannot listen, it leaves its socket open.
+        check_free(bind_address, port)
+        server.start()
+        self._server: Any = server.global_server
+        self._viewers: list[Any] = []
+
+    def show(
+        self,
+        items: Mapping[str, Any],
+        voxel_size_nm: tuple[float, float, float] | None = None,
+        segments: Sequence[int] = (),
+        mesh_path: str | None = None,
+    ) -> str:
+        """Make a viewer with one layer an item, and return its address.
+
+        Args:
+            items: by the layers' names: chunks, points, synapses, skeletons; ``None`` is left out.
+            voxel_size_nm: of the chunks instead of their own, zyx.
+            segments: to select at first in layers of segmentations.
+            mesh_path: URL of a folder of meshes as Neuroglancer reads them, or of the volume that
+                has one; they join the first segmentation, or are a layer of their own.
+
+        Raises:
+            ChunkError: an item cannot be shown.
+            VolumeError: the meshes cannot be read.
+        """
+        from chunkflow_py.ops.viewing import layers, objects
+        from chunkflow_py.ops.viewing.colours import kind_of
+        from chunkflow_py.ops.viewing.items import middle_of
+
+        folder = None if mesh_path is None else folder_of(mesh_path, "mesh")
+        meshes = None if folder is None else self._served(folder)
+        chunk = next((item for item in items.values() if isinstance(item, Chunk)), None)
+        scales = voxel_size_nm or (chunk.voxel_size_nm if chunk else (1.0, 1.0, 1.0))
+        if chunk is None:
+            middle = middle_of(items, scales)
+        else:
+            ends = zip(chunk.bbox.start, chunk.bbox.stop, strict=True)
+            middle = tuple((a + b) / 2 for a, b in ends)
+        viewer = self._library.Viewer()
+        with viewer.txn() as state:
+            for name, item in items.items():
+                if isinstance(item, Chunk):
+                    theirs = meshes if kind_of(item) == "segmentation" else None
+                    state.layers[name] = layers.layer_of(item, voxel_size_nm, segments, theirs)
+                    meshes = None if theirs else meshes
+                elif item is not None:
+                    state.layers[name] = objects.layer_of(name, item, scales)
+            if meshes is not None and folder is not None:
+                shown = segments or _mesh_ids(folder.names())
+                state.layers["meshes"] = layers.mesh_layer(meshes, shown)
+            if not state.layers:
+                msg = f"{', '.join(items)}: nothing to show; name an item that is not None"
+                raise ChunkError(msg)
+            state.dimensions = self._library.CoordinateSpace(
+                names=["x", "y", "z"], units="nm", scales=scales[::-1]
+            )
+            if middle is not None:
+                state.position = middle[::-1]
+        self._viewers.append(viewer)  # the server itself holds it weakly
+        return str(viewer.get_viewer_url())
+
+    def _served(self, folder: ObjectFolder) -> str:
+        """Serve a folder of any store to the page, and return its address."""
+        token = secrets.token_hex(16)
+        rule = (rf"/objects/{token}/(.*)", _objects_handler(), {"folder": folder})
+        self._server.app.add_handlers(r".*", [rule])
+        return f"precomputed://{self._server.server_url}/objects/{token}"
+
+    @property
+    def viewer(self) -> Any:
+        """The viewer of the latest items."""
+        return self._viewers[-1]
+
+    def clear(self) -> None:
+        """Let go of all items."""
+        self._viewers.clear()
+
+    def stop(self) -> None:
+        """Stop to listen."""
+        self.clear()
+        self._library.stop()
+
+
+def check_free(bind_address: str, port: int) -> None:
+    """Refuse an address that cannot be listened on.
+
+    Raises:
+        VolumeError: says why.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in bind_address else socket.AF_INET
+        socket.create_server((bind_address, port), family=family).close()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        msg = f"cannot serve on {bind_address}:{port}: {reason}; give another --port, or none"
+        raise VolumeError(msg) from error
+
+
+def _mesh_ids(keys: Iterable[str]) -> list[int]:
+    """Return the first ids of which a folder holds a manifest (``7:0``) or an index."""
+    found = (re.fullmatch(r"([0-9]+)(?::0|\.index)", key) for key in keys)
+    return sorted(int(match[1]) for match in found if match)[:MESHES_AT_MOST]
+
+
+def _objects_handler() -> type:
+    """Return what answers requests for the objects of a store: tornado is imported late."""
+    import tornado.ioloop
+    import tornado.web
+
+    class ObjectsHandler(tornado.web.RequestHandler):  # type: ignore[misc, unused-ignore]
+        """Sends objects whole or in part; see RFC 9110 on ranges."""
+
+        def initialize(self, folder: ObjectFolder) -> None:
+            self._folder, self._store = folder, open_store(folder.url)
+
+        async def get(self, key: str) -> None:
+            wanted = re.fullmatch(r"bytes=([0-9]+)-([0-9]+)", self.request.headers.get("Range", ""))
+            loop = tornado.ioloop.IOLoop.current()
+            try:
+                data = await loop.run_in_executor(None, self._read, key, wanted)
+            except VolumeError as error:
+                logger.warning("%s of %s cannot be read: %s", key, self._folder.url, error)
+                self.send_error(502)
+                return
+            if data is None:
+                self.send_error(404)
+                return
+            if wanted:
+                self.set_status(206)
+                start = int(wanted[1])
+                self.set_header("Content-Range", f"bytes {start}-{start + len(data) - 1}/*")
+            self.set_header("Content-Type", "application/octet-stream")
+            self.finish(data)
+
+        def _read(self, key: str, wanted: re.Match[str] | None) -> bytes | None:
+            if wanted:
+                return self._store.get_range(key, int(wanted[1]), int(wanted[2]) + 1)
+            data = self._folder.get(key)
+            if data is None and key == "info":  # older folders have none
+                return json.dumps({"@type": "neuroglancer_legacy_mesh"}).encode()
+            return data
+
+    return ObjectsHandler

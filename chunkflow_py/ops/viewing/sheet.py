@@ -1,0 +1,173 @@
+"""A contact sheet: chunks in their three middle planes, a chunk a row, as one PNG image.
+
+```
+ chunk: image, uint8, 0-64_0-512_0-512, voxels of 40 x 8 x 8 nm, grey from 0 to 255
+ +-----------+   +-----------+   +----+
+ | xy        |   | xz, z     |   | zy |      all three at one scale, voxels in their true
+ | at z = 32 |   | downwards |   |    |      proportions
+ |  1 um ==  |   +-----------+   |    |
+ +-----------+                   +----+
+```
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from chunkflow_py.errors import ChunkError, needs_extra
+from chunkflow_py.ops.viewing.colours import (
+    check_labels,
+    colours_of_channels,
+    colours_of_labels,
+    grey,
+    kind_of,
+    range_and_rule,
+    single_channel,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.chunk import Chunk
+
+GAP = 12  # pixels around a plane
+LINE = 16  # pixels of a line of text
+TEXT = 12  # pixels
+GROUND, INK, FAINT = (24, 24, 24), (235, 235, 235), (150, 150, 150)
+
+
+@dataclass(frozen=True)
+class Plane:
+    """One plane of a chunk.
+
+    Attributes:
+        name: what is shown, such as ``xy, z = 32``.
+        image: (rows, columns, 3).
+        size_nm: of a pixel, rows and columns.
+        labels: whether colours are of labels, which have no means.
+    """
+
+    name: str
+    image: NDArray[np.uint8]
+    size_nm: tuple[float, float]
+    labels: bool
+
+    @property
+    def extent_nm(self) -> tuple[float, float]:
+        """Rows and columns."""
+        rows, columns = self.image.shape[:2]
+        return rows * self.size_nm[0], columns * self.size_nm[1]
+
+
+def contact_sheet(
+    chunks: Mapping[str, Chunk], width: int = 256, contrast: tuple[float, float] | None = None
+) -> bytes:
+    """Return a PNG image of the middle planes of all *chunks*; the same bytes for the same chunks.
+
+    Segmentations are shown in colours, affinities x, y, z in red, green and blue, everything else
+    in grey or in a colour for each channel (see `chunkflow_py.ops.viewing.colours`).
+
+    Args:
+        chunks: by the names to show; (z, y, x) or (c, z, y, x).
+        width: of the longest side of each chunk, pixels.
+        contrast: percentiles of a chunk to show black and white (default: by kind and type).
+
+    Raises:
+        ChunkError: a chunk is empty, or holds labels that cannot be shown.
+        MissingExtraError: Pillow is not installed.
+    """
+    with needs_extra("image", "preview"):
+        from PIL import Image, ImageDraw, ImageFont
+
+    rows = [_row(name, chunk, contrast) for name, chunk in chunks.items()]
+    font = ImageFont.load_default(TEXT)
+    laid, right, top = [], 0, GAP
+    for title, planes in rows:
+        scale = width / max(extent for plane in planes for extent in plane.extent_nm)
+        left, bottom = GAP, 0
+        for plane in planes:
+            tall, wide = (max(1, round(extent * scale)) for extent in plane.extent_nm)
+            needed = max(wide, math.ceil(font.getlength(plane.name)))
+            laid.append((plane, (left, top + LINE), (wide, tall), scale))
+            left, bottom = left + needed + GAP, max(bottom, tall)
+        right = max(right, left, GAP * 2 + math.ceil(font.getlength(title)))
+        top += bottom + 3 * LINE + GAP + 4
+    sheet = Image.new("RGB", (right, top), GROUND)
+    draw = ImageDraw.Draw(sheet)
+    for number, (plane, (x, y), size, scale) in enumerate(laid):
+        if number % 3 == 0:
+            draw.text((GAP, y - LINE), rows[number // 3][0], INK, font)
+        # Labels and single voxels stay sharp when enlarged; what is shrunk is averaged.
+        picture = Image.fromarray(plane.image)
+        shrunk = size[0] < picture.width and not plane.labels
+        how = Image.Resampling.BOX if shrunk else Image.Resampling.NEAREST
+        sheet.paste(picture.resize(size, how), (x, y))
+        draw.text((x, y + size[1] + 2), plane.name, FAINT, font)
+        bar_nm = round_length(size[0] / scale / 2)
+        below = y + size[1] + LINE + 6
+        draw.rectangle((x, below, x + max(1, round(bar_nm * scale)) - 1, below + 2), INK)
+        end = x + round(bar_nm * scale) + 5
+        draw.text((end, below - TEXT // 2), length_in_words(bar_nm), INK, font)
+    buffer = io.BytesIO()
+    sheet.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _row(name: str, chunk: Chunk, contrast: tuple[float, float] | None) -> tuple[str, list[Plane]]:
+    if chunk.array.size == 0:
+        msg = f"chunk {name!r} {chunk.bbox} holds no voxel, so there is nothing to preview"
+        raise ChunkError(msg)
+    kind = kind_of(chunk)
+    if kind == "segmentation":
+        check_labels(chunk)
+    array = single_channel(chunk.array)
+    limits, rule = range_and_rule(array, kind, contrast)
+    middle, offset = chunk.size // 2, chunk.voxel_offset
+    planes = []
+    for axis, axes in enumerate(("xy", "xz", "zy")):
+        cut = array.take(middle[axis], axis=array.ndim - 3 + axis)
+        cut = cut.swapaxes(-1, -2) if axes == "zy" else cut  # columns are z, beside xy
+        sizes = [size for k, size in enumerate(chunk.voxel_size_nm) if k != axis]
+        sizes = sizes[::-1] if axes == "zy" else sizes
+        if kind == "segmentation":
+            image = colours_of_labels(cut)
+        elif cut.ndim == 3:
+            image = colours_of_channels(cut, limits)
+        else:
+            image = np.repeat(grey(cut, limits)[..., None], 3, axis=-1)
+        where = f"{axes}, {'zyx'[axis]} = {middle[axis] + offset[axis]}"
+        pixel, labels = (sizes[0], sizes[1]), kind == "segmentation"
+        planes.append(Plane(where, np.ascontiguousarray(image), pixel, labels))
+    return _title(name, chunk, kind, limits, rule), planes
+
+
+def _title(name: str, chunk: Chunk, kind: str, limits: tuple[float, float], rule: str) -> str:
+    channels = f" x {chunk.channels} channels" if chunk.channels > 1 else ""
+    size = " x ".join(f"{v:g}" for v in chunk.voxel_size_nm)
+    shown = "a colour a label"
+    if kind != "segmentation":
+        shown = f"black {limits[0]:g}, {'full colour' if channels else 'white'} {limits[1]:g}"
+        shown += f" ({rule})" if rule else ""
+    words = (f"{kind}", f"{chunk.dtype}{channels}", f"{chunk.bbox}", f"voxels {size} nm", shown)
+    return f"{name}: {', '.join(words)}"
+
+
+def round_length(length: float) -> float:
+    """Return the largest of 1, 2 or 5 times a power of ten that is not above *length*."""
+    power = 10.0 ** math.floor(math.log10(length))
+    return max(step * power for step in (1, 2, 5) if step * power <= length * (1 + 1e-9))
+
+
+def length_in_words(nanometres: float) -> str:
+    """Return a length with the unit that makes it short, such as ``2 um``."""
+    for unit, factor in (("mm", 1e6), ("um", 1e3)):
+        if nanometres >= factor:
+            return f"{nanometres / factor:g} {unit}"
+    return f"{nanometres:g} nm"

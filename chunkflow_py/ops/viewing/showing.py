@@ -1,0 +1,79 @@
+"""A view of a task is up until it is interrupted; the line then goes on."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import webbrowser
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.pipeline.terminal import echo
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from chunkflow_py.core.task import Task
+
+
+@dataclass
+class Showing:
+    """Waits while something is looked at.
+
+    While a view is up, an interrupt (Ctrl-C) ends that view, and a termination this view and all
+    that would follow; otherwise both do what they did before.
+
+    Attributes:
+        ended: whether the tasks that follow are not to be shown.
+    """
+
+    ended: bool = field(default=False, init=False)
+    _over: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+    _handlers: dict[int, Any] = field(default_factory=dict, init=False, repr=False)
+    _viewing: bool = field(default=False, init=False)
+
+    def __enter__(self) -> Showing:
+        """Listen to interrupts, where this thread may."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._handlers[number] = signal.signal(number, self._interrupted)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the interrupts back."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers.clear()
+
+    def wait(self, task: Task, url: str, *, open_page: bool = False) -> None:
+        """Say where *task* is shown, and return when it has been looked at.
+
+        Args:
+            task: that is shown.
+            url: address of the page.
+            open_page: in the browser.
+        """
+        self._over.clear()
+        self._viewing = True
+        echo(f"{task} is shown at {url} until you press Ctrl-C", err=True)
+        if open_page:
+            webbrowser.open(url)
+        while not self._over.wait(0.2):
+            pass  # a signal that reaches another thread is only handled when this one wakes up
+        self._viewing = False
+
+    def close(self) -> None:
+        """End the view that is up."""
+        self._over.set()
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        if self._viewing:
+            self.ended = number == signal.SIGTERM
+            self._over.set()
+            return
+        before = self._handlers[number]
+        if callable(before):
+            before(number, frame)
+            return
+        signal.signal(number, before)
+        signal.raise_signal(number)

@@ -1,0 +1,168 @@
+"""A task's items as a plugin for chunkflow 1.x knows them, and what it makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from chunkflow_py.core import geometry
+from chunkflow_py.core.chunk import Chunk as OurChunk
+from chunkflow_py.core.points import Points
+from chunkflow_py.core.synapses import Synapses as OurSynapses
+from chunkflow_py.pipeline.compat.chunks import Chunk
+from chunkflow_py.pipeline.compat.objects import PointCloud, Synapses
+from chunkflow_py.pipeline.compat.places import BoundingBox, Cartesian, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from chunkflow_py.core.chunk import Kind
+
+_LAYER_TYPES: dict[Kind | None, str] = {
+    "image": "image",
+    "segmentation": "segmentation",
+    "probability": "probability_map",
+    "affinity": "affinity_map",
+}
+_T = TypeVar("_T")
+_KINDS = {name: kind for kind, name in _LAYER_TYPES.items()}
+
+
+def to_plugin(value: Any) -> Any:
+    """Return an item of a task as a plugin for chunkflow 1.x expects it.
+
+    The array of a chunk is shared, points are copied; items of other types stay as they are.
+    """
+    match value:
+        case OurChunk():
+            size = plain(value.voxel_size_nm)
+            layer_type = _LAYER_TYPES.get(value.kind)
+            return Chunk(value.array, value.voxel_offset, size, layer_type)
+        case geometry.BoundingBox():
+            return BoundingBox(Cartesian(*value.start), Cartesian(*value.stop))
+        case geometry.Zyx():
+            return Cartesian(*value)
+        case Points():
+            return PointCloud(value.positions.copy(), plain(value.voxel_size_nm))
+        case OurSynapses():
+            post = np.column_stack([value.post_to_pre, value.post]) if len(value.post) else None
+            return Synapses(
+                value.pre,
+                _copy(value.pre_confidence),
+                post,
+                _copy(value.post_confidence) if post is not None else None,
+                None if value.voxel_size_nm is None else plain(value.voxel_size_nm),
+                list(value.users) or None,
+                _copy(value.pre_users),
+                _copy(value.post_users) if post is not None else None,
+            )
+    return value
+
+
+def from_plugin(value: Any, inputs: Sequence[Any] = ()) -> Any:
+    """Return what a plugin made as items of a task; those of a list, tuple or dict one by one.
+
+    Args:
+        value: what it returned.
+        inputs: the items from which it was made. The first chunk and the first synapses among them
+            have what classes of 1.x do not: a domain, the kinds that they do not know, the objects
+            in which T-bars lie.
+    """
+    match value:
+        case list() | tuple() if type(value) in (list, tuple):
+            return type(value)(from_plugin(each, inputs) for each in value)
+        case dict():
+            return {name: from_plugin(each, inputs) for name, each in value.items()}
+        case Chunk():
+            return _our_chunk(value, _first(inputs, OurChunk))
+        case BoundingBox():
+            return geometry.BoundingBox(_whole(value.start), _whole(value.stop))
+        case Cartesian():
+            return geometry.Zyx.of(value)
+        case PointCloud():
+            return Points(value.points, _size(value.voxel_size))
+        case Synapses():
+            return _our_synapses(value, _first(inputs, OurSynapses))
+    return value
+
+
+def is_changed(given: Any, item: Any) -> bool:
+    """Tell whether a plugin has changed what it was *given* for an *item* of the task.
+
+    Voxels that it has changed in place are those of the item already.
+    """
+    match given:
+        case Chunk():
+            same = to_plugin(item)
+            return given.array is not same.array or given.properties != same.properties
+        case PointCloud() | Synapses():
+            before, after = vars(to_plugin(item)), vars(given)
+            return any(not np.array_equal(before[name], after[name]) for name in before)
+    return False
+
+
+def _our_chunk(chunk: Chunk, like: OurChunk | None) -> OurChunk:
+    offset = _whole(chunk.voxel_offset)
+    known = (1.0, 1.0, 1.0) if like is None else like.voxel_size_nm
+    size = known if chunk.voxel_size is None else _size(chunk.voxel_size)
+    made = OurChunk(chunk.array, offset, size, _kind(chunk, like))
+    if like is not None and size == like.voxel_size_nm:
+        made.domain = like.domain.hull(made.bbox)
+    return made
+
+
+def _kind(chunk: Chunk, like: OurChunk | None) -> Kind | None:
+    """Return what the voxels mean, as far as the plugin has said it and their type allows it.
+
+    Plugins give labels the properties of the map that they were made from.
+    """
+    explicit = chunk.properties.get("layer_type")
+    kind = _KINDS.get(explicit or "")
+    integers = chunk.dtype.kind in "iub" and chunk.dtype.itemsize > 1
+    if integers and kind in ("affinity", "probability"):
+        return "segmentation"
+    if kind == "affinity" and chunk.ndim != 4:
+        return None
+    same = like is not None and like.dtype == chunk.dtype and like.ndim == chunk.ndim
+    if kind is None and same and like is not None:
+        return like.kind
+    return kind
+
+
+def _our_synapses(synapses: Synapses, like: OurSynapses | None) -> OurSynapses:
+    post = np.zeros((0, 4), np.int64) if synapses.post is None else synapses.post.reshape(-1, 4)
+    size = None if synapses.resolution is None else _size(synapses.resolution)
+    made = OurSynapses(
+        synapses.pre.astype(np.int64),
+        post[:, 1:].astype(np.int64),
+        post[:, 0].astype(np.int64),
+        size,
+        synapses.pre_confidence,
+        synapses.post_confidence if len(post) else None,
+        tuple(synapses.users or ()),
+        synapses.pre_users,
+        synapses.post_users if len(post) else None,
+    )
+    # Which object a T-bar lies in is known as long as the T-bars are the same.
+    if like is not None and np.array_equal(like.pre, made.pre):
+        made = replace(made, object_ids=like.object_ids)
+    return made
+
+
+def _first(inputs: Sequence[Any], kind: type[_T]) -> _T | None:
+    return next((each for each in inputs if isinstance(each, kind)), None)
+
+
+def _copy(values: Any) -> Any:
+    return None if values is None else values.copy()
+
+
+def _whole(values: Iterable[Any]) -> geometry.Zyx:
+    return geometry.Zyx.of(value.item() if hasattr(value, "item") else value for value in values)
+
+
+def _size(values: Iterable[Any]) -> tuple[float, float, float]:
+    z, y, x = (float(value) for value in values)
+    return z, y, x

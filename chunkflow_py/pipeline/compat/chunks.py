@@ -1,0 +1,380 @@
+"""Chunks as chunkflow 1.x has them: an array with a place, for plugins that were written for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from chunkflow_py.errors import needs_extra
+from chunkflow_py.pipeline.compat.places import BoundingBox, Cartesian, to_cartesian
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import DTypeLike, NDArray
+
+LAYER_TYPES = ("image", "segmentation", "probability_map", "affinity_map", "unknown")
+
+
+class Chunk(NDArrayOperatorsMixin):
+    """An array (z, y, x) or (c, z, y, x) that knows where it lies.
+
+    What is not defined here is an attribute of the array, such as ``chunk.mean()``.
+
+    Attributes:
+        array: the voxels.
+        voxel_offset: global position of the first voxel, zyx.
+        voxel_size: edge lengths of a voxel, nanometres, zyx, or ``None``.
+    """
+
+    def __init__(
+        self,
+        array: Any,
+        voxel_offset: Iterable[int] | None = None,
+        voxel_size: Iterable[float] | None = None,
+        layer_type: str | None = None,
+    ) -> None:
+        """Take the array without copying it; one (y, x) gets a z axis.
+
+        Raises:
+            ValueError: the layer type is unknown.
+        """
+        if layer_type not in (None, *LAYER_TYPES):
+            msg = f"layer type {layer_type!r} is not one of {', '.join(LAYER_TYPES)}"
+            raise ValueError(msg)
+        if isinstance(array, Chunk):
+            voxel_offset = array.voxel_offset if voxel_offset is None else voxel_offset
+            array = array.array
+        self.array: NDArray[Any] = array if array.ndim > 2 else array[np.newaxis]
+        offset = (0, 0, 0) if voxel_offset is None else tuple(voxel_offset)
+        self.voxel_offset: Cartesian = Cartesian(*offset[-3:])  # four with a channel before
+        self.voxel_size: Cartesian | None = to_cartesian(voxel_size)
+        self._layer_type = layer_type
+
+    def _like(self, array: NDArray[Any], offset: Iterable[int] | None = None) -> Chunk:
+        place = self.voxel_offset if offset is None else offset
+        return Chunk(array, place, self.voxel_size, self._layer_type)
+
+    @classmethod
+    def from_array(
+        cls, array: NDArray[Any], bbox: BoundingBox, voxel_size: Iterable[float] | None = None
+    ) -> Self:
+        """Return an array at the place of a box."""
+        return cls(array, voxel_offset=bbox.minpt, voxel_size=voxel_size)
+
+    @classmethod
+    def from_chunk(cls, chunk: Chunk) -> Self:
+        """Return a chunk as one of this class, with the same array."""
+        return cls(chunk.array, voxel_offset=chunk.voxel_offset, voxel_size=chunk.voxel_size)
+
+    @classmethod
+    def from_bbox(
+        cls,
+        bbox: BoundingBox,
+        dtype: DTypeLike = np.uint8,
+        pattern: str = "zero",
+        voxel_size: Iterable[float] | None = None,
+    ) -> Self:
+        """Return a chunk of zeros.
+
+        Raises:
+            ValueError: another pattern is asked for.
+        """
+        if pattern != "zero":
+            msg = f"a plugin can make chunks of the pattern zero here, not {pattern}"
+            raise ValueError(msg)
+        return cls.from_array(np.zeros(bbox.shape.tuple, dtype), bbox, voxel_size)
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it is (z, y, x) of 8 bits."""
+        return bool(self.ndim == 3 and self.dtype == np.uint8)
+
+    @property
+    def is_segmentation(self) -> bool:
+        """Whether it is known as one, or is (z, y, x) of integers that are not uint8."""
+        labels = self.dtype.kind in "iub" and self.dtype != np.uint8
+        return bool(self._layer_type == "segmentation" or (self.ndim == 3 and labels))
+
+    @property
+    def is_affinity_map(self) -> bool:
+        """Whether it has three channels of float32."""
+        return bool(self.ndim == 4 and self.shape[0] == 3 and self.dtype == np.float32)
+
+    @property
+    def is_probability_map(self) -> bool:
+        """Whether it is float32 within [0, 1]."""
+        return bool(self.dtype == np.float32 and self.max() <= 1 and self.min() >= 0)
+
+    @property
+    def layer_type(self) -> str:
+        """What the voxels mean: as it was said, else by their type."""
+        if self._layer_type is not None:
+            return self._layer_type
+        for name in LAYER_TYPES[:-1]:
+            if getattr(self, f"is_{name}"):
+                return name
+        return "unknown"
+
+    @layer_type.setter
+    def layer_type(self, value: str | None) -> None:
+        self._layer_type = value
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """Offset, voxel size and layer type, those that are known."""
+        known = {
+            "voxel_offset": self.voxel_offset,
+            "voxel_size": self.voxel_size,
+            "layer_type": self._layer_type,
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+    @properties.setter
+    def properties(self, value: dict[str, Any]) -> None:
+        self.set_properties(value)
+
+    def set_properties(self, properties: dict[str, Any]) -> None:
+        """Take offset, voxel size and layer type of another chunk."""
+        for name in ("voxel_offset", "voxel_size", "layer_type"):
+            if name in properties:
+                setattr(self, name, properties[name])
+
+    # --- where it is ------------------------------------------------------------------------------
+
+    @property
+    def bbox(self) -> BoundingBox:
+        """Its box."""
+        return BoundingBox.from_delta(self.voxel_offset, self.array.shape[-3:])
+
+    @property
+    def bounding_box(self) -> BoundingBox:
+        """Its box."""
+        return self.bbox
+
+    @property
+    def start(self) -> Cartesian:
+        """Its first voxel."""
+        return self.bbox.start
+
+    @property
+    def stop(self) -> Cartesian:
+        """One after its last voxel."""
+        return self.bbox.stop
+
+    @property
+    def ndoffset(self) -> tuple[int, ...]:
+        """The offset with as many axes as the array."""
+        return (*[0] * (self.ndim - 3), *self.voxel_offset)
+
+    @property
+    def voxel_stop(self) -> tuple[int, ...]:
+        """The stop with as many axes as the array."""
+        return tuple(a + b for a, b in zip(self.ndoffset, self.shape, strict=True))
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """Global slices with as many axes as the array."""
+        return tuple(slice(a, b) for a, b in zip(self.ndoffset, self.voxel_stop, strict=True))
+
+    # --- as an array ------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the array."""
+        if name.startswith("__") or name == "array":
+            raise AttributeError(name)
+        try:
+            return getattr(self.array, name)
+        except AttributeError:
+            kind = type(self).__name__
+            msg = (
+                f"{kind} of chunkflow has no {name!r} here; the array is {kind.lower()}.array, and "
+                "docs/from-chunkflow.md says what takes the place of other methods"
+            )
+            raise AttributeError(msg) from None
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the voxels for NumPy."""
+        return np.array(self.array, dtype=dtype, copy=copy)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """Apply a ufunc to the arrays; what has the shape of the chunk is a chunk again."""
+        arrays = [value.array if isinstance(value, Chunk) else value for value in inputs]
+        outs = kwargs.get("out", ())
+        first = next(value for value in (*inputs, *outs) if isinstance(value, Chunk))
+        if outs:
+            kwargs["out"] = tuple(out.array if isinstance(out, Chunk) else out for out in outs)
+        result = getattr(ufunc, method)(*arrays, **kwargs)
+        if len(outs) == 1:
+            return outs[0]
+        if isinstance(result, np.ndarray) and result.shape == first.shape:
+            return first._like(result)
+        return result
+
+    def __getitem__(self, index: Any) -> Any:
+        """Index the array."""
+        return self.array[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Set voxels."""
+        self.array[index] = value
+
+    def __len__(self) -> int:
+        """Return the length of the first axis."""
+        return len(self.array)
+
+    def __repr__(self) -> str:
+        """Return box, shape, dtype and voxel size."""
+        return f"Chunk({self.bbox.string}, {self.shape}, {self.dtype}, {self.voxel_size})"
+
+    def clone(self) -> Chunk:
+        """Return a copy."""
+        return self._like(self.array.copy())
+
+    def astype(self, dtype: DTypeLike) -> Chunk:
+        """Return the chunk in another type; itself if it has it."""
+        if dtype is None or np.dtype(dtype) == self.dtype:
+            return self
+        return self._like(self.array.astype(dtype))
+
+    def ascontiguousarray(self) -> Chunk:
+        """Return the chunk with its voxels in C order."""
+        return self._like(np.ascontiguousarray(self.array))
+
+    def fill(self, x: Any) -> None:
+        """Set all voxels."""
+        self.array.fill(x)
+
+    def transpose(self, only_array: bool = False) -> Chunk:
+        """Return the chunk with its axes in reverse order, and its place unless *only_array*."""
+        turned = self._like(self.array.transpose())
+        if not only_array:
+            turned.voxel_offset = self.voxel_offset.inverse
+            turned.voxel_size = self.voxel_size and self.voxel_size.inverse
+        return turned
+
+    def squeeze_channel(self, axis: int = 0) -> Chunk:
+        """Return the only channel, (z, y, x)."""
+        return self._like(np.squeeze(self.array, axis=axis))
+
+    # --- parts of it ------------------------------------------------------------------------------
+
+    def _inside(self, slices: Any) -> tuple[Any, ...]:
+        local = (
+            slice(each.start - offset, each.stop - offset)
+            for each, offset in zip(slices, self.ndoffset[-len(slices) :], strict=True)
+        )
+        return (..., *local)
+
+    def cutout(self, x: Any) -> Chunk:
+        """Return the part in a box, or in global slices, as a view."""
+        slices = tuple(getattr(x, "slices", x))
+        offset = tuple(each.start for each in slices[-3:])
+        return self._like(self.array[self._inside(slices)], offset)
+
+    def save(self, patch: Chunk) -> None:
+        """Put a smaller chunk into its place in this one."""
+        self.array[self._inside(patch.slices)] = patch.array
+
+    def crop_margin(
+        self, margin_size: Iterable[int] | None = None, output_bbox: BoundingBox | None = None
+    ) -> Chunk:
+        """Return the part without a margin (3 or 6 voxels: before and after), or in a box."""
+        if margin_size is None and output_bbox is not None:
+            return self.cutout(output_bbox)
+        margin = tuple(margin_size or (0, 0, 0))
+        shrunk = BoundingBox(self.start + margin[:3], self.stop - margin[-3:])
+        return self.cutout(shrunk)
+
+    def shrink(self, size: Iterable[int]) -> None:
+        """Crop a margin in place."""
+        part = self.crop_margin(size)
+        self.array, self.voxel_offset = part.array, part.voxel_offset
+
+    def threshold(self, threshold: float) -> Chunk:
+        """Return a mask, uint8, of the voxels above a value; one channel at most."""
+        array = (self.array > threshold).astype(np.uint8)
+        return Chunk(array[0] if array.ndim == 4 else array, self.voxel_offset, self.voxel_size)
+
+    def where(self, mask: NDArray[Any]) -> tuple[Any, ...]:
+        """Return the global positions of a mask, one array for each axis."""
+        found = np.nonzero(mask)
+        return tuple(at + offset for at, offset in zip(found, self.ndoffset, strict=True))
+
+
+class Image(Chunk):
+    """A chunk of an image."""
+
+
+class Segmentation(Chunk):
+    """A chunk of labels."""
+
+    def __init__(self, array: Any, **place: Any) -> None:
+        """Take labels."""
+        super().__init__(array, **({"layer_type": "segmentation"} | place))
+
+
+class AffinityMap(Chunk):
+    """A chunk of affinities."""
+
+    def __init__(self, array: Any, **place: Any) -> None:
+        """Take affinities (3, z, y, x)."""
+        super().__init__(array, **({"layer_type": "affinity_map"} | place))
+
+
+class ProbabilityMap(Chunk):
+    """A chunk of probabilities."""
+
+    def __init__(
+        self,
+        array: Any,
+        voxel_offset: Iterable[int] | None = None,
+        voxel_size: Iterable[float] | None = None,
+    ) -> None:
+        """Take a map of floats.
+
+        Raises:
+            TypeError: it holds integers.
+        """
+        super().__init__(array, voxel_offset, voxel_size, "probability_map")
+        if self.dtype.kind != "f":
+            msg = f"a ProbabilityMap holds floats, not {self.dtype}; divide by its full scale"
+            raise TypeError(msg)
+
+    def detect_points(
+        self,
+        min_distance: float = 1,
+        threshold_rel: float = 0.3,
+        exclude_border: Any = True,
+        num_peaks: float = np.inf,
+        return_confidences: bool = True,
+    ) -> Any:
+        """Return the peaks of the map, global (n, 3), and their heights; ``None`` without any.
+
+        As in 1.x the map is scaled in place first: less its mean, cut at 0, over its maximum.
+
+        Raises:
+            MissingExtraError: scikit-image is not installed.
+        """
+        with needs_extra("segmentation", "the search for peaks"):
+            from skimage import feature
+
+        self.array -= self.array.mean()
+        np.maximum(self.array, 0, out=self.array)
+        highest = self.array.max()
+        if highest > 0:
+            self.array /= highest
+        found = feature.peak_local_max(  # type: ignore[no-untyped-call]
+            self.array,
+            min_distance=int(min_distance),
+            threshold_abs=threshold_rel,
+            exclude_border=exclude_border,
+            num_peaks=num_peaks,
+        )
+        confidences = self.array[tuple(found.T)] if len(found) else None
+        points = found + np.asarray(self.ndoffset) if len(found) else None
+        return (points, confidences) if return_confidences else points

@@ -1,0 +1,223 @@
+"""Synapses and points as chunkflow 1.x has them, for plugins that were written for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.pipeline.compat.places import BoundingBox, Cartesian
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.pipeline.compat.chunks import Chunk
+
+
+class PointCloud:
+    """Points (n, 3), zyx, voxels."""
+
+    def __init__(self, points: NDArray[Any] | None, voxel_size: Iterable[float]) -> None:
+        """Take points; ``None`` stands for no point."""
+        self.points = np.zeros((0, 3), np.int64) if points is None else points
+        self.voxel_size = Cartesian.from_collection(voxel_size)
+
+    @property
+    def bounding_box(self) -> BoundingBox:
+        """From the least to the greatest coordinates."""
+        return BoundingBox.from_points(self.points)
+
+    @property
+    def point_num(self) -> int:
+        """Number of points."""
+        return len(self.points)
+
+
+class Synapses:
+    """T-bars and the postsynaptic points of each; the methods ``remove_…`` change it in place.
+
+    Attributes:
+        pre: (n, 3) int32, zyx, voxels.
+        post: (m, 4) int32: row of *pre*, z, y, x; or ``None``.
+        pre_confidence: (n,) or ``None``.
+        post_confidence: (m,) or ``None``.
+        resolution: edge lengths of a voxel, nanometres, zyx, or ``None``.
+        users: names, or ``None``.
+        pre_users: (n,) index of *users*, or ``None``.
+        post_users: (m,), the same.
+    """
+
+    def __init__(
+        self,
+        pre: NDArray[Any],
+        pre_confidence: NDArray[Any] | None = None,
+        post: NDArray[Any] | None = None,
+        post_confidence: NDArray[Any] | None = None,
+        resolution: Iterable[float] | None = None,
+        users: list[str] | None = None,
+        pre_users: NDArray[Any] | None = None,
+        post_users: NDArray[Any] | None = None,
+    ) -> None:
+        """Copy the points; see the class."""
+        self.pre = pre.astype(np.int32)
+        self.post = None if post is None else post.astype(np.int32)
+        self.pre_confidence, self.post_confidence = pre_confidence, post_confidence
+        self.resolution = None if resolution is None else np.asarray(tuple(resolution))
+        self.users, self.pre_users, self.post_users = users, pre_users, post_users
+
+    def __len__(self) -> int:
+        """Return the number of postsynaptic points."""
+        return 0 if self.post is None else len(self.post)
+
+    @property
+    def pre_num(self) -> int:
+        """Number of T-bars."""
+        return len(self.pre)
+
+    @property
+    def post_num(self) -> int | None:
+        """Number of postsynaptic points."""
+        return None if self.post is None else len(self.post)
+
+    @property
+    def post_coordinates(self) -> NDArray[Any]:
+        """Positions of the postsynaptic points, (m, 3)."""
+        return np.zeros((0, 3), np.int32) if self.post is None else self.post[:, 1:]
+
+    @property
+    def pre_point_cloud(self) -> PointCloud:
+        """The T-bars as points."""
+        return PointCloud(self.pre, (1, 1, 1) if self.resolution is None else self.resolution)
+
+    @property
+    def pre_bounding_box(self) -> BoundingBox:
+        """The box of the voxels of the T-bars."""
+        return BoundingBox.from_points(self.pre).adjust((0, 0, 0, 1, 1, 1))
+
+    @property
+    def pre_with_physical_coordinate(self) -> NDArray[Any]:
+        """T-bars, nanometres (voxels if their size is not known)."""
+        return self.pre if self.resolution is None else self.pre * self.resolution
+
+    @property
+    def post_with_physical_coordinate(self) -> NDArray[Any] | None:
+        """*post* with its positions in nanometres."""
+        if self.post is None or self.resolution is None:
+            return self.post
+        return np.column_stack([self.post[:, 0], self.post_coordinates * self.resolution])
+
+    @property
+    def pre_index2post_indices(self) -> list[list[int] | None]:
+        """For each T-bar the rows of its postsynaptic points; ``None`` where *post* is ``None``."""
+        if self.post is None:
+            return [None] * self.pre_num
+        return [np.flatnonzero(self.post[:, 0] == row).tolist() for row in range(self.pre_num)]
+
+    @property
+    def post_synapse_num_list(self) -> list[int]:
+        """For each T-bar the number of its postsynaptic points."""
+        return [len(rows or ()) for rows in self.pre_index2post_indices]
+
+    @property
+    def pre_indices_without_post(self) -> list[int]:
+        """Rows of T-bars without postsynaptic points."""
+        return [row for row, count in enumerate(self.post_synapse_num_list) if not count]
+
+    @property
+    def distances_from_pre_to_post(self) -> NDArray[Any]:
+        """Of each postsynaptic point from its T-bar, (m,), voxels."""
+        if self.post is None:
+            return np.zeros(0, np.float32)
+        apart = self.post_coordinates - self.pre[self.post[:, 0]]
+        return np.asarray(np.linalg.norm(apart, axis=1), np.float32)
+
+    def add_pre(self, pre: NDArray[Any], confidence: float = 1.0) -> Synapses:
+        """Append T-bars (n, 3)."""
+        self.pre = np.concatenate([self.pre, pre.astype(np.int32)])
+        if self.pre_confidence is not None:
+            more = np.full(len(pre), confidence, self.pre_confidence.dtype)
+            self.pre_confidence = np.concatenate([self.pre_confidence, more])
+        if self.pre_users is not None:
+            self.pre_users = np.concatenate([self.pre_users, np.full(len(pre), -1)])
+        return self
+
+    def remove_pre(self, indices: Iterable[int]) -> None:
+        """Remove T-bars with their postsynaptic points."""
+        keep = np.ones(self.pre_num, bool)
+        keep[list(indices)] = False
+        rows = np.cumsum(keep) - 1
+        self.pre = self.pre[keep]
+        self.pre_confidence = _part(self.pre_confidence, keep)
+        self.pre_users = _part(self.pre_users, keep)
+        if self.post is not None:
+            self.remove_post(np.flatnonzero(~keep[self.post[:, 0]]))
+            self.post[:, 0] = rows[self.post[:, 0]]
+
+    def remove_post(self, indices: Iterable[int]) -> None:
+        """Remove postsynaptic points."""
+        if self.post is None:
+            return
+        keep = np.ones(len(self.post), bool)
+        keep[list(indices)] = False
+        self.post = self.post[keep]
+        self.post_confidence = _part(self.post_confidence, keep)
+        self.post_users = _part(self.post_users, keep)
+
+    def remove_synapses_without_post(self) -> None:
+        """Remove T-bars without postsynaptic points."""
+        self.remove_pre(self.pre_indices_without_post)
+
+    def remove_synapses_outside_bounding_box(self, bbox: BoundingBox) -> None:
+        """Remove T-bars outside of a box; those on its stop count as inside, as in 1.x."""
+        self.remove_pre(
+            row for row, point in enumerate(self.pre.tolist()) if not bbox.contains(point)
+        )
+
+    def user_id(self, user: str) -> int | None:
+        """Return the index of a user, or ``None``."""
+        users = self.users or []
+        return users.index(user) if user in users else None
+
+    def post_indices_from_user(self, user: str) -> set[int]:
+        """Return the rows of the postsynaptic points that a user has made."""
+        number = self.user_id(user)
+        if number is None or self.post_users is None:
+            return set()
+        return set(np.flatnonzero(self.post_users == number).tolist())
+
+    def find_redundent_post(
+        self, num_threshold: int = 15, distance_threshold: float = 50.0
+    ) -> set[int]:
+        """Return the rows of points too far from their T-bar, or more than its best ones."""
+        distances = self.distances_from_pre_to_post
+        found = set(np.flatnonzero(distances > distance_threshold).tolist())
+        for rows in self.pre_index2post_indices:
+            at = np.asarray(rows or [], int)
+            sure = 1.0 if self.post_confidence is None else self.post_confidence[at]
+            order = np.argsort(distances[at] / np.maximum(sure, 1e-6), kind="stable")
+            found |= set(at[order[num_threshold:]].tolist())
+        return found
+
+    def find_duplicate_post_on_same_neuron(
+        self, seg: Chunk, distance_threshold: float = 10
+    ) -> set[int]:
+        """Return, of points near each other on one segment, those farther from their T-bar."""
+        from scipy.spatial import KDTree
+
+        points = self.post_coordinates - np.asarray(seg.voxel_offset, np.int64)
+        inside = np.all((points >= 0) & (points < seg.shape[-3:]), axis=1)
+        objects = np.zeros(len(points), seg.dtype)
+        objects[inside] = seg.array[(..., *points[inside].T)].reshape(-1)
+        distances = self.distances_from_pre_to_post
+        pairs = KDTree(points).query_pairs(distance_threshold) if len(points) else ()
+        return {
+            a if distances[a] > distances[b] else b
+            for a, b in pairs
+            if objects[a] == objects[b] > 0
+        }
+
+
+def _part(values: NDArray[Any] | None, keep: NDArray[Any]) -> NDArray[Any] | None:
+    return None if values is None else values[keep]

@@ -1,0 +1,314 @@
+"""Positions and boxes as chunkflow 1.x has them; components may be fractions there."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections import UserList
+from dataclasses import dataclass
+from numbers import Number
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from chunkflow_py.core import geometry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import NDArray
+
+
+class Cartesian(NamedTuple):
+    """Three numbers, zyx. Arithmetic is elementwise; an order holds for all three axes."""
+
+    z: Any
+    y: Any
+    x: Any
+
+    @classmethod
+    def from_collection(cls, col: Iterable[Any]) -> Cartesian:
+        """Return three values as a Cartesian."""
+        return cls(*col)
+
+    def _with(self, other: Any, op: Callable[[Any, Any], Any]) -> Cartesian:
+        others = (other,) * 3 if isinstance(other, Number) else tuple(other)
+        return Cartesian(*(op(a, b) for a, b in zip(self, others, strict=True)))
+
+    def _all(self, other: Any, op: Callable[[Any, Any], Any]) -> bool:
+        return all(self._with(other, op))
+
+    def __add__(self, other: Any) -> Cartesian:
+        """Add a number or three."""
+        return self._with(other, operator.add)
+
+    def __sub__(self, other: Any) -> Cartesian:
+        """Subtract a number or three."""
+        return self._with(other, operator.sub)
+
+    def __mul__(self, other: Any) -> Cartesian:
+        """Multiply by a number or three."""
+        return self._with(other, operator.mul)
+
+    def __floordiv__(self, other: Any) -> Cartesian:
+        """Divide, rounding down."""
+        return self._with(other, operator.floordiv)
+
+    def __truediv__(self, other: Any) -> Cartesian:
+        """Divide."""
+        return self._with(other, operator.truediv)
+
+    def __mod__(self, other: Any) -> Cartesian:
+        """Return the remainders."""
+        return self._with(other, operator.mod)
+
+    def __neg__(self) -> Cartesian:
+        """Negate."""
+        return Cartesian(-self.z, -self.y, -self.x)
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether all three are equal to a number, or to three."""
+        if other is None or isinstance(other, str):
+            return False
+        return self._all(other, operator.eq)
+
+    def __ne__(self, other: object) -> bool:
+        """Tell whether one is not equal."""
+        return not self == other
+
+    def __lt__(self, other: Any) -> bool:
+        """Tell whether all three are less."""
+        return self._all(other, operator.lt)
+
+    def __le__(self, other: Any) -> bool:
+        """Tell whether all three are at most as large."""
+        return self._all(other, operator.le)
+
+    def __gt__(self, other: Any) -> bool:
+        """Tell whether all three are larger."""
+        return self._all(other, operator.gt)
+
+    def __ge__(self, other: Any) -> bool:
+        """Tell whether all three are at least as large."""
+        return self._all(other, operator.ge)
+
+    def __hash__(self) -> int:
+        """Return the hash of the three numbers."""
+        return hash(self.tuple)
+
+    @property
+    def ceil(self) -> Cartesian:
+        """Rounded up."""
+        return Cartesian(*map(math.ceil, self))
+
+    @property
+    def floor(self) -> Cartesian:
+        """Rounded down."""
+        return Cartesian(*map(math.floor, self))
+
+    @property
+    def inverse(self) -> Cartesian:
+        """In the order xyz."""
+        return Cartesian(self.x, self.y, self.z)
+
+    @property
+    def tuple(self) -> tuple[Any, Any, Any]:
+        """As a plain tuple."""
+        return (self.z, self.y, self.x)
+
+    @property
+    def list(self) -> list[Any]:
+        """As a list."""
+        return [self.z, self.y, self.x]
+
+    @property
+    def vec(self) -> NDArray[Any]:
+        """As an array."""
+        import numpy as np
+
+        return np.asarray(self.tuple)
+
+
+def to_cartesian(values: Iterable[Any] | None) -> Cartesian | None:
+    """Return three values as a Cartesian; ``None`` stays."""
+    return None if values is None else Cartesian.from_collection(values)
+
+
+def plain(values: Iterable[Any]) -> Cartesian:
+    """Return three numbers as Python's own, whole ones as integers."""
+    numbers = (float(value) for value in values)
+    return Cartesian(*(int(value) if value.is_integer() else value for value in numbers))
+
+
+@dataclass(frozen=True)
+class BoundingBox:
+    """A half-open box, zyx."""
+
+    start: Cartesian
+    stop: Cartesian
+
+    def __post_init__(self) -> None:
+        """Take any three values for a corner."""
+        object.__setattr__(self, "start", Cartesian.from_collection(self.start))
+        object.__setattr__(self, "stop", Cartesian.from_collection(self.stop))
+
+    @classmethod
+    def from_string(cls, string: str) -> BoundingBox:
+        """Return the box written as ``z0-z1_y0-y1_x0-x1``, with a folder and an ending or not."""
+        name = string.rpartition("/")[2].partition(".")[0]
+        box = geometry.BoundingBox.parse(name)
+        return cls(Cartesian(*box.start), Cartesian(*box.stop))
+
+    @classmethod
+    def from_delta(cls, start: Iterable[Any], plus: Iterable[Any]) -> BoundingBox:
+        """Return the box that begins at *start* and is as large as *plus*."""
+        first = Cartesian.from_collection(start)
+        return cls(first, first + plus)
+
+    @classmethod
+    def from_list(cls, lst: Any) -> BoundingBox:
+        """Return the box of six numbers: start and stop."""
+        return cls(Cartesian(*lst[:3]), Cartesian(*lst[-3:]))
+
+    @classmethod
+    def from_bbox(cls, bbox: Any) -> BoundingBox:
+        """Return a box of cloud-volume, or another one with minpt and maxpt."""
+        return cls(plain(bbox.minpt), plain(bbox.maxpt))
+
+    @classmethod
+    def from_slices(cls, slices: Iterable[slice]) -> BoundingBox:
+        """Return the box of three slices."""
+        three = tuple(slices)
+        return cls(
+            Cartesian(*(each.start for each in three)), Cartesian(*(each.stop for each in three))
+        )
+
+    @classmethod
+    def from_points(cls, points: Any) -> BoundingBox:
+        """Return the box from the least to the greatest coordinates of points (n, 3)."""
+        import numpy as np
+
+        array = np.asarray(points)
+        return cls(plain(array.min(axis=0)), plain(array.max(axis=0)))
+
+    @classmethod
+    def from_center(cls, center: Iterable[Any], extent: Any, even_size: bool = True) -> BoundingBox:
+        """Return the box that reaches *extent* to both sides, and 1 more if its size is odd."""
+        middle = Cartesian.from_collection(center)
+        return cls(middle - extent, middle + extent + (0 if even_size else 1))
+
+    @property
+    def minpt(self) -> Cartesian:
+        """Its start."""
+        return self.start
+
+    @property
+    def maxpt(self) -> Cartesian:
+        """Its stop."""
+        return self.stop
+
+    @property
+    def shape(self) -> Cartesian:
+        """Its extent."""
+        return self.stop - self.start
+
+    def size3(self) -> Cartesian:
+        """Return its extent, as cloud-volume calls it."""
+        return self.shape
+
+    @property
+    def string(self) -> str:
+        """``z0-z1_y0-y1_x0-x1``."""
+        return "_".join(f"{a}-{b}" for a, b in zip(self.start, self.stop, strict=True))
+
+    def to_filename(self) -> str:
+        """Return its string, as cloud-volume calls it."""
+        return self.string
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """One for each axis."""
+        return tuple(slice(a, b) for a, b in zip(self.start, self.stop, strict=True))
+
+    def clone(self) -> BoundingBox:
+        """Return an equal box."""
+        return BoundingBox(self.start, self.stop)
+
+    def inverse_order(self) -> BoundingBox:
+        """Return the box in the order xyz."""
+        return BoundingBox(self.start.inverse, self.stop.inverse)
+
+    def adjust(self, size: Any) -> BoundingBox:
+        """Return a box that is larger, or smaller if negative, at both ends.
+
+        Args:
+            size: one number, three for both ends of each axis, or six that are added to start and
+                stop as they are.
+        """
+        if size is None:
+            return self
+        six = len(size) == 6 if not isinstance(size, Number) else False
+        before, after = (size[:3], size[3:]) if six else (Cartesian(0, 0, 0) - size, size)
+        return BoundingBox(self.start + before, self.stop + after)
+
+    def adjust_corner(self, corner_offset: Any) -> BoundingBox:
+        """Return the box with three numbers added to its start, and three to its stop."""
+        return self.adjust(tuple(corner_offset))
+
+    def contains(self, point: Iterable[Any]) -> bool:
+        """Tell whether a point lies between start and stop; both count as inside, as in 1.x."""
+        where = Cartesian.from_collection(point)
+        return self.start <= where <= self.stop
+
+    def union(self, bbox2: BoundingBox) -> BoundingBox:
+        """Return the smallest box around both."""
+        return BoundingBox(self.start._with(bbox2.start, min), self.stop._with(bbox2.stop, max))
+
+    def intersection(self, bbox2: BoundingBox) -> BoundingBox:
+        """Return the common box; where there is none, a stop lies before its start."""
+        return BoundingBox(self.start._with(bbox2.start, max), self.stop._with(bbox2.stop, min))
+
+    def is_aligned_with(self, block_shape: Iterable[Any]) -> bool:
+        """Tell whether both corners lie on multiples of the block."""
+        return self.start % block_shape == 0 and self.stop % block_shape == 0
+
+    def decompose(self, block_size: Iterable[Any]) -> BoundingBoxes:
+        """Return the whole blocks that fit in, from the start on; what is left over is not in."""
+        block = Cartesian.from_collection(block_size)
+        axes = (
+            range(a, b - step + 1, step)
+            for a, b, step in zip(self.start, self.stop, block, strict=True)
+        )
+        return BoundingBoxes(BoundingBox.from_delta(at, block) for at in itertools.product(*axes))
+
+    def __add__(self, other: Any) -> BoundingBox:
+        """Move it."""
+        return BoundingBox(self.start + other, self.stop + other)
+
+    def __sub__(self, other: Any) -> BoundingBox:
+        """Move it back."""
+        return BoundingBox(self.start - other, self.stop - other)
+
+    def __mul__(self, other: Any) -> BoundingBox:
+        """Multiply both corners."""
+        return BoundingBox(self.start * other, self.stop * other)
+
+    def __floordiv__(self, other: Any) -> BoundingBox:
+        """Divide both corners, rounding down."""
+        return BoundingBox(self.start // other, self.stop // other)
+
+
+class BoundingBoxes(UserList[BoundingBox]):
+    """A list of boxes."""
+
+    @classmethod
+    def from_array(cls, arr: Any, is_zyx: bool = True) -> BoundingBoxes:
+        """Return the boxes of an array (n, 6)."""
+        boxes = (BoundingBox.from_list(row) for row in arr.tolist())
+        return cls(box if is_zyx else box.inverse_order() for box in boxes)
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """Starts and stops, (n, 6)."""
+        import numpy as np
+
+        return np.asarray([(*box.start, *box.stop) for box in self.data], int).reshape(-1, 6)

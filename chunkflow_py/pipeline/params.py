@@ -1,0 +1,446 @@
+"""Option types of the command line, each with one spelling of its errors.
+
+Imports neither numpy nor a volume library: parsing a line must stay instant.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+import click
+
+from chunkflow_py.core.geometry import BoundingBox, Region, Zyx
+from chunkflow_py.core.plain_text import is_digits
+from chunkflow_py.errors import ChunkflowError, OptionError
+
+logger = logging.getLogger(__name__)
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Command(click.Command):
+    """A command whose help is shown by --help and by -h, in every context.
+
+    click takes the names from the first context that a command meets and keeps them. That context
+    may be one of completion, of a reference page, or of another program's group.
+    """
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return --help and -h, less what the command's own options are called."""
+        taken = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
+        return [name for name in ("--help", "-h") if name not in taken]
+
+
+_Box = TypeVar("_Box", BoundingBox, Region)
+
+
+class BoxType(click.ParamType[_Box]):
+    """A box string; that of a `Region` may begin with a time index, ``t1_0-64_0-512_0-512``."""
+
+    name = "box"
+
+    def __init__(self, kind: type[_Box]) -> None:
+        """Take what is parsed."""
+        self._kind: type[_Box] = kind
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> _Box:
+        """Parse a box string."""
+        if isinstance(value, self._kind):
+            return value
+        try:
+            return self._kind.parse(value)
+        except ChunkflowError as error:
+            self.fail(str(error), param, ctx)
+
+
+class NamesType(click.ParamType[tuple[str, ...]]):
+    """Names of items, separated by commas."""
+
+    name = "names"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[str, ...]:
+        """Split at commas; spaces around a name do not count."""
+        if isinstance(value, tuple):
+            return value
+        names = tuple(part.strip() for part in value.split(","))
+        if not all(names):
+            self.fail(f"{value!r} holds an empty name; write a,b,c", param, ctx)
+        return names
+
+
+class ItemName(click.ParamType[str]):
+    """The name of one item of the task, and which way it goes.
+
+    The pipeline reads the direction to know, before it runs, which operator needs what.
+    """
+
+    name = "name"
+
+    def __init__(self, direction: Literal["in", "out"]) -> None:
+        """Remember whether the item is read or made."""
+        self.direction = direction
+
+
+class ItemNames(NamesType):
+    """Several names of items, and which way they go."""
+
+    def __init__(self, direction: Literal["in", "out"]) -> None:
+        """Remember whether the items are read or made."""
+        self.direction = direction
+
+
+class MarginType(click.ParamType[Any]):
+    """One of three numbers of voxels, or ``auto`` in the place of all three."""
+
+    name = "int"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> int | str:
+        """Return ``auto`` or a number that is not negative."""
+        if value == "auto" or (isinstance(value, int) and value >= 0):
+            return value  # type: ignore[no-any-return]
+        try:
+            number = int(value)
+        except ValueError:
+            number = -1
+        if number < 0:
+            self.fail(f"{value!r} is neither auto nor a number of voxels", param, ctx)
+        return number
+
+
+class LengthType(click.ParamType[float]):
+    """A length: a number above 0 that is neither infinite nor NaN."""
+
+    name = "float"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        """Return the number."""
+        try:
+            length = float(value)
+        except ValueError:
+            length = 0.0
+        if not 0 < length < float("inf"):
+            self.fail(f"{value!r} is not a number above 0", param, ctx)
+        return length
+
+
+class NumberType(click.ParamType[float]):
+    """A number; a whole one stays exact, whatever its size."""
+
+    name = "float"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        """Return the number: an int if it is a whole one, however it is written."""
+        if isinstance(value, int | float):
+            return value
+        if is_digits(value.removeprefix("-")):
+            return int(value)
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a valid float", param, ctx)
+        return int(number) if number.is_integer() else number
+
+
+NUMBER = NumberType()
+
+
+class NumbersType(click.ParamType[tuple[int, ...]]):
+    """Whole numbers, separated by commas, in the order in which they are given."""
+
+    name = "numbers"
+    least, words = 1, "numbers above 0; write 3,1"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[int, ...]:
+        """Split at commas."""
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in value.split(",")]
+        if not all(is_digits(part) and int(part) >= self.least for part in parts):
+            self.fail(f"{value!r} is not a list of {self.words}", param, ctx)
+        return tuple(int(part) for part in parts)
+
+
+class ChannelsType(NumbersType):
+    """Indices of channels, separated by commas."""
+
+    name = "channels"
+    least, words = 0, "channels; write 0,2"
+
+
+def three_of(option: str, value: Any) -> str:
+    """Return a sentence that asks for three numbers, made of what was given if it holds some."""
+    parts = [part for part in str(value).replace("x", ",").split(",") if is_digits(part)]
+    numbers = {1: parts * 3, 3: parts}.get(len(parts), ["16", "64", "64"])
+    return f"Give three, for z, y and x, with spaces between them: {option}{' '.join(numbers)}"
+
+
+class AxisType(click.IntRange):
+    """One of three whole numbers; click itself would not say that one too few was given."""
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> int:
+        """Return the number."""
+        try:
+            int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a valid integer. {three_of('', value)}", param, ctx)
+        return int(super().convert(value, param, ctx))
+
+    def _describe_range(self) -> str:
+        """Return what the help says of it; click would say ``x<=None`` of any number."""
+        return "" if self.min is None and self.max is None else super()._describe_range()
+
+
+BBOX = BoxType(BoundingBox)
+REGION = BoxType(Region)
+NAMES = NamesType()
+NUMBERS = NumbersType()
+
+
+def zyx_option(
+    *declarations: str,
+    minimum: int | None = None,
+    **settings: Any,
+) -> Decorator:
+    """Declare an option of three whole numbers in zyx order, given to the command as a Zyx.
+
+    Args:
+        declarations: names, as for `click.option`.
+        minimum: the smallest legal number (1 for sizes, 0 for margins; default: any).
+        settings: further settings of `click.option`.
+    """
+
+    def convert(ctx: click.Context, param: click.Parameter, value: Any) -> Zyx | None:  # noqa: ARG001
+        return None if value is None else Zyx.of(value)
+
+    settings.setdefault("metavar", "Z Y X")
+    kind = AxisType(min=minimum)
+    return click.option(*declarations, nargs=3, type=kind, callback=convert, **settings)
+
+
+def floats_option(
+    *declarations: str,
+    **settings: Any,
+) -> Decorator:
+    """Declare an option of three positive numbers in zyx order, which are a voxel size in nm."""
+
+    def convert(ctx: click.Context, param: click.Parameter, value: Any) -> Any:  # noqa: ARG001
+        if value is not None and min(value) < 1:
+            logger.warning(
+                "%s %s is in nanometres, and voxels are rarely smaller than one; if micrometres "
+                "are meant, write %s",
+                param.opts[0],
+                " ".join(f"{length:g}" for length in value),
+                " ".join(f"{length * 1000:g}" for length in value),
+            )
+        return value
+
+    settings.setdefault("metavar", "Z Y X")
+    return click.option(*declarations, nargs=3, type=LengthType(), callback=convert, **settings)
+
+
+class MarginOption(click.Option):
+    """An option of three margins that may also be given as the one word ``auto``."""
+
+
+def spread_auto(params: Sequence[click.Parameter], args: list[str]) -> list[str]:
+    """Return *args* with ``--margin auto`` written out for all three axes.
+
+    Args:
+        params: the parameters of one command.
+        args: the rest of the line: its options, then the commands that follow, which are left
+            alone: there the same letters may mean another option.
+    """
+    options = {name: p for p in params if isinstance(p, click.Option) for name in p.opts}
+    result: list[str] = []
+    rest = list(args)
+    while rest and rest[0].startswith("-"):
+        name, _, value = rest[0].partition("=")
+        option = options.get(name)
+        words = 1 if option is None or option.is_flag or value else 1 + option.nargs
+        if isinstance(option, MarginOption):
+            given = [value, *rest[1:3]] if value else rest[1:4]
+            more = any(word == "auto" or is_digits(word.lstrip("-")) for word in given[1:2])
+            alone = given[:1] == ["auto"] and not more
+            words = (1 if value else 2) if alone else (3 if value else 4)
+            result += [name, *(["auto"] * 3 if alone else given)]
+        else:
+            result += rest[:words]
+        del rest[:words]
+    return result + rest
+
+
+def margin_option(
+    *declarations: str,
+    **settings: Any,
+) -> Decorator:
+    """Declare an option of three margins (zyx, voxels), given as a Zyx, or as ``"auto"``."""
+
+    def convert(
+        ctx: click.Context,
+        param: click.Parameter,
+        value: Any,
+    ) -> Zyx | Literal["auto"] | None:
+        if value is None:
+            return None
+        if "auto" in value:
+            if set(value) != {"auto"}:
+                msg = "give three numbers of voxels, or the one word auto"
+                raise click.BadParameter(msg, ctx, param)
+            return "auto"
+        return Zyx.of(value)
+
+    settings.setdefault("metavar", "Z Y X|auto")
+    return click.option(
+        *declarations, cls=MarginOption, nargs=3, type=MarginType(), callback=convert, **settings
+    )
+
+
+def expand_margin_option(*more: str) -> Decorator:
+    """Declare ``--expand-margin-size`` of a loader, with the short names *more*."""
+    return margin_option(
+        "--expand-margin-size",
+        *more,
+        default=(0, 0, 0),
+        show_default=True,
+        help="Voxels to read around the task's box, zyx; or auto: what the rest of the line needs.",
+    )
+
+
+def channels_option(*more: str) -> Decorator:
+    """Declare ``--channels`` of a loader, with the short names *more*."""
+    text = "Channels to read, such as 0,2.  [default: all]"
+    return click.option("--channels", *more, type=ChannelsType(), help=text)
+
+
+def mip_option(
+    *declarations: str,
+    help: str = "Resolution level.  [default: --mip before the first command]",
+) -> Decorator:
+    """Declare ``--mip/-m``; a command that is not told its own takes that of the whole line."""
+
+    def convert(ctx: click.Context, param: click.Parameter, value: int | None) -> int:  # noqa: ARG001
+        if value is not None or ctx.parent is None:
+            return value or 0
+        return ctx.parent.params.get("mip") or 0
+
+    names = declarations or ("--mip", "-m")
+    return click.option(*names, type=click.IntRange(min=0), callback=convert, help=help)
+
+
+def input_option(
+    *more: str, default: str = "chunk", help: str = "Name of the chunk to read."
+) -> Decorator:
+    """Declare ``--input-name/-i``, with the older spelling ``--input-chunk-name``."""
+    names = more or ("--input-name", "--input-chunk-name", "-i")
+    dest = names[0].removeprefix("--").replace("-", "_")
+    return click.option(
+        *names, dest, type=ItemName("in"), default=default, show_default=True, help=help
+    )
+
+
+def output_option(
+    *more: str, default: str = "chunk", help: str = "Name of the chunk to make."
+) -> Decorator:
+    """Declare ``--output-name/-o``, with the older spelling ``--output-chunk-name``."""
+    names = more or ("--output-name", "--output-chunk-name", "-o")
+    dest = names[0].removeprefix("--").replace("-", "_")
+    return click.option(
+        *names, dest, type=ItemName("out"), default=default, show_default=True, help=help
+    )
+
+
+def several_names_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare ``--input-names/-i`` and ``--output-names/-o``; `paired_names` reads them."""
+    outputs = click.option(
+        "--output-names",
+        "-o",
+        type=ItemNames("out"),
+        help="Names of the chunks to make.  [default: the same]",
+    )
+    inputs = click.option(
+        "--input-names",
+        "-i",
+        type=ItemNames("in"),
+        default="chunk",
+        show_default=True,
+        help="Names of the chunks to read, separated by commas.",
+    )
+    return inputs(outputs(function))
+
+
+def paired_names(ctx: click.Context) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of `several_names_options`, an output for every input.
+
+    Raises:
+        OptionError: there are more of one than of the other.
+    """
+    inputs = ctx.params["input_names"]
+    outputs = ctx.params["output_names"] or inputs
+    if len(outputs) != len(inputs):
+        msg = (
+            f"--output-names has {len(outputs)} names and --input-names {len(inputs)}; "
+            "give one for each"
+        )
+        raise OptionError(msg)
+    ctx.params["output_names"] = outputs  # so that the line knows what is made
+    return inputs, outputs
+
+
+def is_dry_run() -> bool:
+    """Tell whether the line whose options are being read leaves out what saves."""
+    return bool(click.get_current_context().find_root().params.get("dry_run"))
+
+
+def environment_number(variable: str, option: str) -> int:
+    """Return the number that whoever started this job has put into the environment.
+
+    Raises:
+        OptionError: it is not there, or not a number.
+    """
+    text = os.environ.get(variable, "")
+    if not is_digits(text):
+        found = f"is {text!r}" if text else "is not set"
+        msg = f"{option} takes the task's number from {variable}, which {found}"
+        raise OptionError(msg)
+    return int(text)

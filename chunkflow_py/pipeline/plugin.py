@@ -1,0 +1,246 @@
+"""Python files with a function ``execute`` that a line can call: found, loaded, their results.
+
+A plugin is looked for in the working folder, then in the folders of ``$CHUNKFLOW_PLUGIN_DIR``; a
+path is taken as it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import re
+import sys
+from difflib import get_close_matches
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import PLUGIN_MODULE, ChunkError, OptionError
+from chunkflow_py.pipeline.compat.imports import ROOT, importable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from types import ModuleType
+
+    import click
+
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.geometry import Zyx
+
+FOLDERS = "CHUNKFLOW_PLUGIN_DIR"
+_KEYWORD = re.compile(r"\s*([A-Za-z_]\w*)\s*=(.*)", re.DOTALL)
+_WORDS: dict[str, bool | None] = {"true": True, "false": False, "none": None}
+
+
+def find_plugin(name: str) -> Path | None:
+    """Return the file of plugin *name*, a path or a name with or without ``.py``, or ``None``."""
+    file = Path(name if name.endswith(".py") else f"{name}.py").expanduser()
+    extra = [Path(folder) for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
+    for folder in (Path(), *extra):
+        for candidate in (file, file.with_name(file.name.replace("-", "_"))):
+            if (folder / candidate).is_file():
+                return (folder / candidate).resolve()
+    return None
+
+
+def unknown_plugin(name: str, folder: Path) -> str:
+    """Return what to say of a *name* that is neither of a file nor of an operator in *folder*."""
+    operators = [entry.stem.replace("_", "-") for entry in folder.glob("[!_]*.py")]
+    near = get_close_matches(name, operators, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return (
+        f"plugin {name!r} is neither a file in {Path.cwd()} or ${FOLDERS}, nor an operator that "
+        f"can be called{hint}"
+    )
+
+
+def plugin_files(name: str, path: Path) -> dict[str, str]:
+    """Return the file that another machine needs to call a plugin: its *name* -> ``code``.
+
+    Raises:
+        OptionError: *name* is not the path of the file, which a run needs to take it along.
+    """
+    if not Path(name).expanduser().is_file():
+        msg = f"plugin {name} is the file {path}, which a run takes along; name it by its path"
+        raise OptionError(msg)
+    return {name: "code"}
+
+
+def load_file(path: Path) -> ModuleType:
+    """Run the file and return its module.
+
+    Raises:
+        OptionError: the file fails.
+    """
+    name = f"{PLUGIN_MODULE}{path.stem.replace('-', '_')}"
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        msg = f"plugin {path} is not a Python file"
+        raise OptionError(msg)
+    module = sys.modules[name] = module_from_spec(spec)  # data classes look for it there
+    try:
+        with importable():
+            spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        msg = f"plugin {path} cannot be loaded: {type(error).__name__}: {error}"
+        if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == ROOT:
+            msg += "; what to write instead is in docs/from-chunkflow.md under From Python"
+        raise OptionError(msg) from error
+    return module
+
+
+def load_plugin(path: Path) -> Callable[..., Any]:
+    """Run the file and return its ``execute``.
+
+    Raises:
+        OptionError: the file fails, or has no such function.
+    """
+    execute = getattr(load_file(path), "execute", None)
+    if not callable(execute):
+        msg = f"plugin {path} has no function execute; define execute(*inputs, **arguments) in it"
+        raise OptionError(msg)
+    function: Callable[..., Any] = execute
+    return function
+
+
+def check_call(
+    name: str, function: Callable[..., Any], inputs: int, keywords: Mapping[str, Any]
+) -> None:
+    """Refuse arguments that *function* does not take.
+
+    Args:
+        name: of the plugin.
+        function: to be called.
+        inputs: number of positional arguments.
+        keywords: the others.
+
+    Raises:
+        OptionError: says what it does take.
+    """
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # compiled functions do not tell
+        return
+    try:
+        signature.bind(*[None] * inputs, **keywords)
+    except TypeError as error:
+        msg = (
+            f"plugin {name} cannot be called with {inputs} inputs and {sorted(keywords)}: {error}; "
+            f"it takes {signature}"
+        )
+        raise OptionError(msg) from error
+
+
+def literal(text: str) -> Any:
+    """Return the Python literal written as *text*, or the text; nothing is evaluated."""
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return _WORDS.get(text.strip().lower(), text.strip())
+
+
+def parse_arguments(text: str) -> dict[str, Any]:
+    """Return the keyword arguments written as *text*.
+
+    ``size=(3,1,1);mode=reflect`` and a JSON object become keywords; any other text becomes the
+    one keyword ``args``, for the plugin to read.
+    """
+    if text.lstrip().startswith("{"):
+        try:
+            return dict(json.loads(text))
+        except json.JSONDecodeError:
+            return {"args": text}
+    matches = [_KEYWORD.fullmatch(part) for part in text.split(";") if part.strip()]
+    if not matches or None in matches:
+        return {"args": text}
+    return {match[1]: literal(match[2]) for match in matches if match}
+
+
+def split_options(
+    params: Sequence[click.Parameter], args: Sequence[str], commands: Collection[str]
+) -> tuple[list[str], dict[str, Any]]:
+    """Take the options that are not among *params* out of a line.
+
+    An unknown option takes the next word, and further ones as long as they are literals such as
+    numbers; the name of a command or another option ends its values, and without any it is True.
+
+    Args:
+        params: of the command.
+        args: the rest of the line, the commands that follow included.
+        commands: names of the commands that may follow.
+
+    Returns:
+        The line without the unknown options, and these by name.
+    """
+    options = {name: p for p in params for name in (*p.opts, *p.secondary_opts)}
+    rest, known, extra = list(args), list[str](), dict[str, Any]()
+
+    def is_value(word: str) -> bool:
+        return word not in commands and not (word.startswith("-") and literal(word) == word)
+
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        name, joined, value = word.partition("=")
+        option = options.get(name) or (None if word[:2] == "--" else options.get(word[:2]))
+        if option is not None or word[:2] != "--":
+            alone = bool(joined) or name not in options or getattr(option, "is_flag", False)
+            count = 0 if alone or option is None else option.nargs
+            known += [word, *rest[:count]]
+            del rest[:count]
+            continue
+        values = [value] if joined else []
+        while not joined and rest and is_value(rest[0]):
+            if values and literal(rest[0]) == rest[0]:
+                break
+            values.append(rest.pop(0))
+        found = tuple(literal(text) for text in values)
+        extra[name[2:].replace("-", "_")] = found[0] if len(found) == 1 else found or True
+    return [*known, *rest], extra
+
+
+def as_items(name: str, result: Any, outputs: Sequence[str], like: Chunk | None) -> dict[str, Any]:
+    """Return what a plugin returned, by name; arrays become chunks.
+
+    Args:
+        name: of the plugin.
+        result: one item, or a list or tuple of as many as there are names; None for one name is
+            None, which skip-none finds. Without names nothing is kept.
+        outputs: names of the items to make.
+        like: chunk at whose place arrays (z, y, x) and (c, z, y, x) lie; they may be cropped by
+            the same number of voxels at both ends of an axis.
+
+    Raises:
+        ChunkError: there are more or fewer results than names, or a crop is not symmetric.
+    """
+    if not outputs:
+        return {}
+    many = isinstance(result, (list, tuple))
+    nothing = result is None and len(outputs) != 1
+    results = list(result) if many else [] if nothing else [result]
+    if len(results) != len(outputs):
+        msg = (
+            f"plugin {name} returned {len(results)} items, but --output-names has "
+            f"{len(outputs)} names; give one for each"
+        )
+        raise ChunkError(msg)
+    return {key: _placed(name, value, like) for key, value in zip(outputs, results, strict=True)}
+
+
+def _placed(name: str, value: Any, like: Chunk | None) -> Any:
+    import numpy as np
+
+    if like is None or not isinstance(value, np.ndarray) or value.ndim not in (3, 4):
+        return value
+    missing = like.size - value.shape[-3:]
+    if min(missing) < 0 or any(missing % 2):
+        msg = (
+            f"plugin {name} returned an array of extent {tuple(value.shape[-3:])} for chunk "
+            f"{like.bbox} of extent {like.size} (zyx, voxels); it must be the same, or less by "
+            "an even number, or return a Chunk that knows its voxel_offset"
+        )
+        raise ChunkError(msg)
+    offset: Zyx = like.voxel_offset + missing // 2
+    return like.with_array(value, offset, kind=like.kind if value.dtype == like.dtype else None)

@@ -1,0 +1,313 @@
+"""What a run of a network needs before it starts: sizes, volumes, tasks, and the line to run.
+
+```
+memory, patches   ->  size of tasks  ->  blocks  ->  volume (and thumbnail)
+                                     ->  tasks   ->  down the line, or to a queue
+```
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.core.memory import describe_bytes
+from chunkflow_py.errors import OptionError
+from chunkflow_py.pipeline.task_source import Planner, TaskGenerator
+from chunkflow_py.tasks.grid import region_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.inference.task_size import TaskSize
+    from chunkflow_py.pipeline.hooks import Boxes
+    from chunkflow_py.tasks.plan import GridPlan, ListPlan
+    from chunkflow_py.volume.creator import VolumeCreator
+    from chunkflow_py.volume.protocol import Opening, VolumeSpec
+
+    Announced = dict[str, Callable[[], VolumeSpec | None]]
+
+FACTOR = Zyx(1, 2, 2)  # from each level to the next
+# Of --max-ram-size, what chunks and the sums of patches may take; the rest is for the network, the
+# libraries and the system.
+_FOR_CHUNKS = 0.5
+
+
+@dataclass
+class Environment:
+    """A source of tasks that makes the volumes for them first.
+
+    Attributes:
+        volume_path: where the output goes.
+        region: start, stop and size of the output, voxels of mip 0, zyx, as far as they are said.
+        output_patch_size: of the network, voxels, zyx.
+        input_patch_size: of the network (default: the same).
+        output_patch_overlap: of neighbouring output patches (default: half of them).
+        crop_chunk_margin: voxels cut off of a chunk's output; patches are then counted from the
+            corner of each chunk (default: they are counted over the volume, and nothing is cut).
+        max_ram_size: memory of a worker, GB.
+        channel_num: of the output.
+        dtype: of the output; ``float16`` is how the network computes, and is stored as float32.
+        mip: level of the output.
+        max_mip: coarsest level of a mask: tasks hold whole voxels of it along y and x.
+        thumbnail_mip: level of the thumbnail at most, ``None`` for no thumbnail.
+        encoding: of the blocks.
+        voxel_size: at mip 0, nanometres, zyx.
+        overwrite_info: replace the description of another volume that is there.
+        queue_name: of a queue for the tasks.
+        visibility_timeout: of that queue, seconds.
+        opening: how to call on the store.
+        announced: where to tell later commands of the line what will be there.
+        dry_run: only tell.
+        tell: called with each line for a person.
+    """
+
+    volume_path: str
+    region: tuple[Zyx | None, Zyx | None, Zyx | None]
+    output_patch_size: Zyx
+    input_patch_size: Zyx | None = None
+    output_patch_overlap: Zyx | None = None
+    crop_chunk_margin: Zyx | None = None
+    max_ram_size: float = 15.0
+    channel_num: int = 1
+    dtype: str = "float32"
+    mip: int = 0
+    max_mip: int = 8
+    thumbnail_mip: int | None = 6
+    encoding: str = "raw"
+    voxel_size: tuple[float, float, float] = (40.0, 4.0, 4.0)
+    overwrite_info: bool = False
+    queue_name: str | None = None
+    visibility_timeout: int = 3600
+    opening: Opening | None = None
+    announced: Announced = field(default_factory=dict)
+    dry_run: bool = False
+    tell: Callable[[str], None] = print
+
+    def __post_init__(self) -> None:
+        """Find the sizes, and tell later commands of the line about the volumes.
+
+        Raises:
+            OptionError: options contradict each other, or no size fits into memory.
+        """
+        if self.thumbnail_mip is not None and self.thumbnail_mip < self.mip:
+            msg = (
+                f"--thumbnail-mip {self.thumbnail_mip} is finer than the output at --mip "
+                f"{self.mip}; give {self.mip} or more, or --no-thumbnail"
+            )
+            raise OptionError(msg)
+        _ = self.creators
+
+    # --- sizes ---------------------------------------------------------------------------------
+
+    @cached_property
+    def finest(self) -> BoundingBox:
+        """The bounds of the output at mip 0."""
+        names = ("--volume-start", "--volume-stop", "--volume-size")
+        start, stop = region_of(*self.region, names=names)
+        if stop is None:
+            msg = "how large the volume is must be said; give --volume-size or --volume-stop"
+            raise OptionError(msg)
+        return BoundingBox(start, stop)
+
+    @cached_property
+    def bounds(self) -> BoundingBox:
+        """The bounds of the output, in voxels of its level."""
+        return self.finest.coarser(Zyx(1, 2**self.mip, 2**self.mip))
+
+    @cached_property
+    def chosen(self) -> TaskSize:
+        """The size of the tasks."""
+        from chunkflow_py.inference.grid import PatchGeometry
+        from chunkflow_py.inference.task_size import TaskSizes
+
+        patch = self.output_patch_size
+        overlap = patch // 2 if self.output_patch_overlap is None else self.output_patch_overlap
+        coarsest = max(self.max_mip, self.thumbnail_mip or 0)
+        unit = 2 ** max(0, coarsest - self.mip)
+        depth = 1 if self.crop_chunk_margin is not None else patch.z - overlap.z
+        sizes = TaskSizes(
+            PatchGeometry(self.input_patch_size or patch, patch, overlap),
+            self.channel_num,
+            1 if self.dtype == "uint8" else 4,
+            Zyx(max(1, depth), unit, unit),
+            self.bounds.size,
+            self.crop_chunk_margin,
+        )
+        return sizes.best(int(self.max_ram_size * 1e9 * _FOR_CHUNKS))
+
+    @cached_property
+    def generator(self) -> TaskGenerator:
+        """The tasks, over the output's bounds, cut off at its end."""
+        region = (self.bounds.start, self.bounds.stop, None)
+        planner = Planner(self.chosen.size, region, respect_stop=True)
+        return TaskGenerator(
+            planner,
+            queue_name=self.queue_name,
+            dry_run=self.dry_run,
+            lease_s=self.visibility_timeout,
+        )
+
+    @cached_property
+    def creators(self) -> tuple[VolumeCreator, ...]:
+        """What makes the volume, and its thumbnail."""
+        from chunkflow_py.volume.creator import VolumeCreator
+        from chunkflow_py.volume.engine.blocking import common_unit, fitting_block
+        from chunkflow_py.volume.location import Location
+        from chunkflow_py.volume.protocol import Opening
+        from chunkflow_py.volume.thumbnail import halvings
+
+        opening = self.opening or Opening()
+        shared: dict[str, Any] = {
+            "opening": opening,
+            "announced": self.announced,
+            "factor": FACTOR,
+            "overwrite": self.overwrite_info,
+            "creating": {"layer_type": "image"},
+            "command": "setup-env",
+        }
+        place = Location.parse(self.volume_path)
+        if place.format not in (None, "precomputed"):
+            msg = f"setup-env makes precomputed volumes, but {place} is another; name a place alone"
+            raise OptionError(msg)
+        made = [
+            VolumeCreator(
+                self.volume_path,
+                "precomputed",
+                volume_size=self.finest.size,
+                voxel_offset=self.finest.start,
+                voxel_size=self.voxel_size,
+                data_type="uint8" if self.dtype == "uint8" else "float32",
+                channel_num=self.channel_num,
+                block_size=fitting_block(self._grid, self.bounds),
+                encoding=self.encoding,
+                max_mip=self.mip,
+                **shared,
+            )
+        ]
+        if self.thumbnail_mip is not None:
+            z, y, x = self.voxel_size
+            unit = common_unit(self._grid, self.bounds)
+            times = halvings(unit, self.bounds, self.mip, self.thumbnail_mip)
+            task = self.chosen.size.low(self.bounds.size)
+            made.append(
+                VolumeCreator(
+                    f"precomputed://{(place / 'thumbnail').store_url}",
+                    volume_size=self.bounds.size,
+                    voxel_offset=self.bounds.start,
+                    voxel_size=(z, y * 2**self.mip, x * 2**self.mip),
+                    data_type="uint8",
+                    channel_num=1,
+                    block_size=-(-task // Zyx(1, 2**times, 2**times)),
+                    max_mip=times,
+                    **shared,
+                )
+            )
+        return tuple(made)
+
+    @property
+    def _grid(self) -> BoxGrid:
+        return BoxGrid.covering(self.bounds, self.chosen.size, respect_stop=True)
+
+    # --- a source ------------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> GridPlan | ListPlan:
+        """The tasks, wherever they go."""
+        return self.generator.plan
+
+    @property
+    def boxes(self) -> Boxes:
+        """Their boxes."""
+        return self.generator.boxes
+
+    def __len__(self) -> int:
+        """Return how many tasks go down the line."""
+        return len(self.generator)
+
+    def __enter__(self) -> Environment:
+        """Tell what was chosen, and make the volumes."""
+        for line in self.report():
+            self.tell(line)
+        if not self.dry_run:
+            self.create_output()
+        return self
+
+    def create_output(self) -> str | None:
+        """Make the volumes; return the address of the output if this call has made it."""
+        made = []
+        for creator in self.creators:
+            creator.prepare(None)
+            made.append(creator.create_output())
+        return made[0]
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing has to be closed."""
+
+    def __iter__(self) -> Iterator[Task]:
+        """Yield the tasks, or send them and yield none."""
+        return iter(self.generator)
+
+    # --- words ---------------------------------------------------------------------------------
+
+    def report(self) -> Iterator[str]:
+        """Yield lines that tell what was chosen, and the line that workers run."""
+        chosen, volume, *thumbnails = self.chosen, *self.creators
+        yield f"volume      {self.bounds} (zyx, voxels of mip {self.mip}) in {volume.url}"
+        yield f"tasks       {len(self.plan)} of {_words(chosen.size)}"
+        computed = f"{chosen.amplification:.2f} voxels computed for each one of the output"
+        yield f"patches     {_words(chosen.patches)} for a task: {computed}"
+        taken = describe_bytes(chosen.memory_bytes)
+        yield f"memory      {taken} for chunks and sums of patches, of {self.max_ram_size:g} GB"
+        block = _words(volume.block_size or chosen.size)
+        yield f"blocks      {block}, {volume.data_type}, {self.encoding}"
+        for thumbnail in thumbnails:
+            block = _words(thumbnail.block_size or chosen.size)
+            level = self.mip + thumbnail.max_mip
+            why = ""
+            if level != self.thumbnail_mip:
+                why = f": of mip {self.thumbnail_mip} tasks would share voxels, as they begin at "\
+                      f"{self.bounds.start}"  # fmt: skip
+            yield f"thumbnail   mip {level}, blocks {block}{why}"
+        yield ""
+        yield "the line of workers, in which INPUT, MODEL and WEIGHTS are yours:"
+        yield " \\\n    ".join(self.line())
+
+    def line(self) -> Iterator[str]:
+        """Yield the commands of the line of workers."""
+        chosen, patch = self.chosen, self.output_patch_size
+        overlap = patch // 2 if self.output_patch_overlap is None else self.output_patch_overlap
+        legacy = self.crop_chunk_margin is not None
+        if self.queue_name:
+            yield (
+                f"chunkflow fetch-task-from-sqs --queue-name {self.queue_name} "
+                f"--visibility-timeout {self.visibility_timeout}"
+            )
+        else:
+            yield (
+                f"chunkflow generate-tasks --roi-start {_words(self.bounds.start)} "
+                f"--roi-stop {_words(self.bounds.stop)} --chunk-size {_words(chosen.size)} "
+                "--respect-stop"
+            )
+        margin = _words(chosen.margin) if legacy else "auto"
+        yield f"load-precomputed --volume-path INPUT --mip {self.mip} --expand-margin-size {margin}"
+        network = (
+            "inference --convnet-model MODEL --convnet-weight-path WEIGHTS "
+            f"--input-patch-size {_words(self.input_patch_size or patch)} "
+            f"--output-patch-size {_words(patch)} --output-patch-overlap {_words(overlap)} "
+            f"--num-output-channels {self.channel_num}"
+        )
+        if self.dtype != "float32":
+            network += f" --{'output-' if self.dtype == 'uint8' else ''}dtype {self.dtype}"
+        if self.crop_chunk_margin is not None:
+            network += f" --grid chunk --output-crop-margin {_words(self.crop_chunk_margin)}"
+        yield network
+        thumbnail = "" if self.thumbnail_mip is None else " --create-thumbnail"
+        yield f"save-precomputed --volume-path {self.volume_path} --mip {self.mip}{thumbnail}"
+
+
+def _words(triple: Zyx) -> str:
+    return " ".join(map(str, triple))

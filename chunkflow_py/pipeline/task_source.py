@@ -1,0 +1,351 @@
+"""The tasks that `generate-tasks` makes: how they are planned, and where they go.
+
+```
+grid over a region or a volume  ->  boxes of interest  ->  boxes in the mask  ->  a part of them
+                                                   down the line, to a queue, or into a file <-
+```
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx, hull_of
+from chunkflow_py.core.plain_text import is_digits
+from chunkflow_py.core.task import Task
+from chunkflow_py.errors import OptionError
+from chunkflow_py.tasks.grid import cells_touching, region_of, task_grid
+from chunkflow_py.tasks.plan import GridPlan, ListPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.pipeline.hooks import Boxes
+    from chunkflow_py.tasks.order import Order
+    from chunkflow_py.volume.protocol import Opening, Volume
+
+    _Region = tuple[Zyx | None, Zyx | None, Zyx | None]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Planner:
+    """What says which tasks there are.
+
+    Attributes:
+        chunk_size: extent of a box of the grid; ``None``: the boxes of *bbox_file* are the tasks.
+        region: start, stop and size of what the grid covers, as far as they are said.
+        grid_size: number of boxes along each axis, instead of enough to cover the region.
+        respect_stop: cut the last boxes off at the region's end.
+        aligned_block_size: grow what is covered to multiples of this.
+        volume_path: whose bounds are the region, and whose voxels boxes are counted in.
+        mip: of that volume.
+        opening: how to use the volumes.
+        selected: (first, end) of the tasks to make, counted in order; end ``None``: to the last.
+        order: in which tasks are counted and made.
+        bbox_file: boxes of interest; others are left out.
+        mask: volume of a coarse mask; boxes in which it is zero everywhere are left out.
+        mask_mip: of the mask.
+        voxel_size_nm: of the voxels that boxes are counted in, instead of the volume's.
+        time: time index of all boxes of the grid.
+    """
+
+    chunk_size: Zyx | None = None
+    region: _Region = (None, None, None)
+    grid_size: Zyx | None = None
+    respect_stop: bool = False
+    aligned_block_size: Zyx | None = None
+    volume_path: str | None = None
+    mip: int = 0
+    opening: Opening | None = None
+    selected: tuple[int, int | None] = (0, None)
+    order: Order = "raster"
+    bbox_file: str | None = None
+    mask: str | None = None
+    mask_mip: int = 0
+    voxel_size_nm: tuple[float, float, float] | None = None
+    time: int | None = None
+
+    @property
+    def reads(self) -> bool:
+        """Whether anything has to be read to know the tasks."""
+        return any((self.volume_path, self.bbox_file, self.mask))
+
+    def plan(self) -> GridPlan | ListPlan:
+        """Return the tasks.
+
+        Raises:
+            OptionError: there are none, or not those that were selected.
+            VolumeError: the volume, the mask or the file of boxes cannot be read.
+        """
+        wanted = self._wanted()
+        if self.chunk_size is None:
+            if self.mask is not None:
+                inside = self._in_mask([region.bbox for region in wanted])
+                wanted = [region for region, keep in zip(wanted, inside, strict=True) if keep]
+            return ListPlan(wanted, indexes=self._part(len(wanted)))
+        boxes = [region.bbox for region in wanted]
+        grid = self._grid(self.chunk_size, boxes)
+        kept = self._touching(grid, boxes) if self.bbox_file else None
+        if self.mask is not None:
+            kept = self._in_mask(grid, kept)
+        if kept is None:
+            return GridPlan(
+                grid, order=self.order, indexes=self._part(len(grid)), times=self._times
+            )
+        import numpy as np
+
+        bits = np.packbits(kept.ravel(), bitorder="little").tobytes()
+        part = self._part(int(np.count_nonzero(kept)))
+        return GridPlan(grid, order=self.order, indexes=part, times=self._times, kept=bits)
+
+    @property
+    def _times(self) -> int | None:
+        return None if self.time is None else self.time + 1
+
+    @cached_property
+    def _volume(self) -> Volume | None:
+        if self.volume_path is None:
+            return None
+        from chunkflow_py.volume import open_volume
+
+        return open_volume(self.volume_path, self.mip, opening=self.opening)
+
+    def _wanted(self) -> list[Region]:
+        """Return the boxes of interest, grown to whole blocks where they are the tasks."""
+        if self.bbox_file is None:
+            return []
+        from chunkflow_py.queue.box_file import read_regions
+
+        regions = read_regions(self.bbox_file)
+        if self.chunk_size is not None:
+            if timed := next((r for r in regions if r.time is not None), None):
+                msg = (
+                    f"{self.bbox_file} holds boxes with a time, such as {timed}, which are tasks "
+                    "by themselves; leave --chunk-size out, or the times, and give one time by "
+                    f"--bounding-box t{timed.time}_…"
+                )
+                raise OptionError(msg)
+            return regions
+        if (unit := self.aligned_block_size) is None:
+            return regions
+        return list(dict.fromkeys(r.with_box(r.bbox.aligned_outward(unit)) for r in regions))
+
+    def _grid(self, chunk_size: Zyx, wanted: Sequence[BoundingBox]) -> BoxGrid:
+        bounds = None
+        if None in self.region[:2]:
+            if self._volume is not None:
+                bounds = self._volume.bounds
+            elif not any(self.region) and (hull := hull_of(wanted)) is not None:
+                bounds = hull.aligned_outward(self.aligned_block_size or chunk_size)
+        start, stop = region_of(*self.region, bounds)
+        return task_grid(
+            chunk_size, start, stop, grid_size=self.grid_size,
+            respect_stop=self.respect_stop, block_size=self.aligned_block_size,
+        )  # fmt: skip
+
+    def _touching(self, grid: BoxGrid, wanted: Sequence[BoundingBox]) -> NDArray[Any]:
+        import numpy as np
+
+        kept = np.zeros(grid.count, bool)
+        outside = 0
+        for box in wanted:
+            cells = cells_touching(grid, box)
+            kept[cells] = True
+            outside += cells[0].start is None
+        where = f"the grid {grid.bounds} (voxels of mip {self.mip})"
+        if outside == len(wanted):
+            msg = (
+                f"no tasks are left: all {outside} boxes of {self.bbox_file} lie outside of "
+                f"{where}; the first is {wanted[0]}; change --mip, the region or the boxes"
+            )
+            raise OptionError(msg)
+        if outside:
+            logger.warning(
+                "%d of the %d boxes of %s lie outside of %s, and make no task",
+                *(outside, len(wanted), self.bbox_file, where),
+            )
+        count = int(np.count_nonzero(kept))
+        logger.info("%d of %d boxes touch those of %s", count, len(grid), self.bbox_file)
+        return kept
+
+    def _in_mask(self, boxes: Boxes, wanted: NDArray[Any] | None = None) -> NDArray[Any]:
+        from chunkflow_py.volume import open_volume
+        from chunkflow_py.volume.mask import boxes_in_mask
+
+        size = self.voxel_size_nm
+        if size is None and self._volume is not None:
+            size = self._volume.voxel_size_nm
+        if self.mask is None or size is None:
+            msg = (
+                f"mask {self.mask} is compared with the boxes by the sizes of their voxels; give "
+                "the --volume-path that boxes are counted in, or their --voxel-size"
+            )
+            raise OptionError(msg)
+        volume = open_volume(self.mask, self.mask_mip, opening=self.opening)
+        kept = boxes_in_mask(volume, boxes, size)
+        total = len(boxes)
+        if wanted is not None:
+            kept, total = kept & wanted, int(wanted.sum())
+        left = int(kept.sum())
+        if not left:
+            msg = (
+                f"no tasks are left: mask {volume.url} at mip {self.mask_mip} is zero in all "
+                f"{total} boxes; check --mask, --mask-mip and --voxel-size"
+            )
+            raise OptionError(msg)
+        logger.info("%d of %d boxes lie outside of the mask and are left out", total - left, total)
+        return kept
+
+    def _part(self, total: int) -> range:
+        first, end = self.selected
+        if first >= total:
+            msg = f"task {first} was asked for, but there are {total} tasks, 0 to {total - 1}"
+            raise OptionError(msg)
+        before = (self.time or 0) * total  # tasks are counted from the first time index on
+        return range(before + first, before + (total if end is None else min(end, total)))
+
+
+@dataclass
+class TaskGenerator:
+    """The tasks of a plan: handed down the line, sent to a queue, or written to a file.
+
+    Attributes:
+        planner: of the tasks.
+        file_path: of a .npy file for their boxes.
+        queue_name: of a queue for their box strings.
+        create_queue: make the queue, and for SQS that of its dead letters, if there is none.
+        dry_run: hand nothing over.
+        lease_s: visibility timeout of a queue of SQS that is made. It applies to workers that set
+            none, as those of chunkflow 1.x, which do not renew it either; ours set their own.
+    """
+
+    planner: Planner
+    file_path: str | None = None
+    queue_name: str | None = None
+    create_queue: bool = True
+    dry_run: bool = False
+    lease_s: int = 3600
+
+    @cached_property
+    def plan(self) -> GridPlan | ListPlan:
+        """The tasks, wherever they go."""
+        return self.planner.plan()
+
+    @property
+    def boxes(self) -> Boxes:
+        """The whole grid or list, whatever part of it is made here.
+
+        Jobs that share a grid must agree on the bounds of a new volume and on its write units.
+        """
+        return self.plan.boxes
+
+    def __len__(self) -> int:
+        """Return how many tasks go down the line."""
+        return 0 if self.queue_name or self.file_path else len(self.plan)
+
+    def __iter__(self) -> Iterator[Task]:
+        """Yield the tasks, or hand them over and yield none."""
+        plan = self.plan
+        if self.dry_run and (self.queue_name or self.file_path):
+            logger.info("dry run: %d tasks are not handed over", len(plan))
+            return
+        if self.file_path:
+            from chunkflow_py.queue.box_file import write_boxes
+
+            write_boxes(self.file_path, plan)
+            logger.info("wrote %d tasks to %s", len(plan), self.file_path)
+        if self.queue_name:
+            from chunkflow_py.queue.protocol import open_queue
+
+            opened = open_queue(self.queue_name, create=self.create_queue, lease_s=self.lease_s)
+            with closing(opened) as queue:
+                sent = queue.send(map(plan.text, plan))
+            logger.info("sent %d tasks to queue %s", sent, self.queue_name)
+        if not (self.file_path or self.queue_name):
+            yield from (Task(plan.region(number)) for number in plan)
+
+
+def tasks_from(options: Mapping[str, Any], *, dry_run: bool = False) -> TaskGenerator:
+    """Return the tasks that the options of `generate-tasks` describe.
+
+    Volumes and files are read when the whole line is accepted; wrong numbers are told at once.
+
+    Raises:
+        OptionError: options contradict each other, or say too little.
+    """
+    region, chunk_size = _region_and_size(options)
+    file_path, asked = options["file_path"], options["bounding_box"]
+    if file_path and not file_path.endswith(".npy"):
+        msg = f"--file-path {file_path} must end in .npy; {file_path}.npy does"
+        raise OptionError(msg)
+    planner = Planner(
+        chunk_size, region, options["grid_size"], not options["respect_chunk_size"],
+        options["aligned_block_size"], options["volume_path"], options["mip"],
+        options["opening"], _selected(options), options["order"], options["bbox_file"],
+        options["mask"], options["mask_mip"], options["voxel_size"], asked and asked.time,
+    )  # fmt: skip
+    tasks = TaskGenerator(
+        planner, file_path, options["queue_name"], options["create_queue"], dry_run
+    )
+    if not planner.reads:
+        _ = tasks.plan
+    return tasks
+
+
+def _region_and_size(options: Mapping[str, Any]) -> tuple[_Region, Zyx | None]:
+    region: _Region = options["roi_start"], options["roi_stop"], options["roi_size"]
+    asked: Region | None = options["bounding_box"]
+    box = None if asked is None else asked.bbox
+    chunk_size: Zyx | None = options["chunk_size"]
+    if box is not None:
+        if any(region):
+            msg = f"--bounding-box {box} is the region already; leave the --roi options out"
+            raise OptionError(msg)
+        region = box.start, box.stop, None
+    if options["bbox_file"] and chunk_size is None:
+        said = {"--bounding-box": box, "--grid-size": options["grid_size"]}
+        said |= zip(("--roi-start", "--roi-stop", "--roi-size"), region, strict=True)
+        if wrong := next((name for name, value in said.items() if value is not None), None):
+            msg = (
+                f"without --chunk-size the boxes of {options['bbox_file']} are the tasks; "
+                f"give --chunk-size, or leave {wrong} out"
+            )
+            raise OptionError(msg)
+        return region, None
+    if chunk_size is None and box is None:
+        msg = (
+            "how large a task's box is must be said; give --chunk-size, or --bounding-box or "
+            "--bbox-file"
+        )
+        raise OptionError(msg)
+    return region, box.size if chunk_size is None and box is not None else chunk_size
+
+
+def _selected(options: Mapping[str, Any]) -> tuple[int, int | None]:
+    first, end = options["task_index_start"], options["task_index_stop"]
+    if options["disbatch"]:
+        if (first, end) != (0, None):
+            msg = "--disbatch chooses the task; leave --task-index-start and -stop out"
+            raise OptionError(msg)
+        text = os.environ.get("DISBATCH_REPEAT_INDEX", "")
+        if not is_digits(text):
+            found = f"is {text!r}" if text else "is not set"
+            msg = f"--disbatch takes the task's number from DISBATCH_REPEAT_INDEX, which {found}"
+            raise OptionError(msg)
+        return int(text), int(text) + 1
+    if end is not None and end <= first:
+        msg = (
+            f"--task-index-stop {end} must lie behind --task-index-start {first}; "
+            f"{first + 1} makes one task"
+        )
+        raise OptionError(msg)
+    return first, end

@@ -1,0 +1,391 @@
+"""What the tasks of a line read, write and compute, counted before any of it is done.
+
+```
+volume   |----------------------------------------|
+blocks   |------|------|------|------|------|-----|
+task              |--------|
+read           |--------------|                      with what the network looks at: halo
+touched  |      |--------------------|               whole blocks are fetched: read amplification
+patches        |------|                              those that cross a face of a task are computed
+                   |------|                          for both: recomputation
+                       |------|
+```
+
+How much a box takes along an axis depends on that axis alone, so that a grid of any number of tasks
+is counted axis by axis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx, hull_of
+from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.inference.grid import PatchGrid
+from chunkflow_py.pipeline.forecast import largest_size, voxel_bytes
+from chunkflow_py.pipeline.hooks import HasBounds
+from chunkflow_py.volume.files.single_file import FileSaver
+from chunkflow_py.volume.levels import volume_name
+from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.new_volume import plan_blocks
+from chunkflow_py.volume.output import VolumeOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from chunkflow_py.pipeline.hooks import Boxes
+    from chunkflow_py.pipeline.operator import Operator, Outline
+    from chunkflow_py.pipeline.pipeline import Pipeline
+    from chunkflow_py.volume.saver import VolumeSaver
+
+    Measure = Callable[[BoundingBox], Sequence[float]]
+
+_MOST = 512  # boxes along an axis, or of a list, that are looked at; more are represented by these
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What all tasks together read from a volume, or write to one.
+
+    Attributes:
+        operator: label of the loader or saver.
+        place: of the volume, without credentials.
+        protocol: ``file``, ``s3``, ``gs``, … of its address.
+        task_bytes: of the voxels of a task in the middle, margin included, before compression.
+        total_bytes: of all tasks.
+        volume_bytes: of the part of the volume that tasks cover, each voxel counted once.
+        block_bytes: of the blocks that are touched, whole; ``None`` where there are none.
+        task_requests: objects of a task in the middle.
+        requests: of all tasks; at most, as blocks that tasks share may be kept for the next one.
+        unit: what one writer must write whole, voxels, zyx; ``None``: any size.
+        unit_is_fixed: whether it is there, or said; else it follows the tasks.
+    """
+
+    operator: str
+    place: str
+    protocol: str
+    task_bytes: int
+    total_bytes: int
+    volume_bytes: int
+    block_bytes: int | None = None
+    task_requests: int = 0
+    requests: int = 0
+    unit: Zyx | None = None
+    unit_is_fixed: bool = False
+
+    def times(self, share: float) -> Transfer:
+        """Return what so many times as many tasks transfer."""
+        blocks = self.block_bytes
+        return replace(
+            self,
+            total_bytes=round(self.total_bytes * share),
+            volume_bytes=round(self.volume_bytes * share),
+            block_bytes=None if blocks is None else round(blocks * share),
+            requests=round(self.requests * share),
+        )
+
+    @property
+    def amplification(self) -> float:
+        """Bytes that tasks ask for, per byte of what they cover."""
+        return self.total_bytes / max(1, self.volume_bytes)
+
+    @property
+    def block_amplification(self) -> float | None:
+        """Bytes of the blocks that are touched, per byte that is asked for."""
+        return None if self.block_bytes is None else self.block_bytes / max(1, self.total_bytes)
+
+
+@dataclass(frozen=True)
+class Patches:
+    """How often a network runs.
+
+    Attributes:
+        operator: label.
+        computed: patches of all tasks together.
+        ideal: patches if one task did it all.
+        of_task: patches along each axis, of a task in the middle.
+        input_voxels: of a patch.
+        amplification: voxels of output patches computed for each voxel of output.
+        batch_size: patches in a forward.
+        box: function box of a task -> patches along each axis.
+    """
+
+    operator: str
+    computed: int
+    ideal: int
+    of_task: Zyx
+    input_voxels: int
+    amplification: float
+    batch_size: int
+    box: Measure
+
+    def times(self, share: float) -> Patches:
+        """Return what so many times as many tasks compute."""
+        computed, ideal = round(self.computed * share), round(self.ideal * share)
+        return replace(self, computed=computed, ideal=ideal)
+
+    @property
+    def recomputation(self) -> float:
+        """Patches that are computed, for each one that one task would compute."""
+        return self.computed / max(1, self.ideal)
+
+
+def total(boxes: Boxes, measure: Measure) -> float:
+    """Return the sum over *boxes* of the product of what *measure* says for z, y and x.
+
+    Args:
+        boxes: of tasks.
+        measure: box -> three numbers, of which each depends on that axis of the box alone.
+    """
+    if not isinstance(boxes, BoxGrid):
+        some = boxes[:: max(1, len(boxes) // _MOST)]
+        return sum(prod(measure(box)) for box in some) * len(boxes) / max(1, len(some))
+    middle, result = boxes.count // 2, 1.0
+    for axis in range(3):
+        count = boxes.count[axis]
+        looked_at = min(count, _MOST)
+        cells = [k * (count - 1) // max(1, looked_at - 1) for k in range(looked_at)]
+        boxes_here = (
+            boxes.box([cell if a == axis else middle[a] for a in range(3)]) for cell in cells
+        )
+        result *= sum(measure(box)[axis] for box in boxes_here) / looked_at * count
+    return result
+
+
+def middle_box(boxes: Boxes) -> BoundingBox:
+    """Return the box of a task that has neighbours on all sides, if there is one."""
+    return boxes.box(boxes.count // 2) if isinstance(boxes, BoxGrid) else boxes[len(boxes) // 2]
+
+
+def reads_of(pipeline: Pipeline) -> list[Transfer]:
+    """Return what the loaders of a checked line read."""
+    found = (_read(stage, pipeline.outlines[stage.name]) for stage in pipeline.operators)
+    return [transfer for transfer in found if transfer is not None]
+
+
+def writes_of(pipeline: Pipeline) -> list[Transfer]:
+    """Return what the savers of a checked line write, as far as it is known before it runs."""
+    found = (_written(stage, pipeline.outlines[stage.name]) for stage in pipeline.operators)
+    return [transfer for transfer in found if transfer is not None]
+
+
+def patches_of(pipeline: Pipeline) -> list[Patches]:
+    """Return how often the networks of a checked line run."""
+    found = (_patches(stage, pipeline.outlines[stage.name]) for stage in pipeline.operators)
+    return [patches for patches in found if patches is not None]
+
+
+def domain_of(pipeline: Pipeline) -> BoundingBox | None:
+    """Return the bounds of what the first loader reads, if they are known."""
+    for stage in pipeline.operators:
+        if isinstance(stage.body, HasBounds):
+            try:
+                return stage.body.bounds()
+            except ChunkflowError:  # it is told as a misfit
+                return None
+    return None
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _read(stage: Operator, outline: Outline) -> Transfer | None:
+    body: Any = stage.body
+    cutout = getattr(body, "cutout", None)
+    if stage.lane != "read" or cutout is None:
+        return None
+    try:
+        bounds, held = body.bounds(), body.voxels()
+    except ChunkflowError:  # it is told as a misfit
+        return None
+    boxes = outline.boxes if outline.has_tasks else None
+    if bounds is None or (outline.has_tasks and not boxes):
+        return None
+    boxes = boxes or [bounds]
+    volume = getattr(body, "volume", None)
+    origin = bounds.start if volume is None else volume.bounds.start
+    block = None if volume is None else volume.block_size
+
+    def read(box: BoundingBox) -> BoundingBox:
+        inside = box.intersection(bounds)
+        if inside.is_empty or not outline.has_tasks:
+            return inside
+        found: BoundingBox = cutout.box(bounds, box, stage.name)[0]
+        return found
+
+    def touched(box: BoundingBox) -> BoundingBox:
+        found = read(box)
+        return found if block is None else found.aligned_outward(block, origin).intersection(bounds)
+
+    def blocks(box: BoundingBox) -> Sequence[float]:
+        return (0, 0, 0) if volume is None else _count(read(box), volume.block_size, origin)
+
+    def shards(box: BoundingBox) -> Sequence[float]:
+        return (0, 0, 0) if volume is None else _count(read(box), volume.write_unit, origin)
+
+    def requests(count: Callable[[Measure], float]) -> int:
+        # Of a shard, where its blocks lie has to be asked first.
+        indexes = 0 if volume is None or volume.write_unit == block else 2 * count(shards)
+        return round((count(blocks) + indexes) * getattr(volume, "channel_blocks", 1))
+
+    item, middle = voxel_bytes(held), middle_box(boxes)
+    region = _covered(boxes, bounds)
+    return Transfer(
+        operator=stage.name,
+        place=str(getattr(volume, "url", None) or getattr(body, "origin", "")),
+        protocol="file" if volume is None else Location.parse(volume.url).protocol,
+        task_bytes=read(middle).voxels * item,
+        total_bytes=round(total(boxes, lambda box: read(box).size)) * item,
+        volume_bytes=region.voxels * item,
+        block_bytes=None
+        if block is None
+        else round(total(boxes, lambda box: touched(box).size)) * item,
+        task_requests=requests(lambda measure: prod(measure(middle))),
+        requests=requests(lambda measure: total(boxes, measure)),
+        unit=block,
+        unit_is_fixed=block is not None,
+    )
+
+
+def _count(box: BoundingBox, unit: Zyx, origin: Zyx) -> Zyx:
+    """Return how many units a box touches along each axis."""
+    return Zyx(0, 0, 0) if box.is_empty else box.aligned_outward(unit, origin).size // unit
+
+
+def _covered(boxes: Boxes, bounds: BoundingBox | None) -> BoundingBox:
+    """Return the smallest box around all tasks, inside of a volume."""
+    region = hull_of(boxes)
+    return _inside(region or boxes[0], bounds)
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def _written(stage: Operator, outline: Outline) -> Transfer | None:
+    body: Any = stage.body
+    boxes: Boxes | None = outline.boxes
+    if not boxes and outline.domain is not None and not outline.has_tasks:
+        boxes = [outline.domain]
+    if not isinstance(body, VolumeOutput | FileSaver) or not boxes:
+        return None
+    item = voxel_bytes(outline.voxels)
+    if isinstance(body, FileSaver):
+        voxels = round(total(boxes, lambda box: _inside(box, outline.domain).size))
+        one = _inside(middle_box(boxes), outline.domain).voxels
+        return Transfer(
+            stage.name, body.destination, "file", one * item, voxels * item, voxels * item,
+            task_requests=1, requests=len(boxes),
+        )  # fmt: skip
+    saver = body.saver
+    bounds, unit, is_fixed = _where(saver, outline, boxes)
+    dtype = saver.dtype if saver.volume is None else saver.volume.dtype
+    channels = 1 if outline.voxels is None else outline.voxels.channels
+    if dtype is not None:
+        item = dtype.itemsize * channels
+    parts = 1 if saver.place.format in ("precomputed", "n5") else channels
+    parts = getattr(saver.volume, "channel_blocks", parts)
+
+    def units(box: BoundingBox) -> Sequence[float]:
+        if unit is None or bounds is None:
+            return (0, 0, 0)
+        return _count(_inside(box, bounds), unit, bounds.start)
+
+    voxels = round(total(boxes, lambda box: _inside(box, bounds).size))
+    middle = middle_box(boxes)
+    is_one_file = saver.place.format == "h5"
+    return Transfer(
+        operator=stage.name,
+        place=saver.place.url,
+        protocol=saver.place.protocol,
+        task_bytes=_inside(middle, bounds).voxels * item,
+        total_bytes=voxels * item,
+        volume_bytes=_covered(boxes, bounds).voxels * item,
+        task_requests=0 if is_one_file else round(prod(units(middle)) * parts),
+        requests=0 if is_one_file else round(total(boxes, units) * parts),
+        unit=unit,
+        unit_is_fixed=is_fixed,
+    )
+
+
+def _where(
+    saver: VolumeSaver, outline: Outline, boxes: Boxes
+) -> tuple[BoundingBox | None, Zyx | None, bool]:
+    """Return bounds and write unit of an output, and whether the unit is given."""
+    if saver.volume is not None:
+        return saver.volume.bounds, saver.volume.write_unit, True
+    told = saver.announced.get(volume_name(saver.place))
+    if told is not None:
+        spec = told()
+        if spec is None:
+            return outline.bounds, None, False
+        spec = spec.level(saver.mip)
+        return spec.bounds, spec.shard_size or spec.block_size, True
+    bounds = saver.known_bounds() or saver.bounds or outline.bounds
+    unit = saver.shard_size or saver.block_size
+    if unit is None and bounds is not None:
+        return bounds, plan_blocks(boxes, bounds, saver.url, fixed=True)[1], False
+    return bounds, unit, True
+
+
+def _inside(box: BoundingBox, bounds: BoundingBox | None) -> BoundingBox:
+    return box if bounds is None else box.intersection(bounds)
+
+
+# --- computing ------------------------------------------------------------------------------------
+
+
+def _patches(stage: Operator, outline: Outline) -> Patches | None:
+    placement: Any = getattr(stage.body, "placement", None)
+    domain, boxes = outline.domain, outline.boxes
+    if placement is None or domain is None or (outline.has_tasks and not boxes):
+        return None
+    boxes = boxes if boxes and outline.has_tasks else [domain]
+    settings = placement.settings
+    geometry = settings.geometry
+    try:
+        grid = settings.grid(domain)
+    except ChunkflowError:  # told as a misfit
+        return None
+
+    def asked(box: BoundingBox) -> BoundingBox:
+        inside = box.intersection(domain)
+        if inside.is_empty:
+            return inside
+        if placement.needed is not None:
+            inside = inside.hull(placement.needed(inside, domain))
+        found: BoundingBox = inside.grow(placement.output_margin).intersection(grid.cover)
+        return found
+
+    def of_box(box: BoundingBox) -> Sequence[float]:
+        found = asked(box)
+        if found.is_empty:
+            return (0, 0, 0)
+        if placement.grid != "chunk":
+            return tuple(grid.count(found))
+        chunk = placement.required_input(box.intersection(domain), domain)
+        if any(a < b for a, b in zip(chunk.size, geometry.input_patch_size, strict=True)):
+            return (1, 1, 1)
+        legacy = PatchGrid(geometry, chunk, "none")
+        return tuple(legacy.count(legacy.cover))
+
+    region = asked(_covered(boxes, domain))
+    computed = round(total(boxes, of_box))
+    return Patches(
+        operator=stage.name,
+        computed=computed,
+        ideal=grid.count(region).product() if not region.is_empty else 0,
+        of_task=Zyx.of(int(n) for n in of_box(middle_box(boxes))),
+        input_voxels=geometry.input_patch_size.product(),
+        amplification=computed * geometry.output_patch_size.product() / max(1, region.voxels),
+        batch_size=settings.batch_size,
+        box=of_box,
+    )
+
+
+def largest_task(boxes: Boxes | None, domain: BoundingBox | None) -> Zyx | None:
+    """Return the size of the largest task, or that of the domain if there are no tasks."""
+    if boxes:
+        return largest_size(boxes)
+    return None if domain is None else domain.size

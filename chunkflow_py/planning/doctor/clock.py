@@ -1,0 +1,72 @@
+"""How far the clock of this machine is from a server's."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+
+from chunkflow_py.planning.doctor.finding import Finding
+from chunkflow_py.store.address import without_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LARGEST_OFFSET_S = 10.0
+REFUSED_S = 300.0  # from which clouds refuse signatures
+TIMEOUT_S = 5.0
+
+
+def check_clock(address: str) -> Iterator[Finding]:
+    """Compare the clock with the Date that a server says with any answer.
+
+    Args:
+        address: of the server, with ``https://`` or ``http://``; nothing of it needs to be allowed.
+    """
+    where = without_secrets(address)
+    try:
+        offset = offset_from(address)
+    except OSError:  # said by what else is tried there
+        return
+    if offset is None:
+        yield Finding("clock", "note", f"{where} does not say what time it is")
+    elif abs(offset) > LARGEST_OFFSET_S:
+        way = "ahead of" if offset > 0 else "behind"
+        text = f"this clock is {abs(offset):.0f} s {way} that of {where}; signatures are refused "
+        text += f"from {REFUSED_S:.0f} s on"
+        yield Finding(
+            "clock", "problem", text, "set it: timedatectl set-ntp true, or start chronyd"
+        )
+    else:
+        yield Finding("clock", "ok", f"within {max(1, round(abs(offset)))} s of that of {where}")
+
+
+def offset_from(address: str) -> float | None:
+    """Return by how many seconds this clock is surely ahead of a server's, at least.
+
+    A Date has whole seconds, and the answer takes its time: of the offsets that are possible, this
+    is the nearest to 0.
+
+    Returns:
+        Seconds, negative if it is behind; ``None`` if the server does not say its time.
+
+    Raises:
+        OSError: there is no answer.
+    """
+    request = urllib.request.Request(address, method="HEAD")  # noqa: S310 checked by who calls
+    before = time.time()
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
+            headers = answer.headers
+    except urllib.error.HTTPError as error:  # an answer as good as any
+        headers = error.headers
+        error.close()
+    after = time.time()
+    try:
+        said = parsedate_to_datetime(headers.get("Date")).timestamp()
+    except (TypeError, ValueError):
+        return None
+    least, most = before - (said + 1), after - said
+    return min(max(0.0, least), most)

@@ -1,0 +1,89 @@
+"""Which checks there are, and their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.planning.doctor.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+
+@dataclass(frozen=True)
+class Places:
+    """What is to be tried beside this machine.
+
+    Attributes:
+        stores: URLs of folders, prefixes or volumes.
+        queues: URLs.
+        write: whether probes may be written there, and removed.
+    """
+
+    stores: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    write: bool = False
+
+
+# name -> its function, by module and name: each is imported when its turn comes, so that a package
+# that is missing is found by one check and does not keep the others from running.
+CHECKS = {
+    "python": "packages:check_python",
+    "packages": "packages:check_packages",
+    "extras": "packages:check_extras",
+    "processor": "processor:check_processor",
+    "threads": "processor:check_threads",
+    "allocator": "processor:check_allocator",
+    "memory": "machine:check_memory",
+    "disk": "machine:check_disk",
+    "shared-memory": "machine:check_shared_memory",
+    "open-files": "machine:check_open_files",
+    "gpu": "gpu:check_gpus",
+    "convolution": "processor:check_convolution",
+    "store": "stores:check_store",
+    "queue": "queues:check_queue",
+    "clock": "clock:check_clock",
+}
+
+
+def examine(places: Places, checks: Collection[str] = ()) -> Iterator[Finding]:
+    """Yield what the checks say, as they say it.
+
+    Args:
+        places: that are tried as well.
+        checks: names of `CHECKS`; all of them if none is given.
+    """
+    for name in CHECKS:
+        if checks and name not in checks:
+            continue
+        try:
+            yield from _findings(name, places)
+        except ImportError as error:
+            what = error.name or str(error)
+            text = f"not looked at: {what} is not installed, or cannot be imported"
+            yield Finding(name, "problem", text, "see packages above")
+
+
+def _findings(name: str, places: Places) -> Iterator[Finding]:
+    if name == "store":
+        for url in places.stores:
+            yield from _call(CHECKS[name], url, write=places.write)
+    elif name == "queue":
+        for url in places.queues:
+            yield from _call(CHECKS[name], url, write=places.write)
+    elif name == "clock":
+        found = [_call("stores:clock_of", url) for url in places.stores]
+        found += [_call("queues:clock_of", url) for url in places.queues]
+        for address in dict.fromkeys(filter(None, found)):
+            yield from _call(CHECKS[name], address)
+    else:
+        yield from _call(CHECKS[name])
+
+
+def _call(place: str, *args: Any, **options: Any) -> Any:
+    module, _, name = place.partition(":")
+    function: Callable[..., Iterable[Finding] | str | None]
+    function = getattr(import_module(f"chunkflow_py.planning.doctor.{module}"), name)
+    return function(*args, **options)

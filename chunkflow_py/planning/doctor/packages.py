@@ -1,0 +1,176 @@
+"""Python and the packages: versions that are allowed, and what each missing extra would bring."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from chunkflow_py.planning.doctor.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from packaging.requirements import Requirement
+
+PACKAGE = "chunkflow_py"
+NEEDS_PACKAGING = "packaging is not installed, by which versions are compared"
+
+# extra -> what it is for; tests compare it with what the commands themselves ask for.
+BRINGS = {
+    "image": "load-png, save-pngs, load-tif, save-tif, load-nrrd, save-nrrd, load-mrc, preview, "
+    "and PNG in precomputed volumes",
+    "zarr": "load-zarr, save-zarr, load-n5, and zarr and N5 volumes of every command",
+    "precomputed": "compressed blocks of load-precomputed and save-precomputed, graphene volumes, "
+    "view, download-mesh and mesh-manifest of several levels of detail",
+    "cloud": "addresses of s3://, gs:// and https://, and cloud-watch",
+    "dask": "run --on dask://, and inference over dask arrays",
+    "segmentation": "agglomerate, connected-components, relabel, evaluate-segmentation, "
+    "fill-segmentation-holes, mask-out-objects, median-filter, clahe, adjust-pre, "
+    "detect-points, detect-post-synapses, detect-duplicate-post, mesh --dust-threshold",
+    "mesh": "mesh, mesh-manifest --multires",
+    "metrics": "figures for Prometheus (--metrics-port)",
+    "skeleton": "skeletonize, aggregate-skeleton-fragments",
+    "tensorstore": "load-tensorstore",
+    "napari": "napari",
+    "view": "neuroglancer, log-summary --plot",
+    "sqs": "queues of Amazon SQS",
+    "openvino": "inference --backend openvino",
+    "onnx": "inference --backend onnxruntime, and models of ONNX",
+    "bioimage": "model packages of the BioImage Model Zoo",
+}
+NOT_EXTRAS = "all", "dev", "docs"
+
+# Why a version is refused, where that is more than its age.
+_REASONS = {
+    "zfpy": "numcodecs, and with it zarr, cannot be imported beside it",
+    "neuroglancer": "pip takes such an old one where atomicwrites, which exists as source only, is "
+    "not built: add --no-binary atomicwrites",
+}
+# Two packages of one version, which fail in each other's insides otherwise.
+_PAIRS = (("dask", "distributed"),)
+
+
+def check_python() -> Iterator[Finding]:
+    """Compare the version of Python with those that the package is tested on."""
+    running = ".".join(map(str, sys.version_info[:3]))
+    known = sys.prefix
+    try:
+        from packaging.specifiers import SpecifierSet
+
+        allowed = metadata.metadata(PACKAGE)["Requires-Python"] or ""
+    except metadata.PackageNotFoundError:
+        allowed = ""
+    except ImportError:
+        yield Finding("python", "problem", NEEDS_PACKAGING, "pip install packaging")
+        return
+    if running in SpecifierSet(allowed):
+        yield Finding("python", "ok", f"{running} in {known}")
+    else:
+        text = f"{running} in {known}, and {PACKAGE} needs {allowed}"
+        yield Finding("python", "problem", text, "make a virtual environment of another Python")
+
+
+def check_packages() -> Iterator[Finding]:
+    """Look for what every command needs, and for pairs of packages that do not go together."""
+    try:
+        needed = [each for each in _requirements() if _is_for(each, "")]
+    except ImportError:
+        return  # `check_python` says it
+    if not needed:
+        text = f"{PACKAGE} runs from a folder, and what it needs is not written anywhere"
+        yield Finding("packages", "problem", text, "pip install . in that folder")
+    found = []
+    for requirement in needed:
+        version = version_of(requirement.name)
+        if version is None:
+            text = f"{requirement.name} is not installed"
+            yield Finding("packages", "problem", text, f"pip install '{_wish(requirement)}'")
+        elif not requirement.specifier.contains(version, prereleases=True):
+            yield _wrong(requirement, version)
+        else:
+            found.append(f"{requirement.name} {version}")
+    if found:
+        yield Finding("packages", "ok", ", ".join([f"{PACKAGE} {version_of(PACKAGE)}", *found]))
+    for one, other in _PAIRS:
+        versions = version_of(one), version_of(other)
+        if None not in versions and len(set(versions)) > 1:
+            text = f"{one} {versions[0]} and {other} {versions[1]} are installed, and do not fit"
+            remedy = f"pip install --upgrade {one} {other}"
+            yield Finding("packages", "problem", text, remedy)
+
+
+def check_extras() -> Iterator[Finding]:
+    """Say of each extra whether it is there, what it would bring, and how it is had."""
+    try:
+        requirements = _requirements()
+    except ImportError:
+        return
+    complete = []
+    for extra, brings in BRINGS.items():
+        own = [each for each in requirements if not _is_for(each, "") and _is_for(each, extra)]
+        missing, is_good = [], True
+        for requirement in [inner for each in own for inner in _with_extras(each)]:
+            version = version_of(requirement.name)
+            if version is None:
+                missing.append(requirement.name)
+            elif not requirement.specifier.contains(version, prereleases=True):
+                is_good = False
+                yield _wrong(requirement, version, extra)
+        if missing:
+            text = f"[{extra}] lacks {', '.join(dict.fromkeys(missing))}, and with it go {brings}"
+            yield Finding("extras", "note", text, f"pip install '{PACKAGE}[{extra}]'")
+        elif not own and requirements:
+            text = f"[{extra}] is newer than what this installation knows of itself"
+            yield Finding("extras", "note", text, f"pip install '{PACKAGE}[{extra}]'")
+        elif is_good:
+            complete.append(extra)
+    if complete:
+        yield Finding("extras", "ok", ", ".join(complete))
+
+
+def version_of(name: str) -> str | None:
+    """Return the version of a package that would be imported, or ``None`` if there is none."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _requirements(name: str = PACKAGE) -> list[Requirement]:
+    """Return what a package asks for, its extras included; nothing if it is not installed.
+
+    Raises:
+        ImportError: there is no library to read them.
+    """
+    from packaging.requirements import Requirement
+
+    try:
+        return [Requirement(text) for text in metadata.requires(name) or ()]
+    except metadata.PackageNotFoundError:
+        return []
+
+
+def _is_for(requirement: Requirement, extra: str) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def _with_extras(requirement: Requirement) -> Iterator[Requirement]:
+    """Yield a requirement, and what its own extras ask for."""
+    yield requirement
+    for inner in _requirements(requirement.name) if requirement.extras else ():
+        if not _is_for(inner, "") and any(_is_for(inner, extra) for extra in requirement.extras):
+            yield inner
+
+
+def _wish(requirement: Requirement) -> str:
+    return f"{requirement.name}{requirement.specifier}"
+
+
+def _wrong(requirement: Requirement, version: str, extra: str = "") -> Finding:
+    part = f" of [{extra}]" if extra else ""
+    reason = _REASONS.get(requirement.name, "")
+    text = f"{requirement.name} {version}{part} is installed, and {_wish(requirement)} is needed"
+    text += f" ({reason})" if reason else ""
+    check = "extras" if extra else "packages"
+    return Finding(check, "problem", text, f"pip install --upgrade '{_wish(requirement)}'")

@@ -1,0 +1,162 @@
+"""Queues: whether they are there, and keep tasks as workers expect it.
+
+Nothing is received from a queue that is looked at: its tasks belong to workers. A message is sent
+and received on a queue of its own, if that is allowed, which is removed again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import ChunkflowError, QueueError
+from chunkflow_py.planning.doctor.finding import Finding
+from chunkflow_py.queue.protocol import address_of, open_queue
+from chunkflow_py.queue.sqs_address import RECEIVES, Place, find_or_create
+from chunkflow_py.store.address import without_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from chunkflow_py.queue.sqs_client import SqsClient
+
+BUDGET_S = 10.0
+FEW_RECEIVES = 100  # spot interruptions and drains raise the count, too
+SHORT_RETENTION_S = 4 * 24 * 3600
+SHORT_LEASE_S = 30
+_DAY = 24 * 3600
+
+
+def check_queue(url: str, *, write: bool = False) -> Iterator[Finding]:
+    """Look at a queue.
+
+    Args:
+        url: as of `open_queue`.
+        write: whether another queue may be made beside it, for one message, and removed.
+    """
+    shown = without_secrets(url)
+    try:
+        scheme, rest = address_of(url)
+        with closing(open_queue(url)) as queue:
+            counts = queue.counts()
+        dead = "" if counts.dead is None else f", {counts.dead} put aside"
+        text = f"{shown}: {counts.waiting} tasks wait, {counts.leased} are worked on{dead}"
+        yield Finding("queue", "ok", text)
+        if scheme == "sqs":
+            yield from _check_sqs(shown, rest)
+        if write:
+            yield _try(scheme, rest, shown)
+    except (ChunkflowError, OSError) as error:
+        yield Finding("queue", "problem", f"{shown}: {error}")
+
+
+def _check_sqs(shown: str, name: str) -> Iterator[Finding]:
+    """Look at the attributes of a queue of Amazon SQS."""
+    place = Place.of(name)
+    with closing(_client(place)) as client:
+        address = find_or_create(client, place, create=False)
+        said = _attributes(client, address)
+        redrive: dict[str, Any] = json.loads(said.get("RedrivePolicy") or "{}")
+        if not redrive:
+            text = (
+                f"{shown} has no queue of dead letters: tasks that crash workers come back for ever"
+            )
+            remedy = "let submit --create-queue make the queue, or give it a RedrivePolicy"
+            yield Finding("queue", "problem", text, remedy)
+        else:
+            yield from _check_redrive(shown, redrive)
+    kept_s, lease_s = int(said.get("MessageRetentionPeriod", 0)), int(said["VisibilityTimeout"])
+    if kept_s < SHORT_RETENTION_S:
+        text = f"{shown} forgets tasks after {kept_s / _DAY:.1f} days"
+        yield Finding("queue", "note", text, "set its MessageRetentionPeriod to 1209600 (14 days)")
+    if lease_s < SHORT_LEASE_S:
+        text = f"{shown} leases messages for {lease_s} s where a reader does not say it"
+        yield Finding("queue", "note", text, "set its VisibilityTimeout to 120")
+
+
+def _check_redrive(shown: str, redrive: dict[str, Any]) -> Iterator[Finding]:
+    dead = str(redrive.get("deadLetterTargetArn", "")).rpartition(":")[2]
+    receives = int(redrive.get("maxReceiveCount", 0))
+    text = f"{shown} puts tasks aside in {dead} after {receives} receipts"
+    if receives < FEW_RECEIVES:
+        text += ", and receipts also come from interruptions, which are no fault of a task"
+        yield Finding("queue", "note", text, f"set the maxReceiveCount to {RECEIVES}")
+    else:
+        yield Finding("queue", "ok", text)
+
+
+def _client(place: Place) -> SqsClient:
+    from chunkflow_py.queue.sqs_client import SqsClient
+
+    return SqsClient(f"queue {place.name!r}", place.endpoint, place.region)
+
+
+def _attributes(client: SqsClient, address: str) -> dict[str, str]:
+    answer = client.ask(
+        "get_queue_attributes", patient=False, budget_s=BUDGET_S, QueueUrl=address,
+        AttributeNames=["All"],
+    )  # fmt: skip
+    found: dict[str, str] = answer.get("Attributes") or {}
+    return found
+
+
+def _try(scheme: str, rest: str, shown: str) -> Finding:
+    """Send and receive a message, on a queue of its own."""
+    name = f"chunkflow-doctor-{secrets.token_hex(6)}"
+    if scheme == "memory":
+        return Finding("queue", "ok", f"{shown} ends with this process; nothing to try")
+    own = name if scheme == "sqs" else str(Path(rest).expanduser().parent / name)
+    if scheme == "sqs" and rest.startswith("http"):
+        own = f"{rest.rpartition('/')[0]}/{name}"
+    try:
+        with closing(open_queue(f"{scheme}://{own}", create=True)) as queue:
+            queue.send(["doctor"])
+            received = queue.receive(1, lease_s=60, wait_s=BUDGET_S)
+            queue.acknowledge(received)
+    except QueueError as error:
+        text = f"a queue of its own beside {shown} could not be tried: {error}"
+        return Finding("queue", "note", text)
+    finally:
+        _remove(scheme, own)
+    if [each.body for each in received] != ["doctor"]:
+        text = f"a message sent to a queue beside {shown} was not received within {BUDGET_S:.0f} s"
+        return Finding("queue", "problem", text, "see what the service says of itself")
+    return Finding("queue", "ok", f"a message was sent and received on a queue beside {shown}")
+
+
+def _remove(scheme: str, own: str) -> None:
+    """Remove a queue that was made to try something, as far as it came to be."""
+    if scheme == "sqs":
+        for suffix in ("", "-dead"):
+            place = Place.of(f"{own}{suffix}")
+            with suppress(QueueError), closing(_client(place)) as client:
+                address = find_or_create(client, place, create=False)
+                client.ask("delete_queue", patient=False, budget_s=BUDGET_S, QueueUrl=address)
+    elif scheme == "sqlite":
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{own}{suffix}").unlink(missing_ok=True)
+    else:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def clock_of(url: str) -> str | None:
+    """Return the address of the server whose clock is that of a queue, if it has one."""
+    try:
+        scheme, rest = address_of(url)
+        if scheme != "sqs":
+            return None
+        place = Place.of(rest)
+        if place.endpoint:
+            return without_secrets(place.endpoint)
+        for variable in ("AWS_ENDPOINT_URL_SQS", "AWS_ENDPOINT_URL"):
+            if named := os.environ.get(variable):
+                return named
+        with closing(_client(place)) as client:
+            return f"https://sqs.{client.region}.amazonaws.com"
+    except ChunkflowError:  # said by `check_queue`
+        return None

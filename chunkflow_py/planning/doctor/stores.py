@@ -1,0 +1,147 @@
+"""Stores: whether a URL can be read, written, and written on condition."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chunkflow_py.errors import ChunkflowError, MissingExtraError, VolumeError
+from chunkflow_py.planning.doctor.finding import Finding
+from chunkflow_py.run.home import RunHome
+from chunkflow_py.store import open_store
+from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.cloudvolume_secrets import aws_session
+from chunkflow_py.store.retry import Manners
+from chunkflow_py.volume.location import Location
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from chunkflow_py.store.protocol import Store
+
+# Whoever asks waits for the answer: nothing is tried for long.
+MANNERS = Manners(stall_s=10, budget_s=5, unreachable_s=5)
+PROBE_BYTES = 1 << 20
+_CLOUDS = {"s3": "https://s3.amazonaws.com", "gs": "https://storage.googleapis.com"}
+
+
+def check_store(url: str, *, write: bool = False) -> Iterator[Finding]:
+    """Try what can be done at a URL.
+
+    Args:
+        url: of a folder or prefix; also of a volume, such as ``zarr://s3://bucket/em``.
+        write: whether an object may be written, under a name of its own, and removed.
+    """
+    shown = without_secrets(url)
+    try:
+        place = Location.parse(url).store_url
+        store = open_store(place, manners=MANNERS)
+        start = time.monotonic()
+        listed = _read(store)
+        seconds = time.monotonic() - start
+    except (ChunkflowError, OSError) as error:
+        yield Finding("store", "problem", f"{shown}: {error}")
+        return
+    if store.is_local:
+        yield _folder(Path(store.url.removeprefix("file://")))
+    else:
+        by = _credentials(place)
+        text = f"{shown} can be read in {1000 * seconds:.0f} ms{listed}{by}"
+        yield Finding("store", "ok", text)
+    if write:
+        yield from _write(store, shown)
+    elif not store.is_local and not place.startswith("http"):
+        yield Finding("store", "note", f"{shown}: writing was not tried", "add --write to try it")
+
+
+def _read(store: Store) -> str:
+    """Read what is there; return what there is to say of it."""
+    # Who may not list a bucket is told that a missing object is forbidden.
+    store.get(f"chunkflow-doctor-{secrets.token_hex(8)}")
+    if store.url.startswith("http"):
+        return ""
+    return "" if list(islice(store.list(), 1)) else "; nothing is there yet"
+
+
+def _folder(folder: Path) -> Finding:
+    """Say whether a local folder is there, or can be made."""
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if not there.is_dir():
+        return Finding("store", "problem", f"{folder}: {there} is no folder", "name another one")
+    if not os.access(there, os.W_OK | os.X_OK):
+        text = f"{folder}: {there} may not be written to"
+        return Finding("store", "problem", text, "give yourself the right, or name another folder")
+    return Finding("store", "ok", f"{folder}{'' if there == folder else ' can be made'}")
+
+
+def _write(store: Store, shown: str) -> Iterator[Finding]:
+    """Write, read, and remove an object; then try writes on condition."""
+    key, data = f"chunkflow-doctor-{secrets.token_hex(8)}", secrets.token_bytes(PROBE_BYTES)
+    folder = Path(store.url.removeprefix("file://")) if store.is_local else None
+    made = (
+        [] if folder is None else [each for each in (folder, *folder.parents) if not each.exists()]
+    )
+    try:
+        try:
+            start = time.monotonic()
+            store.put(key, data)
+            between = time.monotonic()
+            same = store.get(key) == data and store.get_range(key, 7, 99) == data[7:99]
+            end = time.monotonic()
+        finally:
+            store.delete(key)
+        gone = store.size(key) is None
+        home = RunHome(store.url)
+        home.store = store
+        home.check_store()
+    except (VolumeError, OSError) as error:
+        yield Finding("store", "problem", f"{shown}: {error}")
+        return
+    finally:
+        for each in made:
+            with suppress(OSError):  # it is not there, or somebody uses it already
+                each.rmdir()
+    if not same:
+        text = f"{shown} does not return what was written to it"
+        yield Finding("store", "problem", text, "do not use it for volumes")
+    elif not gone:
+        text = f"{shown} keeps {key}, which was deleted"
+        yield Finding("store", "problem", text, "remove it by hand; stale records stay there too")
+    else:
+        speed = PROBE_BYTES / 1e6
+        text = (
+            f"{shown} can be written ({speed / (between - start):.0f} MB/s), read "
+            f"({speed / (end - between):.0f} MB/s), written on condition, and deleted"
+        )
+        yield Finding("store", "ok", text)
+
+
+def _credentials(place: str) -> str:
+    """Return in words where the credentials of S3 come from; never what they are."""
+    if not place.startswith("s3://"):
+        return ""
+    bucket = place.removeprefix("s3://").partition("/")[0]
+    found = aws_session("s3://", bucket).get_credentials()
+    return f"; credentials: {found.method}" if found is not None else ""
+
+
+def clock_of(url: str) -> str | None:
+    """Return the address of the server whose clock is that of a store, if it has one."""
+    try:
+        place = Location.parse(url).store_url
+        scheme, _, path = place.partition("://")
+        if scheme in ("http", "https"):
+            return f"{scheme}://{path.rpartition('@')[2].partition('/')[0]}"
+        if scheme not in _CLOUDS:
+            return None
+        from chunkflow_py.store.clouds import open_service
+        from chunkflow_py.store.protocol import Access
+
+        return open_service(scheme, path, Access()).endpoint or _CLOUDS[scheme]
+    except (ChunkflowError, MissingExtraError):  # said by `check_store`
+        return None

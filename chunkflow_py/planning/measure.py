@@ -1,0 +1,273 @@
+"""Measure one way of running a network, in a process that does nothing else.
+
+`chunkflow_py.planning.tune` starts ``python -m chunkflow_py.planning.measure`` for each, so that
+peak memory is that of one way alone, and a crash ends one measurement only. The request comes as
+JSON on stdin; what is found leaves on stdout, one JSON object a line, as soon as it is known.
+
+The error is that of the output against float32 on the same patches; it is measured after the
+memory, because float32 may need more. The first process that needs a reference leaves it in a file
+for the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from chunkflow_py.core.allocator import keep_freed_memory
+from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.inference.accuracy import error_against
+from chunkflow_py.inference.backends import create_backend
+from chunkflow_py.inference.backends.device import describe_device, device_of
+from chunkflow_py.inference.backends.precision import bfloat16_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.inference.backends.protocol import Backend
+
+PATCHES = 2  # that the error is measured on
+FORWARDS = (3, 20)  # that are timed: at least, and at most
+ENOUGH_S = 2.0  # of timed forwards; more would not change the median
+
+# Operators whose result at a voxel depends on all voxels they are given; those marked with a
+# number do so only if that argument is true: whether they use the patch's own statistics.
+_WHOLE_PATCH: dict[str, int | None] = {
+    "instance_norm": 5,
+    "batch_norm": 5,
+    "native_batch_norm": 5,
+    "cudnn_batch_norm": 5,
+    "miopen_batch_norm": 5,
+    "_native_batch_norm_legit": 5,
+    "group_norm": None,
+    "native_group_norm": None,
+    "layer_norm": None,
+    "native_layer_norm": None,
+    "adaptive_avg_pool2d": None,
+    "adaptive_avg_pool3d": None,
+    "adaptive_max_pool2d": None,
+    "adaptive_max_pool3d": None,
+    "_adaptive_avg_pool2d": None,
+    "_adaptive_avg_pool3d": None,
+}
+_REDUCTIONS = {"mean", "sum", "std", "var", "var_mean", "std_mean", "amax", "amin"}
+
+
+class WholePatchOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Watches which operators run whose result at a voxel depends on the whole patch.
+
+    Watching a forward finds them wherever they are: in modules, in functions that model code
+    calls, in TorchScript and in exported programs.
+
+    Attributes:
+        found: names of the operators, each once.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Look at one operator and run it."""
+        name = func.name().partition("::")[2].partition(".")[0]
+        if name not in self.found and self._depends(name, func.name(), args, kwargs or {}):
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+    @staticmethod
+    def _depends(name: str, full: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        if name in _WHOLE_PATCH:
+            flag = _WHOLE_PATCH[name]
+            return full.endswith(".no_stats") or flag is None or bool(args[flag])
+        # Patches are (n, c, z, y, x), and (n, c, y, x) within a 2D network.
+        if name not in _REDUCTIONS or not args or args[0].ndim not in (4, 5):
+            return False
+        axes = args[1] if len(args) > 1 else kwargs.get("dim")
+        return not axes or any(axis % args[0].ndim >= 2 for axis in np.atleast_1d(axes))
+
+
+def inspect(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield what is to be known of network and device before anything is measured.
+
+    Yields:
+        ``device`` (such as cpu or cuda:0), ``device_name``, ``memory_bytes`` (of the device),
+        ``idle_bytes`` (that are taken without a network), ``dtypes`` (that are not emulated),
+        ``divisor`` and ``framework`` of the network; then ``whole_patch``, names of the operators
+        that make a voxel depend on the whole patch.
+    """
+    device = device_of(request["network"]["device"])
+    idle_bytes = 0 if device.type == "cuda" else _peak_memory(device, 0)
+    halves = {"bfloat16": bfloat16_unit(device) != "emulated", "float16": device.type == "cuda"}
+    backend = _backend(request)
+    yield {
+        "device": str(device),
+        "device_name": describe_device(device),
+        "memory_bytes": _total_memory(device),
+        "idle_bytes": idle_bytes,
+        "dtypes": ["float32", *(dtype for dtype, works in halves.items() if works)],
+        "divisor": backend.divisor,
+        "framework": backend.profile["framework"],
+    }
+    batch = _patches(request, 1).to(device)
+    with torch.inference_mode(), WholePatchOperators() as operators:
+        backend(batch)
+    yield {"whole_patch": operators.found}
+
+
+def measure(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield what one way of running the network costs.
+
+    Yields:
+        ``seconds`` of a forward (median) and ``memory_bytes`` (peak of this process, or on the
+        GPU); then the error against float32: ``largest``, ``percentile_999`` and ``mean``.
+    """
+    device = device_of(request["network"]["device"])
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+    backend = _backend(request)
+    size = request["candidate"]["batch_size"]
+    patches = _patches(request, max(size, PATCHES))
+    batch = patches[:size].to(device)
+    _timed(backend, batch)  # compiles, and touches the memory that is kept
+    times: list[float] = []
+    while len(times) < FORWARDS[0] or (sum(times) < ENOUGH_S and len(times) < FORWARDS[1]):
+        times.append(_timed(backend, batch))
+    yield {"seconds": statistics.median(times), "memory_bytes": _peak_memory(device, free)}
+
+    found = _outputs(backend, patches, size)
+    if not np.isfinite(found).all():
+        yield {"failure": "the output holds NaN or infinity"}
+        return
+    del backend
+    file = Path(request["reference"])
+    if file.exists():
+        reference = np.load(file)
+    else:
+        plain = {"backend": "torch", "dtype": "float32", "compile": False, "batch_size": 1}
+        reference = found
+        exactly = request["candidate"] | plain
+        if exactly != request["candidate"]:
+            exact = _backend(request | {"candidate": exactly})
+            reference = _outputs(exact, patches, 1)
+        part = file.with_suffix(".part.npy")
+        np.save(part, reference)
+        part.replace(file)  # whole, or not at all
+    yield asdict(error_against(torch.from_numpy(reference), torch.from_numpy(found)))
+
+
+def _backend(request: dict[str, Any]) -> Backend:
+    candidate = request["candidate"]
+    window = np.ones(candidate["output_patch_size"], dtype=np.float32)
+    return create_backend(**request["network"], **candidate, window=window)
+
+
+def _patches(request: dict[str, Any], count: int) -> torch.Tensor:
+    """Return (count, c, z, y, x) float32 patches, cut from the image, or from smooth noise."""
+    size = tuple(request["candidate"]["input_patch_size"])
+    channels = request["network"]["num_input_channels"]
+    random = np.random.default_rng(0)
+    batch = np.empty((count, channels, *size), dtype=np.float32)
+    if request["image"] is None:
+        for seed, patch in enumerate(batch):  # each of its own: the first ones are always the same
+            generator = torch.Generator().manual_seed(seed)
+            coarse = torch.rand((1, channels, *(-(-s // 4) for s in size)), generator=generator)
+            smooth = torch.nn.functional.interpolate(coarse, size, mode="trilinear")[0]
+            patch[:] = 0.7 * smooth + 0.3 * torch.rand(smooth.shape, generator=generator)
+        return torch.from_numpy(batch)
+    image = np.load(request["image"], mmap_mode="r")
+    short = [(0, max(0, s - have)) for s, have in zip(size, image.shape[1:], strict=True)]
+    image = np.pad(image, [(0, 0), *short], mode="symmetric")
+    for patch in batch:
+        for _ in range(20):  # until one is not empty
+            spans = zip(size, image.shape[1:], strict=True)
+            corner = [int(random.integers(have - s + 1)) for s, have in spans]
+            z, y, x = (slice(c, c + s) for c, s in zip(corner, size, strict=True))
+            patch[:] = image[:, z, y, x]
+            if patch.any():
+                break
+    return torch.from_numpy(batch)
+
+
+def _timed(backend: Backend, batch: torch.Tensor) -> float:
+    start = perf_counter()
+    with torch.inference_mode():
+        backend(batch)
+    if batch.device.type == "cuda":
+        torch.cuda.synchronize(batch.device)
+    return perf_counter() - start
+
+
+def _outputs(backend: Backend, patches: torch.Tensor, batch_size: int) -> NDArray[np.float32]:
+    """Return the network's output on the first `PATCHES` patches, in batches of one shape."""
+    found: list[NDArray[np.float32]] = []
+    with torch.inference_mode():
+        for first in range(0, PATCHES, batch_size):
+            batch = patches[first : first + batch_size].to(backend.device)
+            found.append(backend(batch).to("cpu", torch.float32).numpy().copy())
+    return np.concatenate(found)[:PATCHES]
+
+
+def _peak_memory(device: torch.device, free_before: int) -> int:
+    """Return the most bytes this process has held so far, on the host or on its GPU."""
+    if device.type == "cuda":
+        # Other libraries than PyTorch keep what they took, so it is gone from what is free.
+        taken = free_before - torch.cuda.mem_get_info(device)[0]
+        return max(torch.cuda.max_memory_reserved(device), taken)
+    with suppress(OSError):  # only Linux has the file
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    # Second, because it counts the parent's memory too where a process is forked.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _total_memory(device: torch.device) -> int:
+    """Return the bytes that the host (or the container) or the GPU has in all."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # no limit is no number
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    return total
+
+
+def main() -> None:
+    """Serve one request; an error is told on stdout as ``failure``."""
+    results = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what model code prints is no result
+    with suppress(OSError):
+        # Where memory ends, the kernel shall end this process and no other.
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    keep_freed_memory()
+    request = json.load(sys.stdin)
+    try:
+        for found in {"inspect": inspect, "measure": measure}[request["task"]](request):
+            print(json.dumps(found), file=results, flush=True)
+    except Exception as error:  # noqa: BLE001  (told to the process that asked)
+        said = str(error).strip().partition("\n")[0]
+        ours = isinstance(error, ChunkflowError)
+        failure = said if ours else f"{type(error).__name__}: {said}"
+        kind = "option" if isinstance(error, ValueError) and ours else "run"
+        print(json.dumps({"failure": failure, "kind": kind}), file=results, flush=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

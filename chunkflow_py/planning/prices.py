@@ -1,0 +1,189 @@
+"""What a run costs, from a table of prices that says its date and where it comes from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from chunkflow_py.planning.amounts import Transfer
+
+GIB, GB = 2**30, 10**9
+
+# Requests of a run beside those for voxels, for a task (measured: docs/benchmarks-queue.md).
+_LEDGER_PUTS, _LEDGER_GETS, _QUEUE = 1.01, 5.0, 5.3
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A type of machine.
+
+    Attributes:
+        name: such as ``g5.xlarge``.
+        hour: dollars an hour on demand.
+        spot_hour: dollars an hour of what may be taken away.
+        spot_is_assumed: whether that is a share of the other, and no price of its own.
+        memory_bytes: of the host.
+        device_bytes: of its GPU; 0 without one.
+        gpu: what it is called, or empty.
+    """
+
+    name: str
+    hour: float
+    spot_hour: float
+    spot_is_assumed: bool
+    memory_bytes: int
+    device_bytes: int = 0
+    gpu: str = ""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """A table of prices, in dollars.
+
+    Attributes:
+        date: of the prices.
+        source: where they come from.
+        instances: by name.
+        stores: protocol -> ``gb_month``, ``put``, ``get``, ``egress_gb``.
+        queue_request: of one request of a queue in a cloud.
+    """
+
+    date: str
+    source: str
+    instances: dict[str, Instance]
+    stores: dict[str, dict[str, float]]
+    queue_request: float
+
+    def instance(self, name: str) -> Instance:
+        """Return a type of machine.
+
+        Raises:
+            OptionError: the table has none of that name; names the nearest.
+        """
+        if name in self.instances:
+            return self.instances[name]
+        near = get_close_matches(name, self.instances, 3, 0.4) or sorted(self.instances)[:3]
+        msg = (
+            f"the prices of {self.date} have no instance type {name!r}; known are "
+            f"{', '.join(near)} and others; give one of them, a --price-file that has it, or "
+            "--price"
+        )
+        raise OptionError(msg)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a stage costs, in dollars.
+
+    Attributes:
+        parts: of the run, by what is paid for.
+        month: to keep what is written, a month.
+        egress: to bring what is read out of its cloud or region, once; not in the sum.
+        assumed: what was assumed, in words.
+    """
+
+    parts: dict[str, float] = field(default_factory=dict)
+    month: float = 0.0
+    egress: float = 0.0
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def dollars(self) -> float:
+        """All parts of the run together."""
+        return sum(self.parts.values())
+
+
+def load_prices(path: Path | None = None) -> Prices:
+    """Return the table of a file, or the one that comes with the package.
+
+    Raises:
+        OptionError: it cannot be read, or is no such table.
+    """
+    place = files(__package__) / "prices.json" if path is None else path
+    try:
+        return _parsed(json.loads(place.read_text(encoding="utf-8")))
+    except OSError as error:
+        msg = f"--price-file {path} cannot be read: {error.strerror}"
+        raise OptionError(msg) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"{type(error).__name__} {error}"
+        msg = (
+            f"--price-file {path} is no table of prices ({what}); docs/planning.md shows one, with "
+            "date, source, instances, stores and queue_request"
+        )
+        raise OptionError(msg) from error
+
+
+def _parsed(said: dict[str, Any]) -> Prices:
+    share = float(said.get("spot_share", 1.0))
+    instances = {
+        name: Instance(
+            name,
+            float(each["hour"]),
+            float(each.get("spot", each["hour"] * share)),
+            "spot" not in each,
+            round(float(each["memory_gib"]) * GIB),
+            round(float(each.get("gpu_memory_gib", 0)) * GIB),
+            str(each.get("gpu", "")),
+        )
+        for name, each in said["instances"].items()
+    }
+    stores = {
+        protocol: {name: float(each[name]) for name in ("gb_month", "put", "get", "egress_gb")}
+        for protocol, each in said["stores"].items()
+    }
+    return Prices(
+        str(said["date"]), str(said["source"]), instances, stores, float(said["queue_request"])
+    )
+
+
+def cost_of(
+    prices: Prices,
+    hour: float | None,
+    machine_hours: float | None,
+    tasks: int,
+    reads: Sequence[Transfer],
+    writes: Sequence[Transfer],
+    stored: dict[str, int],
+) -> Cost:
+    """Return what a stage costs.
+
+    Args:
+        prices: of requests and storage.
+        hour: dollars an hour of a machine, if it is known.
+        machine_hours: of all machines together, if they are known.
+        tasks: how many.
+        reads: from volumes.
+        writes: to volumes.
+        stored: operator -> bytes of its volume as they are stored, as far as they are known.
+    """
+    parts: dict[str, float] = {}
+    assumed: list[str] = []
+    if hour is not None and machine_hours is not None:
+        parts["machines"] = hour * machine_hours
+    month = egress = 0.0
+    for transfer in reads:
+        if (store := prices.stores.get(transfer.protocol)) is not None:
+            name = f"requests of {transfer.operator}"
+            parts[name] = parts.get(name, 0.0) + transfer.requests * store["get"]
+            egress += stored.get(transfer.operator, transfer.total_bytes) / GB * store["egress_gb"]
+    for transfer in writes:
+        if (store := prices.stores.get(transfer.protocol)) is not None:
+            name = f"requests of {transfer.operator}"
+            parts[name] = parts.get(name, 0.0) + transfer.requests * store["put"]
+            month += stored.get(transfer.operator, transfer.total_bytes) / GB * store["gb_month"]
+            if "ledger and queue" not in parts:
+                ledger = _LEDGER_PUTS * store["put"] + _LEDGER_GETS * store["get"]
+                parts["ledger and queue"] = tasks * (ledger + _QUEUE * prices.queue_request)
+            if transfer.operator not in stored:
+                assumed.append(f"what {transfer.operator} stores is as large as its voxels")
+    return Cost(parts, month, egress, tuple(assumed))

@@ -1,0 +1,201 @@
+"""The size of tasks that suits a line best, in the memory that there is."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, replace
+from math import lcm
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.geometry import BoxGrid, Zyx, hull_of
+from chunkflow_py.errors import OptionError
+from chunkflow_py.pipeline.forecast import voxel_bytes
+from chunkflow_py.planning.amounts import domain_of, largest_task, total
+from chunkflow_py.volume.loader import VolumeLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.inference.task_size import TaskSizes
+    from chunkflow_py.pipeline.hooks import Boxes
+    from chunkflow_py.pipeline.pipeline import Pipeline
+    from chunkflow_py.planning.amounts import Patches, Transfer
+
+_MARGIN = 0.9  # smaller tasks have more around them
+_STEP = 0.9  # of the voxels, from one size that is tried to the next
+KEPT = "blocks kept for later tasks"  # as loaders call it
+_SAME = 0.98  # of the work: a size that saves less is not worth a change
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A better size of tasks.
+
+    Attributes:
+        size: voxels, zyx.
+        amplification: voxels that the network computes for each of the output, on the mean; or
+            ``None`` without a network.
+        instead_of: the same for the size that is asked for.
+        memory_bytes: of a process with such tasks.
+    """
+
+    size: Zyx
+    amplification: float | None
+    instead_of: float | None
+    memory_bytes: int
+
+    def __str__(self) -> str:
+        """Return it in words, with the option."""
+        return f"--chunk-size {self.size.z} {self.size.y} {self.size.x}"
+
+
+def better_size(
+    pipeline: Pipeline,
+    writes: Sequence[Transfer],
+    patches: Sequence[Patches],
+    memory_bytes: int,
+    line_bytes: int,
+    fixed_bytes: int,
+    processes: int = 1,
+) -> Suggestion | None:
+    """Return the size of tasks with the least work, or ``None`` if it is as good as it is.
+
+    Args:
+        pipeline: checked.
+        writes: of it.
+        patches: of its networks.
+        memory_bytes: that a process may take.
+        line_bytes: that it takes with the tasks as they are.
+        fixed_bytes: of these, what does not depend on the tasks.
+        processes: that share the tasks: none of those that have one now is left without.
+    """
+    found = _task_sizes(pipeline, writes)
+    boxes: Boxes | None = getattr(pipeline.source and pipeline.source.body, "boxes", None)
+    now, region = largest_task(boxes, None), hull_of(boxes)
+    if now is None or region is None:
+        return None
+    fits = line_bytes <= memory_bytes
+    rest = line_bytes - fixed_bytes - _kept(pipeline, region, now)
+    if found is None or not patches:
+        size = None if fits else now
+        while size := size and smaller_size(size, _unit(writes), _STEP):
+            share = min(1.0, size.product() / now.product() / _MARGIN)
+            told = fixed_bytes + _kept(pipeline, region, size) + round(rest * share)
+            if told <= memory_bytes:
+                return Suggestion(size, None, None, told)
+        return None
+    enough = min(processes, len(boxes or ()))
+
+    def is_usable(size: Zyx) -> bool:
+        return len(BoxGrid.covering(region, size, respect_stop=True)) >= enough
+
+    other = fixed_bytes + rest - found.of(now).memory_bytes
+    kept = told = 0
+    for _ in range(2):  # what a loader keeps depends on the size that is found
+        try:
+            best = found.best(max(1, memory_bytes - other - kept), is_usable)
+        except OptionError:  # not even the smallest fits
+            return None
+        kept = _kept(pipeline, region, best.size)
+        told = other + best.memory_bytes + kept
+        if told <= memory_bytes:
+            break
+    else:
+        return None
+    network = patches[0]
+    tasks = BoxGrid.covering(region, best.size, respect_stop=True)
+    per_patch = network.amplification / max(1, network.computed)
+    amplification = per_patch * total(tasks, network.box)
+    if fits and amplification > _SAME * network.amplification:
+        return None
+    return Suggestion(best.size, amplification, network.amplification, told)
+
+
+def _kept(pipeline: Pipeline, region: BoundingBox, size: Zyx) -> int:
+    """Return the bytes of blocks that loaders would keep if tasks were of that size."""
+    boxes, kept = BoxGrid.covering(region, size), 0
+    for stage in pipeline.operators:
+        if isinstance(stage.body, VolumeLoader):
+            loader = copy(stage.body)  # which the line goes on with as it is
+            loader.prepare(replace(pipeline.outlines[stage.name], boxes=boxes))
+            need = loader.memory(None)
+            kept += 0 if need is None else need.held.get(KEPT, 0)
+    return kept
+
+
+def cut_stride(pipeline: Pipeline) -> str | None:
+    """Return in words along which axes the faces of tasks lie between strides of the patches."""
+    for stage in pipeline.operators:
+        placement: Any = getattr(stage.body, "placement", None)
+        outline = pipeline.outlines[stage.name]
+        boxes, domain = outline.boxes, outline.domain
+        if placement is None or domain is None or not isinstance(boxes, BoxGrid):
+            continue
+        stride = placement.settings.geometry.stride
+        off = [(boxes.start - domain.start) % stride, boxes.stride % stride]
+        axes = [
+            name
+            for axis, name in enumerate("zyx")
+            if boxes.count[axis] > 1 and any(rest[axis] for rest in off)
+        ]
+        if axes:
+            return (
+                f"faces of tasks lie between the strides {stride} of {stage.name} along "
+                f"{' and '.join(axes)} (zyx, voxels), so that more patches cross them"
+            )
+    return None
+
+
+def smaller_size(size: Zyx, unit: Zyx, share: float) -> Zyx | None:
+    """Return the largest size with no more than *share* of the voxels, in whole units.
+
+    Cut along the longest axis first, so that what lies around a task grows least; ``None`` if not
+    even a unit is that small.
+    """
+    most = size.product() * share
+    while size.product() > most:
+        parts = [length // step for length, step in zip(size, unit, strict=True)]
+        axis = max(range(3), key=lambda a: (parts[a] > 1, size[a]))
+        if parts[axis] <= 1:
+            return None
+        less = (size[axis] - 1) // unit[axis] * unit[axis]
+        size = Zyx.of(less if a == axis else n for a, n in enumerate(size))
+    return size
+
+
+def _unit(writes: Sequence[Transfer]) -> Zyx:
+    """Return what sizes of tasks have to be multiples of, for the outputs."""
+    unit = Zyx(1, 1, 1)
+    for each in writes:
+        if each.unit is not None and each.unit_is_fixed:
+            unit = Zyx.of(lcm(a, b) for a, b in zip(unit, each.unit, strict=True))
+    return unit
+
+
+def _task_sizes(pipeline: Pipeline, writes: Sequence[Transfer]) -> TaskSizes | None:
+    """Return the sizes that tasks of a line with a network may have."""
+    import numpy as np
+
+    from chunkflow_py.inference.task_size import TaskSizes
+
+    domain = domain_of(pipeline)
+    unit = _unit(writes)
+    for stage in pipeline.operators:
+        placement: Any = getattr(stage.body, "placement", None)
+        if placement is None or domain is None or placement.grid == "chunk":
+            continue
+        settings, outline = placement.settings, pipeline.outlines[stage.name]
+        region = outline.region.intersection(domain) if outline.region else domain
+        step = Zyx.of(lcm(a, b) for a, b in zip(unit, settings.geometry.stride, strict=True))
+        # Where a volume ends before the first common multiple, its end is as good.
+        step = Zyx.of(s if s <= e else u for s, u, e in zip(step, unit, region.size, strict=True))
+        return TaskSizes(
+            settings.geometry,
+            settings.output_channels,
+            np.dtype(settings.stored_dtype).itemsize,
+            step,
+            region.size,
+            input_bytes=voxel_bytes(outline.voxels),
+        )
+    return None

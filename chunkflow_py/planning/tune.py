@@ -1,0 +1,400 @@
+"""Find the fastest way to run a network on this machine, by trying.
+
+    found = tune({"framework": "pytorch", "model": "net.py", "weights": "net.pt"},
+                 input_patch_size=Zyx(20, 256, 256))
+    print(found.best)
+
+Each way is measured in a process of its own (`chunkflow_py.planning.measure`). The order is such
+that what matters most comes first, because the time may end at any point:
+
+    as it is -> backends and precisions -> compiled -> larger batches -> other patch sizes
+                                  each step starts from the best so far
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.errors import ModelError, OptionError
+from chunkflow_py.inference.grid import PatchGeometry, PatchGrid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+PATCH_SIZE = Zyx(32, 128, 128)  # where none was said, and the network does not care
+TOLERANCE = 0.02
+MOST_PATCHES = 64  # in a batch
+SAME_SPEED = 0.95  # of the fastest: among such, the one with the smallest error is the best
+BACKENDS = {"cpu": ("torch", "openvino", "onnxruntime"), "cuda": ("torch", "onnxruntime")}
+# Larger patches overlap less; those with few voxels more come first. One smaller, for its memory.
+FACTORS = ((1, 1.5, 1.5), (2, 1, 1), (1, 2, 2), (1.5, 1.5, 1.5), (2, 2, 2), (1, 0.5, 0.5))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to run the network.
+
+    Attributes:
+        input_patch_size: what the network sees, voxels, zyx.
+        output_patch_size: what is kept of it, voxels, zyx.
+        backend: what runs the network.
+        dtype: arithmetic.
+        compile: whether PyTorch compiles it.
+        batch_size: patches in a forward.
+        tf32: whether CUDA multiplies float32 with 10 bits of mantissa.
+    """
+
+    input_patch_size: Zyx
+    output_patch_size: Zyx
+    backend: str = "torch"
+    dtype: str = "float32"
+    compile: bool = False
+    batch_size: int = 1
+    tf32: bool = False
+
+    @property
+    def input_voxels(self) -> int:
+        """Voxels that the network sees in one forward."""
+        return self.batch_size * self.input_patch_size.product()
+
+    def __str__(self) -> str:
+        """Return it as a person would say it."""
+        return f"{self.way}, batch {self.batch_size} of {self.input_patch_size}"
+
+    @property
+    def way(self) -> str:
+        """What runs it, in which arithmetic."""
+        return f"{self.runner} {self.precision}"
+
+    @property
+    def runner(self) -> str:
+        """What runs it, in words."""
+        return f"{self.backend} compiled" if self.compile else self.backend
+
+    @property
+    def precision(self) -> str:
+        """The arithmetic, in a word."""
+        return "tf32" if self.tf32 else self.dtype
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one way of running the network costs.
+
+    Attributes:
+        candidate: how it was run.
+        overlap: of neighbouring output patches, voxels, zyx.
+        seconds: of one forward, the median of a few.
+        memory_bytes: peak of a process that does nothing else; on a GPU, of the GPU's memory.
+        largest, percentile_999, mean: of the absolute difference from PyTorch's float32.
+        failure: why a number is missing.
+    """
+
+    candidate: Candidate
+    overlap: Zyx
+    seconds: float | None = None
+    memory_bytes: int | None = None
+    largest: float | None = None
+    percentile_999: float | None = None
+    mean: float | None = None
+    failure: str | None = None
+
+    @property
+    def voxels_per_second(self) -> float:
+        """Voxels of output a second, 0 if it failed; a patch adds its stride, the rest overlaps."""
+        if self.seconds is None:
+            return 0.0
+        stride = self.candidate.output_patch_size - self.overlap
+        return stride.product() * self.candidate.batch_size / self.seconds
+
+    def hours(self, volume_size: Zyx) -> float | None:
+        """Return how long the forwards over a volume of this size (voxels, zyx) take."""
+        if self.seconds is None:
+            return None
+        sizes = self.candidate.input_patch_size, self.candidate.output_patch_size
+        domain = BoundingBox.from_size((0, 0, 0), volume_size)
+        grid = PatchGrid(PatchGeometry(*sizes, self.overlap), domain, "reflect", keep_stride=False)
+        forwards = -(-grid.count(domain).product() // self.candidate.batch_size)
+        return forwards * self.seconds / 3600
+
+
+@dataclass
+class Tuning:
+    """What was found out.
+
+    Attributes:
+        device: such as ``cpu`` or ``cuda:0``.
+        device_name: its model or instruction set.
+        framework: what the model is: ``pytorch``, ``universal`` or ``identity``.
+        memory_bytes: that a candidate may take to be the best.
+        tolerance: that its error (99.9th percentile) may reach.
+        whole_patch: operators of the network that make a voxel depend on the whole patch; where
+            there are any, the patch size was left alone.
+        measurements: in the order of measuring.
+        complete: whether the time sufficed for all.
+    """
+
+    device: str
+    device_name: str
+    framework: str
+    memory_bytes: int
+    tolerance: float
+    whole_patch: tuple[str, ...]
+    measurements: list[Measurement]
+    complete: bool = True
+
+    @property
+    def best(self) -> Measurement | None:
+        """The fastest of those within memory and tolerance, if there is one."""
+        good = [m for m in self.measurements if self._is_acceptable(m)]
+        least = SAME_SPEED * max((m.voxels_per_second for m in good), default=0.0)
+        near = [m for m in good if m.voxels_per_second >= least]
+        return min(near, key=lambda m: (m.percentile_999, m.memory_bytes), default=None)
+
+    @property
+    def fastest(self) -> Measurement | None:
+        """The fastest of those that ran at all, if it is clearly faster than the best."""
+        ran = [m for m in self.measurements if not m.failure]
+        top = max(ran, key=lambda m: m.voxels_per_second, default=None)
+        least = self.best.voxels_per_second / SAME_SPEED if self.best else 0.0
+        return top if top and top.voxels_per_second > least else None
+
+    def _is_acceptable(self, found: Measurement) -> bool:
+        if found.failure or found.memory_bytes is None or found.percentile_999 is None:
+            return False
+        return found.memory_bytes <= self.memory_bytes and found.percentile_999 <= self.tolerance
+
+
+def tune(
+    network: dict[str, Any],
+    *,
+    input_patch_size: Zyx | None = None,
+    output_patch_size: Zyx | None = None,
+    output_patch_overlap: Zyx | None = None,
+    memory_bytes: int | None = None,
+    tolerance: float = TOLERANCE,
+    seconds: float = 600.0,
+    image: NDArray[np.float32] | None = None,
+    on_measured: Callable[[Measurement], None] = lambda _: None,
+) -> Tuning:
+    """Measure ways to run a network, until all are or the time is up.
+
+    Args:
+        network: arguments of `chunkflow_py.inference.backends.create_backend` that say what the
+            network is and on which device it runs.
+        input_patch_size: that the network was trained with, voxels, zyx (default: `PATCH_SIZE`,
+            if no operator of the network depends on the whole patch).
+        output_patch_size: what is kept of it, voxels, zyx (default: all); the margin between them
+            is kept for other sizes.
+        output_patch_overlap: of neighbouring output patches, voxels, zyx (default: that of
+            `PatchGeometry.of`).
+        memory_bytes: that may be taken (default: what the machine, container or GPU has).
+        tolerance: largest error (99.9th percentile, in units of the output) of the best.
+        seconds: when to end.
+        image: (c, z, y, x) as the network wants it, to measure errors on (default: smooth noise).
+        on_measured: called after each measurement.
+
+    Raises:
+        OptionError: sizes do not fit together, or a trained patch size is needed.
+        ModelError: the network cannot be loaded, or no way of running it works.
+    """
+    size = input_patch_size or PATCH_SIZE
+    geometry = PatchGeometry.of(size, output_patch_size, output_patch_overlap)
+    with TemporaryDirectory() as folder:
+        place = Path(folder)
+        if image is not None:
+            np.save(place / "image.npy", image)
+        search = _Search(network, geometry, place, monotonic() + seconds, on_measured)
+        return search.run(memory_bytes, tolerance, size_is_said=input_patch_size is not None)
+
+
+class _Search:
+    """Goes from one candidate to the next by what was found so far."""
+
+    found: Tuning
+
+    def __init__(
+        self,
+        network: dict[str, Any],
+        geometry: PatchGeometry,
+        folder: Path,
+        end: float,
+        on_measured: Callable[[Measurement], None],
+    ) -> None:
+        network = {"device": "auto", "num_input_channels": 1} | network
+        self.request: dict[str, Any] = {"network": network, "image": None}
+        if (folder / "image.npy").exists():
+            self.request["image"] = str(folder / "image.npy")
+        self.geometry, self.folder, self.end = geometry, folder, end
+        self.on_measured = on_measured
+        self.base = Candidate(geometry.input_patch_size, geometry.output_patch_size)
+        self.quickest = 0.0  # seconds from start to end of the quickest process
+
+    def run(self, memory_bytes: int | None, tolerance: float, *, size_is_said: bool) -> Tuning:
+        about = self._ask("inspect", self.base, self.end - monotonic())
+        if failure := about.get("failure"):
+            kind = about.get("kind")
+            text = failure if kind else f"the network cannot be tried: {failure}"
+            raise (OptionError if kind == "option" else ModelError)(text)
+        if about["whole_patch"] and not size_is_said:
+            msg = (
+                f"the network uses {', '.join(about['whole_patch'])}, so a voxel of its output "
+                "depends on the size of the patch; say with --input-patch-size which one it was "
+                "trained with"
+            )
+            raise OptionError(msg)
+        self.about = about
+        self.found = Tuning(
+            about["device"],
+            about["device_name"],
+            about["framework"],
+            memory_bytes or about["memory_bytes"],
+            tolerance,
+            tuple(about["whole_patch"]),
+            [],
+        )
+        for candidate in self._candidates():
+            left = self.end - monotonic()
+            # One that takes forever must not take the time of all others.
+            limit = left / 2 if self.found.measurements else left
+            if limit <= self.quickest:
+                self.found.complete = False
+                break
+            self._measure(candidate, limit)
+        if all(m.seconds is None for m in self.found.measurements):
+            msg = f"the network does not run in any way: {self.found.measurements[0].failure}"
+            raise ModelError(msg)
+        return self.found
+
+    # --- which candidates ----------------------------------------------------------------------
+
+    def _candidates(self) -> Iterator[Candidate]:
+        yield self.base
+        device = self.found.device.partition(":")[0]
+        if self.found.framework == "pytorch":
+            backends = [b for b in BACKENDS[device] if find_spec(b)]
+            for dtype, backend in product(self.about["dtypes"], backends):
+                if (candidate := replace(self.base, backend=backend, dtype=dtype)) != self.base:
+                    yield candidate
+            if device == "cuda":
+                yield replace(self.base, tf32=True)
+            yield replace(self._best("torch"), compile=True)
+        yield from self._larger_batches(self._best())
+        if not self.found.whole_patch:
+            yield from self._other_sizes(self._best())
+
+    def _best(self, backend: str | None = None) -> Candidate:
+        """Return the best so far, of those that *backend* runs; if none is good, the first."""
+        chosen = [m for m in self.found.measurements if backend in {None, m.candidate.backend}]
+        best = replace(self.found, measurements=chosen).best
+        return best.candidate if best else self.base
+
+    def _larger_batches(self, best: Candidate) -> Iterator[Candidate]:
+        while best.batch_size < MOST_PATCHES:
+            candidate = replace(best, batch_size=2 * best.batch_size)
+            if self._is_too_large(candidate):
+                return
+            yield candidate
+            if self._best() != candidate:
+                return  # no faster, or no good
+            best = candidate
+
+    def _other_sizes(self, best: Candidate) -> Iterator[Candidate]:
+        base, margin = self.geometry.input_patch_size, self.geometry.margin * 2
+        # Sizes have to be multiples of the divisor; a power of two serves where it is not known.
+        step = Zyx.of(self.about["divisor"] or [min(32, s & -s) for s in base])
+        seen = {base}
+        for factors in FACTORS:
+            parts = zip(factors, base, step, strict=True)
+            size = Zyx.of(max(1, round(f * s / d)) * d for f, s, d in parts)
+            inner = zip(size - margin, self.geometry.output_patch_overlap, strict=True)
+            if size in seen or any(output <= overlap for output, overlap in inner):
+                continue
+            seen.add(size)
+            # About as many voxels at a time as were found to be good.
+            batch_size = max(1, best.input_voxels // size.product())
+            candidate = replace(
+                best,
+                input_patch_size=size,
+                output_patch_size=size - margin,
+                batch_size=batch_size,
+            )
+            if not self._is_too_large(candidate):
+                yield candidate
+
+    def _is_too_large(self, candidate: Candidate) -> bool:
+        """Tell whether a candidate would exceed the memory, by one of its kind; then note so."""
+        known = [m for m in self.found.measurements if m.memory_bytes is not None]
+        alike = [m for m in known if m.candidate.way == candidate.way]
+        if not alike:
+            return False
+        largest = max(alike, key=lambda m: m.candidate.input_voxels)
+        ratio = candidate.input_voxels / largest.candidate.input_voxels
+        idle = self.about["idle_bytes"]
+        need = idle + ((largest.memory_bytes or 0) - idle) * ratio
+        if ratio <= 1 or need <= self.found.memory_bytes:
+            return False
+        self._add(candidate, failure=f"not run: needs about {need / 1e9:.1f} GB")
+        return True
+
+    # --- measuring -----------------------------------------------------------------------------
+
+    def _measure(self, candidate: Candidate, limit_s: float) -> None:
+        begin = monotonic()
+        answer = self._ask("measure", candidate, limit_s)
+        if "mean" in answer:
+            took = monotonic() - begin
+            self.quickest = min(self.quickest or took, took)
+        names = ("seconds", "memory_bytes", "largest", "percentile_999", "mean", "failure")
+        self._add(candidate, **{name: answer.get(name) for name in names})
+
+    def _add(self, candidate: Candidate, **known: Any) -> None:
+        measurement = Measurement(candidate, self.geometry.output_patch_overlap, **known)
+        self.found.measurements.append(measurement)
+        self.on_measured(measurement)
+
+    def _ask(self, task: str, candidate: Candidate, limit_s: float) -> dict[str, Any]:
+        """Return all that a process of its own found out until it ended, by itself or not."""
+        name = "-".join(map(str, candidate.input_patch_size))
+        request = self.request | {
+            "task": task,
+            "candidate": asdict(candidate),
+            "reference": str(self.folder / f"{name}.npy"),
+        }
+        command = [sys.executable, "-m", "chunkflow_py.planning.measure"]
+        text = json.dumps(request).encode()
+        failure = None
+        try:
+            done = subprocess.run(
+                command, input=text, capture_output=True, timeout=max(limit_s, 0.1), check=False
+            )
+            output = done.stdout
+            if done.returncode < 0:
+                failure = f"ended by {signal.Signals(-done.returncode).name}"
+                if done.returncode == -signal.SIGKILL:
+                    failure += ", most likely for want of memory"
+            elif done.returncode:
+                last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+                failure = last or f"ended with exit code {done.returncode}"
+        except subprocess.TimeoutExpired as late:
+            output = late.stdout or b""
+            failure = f"not finished after {limit_s:.0f} s; give more --seconds"
+        answer: dict[str, Any] = {"failure": failure}
+        for line in output.splitlines():
+            answer |= json.loads(line)
+        return answer

@@ -1,0 +1,1 @@
+"""The record of what is done, durable and checked."""

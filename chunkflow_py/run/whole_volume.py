@@ -1,0 +1,396 @@
+"""What is done to a whole volume, task by task: copies in other formats, and coarser levels.
+
+Each is an ordinary line over tasks that are aligned to what one writer writes whole, so that it
+may be stopped at any time and gone on with.
+
+```
+convert      skip what is stored | read a box          -> write it
+downsample   skip what is stored | read the finer box  -> shrink it -> write it     level by level
+```
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from math import isclose
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from chunkflow_py.core.geometry import BoxGrid, Region, Zyx
+from chunkflow_py.core.task import Skip, Task
+from chunkflow_py.errors import AlignmentError, VolumeError, VolumeNotFoundError
+from chunkflow_py.ops.downsample import Downsampler
+from chunkflow_py.ops.skip_task_by_blocks_in_volume import StoredSkipper
+from chunkflow_py.pipeline.operator import Operator, Source
+from chunkflow_py.pipeline.pipeline import Pipeline
+from chunkflow_py.store.address import without_secrets
+from chunkflow_py.volume import create_volume, open_volume
+from chunkflow_py.volume.copy_record import CopyRecord
+from chunkflow_py.volume.creator import kept_names
+from chunkflow_py.volume.disk import check_leave_to_write
+from chunkflow_py.volume.identity import same_array
+from chunkflow_py.volume.levels import level_name
+from chunkflow_py.volume.loader import VolumeLoader
+from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.output import VolumeOutput
+from chunkflow_py.volume.protocol import Opening, VolumeSpec, check_channels
+from chunkflow_py.volume.pyramid import FinerReader, level_factor, like_levels
+from chunkflow_py.volume.saver import VolumeSaver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy as np
+
+    from chunkflow_py.volume import Mode
+    from chunkflow_py.volume import downsample as shrinking
+    from chunkflow_py.volume.protocol import Volume
+
+logger = logging.getLogger(__name__)
+
+TASK_BYTES = 64 * 2**20  # of the voxels of a task, unless one write unit is more
+_USUAL_BLOCK = Zyx(64, 64, 64)
+_LARGE_BLOCK = 256**3  # voxels; blocks of a source that are larger are no model
+
+
+@dataclass
+class Conversion:
+    """What a copy of a volume is told; what is ``None`` is as it is in the source.
+
+    Attributes:
+        source, target: addresses.
+        mip: level of the source; it becomes level 0 of the target.
+        channels: which of the source, in this order.
+        time: the one time point to copy, to a target without a time axis.
+        dtype, kind, block_size, shard_size, encoding, factor, max_mip: of the target, as
+            `VolumeSpec` says.
+        task_size: extent of a task, voxels.
+        overwrite: write what is stored already, too.
+        reading, writing: how to use source and target.
+    """
+
+    source: str
+    target: str
+    mip: int = 0
+    channels: tuple[int, ...] | None = None
+    time: int | None = None
+    dtype: np.dtype[Any] | None = None
+    block_size: Zyx | None = None
+    shard_size: Zyx | None = None
+    encoding: str | None = None
+    factor: Zyx | None = None
+    max_mip: int = 0
+    task_size: Zyx | None = None
+    overwrite: bool = False
+    reading: Opening = field(default_factory=Opening)
+    writing: Opening = field(default_factory=Opening)
+
+    def spec(self, source: Volume) -> VolumeSpec:
+        """Return what the target is told, if it has to be created."""
+        check_channels(self.channels, source.channels, source.url)
+        channels = source.channels
+        if channels is not None and self.channels is not None:
+            channels = len(self.channels)
+        usual = source.block_size if source.block_size.product() <= _LARGE_BLOCK else _USUAL_BLOCK
+        spec = VolumeSpec(
+            bounds=source.bounds,
+            voxel_size_nm=source.voxel_size_nm,
+            dtype=source.dtype if self.dtype is None else self.dtype,
+            channels=channels,
+            kind=source.kind,
+            block_size=self.block_size or usual.low(source.bounds.size),
+            encoding=self.encoding,
+            shard_size=self.shard_size,
+            times=None if self.time is not None else source.times,
+            factor=self.factor or Zyx(2, 2, 2),
+            max_mip=self.max_mip,
+        )
+        if self.factor is not None:
+            return spec
+        return like_levels(spec, self.source, self.mip, self.reading)
+
+    def line(self, *, dry_run: bool = False, **running: Any) -> Pipeline:
+        """Create the target if it is missing, and return the line that fills it.
+
+        Args:
+            dry_run: create and write nothing; the line only reads.
+            running: further arguments of `Pipeline`.
+
+        Raises:
+            VolumeNotFoundError: there is no source.
+            VolumeError: the target cannot be created, or is there and is no place for the source.
+            ChunkError: the source has not these channels.
+        """
+        check_leave_to_write(Location.parse(self.target))
+        source = open_volume(self.source, self.mip, opening=self.reading)
+        spec = self.spec(source)
+        target = self._target(spec, source, create=not dry_run)
+        copied, record = self.copied(source), None
+        if target is not None:
+            dataset = getattr(target, "dataset", None)  # of an HDF5 file
+            record = CopyRecord(Location.parse(self.target), dataset, self.writing.access)
+            record.begin(copied, overwrite=self.overwrite, dry_run=dry_run)
+        unit = spec.shard_size or spec.block_size
+        size = self.task_size or task_size(target.write_unit if target else unit, source)
+        boxes = BoxGrid.covering(source.bounds, size, respect_stop=True)
+        loader = VolumeLoader(
+            self.source, self.mip, channels=self.channels, time=self.time, opening=self.reading
+        )
+        saver = VolumeSaver(self.target, create=False, dtype=self.dtype, opening=self.writing)
+        tasks = VolumeTasks(boxes, spec.times)
+        skipper = _CountingSkipper(self.target, opening=self.writing)
+        output = _CopyOutput(saver, name="save")
+
+        def ended() -> None:
+            if record is not None and output.count + skipper.count == len(tasks):
+                record.end(copied)
+            self.report(output.count, skipper.count, len(tasks))
+
+        output.at_end = ended
+        operators = [
+            Operator("load", "read", loader, loader, (), ("chunk",)),
+            Operator("save", "write", output, output, ("chunk",)),
+        ]
+        if target is not None and not self.overwrite:
+            operators.insert(0, _skipping(skipper))
+        return Pipeline(operators, Source("tasks", tasks), dry_run=dry_run, **running)
+
+    def copied(self, source: Volume) -> dict[str, Any]:
+        """Return what says which voxels are copied, as JSON takes it; no password is in it."""
+        place = Location.parse(self.source)
+        address = place.store_url if place.dataset is None else f"{place.store_url}:{place.dataset}"
+        return {
+            "source": without_secrets(address),
+            "mip": self.mip,
+            "channels": list(self.channels or range(source.channels or 1)),
+            "time": self.time,
+            "dtype": str(source.dtype if self.dtype is None else self.dtype),
+            "source dtype": str(source.dtype),
+            "bounds": str(source.bounds),
+            "times": source.times,
+        }
+
+    def report(self, written: int, stored: int, total: int) -> None:
+        """Log what was done.
+
+        Args:
+            written: number of tasks that were copied.
+            stored: number of tasks that were stored already.
+            total: number of all tasks.
+        """
+        before = "all" if stored == total else f"{stored} of"
+        tasks = "task" if written == 1 else "tasks"
+        target = without_secrets(self.target)
+        logger.info(
+            "%s: %d %s written, %s %d stored already", target, written, tasks, before, total
+        )
+        if self.max_mip:
+            levels = "level 1 is" if self.max_mip == 1 else f"levels 1 to {self.max_mip} are"
+            logger.info("%s still empty; chunkflow downsample-volume %s makes them", levels, target)
+
+    def _target(self, spec: VolumeSpec, source: Volume, *, create: bool) -> Volume | None:
+        places = (Location.parse(self.source), self.mip), (Location.parse(self.target), 0)
+        if same_array(*(level_name(place, mip) for place, mip in places)):
+            msg = f"{self.source} cannot be written to itself; name another place"
+            raise VolumeError(msg)
+        try:
+            mode: Mode = "r+" if create else "r"
+            target = open_volume(self.target, mode=mode, opening=self.writing)
+        except VolumeNotFoundError:
+            if not create:
+                return None
+            named = kept_names(source, self.channels, self.target)
+            return create_volume(spec, self.target, opening=self.writing, **named)
+        for what, there, wanted in (
+            ("bounds", target.bounds, spec.bounds),
+            ("number of channels", target.channels or 1, spec.channels or 1),
+            ("number of time points", target.times or 1, spec.times or 1),
+        ):
+            if there != wanted:
+                self._refuse(what, there, wanted)
+        sizes = zip(target.voxel_size_nm, spec.voxel_size_nm, strict=True)
+        if not all(isclose(there, wanted, rel_tol=1e-6) for there, wanted in sizes):
+            self._refuse("voxel size", target.voxel_size_nm, f"{spec.voxel_size_nm} nm (zyx)")
+        if None not in (target.kind, spec.kind) and target.kind != spec.kind:
+            self._refuse("kind", target.kind, spec.kind)
+        return target
+
+    def _refuse(self, what: str, there: object, wanted: object) -> NoReturn:
+        msg = (
+            f"{without_secrets(self.target)} exists with {what} {there}, but that of "
+            f"{without_secrets(self.source)} is {wanted}; convert it to another place"
+        )
+        raise VolumeError(msg)
+
+
+def downsampling(
+    url: str,
+    mip: int,
+    *,
+    mode: shrinking.Mode = "auto",
+    sparse: bool = False,
+    size: Zyx | None = None,
+    resume: bool = False,
+    opening: Opening | None = None,
+    **running: Any,
+) -> Pipeline:
+    """Return the line that makes level *mip* of a volume from the next finer one.
+
+    Args:
+        url: of the volume, in which both levels exist.
+        mip: level to make.
+        mode: as `chunkflow_py.volume.downsample.downsample` takes it.
+        sparse: the same.
+        size: extent of a task, voxels of the level to make; a multiple of its write unit.
+        resume: leave out what is stored already.
+        opening: how to use the volume.
+        running: further arguments of `Pipeline`.
+
+    Raises:
+        VolumeNotFoundError: the volume has not both levels.
+        VolumeError: they are no whole factor apart.
+        AlignmentError: *size* is no multiple of the write unit of the level.
+    """
+    opening = opening or Opening()
+    fine = open_volume(url, mip - 1, opening=opening)
+    coarse = open_volume(url, mip, opening=opening)
+    if same_array(*(level_name(Location.parse(url), level) for level in (mip - 1, mip))):
+        msg = (
+            f"mip {mip - 1} and {mip} of {url} are the same array; mend the metadata of the volume"
+        )
+        raise VolumeError(msg)
+    factor = level_factor(fine, coarse)
+    size = size or task_size(coarse.write_unit, coarse, TASK_BYTES // factor.product())
+    _check_size(size, coarse, mip)
+    reader = FinerReader(fine, factor)
+    shrink = Downsampler(factor, mode, sparse, coarse_tasks=True)
+    operators = [
+        Operator("load", "read", reader, reader, (), ("chunk",)),
+        Operator("downsample", "compute", shrink, shrink, ("chunk",), ("chunk",)),
+        _saving(VolumeSaver(url, mip, create=False, opening=opening)),
+    ]
+    if resume:
+        operators.insert(0, _skipping(StoredSkipper(url, mip, opening=opening)))
+    boxes = BoxGrid.covering(coarse.bounds, size, respect_stop=True)
+    return Pipeline(operators, Source("tasks", VolumeTasks(boxes, coarse.times)), **running)
+
+
+def _check_size(size: Zyx, level: Volume, mip: int) -> None:
+    unit, whole = level.write_unit, level.bounds.size
+    if any(n % u and n < all_ for n, u, all_ in zip(size, unit, whole, strict=True)):
+        near = -(-size // unit) * unit
+        msg = (
+            f"tasks of {size} cut the blocks or shards {unit} of {level.url} at mip {mip} (zyx, "
+            f"voxels of that level); nearest that works is {near}"
+        )
+        raise AlignmentError(msg)
+
+
+def run_all(line: Pipeline) -> Iterator[Task]:
+    """Check a line, run it over all its tasks, and yield those that failed.
+
+    Raises:
+        AlignmentError: two tasks would write to one block or shard.
+        ChunkflowError: whatever else an operator finds wrong before the first task.
+    """
+    line.check()
+    tasks = line.run()
+    try:
+        for task in tasks:
+            if task.failed:
+                yield task
+            del task
+    finally:
+        tasks.close()
+
+
+def task_size(unit: Zyx, like: Volume, most_bytes: int = TASK_BYTES) -> Zyx:
+    """Return an extent of tasks: whole write units, and whole blocks of *like* where that fits.
+
+    Args:
+        unit: what one task must write whole, voxels, zyx.
+        like: the volume that is read; says what a voxel takes, and where blocks end.
+        most_bytes: of the voxels of a task; one unit may be more.
+    """
+    voxel_bytes = like.dtype.itemsize * (like.channels or 1)
+    size = unit
+    while True:
+        # the axis on which a task holds the smallest part of a block, or else is the shortest
+        open_axes = [axis for axis in range(3) if size[axis] < like.bounds.size[axis]]
+        if not open_axes:
+            return size
+        axis = min(open_axes, key=lambda a: (size[a] / like.block_size[a], size[a]))
+        larger = Zyx(*(2 * n if a == axis else n for a, n in enumerate(size)))
+        if larger.product() * voxel_bytes > most_bytes:
+            return size
+        size = larger
+
+
+@dataclass
+class VolumeTasks:
+    """The tasks over a whole volume, one time point after the other.
+
+    Attributes:
+        boxes: of one time point.
+        times: how many there are, or ``None`` without a time axis.
+    """
+
+    boxes: BoxGrid
+    times: int | None = None
+
+    def __len__(self) -> int:
+        """Return the number of tasks."""
+        return len(self.boxes) * (self.times or 1)
+
+    def __iter__(self) -> Iterator[Task]:
+        """Yield the tasks."""
+        points = (None,) if self.times is None else range(self.times)
+        return (Task(Region(box, time)) for time in points for box in self.boxes)
+
+
+@dataclass
+class _CountingSkipper(StoredSkipper):
+    """Counts the tasks that are stored."""
+
+    count: int = field(default=0, init=False)
+    _counting: Any = field(default_factory=Lock, init=False, repr=False)
+
+    def __call__(self, task: Task) -> Task:
+        try:
+            return super().__call__(task)
+        except Skip:
+            with self._counting:
+                self.count += 1
+            raise
+
+
+@dataclass
+class _CopyOutput(VolumeOutput):
+    """Counts the tasks that it has written, and calls *at_end* when the run is over."""
+
+    count: int = field(default=0, init=False)
+    at_end: Callable[[], None] | None = field(default=None, init=False, repr=False)
+    _counting: Any = field(default_factory=Lock, init=False, repr=False)
+
+    def __call__(self, task: Task) -> Task:
+        task = super().__call__(task)
+        with self._counting:
+            self.count += 1
+        return task
+
+    def __enter__(self) -> _CopyOutput:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.at_end is not None:
+            self.at_end()
+
+
+def _saving(saver: VolumeSaver) -> Operator:
+    body = VolumeOutput(saver, name="save")
+    return Operator("save", "write", body, body, ("chunk",))
+
+
+def _skipping(body: StoredSkipper) -> Operator:
+    return Operator("resume", "read", body, body)

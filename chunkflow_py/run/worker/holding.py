@@ -1,0 +1,292 @@
+"""The tasks that a worker holds: from their receipt until each is recorded or given back.
+
+```
+received -> active: with the crew --done, skipped--> settling: to be recorded -> settled
+                                  --failed---------> settling: to be counted --> settled
+                                  --lost, stopped--> given back
+```
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from chunkflow_py.run.ledger.record import Failure, Record
+from chunkflow_py.run.worker.outcome import Fault
+from chunkflow_py.run.worker.patience import Patience
+from chunkflow_py.store.protocol import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from chunkflow_py.queue.leases import Held, LeaseKeeper
+    from chunkflow_py.run.worker.child import Ended
+    from chunkflow_py.run.worker.children import Child
+    from chunkflow_py.run.worker.crew import Crew
+    from chunkflow_py.run.worker.intake import Job
+    from chunkflow_py.run.worker.returns import Returns, Settler
+    from chunkflow_py.run.worker.settings import Listener, Outcome, Settings
+
+logger = logging.getLogger(__name__)
+
+RECENT = 4096
+MOST_SETTLING = 2048  # tasks that wait to be recorded; more are not taken
+AGAIN_S = 2.0  # before a task comes again that cannot be taken now
+LATE_S = 1.0  # at least, before the end of a lease that is not renewed, work on its task stops
+
+
+class Holding:
+    """All tasks of one worker; used in its thread alone.
+
+    Args:
+        spec: hash of the stage's spec, for records.
+        worker: who this is, for records.
+        settings: of the worker.
+        keeper: of leases.
+        returns: of messages.
+        settler: of tasks that have ended.
+        outcome: where it is counted how tasks ended.
+        listener: hears of it.
+        stop: called with a reason to stop.
+
+    Attributes:
+        crew: works on the tasks.
+        profile: numerical profile of the crew, as one line.
+        patience: whether tasks are to be taken.
+    """
+
+    crew: Crew
+
+    def __init__(
+        self,
+        spec: str,
+        worker: str,
+        settings: Settings,
+        keeper: LeaseKeeper,
+        returns: Returns,
+        settler: Settler,
+        outcome: Outcome,
+        listener: Listener,
+        stop: Callable[[str], None],
+    ) -> None:
+        """Hold nothing."""
+        self._spec, self._worker, self._settings = spec, worker, settings
+        self._keeper, self._returns, self._settler = keeper, returns, settler
+        self._outcome, self._listener, self._stop = outcome, listener, stop
+        self._active: dict[int, Job] = {}
+        self._settling: dict[int, Job] = {}
+        self._recent: dict[int, bool] = {}  # tasks that were settled last
+        self.profile = ""
+        self.patience = Patience(settings.disk_wait_s)
+
+    def __len__(self) -> int:
+        """Return how many tasks are held."""
+        return len(self._active) + len(self._settling)
+
+    @property
+    def active(self) -> int:
+        """How many tasks have not ended yet."""
+        return len(self._active)
+
+    @property
+    def ended(self) -> int:
+        """How many attempts have ended here."""
+        outcome = self._outcome
+        return outcome.done + outcome.skipped + outcome.failures
+
+    def wanted(self, now: float) -> int:
+        """Return how many more tasks are wanted."""
+        if now < self.patience.until or len(self._settling) > MOST_SETTLING:
+            return 0
+        target = self.crew.target
+        if self.patience.is_probing:
+            target = min(1, target)
+        if (most := self._settings.limits.max_tasks) is not None:
+            target = min(target, most - self.ended - len(self._settling))
+        return target - len(self._active)
+
+    # --- how tasks come and end ------------------------------------------------------------------
+
+    def received(self, jobs: Sequence[Job]) -> None:
+        """Take tasks, unless a pause has begun since they were asked for: others may have room."""
+        if time.monotonic() < self.patience.until:
+            for job in jobs:
+                self._release(job)
+            return
+        fresh, leaving = [], self.crew.leaving()
+        for job in jobs:
+            known = self._active.get(job.number)
+            if self._recent.pop(job.number, None) or job.number in self._settling:
+                # It was settled after the ledger was asked, or is about to be: that is asked again.
+                self._release(job)
+            elif job.number in leaving or (known and known.is_cancelled):
+                self._release(job, AGAIN_S)
+            elif known is not None:  # delivered twice: both messages share its fate
+                known.leases += job.leases
+                job.leases = []
+                self._release(job)
+            else:
+                self._active[job.number] = job
+                fresh.append(job)
+        self.crew.add(job for job in fresh if not job.is_doubtful)
+        for job in fresh:
+            if job.is_doubtful:
+                self.crew.run_alone(job)
+
+    def ended_in(self, child: Child[Job], outcomes: Sequence[Ended]) -> None:
+        """Take what a child says of the tasks that it is done with."""
+        records: list[tuple[Job, Record | Failure]] = []
+        for ended in outcomes:
+            job = self.crew.ended(child, ended)
+            if job is None:
+                continue
+            if job.lost or ended.state == "lost":
+                self.give_back(job)
+            elif ended.fault is not None:
+                self._sort_failure(job, ended, ended.fault, is_alone=not child.begun())
+            else:
+                self.patience.succeeded()
+                records.append((job, self._record(job, ended)))
+        self._settle(records)
+
+    def _record(self, job: Job, ended: Ended) -> Record:
+        return Record(
+            job.number,
+            job.box,
+            "skipped" if ended.state == "skipped" else "done",
+            self._spec,
+            job.attempt,
+            self._worker,
+            self.profile,
+            ended.seconds,
+            tuple(Stored(*each) for each in ended.written),
+            ended.reason,
+            missing_blocks=ended.missing_blocks,
+        )
+
+    def _settle(self, ended: Sequence[tuple[Job, Record | Failure]]) -> None:
+        for job, _ in ended:
+            self._active.pop(job.number, None)
+            self._settling[job.number] = job
+        if ended:
+            self._settler.settle(ended)
+
+    def settled(self, ended: Sequence[tuple[Job, Record | None, Failure | None]]) -> None:
+        """Take note of what is recorded."""
+        outcome = self._outcome
+        for job, record, failure in ended:
+            self._settling.pop(job.number, None)
+            if failure is not None:
+                outcome.failures += 1
+                self._listener.task_failed(failure)
+            if record is None:
+                continue
+            self._recent[job.number] = True
+            if len(self._recent) > RECENT:
+                del self._recent[next(iter(self._recent))]
+            if record.state == "done":
+                outcome.done += 1
+            elif record.state == "skipped":
+                outcome.skipped += 1
+            else:
+                outcome.dead += 1
+                fields = {"task": record.box, "outcome": "given up", "error": record.reason}
+                extra = {"event": "task_finished", "fields": fields}
+                logger.error("gave up task %s: %s", record.box, record.reason, extra=extra)
+            self._listener.task_ended(record)
+
+    # --- failures --------------------------------------------------------------------------------
+
+    def _sort_failure(self, job: Job, ended: Ended, fault: Fault, *, is_alone: bool) -> None:
+        now, seconds = time.monotonic(), sum(ended.seconds.values())
+        blamed = Fault("permanent", fault.reason, fault.traceback)
+        if fault.shortage == "disk":
+            pause = self.patience.disk_full(now)
+            words = f"{fault.reason}; takes no tasks, and tries again in {pause:.0f} s"
+            logger.error("%s", words)
+            self._listener.changed(words)
+            self.give_back(job)
+            self.release_untouched()
+        elif fault.shortage == "memory" and not is_alone:
+            self.crew.run_alone(job)  # others may have had the memory
+        elif fault.shortage == "memory":
+            match self.patience.memory_short(job.number):
+                case "blame":
+                    self.failed(job, blamed, seconds)
+                case "release":
+                    self.give_back(job, self._settings.retry_s)
+                case "stop":
+                    self.give_back(job)
+                    self._stop(f"there is not enough memory here: {fault.reason}")
+        elif fault.shortage == "access":
+            match self.patience.access_refused(job.number):
+                case "blame":
+                    self.failed(job, blamed, seconds)
+                case "release":
+                    logger.warning("task %s was refused access: %s", job.box, fault.reason)
+                    self.give_back(job, self._settings.retry_s)
+                case "stop":
+                    self.give_back(job)
+                    self._stop(f"this worker has no access: {fault.reason}")
+        else:
+            if fault.kind == "transient":
+                self.patience.network_failed(now)
+            self.failed(job, fault, seconds)
+
+    def failed(self, job: Job, fault: Fault, seconds: float | None) -> None:
+        """Count a failure of a task after some seconds of work, and give it back or up."""
+        fields = {"task": job.box, "kind": fault.kind, "error": fault.reason}
+        extra = {"event": "task_failed", "fields": fields | {"attempt": job.attempt}}
+        logger.warning("task %s failed: %s", job.box, fault.reason, extra=extra)
+        who = job.number, job.box, job.attempt, self._worker
+        why = fault.kind, fault.reason, fault.traceback
+        self._settle([(job, Failure(*who, *why, seconds=seconds))])
+
+    # --- giving back -----------------------------------------------------------------------------
+
+    def give_back(self, job: Job, delay_s: float = 0.0) -> None:
+        """Release a task, and forget it."""
+        job.is_given_up = True
+        self._active.pop(job.number, None)
+        self._release(job, delay_s)
+
+    def _release(self, job: Job, delay_s: float = 0.0) -> None:
+        if job.is_doubtful:
+            self._settler.withdraw(job, delay_s)
+        else:
+            self._returns.release(job.leases, delay_s)
+
+    def release_untouched(self) -> None:
+        """Release all that no child has begun."""
+        for job in self.crew.untouched():
+            self.give_back(job)
+
+    def release_all(self) -> None:
+        """Release all that has not ended."""
+        for job in list(self._active.values()):
+            self.give_back(job)
+
+    def lost(self, held: Held) -> None:
+        """Stop work on a task whose lease is lost, unless another of its leases lasts."""
+        for job in list(self._active.values()):
+            if held in job.leases and job.lost:
+                self._listener.changed(f"the lease of task {job.box} is lost")
+                self.crew.cancel(job)
+                if not self.crew.holds(job):
+                    self.give_back(job)
+                return
+
+    def watch_leases(self) -> None:
+        """Stop work on tasks whose leases are about to end, and cut it when they have ended."""
+        clock, lease_s = self._keeper.clock(), self._settings.lease_s
+        late = clock + min(max(LATE_S, lease_s / 12), lease_s / 4)
+        for job in [job for job in self._active.values() if job.lease_ends < late]:
+            if not self.crew.holds(job):
+                self.give_back(job)
+            elif job.lease_ends > clock:
+                self.crew.cancel(job)
+            else:
+                self.crew.abandon(job, f"task {job.box} is not leased to this worker any more")
+                self.give_back(job)

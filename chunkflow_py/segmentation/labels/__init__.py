@@ -1,0 +1,1 @@
+"""Labels of segments: components, links between tasks, tables, fragments."""

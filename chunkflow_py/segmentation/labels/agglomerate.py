@@ -1,0 +1,259 @@
+"""Affinities to segments: a watershed into fragments, then merging by mean affinity.
+
+```
+affinity ── watershed ──> fragments ── merge while score < threshold ──> segments
+                                       score = 1 - mean affinity of the shared face
+```
+
+The work is done by the library waterz (Funke et al. 2019, doi:10.1109/TPAMI.2018.2835450), in a
+process of its own; see `waterz_process` for why.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from chunkflow_py.core.map_scale import full_scale
+from chunkflow_py.errors import ChunkError, ChunkflowError, OptionError, needs_extra
+from chunkflow_py.segmentation import MEAN_AFFINITY
+from chunkflow_py.segmentation.labels import waterz_process
+from chunkflow_py.segmentation.labels.components import renumber
+from chunkflow_py.segmentation.labels.fragments import seeded_fragments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.chunk import Chunk
+
+logger = logging.getLogger(__name__)
+
+FragmentMethod = Literal["waterz", "seeded"]
+
+_SLACK = 1e-3  # blending may leave [0, 1] by a rounding error
+_BYTES_A_VOXEL = 64  # affinities, labels and the watershed's own state, measured roughly
+
+
+def agglomerate(
+    affinity: NDArray[Any],
+    thresholds: Sequence[float],
+    fragments: NDArray[Any] | FragmentMethod = "waterz",
+    *,
+    aff_threshold_low: float = 0.001,
+    aff_threshold_high: float = 0.9999,
+    interior_threshold: float = 0.7,
+    scoring_function: str = MEAN_AFFINITY,
+    flip_channel: bool = True,
+    voxel_size_nm: Iterable[float] = (1.0, 1.0, 1.0),
+) -> Iterator[NDArray[Any]]:
+    """Yield one segmentation a threshold, in the order of *thresholds*, which must rise.
+
+    The result depends on nothing but the arguments. Values on the lowest face of an axis, in the
+    channel of that axis, belong to pairs that are not inside of the array and are never used.
+
+    Args:
+        affinity: (3, z, y, x), floating point in [0, 1], or an integer type that is divided by its
+            maximum. The channels are x, y, z; the value at a voxel is the affinity between it and
+            its lower neighbour on that axis.
+        thresholds: two segments are merged while their score is below this. The score is 1 - mean
+            affinity of the pairs of voxels on their shared face, so 0.7 merges above a mean
+            affinity of 0.3, and a higher threshold merges more.
+        fragments: what is merged: the labels (z, y, x) of an earlier step (0 is background and
+            stays), or how to make them. ``waterz``: a watershed on the affinities; ``seeded``:
+            see `fragments.seeded_fragments`.
+        aff_threshold_low: a voxel all of whose affinities (``seeded``: their mean) are at or below
+            this is background.
+        aff_threshold_high: voxels joined by an affinity at or above this share a fragment
+            (``waterz`` only).
+        interior_threshold: mean of a voxel's six affinities above which it may be a seed
+            (``seeded`` only).
+        scoring_function: C++ type of the score, as waterz documents it; others than the mean and
+            the quantiles it brings along need a C++ compiler and the boost headers.
+        flip_channel: whether the channels are x, y, z; without, they are z, y, x.
+        voxel_size_nm: nanometres, zyx (``seeded`` only).
+
+    Yields:
+        (z, y, x) labels 1 to N without gaps, 0 where there is background; uint32, or uint64 where
+        there are more.
+
+    Raises:
+        ChunkError: shape, values or fragments cannot be affinities and their fragments.
+        OptionError: the thresholds do not rise, or low is not below high.
+        MissingExtraError: waterz is not installed.
+        ChunkflowError: waterz failed; says why.
+    """
+    rising = all(a < b for a, b in pairwise(thresholds))
+    if not rising or not thresholds:
+        msg = f"thresholds must be at least one and rise, got {list(thresholds)}"
+        raise OptionError(msg)
+    check_affinity_thresholds(aff_threshold_low, aff_threshold_high)
+    by_axis = _by_axis(affinity, flip_channel=flip_channel)
+    if isinstance(fragments, str):
+        labels = (
+            seeded_fragments(by_axis, interior_threshold, aff_threshold_low, voxel_size_nm)
+            if fragments == "seeded"
+            else None
+        )
+    elif fragments.shape != by_axis.shape[1:]:
+        msg = (
+            f"fragments have shape {tuple(fragments.shape)}, the affinities {by_axis.shape[1:]} "
+            "(zyx, voxels); cut both to the same box"
+        )
+        raise ChunkError(msg)
+    else:
+        # waterz keeps a table as long as the highest label, and labels may be global ones.
+        labels = renumber(fragments).astype(np.uint64)
+    settings = {
+        "aff_threshold_low": aff_threshold_low,
+        "aff_threshold_high": aff_threshold_high,
+        "scoring_function": scoring_function,
+    }
+    for result in _run_waterz(by_axis, thresholds, labels, settings):
+        yield renumber(result)
+
+
+def check_affinity_thresholds(low: float, high: float) -> None:
+    """Refuse a low affinity threshold that is not below the high one.
+
+    Raises:
+        OptionError: it is not.
+    """
+    if not low < high:
+        msg = (
+            f"--aff-threshold-low {low} must be below --aff-threshold-high {high} (affinities); "
+            "the usual pair is 0.001 and 0.9999"
+        )
+        raise OptionError(msg)
+
+
+def check_threshold(threshold: float, scoring_function: str) -> None:
+    """Refuse a threshold of merging that no score can be compared with.
+
+    Raises:
+        OptionError: the score is 1 - mean affinity, and the threshold not in [0, 1].
+    """
+    if scoring_function == MEAN_AFFINITY and not 0 <= threshold <= 1:
+        msg = (
+            f"--threshold {threshold} is compared with 1 - mean affinity, which lies in [0, 1]; "
+            f"the nearest value that works is {min(max(threshold, 0.0), 1.0):g}"
+        )
+        raise OptionError(msg)
+
+
+def check_same_box(fragments: Chunk, affinity: Chunk) -> None:
+    """Refuse fragments that lie elsewhere than the affinities.
+
+    Raises:
+        ChunkError: they do.
+    """
+    if fragments.bbox != affinity.bbox:
+        msg = (
+            f"fragments cover {fragments.bbox}, the affinities {affinity.bbox}; "
+            f"cut both to {fragments.bbox.intersection(affinity.bbox)}"
+        )
+        raise ChunkError(msg)
+
+
+def _by_axis(affinity: NDArray[Any], *, flip_channel: bool) -> NDArray[np.float32]:
+    """Return (3, z, y, x) float32 in [0, 1], channel k along axis k; a view where possible."""
+    if affinity.ndim != 4 or affinity.shape[0] != 3:
+        msg = (
+            f"agglomeration takes affinities of shape (3, z, y, x), got {tuple(affinity.shape)}; "
+            "name the chunk that holds them with --input-name, or pick channels with --channels"
+        )
+        raise ChunkError(msg)
+    if 0 in affinity.shape:
+        msg = f"affinities of shape {tuple(affinity.shape)} (c, z, y, x) hold no voxel"
+        raise ChunkError(msg)
+    ordered = affinity[::-1] if flip_channel else affinity
+    if affinity.dtype.kind in "iu":
+        return ordered.astype(np.float32) / np.float32(full_scale(affinity.dtype))
+    for axis, channel in enumerate(ordered):
+        used = channel[tuple(slice(1, None) if a == axis else slice(None) for a in range(3))]
+        if not used.size:
+            continue
+        low, high = float(used.min()), float(used.max())
+        if not (low >= -_SLACK and high <= 1 + _SLACK):
+            msg = (
+                f"affinities must lie in [0, 1]; along {'zyx'[axis]} they reach from {low:g} to "
+                f"{high:g}; bring them there first (a network's logits need a sigmoid)"
+            )
+            raise ChunkError(msg)
+    return ordered.astype(np.float32, copy=False)
+
+
+def _run_waterz(
+    affinity: NDArray[np.float32],
+    thresholds: Sequence[float],
+    fragments: NDArray[np.uint64] | None,
+    settings: dict[str, Any],
+) -> Iterator[NDArray[np.uint64]]:
+    with needs_extra("segmentation", "agglomerate"):
+        import waterz  # noqa: F401  (asked here, where its absence can be explained)
+    shape = affinity.shape[1:]
+    request = {
+        "shape": shape,
+        "thresholds": [float(t) for t in thresholds],
+        "has_fragments": fragments is not None,
+        "settings": settings,
+    }
+    with tempfile.TemporaryFile() as chatter:
+        # -P: no module beside the script may hide one of the standard library.
+        program = [sys.executable, "-P", str(Path(waterz_process.__file__))]
+        with subprocess.Popen(
+            program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=chatter
+        ) as process:
+            source, sink = process.stdout, process.stdin
+            if source is None or sink is None:  # cannot be with PIPE; tells the type checker
+                return
+            try:
+                _send(sink, request, affinity, fragments)
+                for _ in thresholds:
+                    yield waterz_process.read_array(source, shape, "uint64")
+            except (EOFError, BrokenPipeError) as error:
+                raise ChunkflowError(_why(process.wait(), chatter, affinity)) from error
+            finally:
+                process.kill()  # a no-op once it has ended
+        for line in _lines(chatter):
+            logger.debug("waterz: %s", line)
+
+
+def _send(
+    sink: IO[bytes],
+    request: dict[str, Any],
+    affinity: NDArray[np.float32],
+    fragments: NDArray[np.uint64] | None,
+) -> None:
+    sink.write(json.dumps(request).encode() + b"\n")
+    # Channel by channel: a flipped array is contiguous in each, so nothing is copied.
+    for array in affinity if fragments is None else (*affinity, fragments):
+        sink.write(memoryview(np.ascontiguousarray(array).data).cast("B"))
+    sink.close()
+
+
+def _lines(chatter: IO[bytes]) -> list[str]:
+    chatter.seek(0)
+    return [line for line in chatter.read().decode(errors="replace").splitlines() if line.strip()]
+
+
+def _why(code: int, chatter: IO[bytes], affinity: NDArray[np.float32]) -> str:
+    size = affinity.shape[1:]
+    gigabytes = np.prod(size, dtype=float) * _BYTES_A_VOXEL / 1e9
+    if code < 0:
+        return (
+            f"waterz was ended by signal {-code} on {size} voxels (zyx); it needs about "
+            f"{gigabytes:.1f} GB of memory there, so use smaller chunks or a larger machine"
+        )
+    lines = _lines(chatter)
+    reason = lines[-1] if lines else f"exit code {code}"
+    return f"waterz failed on {size} voxels (zyx): {reason}"

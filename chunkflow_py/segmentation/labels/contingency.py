@@ -1,0 +1,187 @@
+"""Which segment overlaps which true body in how many voxels: all that scores are made of.
+
+Tables of parts of a volume add up to that of the whole, to the same bytes however it is cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.errors import ChunkError
+from chunkflow_py.store.counts import Counts, CountStore, coverage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.geometry import BoundingBox, Region
+
+KIND = "contingency table"
+_SMALL = 2**22  # cells of a table that is quicker to fill than voxels are to sort
+
+
+@dataclass(frozen=True)
+class Contingency:
+    """A sparse table of overlaps, sorted by segment and body; nothing in it is 0 voxels.
+
+    Attributes:
+        segments: (n,) uint64, labels of the segmentation; negative ones by their bits.
+        bodies: (n,) uint64, labels of the truth.
+        voxels: (n,) int64, how many voxels have both.
+    """
+
+    segments: NDArray[np.uint64]
+    bodies: NDArray[np.uint64]
+    voxels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+        return len(self.voxels)
+
+    def where(self, kept: NDArray[np.bool_]) -> Contingency:
+        """Return the pairs for which *kept*, (n,), is true."""
+        return Contingency(self.segments[kept], self.bodies[kept], self.voxels[kept])
+
+    def without(self, segments: Iterable[int] = (), bodies: Iterable[int] = ()) -> Contingency:
+        """Return the table without the voxels of some labels."""
+        kept = ~(np.isin(self.segments, _labels(segments)) | np.isin(self.bodies, _labels(bodies)))
+        return self.where(kept)
+
+
+def contingency(segmentation: NDArray[Any], groundtruth: NDArray[Any]) -> Contingency:
+    """Return the table of two volumes.
+
+    Neighbours along x mostly have the same labels, so that runs are sorted and not voxels.
+
+    Args:
+        segmentation: integer or boolean labels, any shape.
+        groundtruth: the same shape.
+
+    Raises:
+        ChunkError: the shapes differ, or the voxels are no labels.
+    """
+    if segmentation.shape != groundtruth.shape:
+        msg = (
+            f"segmentation has shape {segmentation.shape}, ground truth {groundtruth.shape} "
+            "(voxels); cut both to the same box"
+        )
+        raise ChunkError(msg)
+    for name, array in (("segmentation", segmentation), ("ground truth", groundtruth)):
+        if array.dtype.kind not in "biu":
+            msg = f"{name} has voxels of type {array.dtype}, which are no labels; use integers"
+            raise ChunkError(msg)
+    ours, truth = segmentation.ravel(), groundtruth.ravel()
+    if not ours.size:
+        return _grouped(_unsigned(ours), _unsigned(truth), np.zeros(0, np.int64))
+    begins = ours[1:] != ours[:-1]
+    begins |= truth[1:] != truth[:-1]
+    starts = np.concatenate([[0], np.flatnonzero(begins) + 1])
+    lengths = np.diff(starts, append=ours.size)
+    return _grouped(_unsigned(ours[starts]), _unsigned(truth[starts]), lengths)
+
+
+def joined(tables: Iterable[Contingency]) -> Contingency:
+    """Return the sum of tables, in memory for about twice the pairs of the sum.
+
+    Args:
+        tables: of parts that have no voxel in common.
+    """
+    waiting: list[Contingency] = []
+    total = 0
+    for table in tables:
+        waiting.append(table)
+        if sum(map(len, waiting)) > max(2 * total, 2**20):
+            waiting = [_sum(waiting)]
+            total = len(waiting[0])
+    return _sum(waiting)
+
+
+def put_table(
+    store: CountStore, region: Region, table: Contingency, domain: BoundingBox | None
+) -> Any:
+    """Store the table of one task; return what there is to say of the object."""
+    arrays = {"segments": table.segments, "bodies": table.bodies, "voxels": table.voxels}
+    return store.put(Counts(region, arrays, {}, domain))
+
+
+def read_tables(url: str) -> tuple[Contingency, dict[str, Any]]:
+    """Return the sum of all tables below *url*, and ``tasks`` and ``coverage`` of the volume.
+
+    Raises:
+        VolumeNotFoundError: there is none.
+        VolumeError: one is damaged.
+        GeometryError: two overlap.
+    """
+    store = CountStore(url, KIND)
+    regions = store.regions()
+    domains = set()
+
+    def tables() -> Iterable[Contingency]:
+        for counts in store.read(regions):
+            domains.add(counts.domain)
+            found = counts.arrays
+            yield Contingency(found["segments"], found["bodies"], found["voxels"])
+
+    total = joined(tables())
+    domain = domains.pop() if len(domains) == 1 else None
+    covered = None if domain is None else coverage(regions, domain)
+    return total, {"tasks": len(regions), "coverage": covered}
+
+
+def _sum(tables: list[Contingency]) -> Contingency:
+    if len(tables) == 1:
+        return tables[0]
+    return _grouped(
+        np.concatenate([table.segments for table in tables] or [np.zeros(0, np.uint64)]),
+        np.concatenate([table.bodies for table in tables] or [np.zeros(0, np.uint64)]),
+        np.concatenate([table.voxels for table in tables] or [np.zeros(0, np.int64)]),
+    )
+
+
+def _grouped(
+    ours: NDArray[np.uint64], truth: NDArray[np.uint64], voxels: NDArray[np.int64]
+) -> Contingency:
+    """Return the table of pairs, each of which may come many times."""
+    (segments, first), (bodies, second) = _dense(ours), _dense(truth)
+    codes = first * np.int64(len(bodies)) + second
+    cells = len(segments) * len(bodies)
+    if cells <= max(_SMALL, 2 * len(codes)) and int(voxels.sum()) < 2**53:
+        # Sums in floating point are exact up to 2**53.
+        filled = np.bincount(codes, weights=voxels, minlength=cells).astype(np.int64)
+        found = np.flatnonzero(filled)
+        sums = filled[found]
+    else:
+        order = np.argsort(codes)
+        codes = codes[order]
+        starts = np.flatnonzero(np.append(True, codes[1:] != codes[:-1]))
+        found, sums = codes[starts], np.add.reduceat(voxels[order], starts)
+    width = max(1, len(bodies))
+    return Contingency(segments[found // width], bodies[found % width], sums)
+
+
+def _dense(labels: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the labels that occur, sorted, and which of them each one is."""
+    highest = int(labels.max(initial=0))
+    # A table is faster than sorting, as long as it is not much larger.
+    if highest <= max(_SMALL, 2 * len(labels)):
+        seen = np.zeros(highest + 1, bool)
+        seen[labels] = True
+        if not len(labels):
+            seen[:] = False
+        number = np.cumsum(seen) - 1
+        return np.flatnonzero(seen).astype(np.uint64), number[labels]
+    values, dense = np.unique(labels, return_inverse=True)
+    return values, dense
+
+
+def _unsigned(labels: NDArray[Any]) -> NDArray[np.uint64]:
+    signed = labels.dtype.kind == "i"
+    return labels.astype(np.int64).view(np.uint64) if signed else labels.astype(np.uint64)
+
+
+def _labels(values: Iterable[int]) -> NDArray[np.uint64]:
+    return np.array([value % 2**64 for value in values], np.uint64)

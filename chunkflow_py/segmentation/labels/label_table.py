@@ -1,0 +1,229 @@
+"""The table that maps the ids of tasks to those of whole objects, stored in pieces.
+
+```
+URL/table.json          the first id of each piece, checksums, and how many entries there are
+URL/000000.npy          (n, 2) uint64 in the order of the old ids: old id, new id
+URL/000001.npy
+```
+
+Only ids that change are listed. A task reads the pieces that may list an id of its own: as ids
+count voxels in raster order, at most those of the sections that it covers. ``table.json`` is
+written last, so that there is a whole table or none. Of a series of time points each has a table
+of its own, in the folder ``t3`` for time index 3.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.core.decoding import npy, parse_json
+from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError, needs_extra
+from chunkflow_py.segmentation.labels.union_find import Forest
+from chunkflow_py.store.protocol import checksum_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.geometry import Region
+    from chunkflow_py.store.protocol import Store
+
+FORMAT = "chunkflow labels 1"
+INDEX = "table.json"
+_INDEX_BYTES = 1 << 26  # a million pieces
+PIECE = 2**16  # entries: 1 MiB
+_KEPT = 256  # pieces that a process keeps for the tasks to come
+
+
+def solve(
+    links: Iterable[tuple[Region, NDArray[np.uint64]]],
+) -> dict[int | None, NDArray[np.uint64]]:
+    """Return which labels change when all linked ones become the smallest of their set.
+
+    Args:
+        links: region of a task, and (n, 2) labels that belong together.
+
+    Returns:
+        Time index (``None`` without one) -> (n, 2) old label, in rising order, and new label.
+    """
+    forests: dict[int | None, Forest] = {}
+    for region, pairs in links:
+        forests.setdefault(region.time, Forest()).add(pairs)
+    return {time: forest.changes() for time, forest in forests.items()}
+
+
+def write_table(
+    store: Store, changes: NDArray[np.uint64], time: int | None = None, *, piece: int = PIECE
+) -> str:
+    """Write a table; return the checksum of its index, which covers all of it.
+
+    Args:
+        store: where to.
+        changes: (n, 2) old id, in rising order, and new id.
+        time: time index that it is of.
+        piece: most entries of a piece.
+    """
+    parts = [changes[at : at + piece] for at in range(0, len(changes), piece)]
+    contents = [_npy(part) for part in parts]
+    index = {
+        "format": FORMAT,
+        "entries": len(changes),
+        "first": [int(part[0, 0]) for part in parts],
+        "checksums": [checksum_of(content) for content in contents],
+    }
+    folder = _folder(time)
+    with ThreadPoolExecutor(store.connections, "table") as threads:
+        keys = [f"{folder}{number:06d}.npy" for number in range(len(parts))]
+        list(threads.map(store.put, keys, contents))
+    content = json.dumps(index).encode()
+    store.put(f"{folder}{INDEX}", content, content_type="application/json")
+    return checksum_of(content)
+
+
+class LabelTable:
+    """A table as it is stored, of which pieces are read when they are needed.
+
+    Args:
+        store: that holds it.
+        time: time index that it is of.
+    """
+
+    def __init__(self, store: Store, time: int | None = None) -> None:
+        """Read nothing yet."""
+        self._store, self._folder = store, _folder(time)
+        self._piece = lru_cache(_KEPT)(self._read)
+
+    @cached_property
+    def index(self) -> dict[str, Any]:
+        """What ``table.json`` says.
+
+        Raises:
+            VolumeNotFoundError: there is no table.
+            VolumeError: it is damaged, or something else.
+        """
+        key = f"{self._folder}{INDEX}"
+        data = self._store.get(key, _INDEX_BYTES)
+        if data is None:
+            msg = (
+                f"{self._store.url} holds no table ({key}); let solve-labels write it, in a stage "
+                "of its own before this one"
+            )
+            raise VolumeNotFoundError(msg)
+        try:
+            found: dict[str, Any] = parse_json(data, _INDEX_BYTES)
+            if found["format"] == FORMAT and len(found["first"]) == len(found["checksums"]):
+                return found
+        except (ValueError, KeyError, TypeError):
+            pass
+        msg = f"{key} of {self._store.url} is no table of labels; let solve-labels write it again"
+        raise VolumeError(msg)
+
+    def new_ids(self, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Return what *ids*, in rising order, become; those that are not listed stay."""
+        first = np.array(self.index["first"], np.uint64)
+        pieces = np.searchsorted(first, ids, side="right") - 1
+        new = ids.copy()
+        for number in np.unique(pieces[pieces >= 0]):
+            table = self._piece(int(number))
+            mine = np.flatnonzero(pieces == number)
+            places = np.searchsorted(table[:, 0], ids[mine])
+            places = np.minimum(places, len(table) - 1)
+            listed = table[places, 0] == ids[mine]
+            new[mine[listed]] = table[places[listed], 1]
+        return new
+
+    def _read(self, number: int) -> NDArray[np.uint64]:
+        key = f"{self._folder}{number:06d}.npy"
+        data = self._store.get(key)
+        if data is None or checksum_of(data) != self.index["checksums"][number]:
+            why = "is missing" if data is None else "is not what its index says"
+            msg = f"{key} of {self._store.url} {why}; let solve-labels write the table again"
+            raise VolumeError(msg)
+        try:
+            table: NDArray[np.uint64] = npy(data, len(data))
+        except ValueError as error:
+            msg = f"{key} of {self._store.url} holds no array; let solve-labels write it again"
+            raise VolumeError(msg) from error
+        return table
+
+
+class ObjectCount:
+    """Counts the different ids of all tasks, with 8 to 24 bytes of memory for each."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._known: dict[int | None, NDArray[np.uint64]] = {}
+        self._new: dict[int | None, list[NDArray[np.uint64]]] = {}
+
+    def add(self, time: int | None, ids: NDArray[np.uint64]) -> None:
+        """Note the different ids of one task, at its time index."""
+        new = self._new.setdefault(time, [])
+        new.append(ids[ids != 0])
+        # merged when they have doubled, so that each id is sorted a few times only
+        if sum(map(len, new)) > max(2**16, len(self._known.get(time, ()))):
+            self._merge(time)
+
+    def total(self) -> int:
+        """Return how many objects there are; one that is at several time points counts at each."""
+        for time in self._new:
+            self._merge(time)
+        return sum(map(len, self._known.values()))
+
+    def _merge(self, time: int | None) -> None:
+        known = self._known.get(time, np.zeros(0, np.uint64))
+        self._known[time] = np.unique(np.concatenate((known, *self._new[time])))
+        self._new[time] = []
+
+
+def relabelled(
+    labels: NDArray[Any],
+    table: LabelTable,
+    note: Callable[[NDArray[np.uint64]], None] | None = None,
+) -> NDArray[np.uint64]:
+    """Return *labels* with the ids that they have in the whole volume.
+
+    Args:
+        labels: any shape, integers that are not negative.
+        table: of the volume.
+        note: called with the ids of the result, each at least once.
+
+    Returns:
+        The same shape, uint64.
+
+    Raises:
+        ChunkError: the labels are no integers.
+        VolumeError: the table is missing or damaged.
+    """
+    if labels.dtype.kind not in "bu" and not (labels.dtype.kind == "i" and not (labels < 0).any()):
+        msg = f"voxels of type {labels.dtype} are no labels; relabel takes unsigned integers"
+        raise ChunkError(msg)
+    with needs_extra("segmentation", "relabel"):
+        import fastremap
+    result = np.array(labels, np.uint64, order="C")
+    if not result.size:
+        return result
+    ids = fastremap.unique(result)
+    new = table.new_ids(ids)
+    if note is not None:
+        note(new)
+    changed = ids != new
+    if changed.any():
+        result = fastremap.remap_from_array_kv(result.ravel(), ids[changed], new[changed])
+    return result.reshape(labels.shape)
+
+
+def _npy(array: NDArray[Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.ascontiguousarray(array), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _folder(time: int | None) -> str:
+    return "" if time is None else f"t{time}/"

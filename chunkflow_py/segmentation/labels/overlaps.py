@@ -1,0 +1,151 @@
+"""What a task stores of the labels that its neighbours have made, too; linked in a later stage.
+
+```
+task A   |-----------|mmm|                       m: margin that a task reads beyond its box
+task B           |mmm|-----------|
+stored by A      |---|mmm|                       both have labelled these voxels
+stored by B      |mmm|---|
+```
+
+One object a face that two tasks share, named by the first voxel behind it, its axis, and the side
+of it on which the task lies: ``64_0_128.z.below.npz``, ``64_0_128.z.above.npz`` (after ``t3_`` for
+time index 3). It is an npz file without pickles: ``offset`` (3) of the first voxel, ``ids`` uint64,
+``codes`` (z, y, x): a voxel has the label ids[code].
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from chunkflow_py.core.geometry import AXES, BoundingBox, Region, Zyx
+from chunkflow_py.errors import GeometryError
+from chunkflow_py.segmentation.labels.links import (
+    SUFFIX,
+    check_unique_ids,
+    decoded,
+    encoded,
+    overlap_pairs,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.store.protocol import Store
+
+Side = Literal["above", "below"]
+
+
+def shared_parts(chunk: Chunk, core: BoundingBox) -> Iterator[tuple[int, Zyx, Side, Chunk]]:
+    """Yield the parts of *chunk* that the tasks behind its inner faces have labelled, too.
+
+    Args:
+        chunk: labels of a task and of a margin around it.
+        core: box of the task; a face of it inside of the chunk's domain is shared.
+
+    Yields:
+        Axis and first voxel of the face, on which side of it the task lies, and the labels.
+
+    Raises:
+        GeometryError: the chunk ends at a face behind which there is another task.
+    """
+    for axis, name in enumerate(AXES):
+        low = core.start[axis] - chunk.bbox.start[axis]
+        high = chunk.bbox.stop[axis] - core.stop[axis]
+        sides: tuple[tuple[Side, int, int], ...] = (
+            ("above", core.start[axis], low),
+            ("below", core.stop[axis], high),
+        )
+        for side, at, beyond in sides:
+            if at in (chunk.domain.start[axis], chunk.domain.stop[axis]):
+                continue
+            if beyond <= 0:
+                msg = (
+                    f"chunk {chunk.bbox} does not reach over the face {name} = {at} of task "
+                    f"{core} (zyx, voxels), so that nothing overlaps there; load it with "
+                    "--expand-margin-size 8 8 8, or more"
+                )
+                raise GeometryError(msg)
+            back = max(low, high)  # as far as the neighbour reads
+            start, stop = (back, beyond) if side == "below" else (beyond, back)
+            part = chunk.bbox.intersection(
+                BoundingBox(
+                    _with(chunk.bbox.start, axis, at - start),
+                    _with(chunk.bbox.stop, axis, at + stop),
+                )
+            )
+            yield axis, _with(core.start, axis, at), side, chunk.cut(part)
+
+
+def save_overlaps(store: Store, chunk: Chunk, region: Region) -> None:
+    """Store what a task shares with its neighbours.
+
+    Args:
+        store: where to.
+        chunk: (z, y, x) labels of the task and its margin, ids of the whole volume.
+        region: of the task.
+
+    Raises:
+        GeometryError: as `shared_parts` says.
+    """
+    core = region.bbox.intersection(chunk.bbox)
+    for axis, start, side, part in shared_parts(chunk, core):
+        ids, codes = np.unique(part.array, return_inverse=True)
+        codes = codes.reshape(part.shape).astype(np.min_scalar_type(len(ids)))
+        offset = np.array(part.voxel_offset, np.int64)
+        store.put(
+            _key(region.time, start, axis, side),
+            encoded(offset=offset, ids=ids.astype(np.uint64), codes=codes),
+        )
+
+
+def linked_by_overlap(
+    store: Store, region: Region, fraction: float, voxels: int
+) -> list[NDArray[np.uint64]]:
+    """Return the links across the three lower faces of a task.
+
+    A neighbour that has stored nothing (a skipped task) has no segments.
+
+    Args:
+        store: that `save_overlaps` wrote to.
+        region: of the task.
+        fraction: see `links.overlap_pairs`.
+        voxels: the same.
+
+    Raises:
+        ChunkError: two tasks have used one id.
+    """
+    found = []
+    for axis in range(3):
+        start = region.bbox.start
+        parts = [_load(store, _key(region.time, start, axis, s)) for s in ("above", "below")]
+        if parts[0] is None or parts[1] is None:
+            continue
+        (box_a, labels_a), (box_b, labels_b) = parts[0], parts[1]
+        common = box_a.intersection(box_b)
+        first, second = labels_a[common.slices(box_a.start)], labels_b[common.slices(box_b.start)]
+        check_unique_ids(first, second, region)
+        found.append(overlap_pairs(first, second, fraction, voxels))
+    return found
+
+
+def _load(store: Store, key: str) -> tuple[BoundingBox, NDArray[np.uint64]] | None:
+    data = store.get(key)
+    if data is None:
+        return None
+    arrays = decoded(data, f"{store.url.rstrip('/')}/{key}", "offset", "ids", "codes")
+    labels: NDArray[np.uint64] = arrays["ids"][arrays["codes"]]
+    return BoundingBox.from_size(arrays["offset"].tolist(), labels.shape), labels
+
+
+def _key(time: int | None, start: Zyx, axis: int, side: str) -> str:
+    at = "_".join(map(str, start))
+    return f"{'' if time is None else f't{time}_'}{at}.{AXES[axis]}.{side}{SUFFIX}"
+
+
+def _with(place: Zyx, axis: int, value: int) -> Zyx:
+    return Zyx(*(value if a == axis else at for a, at in enumerate(place)))

@@ -1,0 +1,139 @@
+"""Which postsynaptic points belong to which T-bar, and which of them are found twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.errors import ChunkError, needs_extra
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.points import Points
+    from chunkflow_py.core.synapses import Synapses
+
+
+def with_partners(
+    synapses: Synapses, points: Points, max_distance: float, max_number: int
+) -> Synapses:
+    """Return synapses with the points that belong to their T-bars.
+
+    A point belongs to the nearest T-bar, if that is near enough. T-bars that have postsynaptic
+    points keep those and get no others.
+
+    Args:
+        synapses: with T-bars.
+        points: with confidences.
+        max_distance: from a T-bar to its postsynaptic points, voxels.
+        max_number: of points of a T-bar; those of the highest confidence are taken, of equal ones
+            the nearest.
+
+    Raises:
+        MissingExtraError: SciPy is not installed.
+    """
+    with needs_extra("segmentation", "detect-post-synapses"):
+        from scipy.spatial import cKDTree
+
+    if not len(synapses) or not len(points):
+        return synapses
+    distance, owner = cKDTree(synapses.pre).query(points.positions)
+    has_partners = np.zeros(len(synapses), bool)
+    has_partners[synapses.post_to_pre] = True
+    near = np.flatnonzero((distance <= max_distance) & ~has_partners[owner])
+    confidence = points.confidences if points.confidences is not None else np.ones(len(points))
+    chosen = near[ranks(owner[near], -confidence[near], distance[near]) < max_number]
+    chosen = chosen[np.lexsort((distance[chosen], owner[chosen]))]
+
+    def joined(known: NDArray[Any] | None, default: float, new: NDArray[Any]) -> NDArray[Any]:
+        known = np.full(len(synapses.post), default, new.dtype) if known is None else known
+        return np.concatenate([known, new])
+
+    users = synapses.post_users
+    if users is not None:
+        users = joined(users, -1, np.full(len(chosen), -1, np.int32))
+    return replace(
+        synapses,
+        post=np.concatenate([synapses.post, points.positions[chosen]]),
+        post_to_pre=np.concatenate([synapses.post_to_pre, owner[chosen]]),
+        post_confidence=joined(synapses.post_confidence, 1.0, confidence[chosen]),
+        post_users=users,
+    )
+
+
+def ranks(group: NDArray[Any], *keys: NDArray[Any]) -> NDArray[np.int64]:
+    """Return which place each item has in its group, from 0.
+
+    Args:
+        group: (n,) of each item.
+        keys: (n,) by which items are sorted, the most important first.
+    """
+    order = np.lexsort((*reversed(keys), group))
+    result = np.empty(len(group), np.int64)
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    length = np.diff(np.append(starts, len(group)))
+    result[order] = np.arange(len(group)) - np.repeat(starts, length)
+    return result
+
+
+def doubled(
+    synapses: Synapses, objects: NDArray[Any], distance: float, protected: NDArray[Any]
+) -> NDArray[np.bool_]:
+    """Tell of each postsynaptic point whether another one stands for the same contact.
+
+    Points near each other on one object are one contact: the one nearest to its T-bar stays. They
+    are gone through from the nearest to the farthest, and each is found twice if one that stays is
+    near.
+
+    Args:
+        synapses: with postsynaptic points.
+        objects: (m,) the segment that each lies in, 0 for none.
+        distance: within which they are one, voxels.
+        protected: (m,) bool: those that stay in any case.
+
+    Raises:
+        MissingExtraError: SciPy is not installed.
+    """
+    with needs_extra("segmentation", "detect-duplicate-post"):
+        from scipy.spatial import cKDTree
+
+    if not len(synapses.post):
+        return np.zeros(0, bool)
+    pairs = cKDTree(synapses.post).query_pairs(distance, output_type="ndarray")
+    pairs = pairs[(objects[pairs[:, 0]] == objects[pairs[:, 1]]) & (objects[pairs[:, 0]] > 0)]
+    order = np.lexsort((synapses.pre_to_post_distances, ~protected))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    found = np.zeros(len(order), bool)
+    in_order = np.sort(place[pairs], axis=1)
+    for first, second in in_order[np.lexsort(in_order.T[::-1])]:  # neighbours on one object: few
+        if not found[first] and second >= protected.sum():
+            found[second] = True
+    return np.asarray(found[place])
+
+
+def objects_at(segmentation: Chunk, points: NDArray[Any]) -> NDArray[Any]:
+    """Return the label at each point, 0 for those outside.
+
+    Args:
+        segmentation: (z, y, x) or (1, z, y, x), integers.
+        points: (n, 3) positions, zyx, voxels.
+
+    Raises:
+        ChunkError: the chunk holds no labels.
+    """
+    if segmentation.dtype.kind not in "iu" or segmentation.channels != 1:
+        msg = (
+            f"synapses lie in objects, but chunk {segmentation.bbox} is {segmentation.dtype} of "
+            f"{segmentation.channels} channels and holds no ids; give it a segmentation"
+        )
+        raise ChunkError(msg)
+    labels = segmentation.array.reshape(segmentation.size)
+    local = points - np.asarray(segmentation.voxel_offset)
+    inside = np.all((local >= 0) & (local < labels.shape), axis=1)
+    result = np.zeros(len(points), labels.dtype)
+    result[inside] = labels[tuple(local[inside].T)]
+    return result

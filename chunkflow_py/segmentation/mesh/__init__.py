@@ -1,0 +1,1 @@
+"""Meshes of segments: made, simplified, stored, downloaded."""

@@ -1,0 +1,266 @@
+"""What tasks have counted: one small object a task below a URL, added up when it is read.
+
+```
+URL/0-64_0-512_0-512.npz      what was counted in this box: a few arrays, and what they are
+URL/64-128_0-512_0-512.npz
+```
+
+A task that runs again replaces its own object by one that holds the same, and one that is killed
+leaves none: nothing is counted twice, and the sum depends on no order. Boxes that overlap are
+refused. The format is that of `numpy.savez_compressed`, read without pickle; the entry ``about`` is
+JSON.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import zipfile
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.core.decoding import npz, parse_json
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region
+from chunkflow_py.errors import ChunkflowError, GeometryError, VolumeError, VolumeNotFoundError
+from chunkflow_py.store import open_store
+from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.protocol import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.store.protocol import Store
+
+VERSION = 1
+SUFFIX = ".npz"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one task has counted.
+
+    Attributes:
+        region: the box in which it has counted, and the time index of the task.
+        arrays: the counts, by name.
+        settings: how they were counted; the same for all tasks, or they cannot be added up.
+        domain: the box of the volume that is counted, if known.
+    """
+
+    region: Region
+    arrays: Mapping[str, NDArray[Any]]
+    settings: dict[str, Any] = field(default_factory=dict)
+    domain: BoundingBox | None = None
+
+
+@dataclass
+class CountStore:
+    """The counts below one URL.
+
+    Attributes:
+        url: of the folder or prefix.
+        kind: what is counted, such as ``histogram``; other kinds are refused.
+    """
+
+    url: str
+    kind: str
+
+    @cached_property
+    def store(self) -> Store:
+        """The objects below the URL."""
+        return open_store(self.url)
+
+    @property
+    def place(self) -> str:
+        """The URL, the same however it was written."""
+        return place_of(self.url)
+
+    def put(self, counts: Counts) -> Stored:
+        """Write the counts of one task, in place of those of an earlier try.
+
+        Raises:
+            VolumeError: they cannot be written.
+        """
+        about = {
+            "kind": self.kind,
+            "version": VERSION,
+            "settings": counts.settings,
+            "domain": None if counts.domain is None else str(counts.domain),
+        }
+        buffer = io.BytesIO()
+        text = np.array(json.dumps(about, sort_keys=True))
+        np.savez_compressed(buffer, allow_pickle=False, about=text, **dict(counts.arrays))
+        key, data = f"{counts.region}{SUFFIX}", buffer.getvalue()
+        self.store.put(key, data)
+        return Stored.of(f"{self.store.url.rstrip('/')}/{key}", data)
+
+    def regions(self) -> list[Region]:
+        """Return where was counted, sorted.
+
+        Raises:
+            VolumeNotFoundError: nothing was.
+            GeometryError: two boxes overlap, so that their sum would count voxels twice.
+        """
+        found = []
+        for key in self.store.list():
+            if "/" in key or not key.endswith(SUFFIX):
+                continue
+            try:
+                found.append(Region.parse(key.removesuffix(SUFFIX)))
+            except GeometryError as error:
+                msg = f"{key} below {self.place} is not named by a box: {error}"
+                raise VolumeError(msg) from error
+        if not found:
+            msg = f"there are no counts below {self.place}; check the URL"
+            raise VolumeNotFoundError(msg)
+        found.sort(key=lambda region: (-1 if region.time is None else region.time, region.bbox))
+        check_disjoint(found, f"below {self.place}")
+        return found
+
+    def read(self, regions: Sequence[Region] | None = None) -> Iterator[Counts]:
+        """Yield the counts of *regions* (default: all), in order.
+
+        Raises:
+            VolumeError: an object is missing or damaged, or counts something else.
+        """
+        settings: tuple[dict[str, Any], Region] | None = None
+        wanted = iter(self.regions() if regions is None else regions)
+        with ThreadPoolExecutor(self.store.connections, thread_name_prefix="counts") as pool:
+            while batch := list(itertools.islice(wanted, 4 * self.store.connections)):
+                for counts in pool.map(self._get, batch):
+                    first, where = settings = settings or (counts.settings, counts.region)
+                    if counts.settings != first:
+                        msg = (
+                            f"{counts.region} below {self.place} was counted with "
+                            f"{counts.settings}, {where} with {first}; count both alike, each "
+                            "kind below a URL of its own"
+                        )
+                        raise VolumeError(msg)
+                    yield counts
+
+    def _get(self, region: Region) -> Counts:
+        key = f"{region}{SUFFIX}"
+        data = self.store.get(key)
+        if data is None:
+            msg = f"{key} below {self.place} is gone; run its task again"
+            raise VolumeNotFoundError(msg)
+        try:
+            arrays = npz(data)
+            about = parse_json(str(arrays.pop("about")))
+            kind, version, settings = about["kind"], about["version"], about["settings"]
+            domain = about["domain"] and BoundingBox.parse(about["domain"])
+        except (ValueError, KeyError, TypeError, EOFError, OSError, zlib.error,
+                zipfile.BadZipFile, NotImplementedError, RuntimeError, MemoryError,
+                ChunkflowError) as error:  # fmt: skip
+            msg = f"{key} below {self.place} is damaged ({error}); run its task again"
+            raise VolumeError(msg) from error
+        if (kind, version) != (self.kind, VERSION):
+            msg = (
+                f"{key} below {self.place} holds {kind} of version {version}, not {self.kind} of "
+                f"version {VERSION}; check the URL"
+            )
+            raise VolumeError(msg)
+        return Counts(region, arrays, settings, domain)
+
+
+def place_of(url: str) -> str:
+    """Return *url* as it is compared and shown: local paths absolute, without secrets."""
+    scheme, separator, path = url.partition("://")
+    if separator and scheme != "file":
+        return without_secrets(url).rstrip("/")
+    return f"file://{Path(path if separator else url).expanduser().absolute()}"
+
+
+def counted_region(task: Task, chunk: Chunk, *others: Chunk) -> Region:
+    """Return where a task counts: in its box, where that lies in all of the chunks.
+
+    So that no voxel of a margin is counted by two tasks. A chunk that does not hold the task's box
+    is counted whole.
+
+    Args:
+        task: with a box, or without.
+        chunk: that is counted.
+        others: that must be there as well, such as a mask.
+
+    Raises:
+        GeometryError: the chunks have no voxel in common.
+    """
+    box, time = chunk.bbox, None if task.region is None else task.region.time
+    if task.bbox is not None and not task.bbox.intersection(chunk.domain).is_empty:
+        inside = task.bbox.intersection(chunk.domain)
+        box = inside if chunk.bbox.contains(inside) else box
+    for other in others:
+        if box.intersection(other.bbox).is_empty:
+            msg = f"{box} and {other.bbox} have no voxel in common; check their voxel offsets"
+            raise GeometryError(msg)
+        box = box.intersection(other.bbox)
+    return Region(box, time)
+
+
+def check_disjoint(regions: Iterable[Region | BoundingBox], what: str) -> None:
+    """Refuse boxes that overlap, whose voxels would be counted twice.
+
+    Args:
+        regions: any number; those of different time indices do not overlap.
+        what: whose they are, for the error.
+
+    Raises:
+        GeometryError: names two of them.
+    """
+    named = [region if isinstance(region, Region) else Region(region) for region in regions]
+    named.sort(key=lambda region: region.bbox.start.z)
+    times = np.array([-1 if region.time is None else region.time for region in named])
+    starts = np.array([region.bbox.start for region in named]).reshape(-1, 3)
+    stops = np.array([region.bbox.stop for region in named]).reshape(-1, 3)
+    # Only those that begin before a box ends along z can overlap it.
+    ends = np.searchsorted(starts[:, 0], stops[:, 0])
+    for index, end in enumerate(ends):
+        later = slice(index + 1, end)
+        meets = (starts[later] < stops[index]) & (starts[index] < stops[later])
+        hits = np.flatnonzero(meets.all(axis=1) & (times[later] == times[index]))
+        if hits.size:
+            msg = (
+                f"boxes {named[index]} and {named[index + 1 + int(hits[0])]} {what} overlap, so "
+                "that voxels would be counted twice; count with tasks of one size, below a URL "
+                "where there is nothing else"
+            )
+            raise GeometryError(msg)
+
+
+def check_tasks(boxes: BoxGrid | Sequence[BoundingBox] | None) -> None:
+    """Refuse tasks that overlap, before the first one counts; see `check_disjoint`.
+
+    Args:
+        boxes: of all tasks, or ``None`` if they are not known.
+    """
+    if isinstance(boxes, BoxGrid):  # of which two neighbours along each axis tell
+        low = boxes.start
+        count = boxes.count.low((2, 2, 2))
+        boxes = list(BoxGrid(low, boxes.size, boxes.stride, count, boxes.clip_stop))
+    check_disjoint(boxes or (), "of the tasks")
+
+
+def coverage(regions: Iterable[Region], domain: BoundingBox) -> float:
+    """Return the share of *domain* that disjoint boxes cover; of several time points the mean."""
+    voxels, times = 0, set()
+    for region in regions:
+        voxels += region.bbox.intersection(domain).voxels
+        times.add(region.time)
+    return voxels / (domain.voxels * max(1, len(times))) if domain.voxels else 1.0
+
+
+def told(about: Mapping[str, Any]) -> str:
+    """Return ``tasks`` and ``coverage`` in words, such as ``8 tasks, all of the volume``."""
+    tasks, covered = about["tasks"], about["coverage"]
+    share = {None: "", 1: ", all of the volume"}.get(covered, f", {covered or 0:.4g} of the volume")
+    return f"{tasks} {'task' if tasks == 1 else 'tasks'}{share}"

@@ -1,0 +1,254 @@
+"""Small files that belong to tasks, in a store of any kind: named, looked for, read, touched.
+
+```
+syns.h5              one file for all tasks
+syns/   syns_        syns/0-64_0-512_0-512.h5, syns_0-64_0-512_0-512.h5 for that task
+```
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.outputs import BOX, Output
+from chunkflow_py.errors import GeometryError, OptionError, VolumeError, VolumeNotFoundError
+from chunkflow_py.store import open_store
+from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.protocol import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chunkflow_py.core.geometry import Region
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.store.protocol import Store
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TaskFiles:
+    """The value of an option that names one file a task, or one file for all tasks.
+
+    Attributes:
+        name: path or URL as a person writes it: a file, a folder, or how the files' names begin.
+        suffix: how they end.
+        extensions: a name that ends in one of these is the one file of all tasks.
+        option: for messages.
+    """
+
+    name: str
+    suffix: str = ""
+    extensions: tuple[str, ...] = ()
+    option: str = "--prefix"
+
+    def __post_init__(self) -> None:
+        """Refuse an address without a place in it.
+
+        Raises:
+            OptionError: it names a bucket alone, so that boxes would become part of its name.
+        """
+        scheme, separator, path = self.name.partition("://")
+        if separator and scheme != "file" and "/" not in path:
+            msg = (
+                f"{self.option} {self.name} names no place in {path or 'a bucket'}; write "
+                f"{scheme}://{path or 'bucket'}/"
+            )
+            raise OptionError(msg)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it is one file for all tasks."""
+        return self.name.lower().endswith(self.extensions) if self.extensions else False
+
+    @property
+    def place(self) -> str:
+        """The file, or the files of all tasks with BOX for their boxes; absolute."""
+        name = self._named("BOX")
+        return str(_local(name).absolute()) if _is_local(name) else name
+
+    @property
+    def output(self) -> Output:
+        """The file, or the file of every task, as a run keeps it."""
+        return Output("file", self._address(self._named(BOX)))
+
+    @property
+    def outputs(self) -> Output:
+        """The files of all tasks, whatever box each is named after."""
+        address = self.output.url
+        return Output("objects", address.rpartition(BOX)[0] or address)
+
+    def url(self, region: Region | None) -> str:
+        """Return the file of one task.
+
+        Raises:
+            GeometryError: there is no box to name it after.
+        """
+        if region is None and not self.is_fixed:
+            msg = (
+                f"{self.option} {self.name} is followed by the task's box, but the task has none; "
+                "begin the line with create-bbox or generate-tasks"
+            )
+            raise GeometryError(msg)
+        return self._named(str(region))
+
+    def _named(self, box: str) -> str:
+        if self.is_fixed:
+            return self.name
+        # Of a file with an extension the name may also be that of the folder it is in.
+        is_folder = bool(self.extensions) and not self.name.endswith("/") and _is_local(self.name)
+        slash = "/" if is_folder and _local(self.name).is_dir() else ""
+        return f"{self.name}{slash}{box}{self.suffix}"
+
+    def size(self, region: Region | None) -> int | None:
+        """Return the length of a task's file in bytes; ``None`` if there is none.
+
+        That of a folder, such as a zarr array, is 1; in a cloud its name has to end with a slash.
+
+        Raises:
+            VolumeError: the store cannot be asked.
+        """
+        store, key = _split(self.url(region).rstrip("/"))
+        size = store.size(key)
+        if size is None and (store.is_local or self.suffix.endswith("/")):
+            return 1 if any(True for _ in store.list(f"{key}/")) else None
+        return size
+
+    def read(self, region: Region | None) -> bytes:
+        """Return the content of a task's file.
+
+        Raises:
+            VolumeNotFoundError: there is none.
+        """
+        url = self.url(region)
+        store, key = _split(url)
+        data = store.get(key)
+        if data is None:
+            msg = f"{url} does not exist; check {self.option}"
+            raise VolumeNotFoundError(msg)
+        return data
+
+    def write(self, region: Region | None, data: bytes) -> Stored:
+        """Write a task's file whole; it is stored for good when this returns."""
+        store, key = _split(self.url(region))
+        store.put(key, data)
+        return Stored.of(self._address(self.url(region)), data)
+
+    def touch(self, region: Region | None) -> Stored:
+        """Make a task's file, with nothing in it, unless it is there; what it holds is kept."""
+        store, key = _split(self.url(region))
+        content = b"" if store.put_if_absent(key, b"") else store.get(key)
+        return Stored.of(self._address(self.url(region)), content or b"")
+
+    @staticmethod
+    def _address(url: str) -> str:
+        store, key = _split(url)
+        return f"{store.url.rstrip('/')}/{key}"
+
+
+def _is_local(url: str) -> bool:
+    return "://" not in url or url.startswith("file://")
+
+
+def _local(url: str) -> Path:
+    return Path(url.removeprefix("file://")).expanduser()
+
+
+def _split(url: str) -> tuple[Store, str]:
+    """Return the store of a file's folder, and its name there."""
+    folder, slash, key = url.removeprefix("file://").rpartition("/")
+    return open_store(folder or slash or "."), key
+
+
+def grown(region: Region | None, voxels: int) -> Region | None:
+    """Return a region whose box is larger on every side by *voxels*, or smaller if negative.
+
+    Raises:
+        GeometryError: nothing would be left of it.
+    """
+    return region and region.with_box(region.bbox.grow((voxels,) * 3))
+
+
+@dataclass
+class ItemSaver:
+    """Writes one item of every task, such as its synapses, to a small file.
+
+    Attributes:
+        files: where.
+        input_name: of the item.
+        encode: item -> content of the file.
+        kind: type that the item must have.
+        touch: make an empty file where the item is ``None``, a task without a result.
+    """
+
+    files: TaskFiles
+    input_name: str
+    encode: Callable[[Any], bytes]
+    kind: type
+    touch: bool = True
+    thread_safe: bool = field(default=True, init=False)
+    _writer: Region | None = field(default=None, init=False, repr=False)
+    _is_written: bool = field(default=False, init=False, repr=False)
+    _lock: Lock = field(default_factory=Lock, init=False, repr=False)
+
+    @property
+    def destination(self) -> str:
+        """The file or files."""
+        return self.files.place
+
+    def stores(self) -> tuple[Output, ...]:
+        """Return the file, or the file of every task."""
+        return (self.files.output,)
+
+    def prepare(self, outline: Any) -> None:
+        """Refuse one file for several tasks of a line (an `Outline`).
+
+        Raises:
+            OptionError: each would replace what the one before has written.
+        """
+        if self.files.is_fixed and outline.boxes and len(outline.boxes) > 1:
+            name = self.files.name
+            msg = (
+                f"{self.files.option} {name} is one file, which each of the {len(outline.boxes)} "
+                f"tasks of this line would replace; give a prefix: {name.rpartition('.')[0]}_"
+            )
+            raise OptionError(msg)
+
+    def __call__(self, task: Task) -> Task:
+        """Write the item.
+
+        Raises:
+            VolumeError: it cannot be written, or another task has written that file.
+        """
+        if task[self.input_name] is None and self.touch:
+            data = b""
+        else:
+            data = self.encode(task.item(self.input_name, self.kind))
+        self.save(task, data)
+        return task
+
+    def save(self, task: Task, data: bytes, region: Region | None = None) -> None:
+        """Write the content of a task's file.
+
+        Args:
+            task: that tells the name of the file.
+            data: the content.
+            region: to name it after, where the task has none.
+
+        Raises:
+            VolumeError: it cannot be written, or another task has written that file.
+        """
+        with self._lock:  # the tasks of a queue are not known before
+            if self.files.is_fixed and self._is_written and self._writer != task.region:
+                msg = (
+                    f"task {task} would replace {self.files.name}, which task {self._writer} has "
+                    f"written; give {self.files.option} a prefix without extension"
+                )
+                raise VolumeError(msg)
+            self._is_written, self._writer = True, task.region
+        task.written.append(self.files.write(task.region or region, data))
+        logger.info("wrote %s", without_secrets(self.files.url(task.region or region)))

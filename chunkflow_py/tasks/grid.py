@@ -1,0 +1,136 @@
+"""Which boxes the tasks of a volume have: a grid from a region, sizes, a count and alignment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chunkflow_py.core.geometry import AXES, BoundingBox, BoxGrid, Zyx
+from chunkflow_py.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def region_of(
+    start: Zyx | None,
+    stop: Zyx | None,
+    size: Zyx | None,
+    bounds: BoundingBox | None = None,
+    names: tuple[str, str, str] = ("--roi-start", "--roi-stop", "--roi-size"),
+) -> tuple[Zyx, Zyx | None]:
+    """Return the first voxel of a region and its stop, if anything says where it stops.
+
+    Args:
+        start: first voxel, zyx; without it that of *bounds*, or stop - size, or (0, 0, 0).
+        stop: end of the region, exclusive.
+        size: extent of the region, voxels.
+        bounds: of the volume, which fills in what is not said.
+        names: what the three options are called in messages.
+
+    Raises:
+        OptionError: start, stop and size disagree, or the region holds no voxel.
+    """
+    if start is None:
+        if stop is not None and size is not None:
+            start = stop - size
+        else:
+            start = Zyx(0, 0, 0) if bounds is None else bounds.start
+    elif stop is not None and size is not None and start + size != stop:
+        msg = (
+            f"{names[0]} {start} plus {names[2]} {size} is {start + size}, but {names[1]} is "
+            f"{stop} (zyx, voxels); leave {names[1]} or {names[2]} out"
+        )
+        raise OptionError(msg)
+    if stop is None:
+        if size is not None:
+            stop = start + size
+        elif bounds is not None:
+            stop = bounds.stop
+    if stop is not None and not all(a < b for a, b in zip(start, stop, strict=True)):
+        msg = (
+            f"the region from {start} to {stop} (zyx, voxels) holds no voxel; "
+            f"{names[1]} must lie behind {names[0]} in every axis"
+        )
+        raise OptionError(msg)
+    return start, stop
+
+
+def task_grid(
+    chunk_size: Zyx,
+    start: Zyx,
+    stop: Zyx | None = None,
+    *,
+    grid_size: Zyx | None = None,
+    respect_stop: bool = False,
+    block_size: Zyx | None = None,
+) -> BoxGrid:
+    """Return the boxes of tasks over a region.
+
+    ```
+    region          |-----------------------|             start to stop
+    aligned     |------------------------------|          to multiples of block_size
+    boxes       |--------|--------|--------|--------|     grid_size of them, or enough to cover
+    ```
+
+    Args:
+        chunk_size: extent of a box, voxels, zyx.
+        start: first voxel of the region.
+        stop: end of the region; without it *grid_size* (default: one box) says how many.
+        grid_size: number of boxes along each axis.
+        respect_stop: cut the last boxes off at the region's end instead of keeping their size.
+        block_size: move the region's faces outward to multiples of this, counted from (0, 0, 0).
+
+    Raises:
+        OptionError: *chunk_size* is not a multiple of *block_size*, or the grid goes on behind a
+            stop that it should respect.
+    """
+    count = grid_size or (Zyx(1, 1, 1) if stop is None else None)
+    end = start + chunk_size * count if stop is None and count else stop
+    region = BoundingBox(start, end or start)
+    if block_size is not None:
+        _check_multiple(chunk_size, block_size)
+        region = region.aligned_outward(block_size)
+    if count is None:
+        return BoxGrid.covering(region, chunk_size, respect_stop=respect_stop)
+    if not respect_stop:
+        return BoxGrid(region.start, chunk_size, chunk_size, count)
+    most = -(-region.size // chunk_size)
+    if any(have > fit for have, fit in zip(count, most, strict=True)):
+        msg = (
+            f"--grid-size {count} of boxes of {chunk_size} goes on behind the region's end "
+            f"{region.stop} (zyx, voxels), which --respect-stop cuts off; "
+            f"the largest grid that works is {count.low(most)}"
+        )
+        raise OptionError(msg)
+    return BoxGrid(region.start, chunk_size, chunk_size, count, region.stop)
+
+
+def cells_touching(grid: BoxGrid, box: BoundingBox) -> tuple[slice, slice, slice]:
+    """Return which cells of a grid have boxes that share a voxel with *box*, by axis.
+
+    ```
+    grid      |-----|-----|-----|-----|-----|
+    box              |-------|                      cells 1 and 2
+    ```
+    """
+    inside = box.intersection(grid.bounds)
+    if inside.is_empty:
+        return slice(0), slice(0), slice(0)
+    # The first box that ends behind the start, and the first that begins at or behind the stop.
+    first = (inside.start - grid.start - grid.size) // grid.stride + 1
+    stop = -(-(inside.stop - grid.start) // grid.stride)
+    low, high = first.high((0, 0, 0)), stop.low(grid.count)
+    z, y, x = (slice(a, b) for a, b in zip(low, high, strict=True))
+    return z, y, x
+
+
+def _check_multiple(chunk_size: Iterable[int], block_size: Zyx) -> None:
+    size = Zyx.of(chunk_size)
+    if any(size % block_size):
+        bad = next(name for name, rest in zip(AXES, size % block_size, strict=True) if rest)
+        nearest = (-(-size // block_size)) * block_size
+        msg = (
+            f"--chunk-size {size} is not a multiple of --aligned-block-size {block_size} along "
+            f"{bad} (zyx, voxels); nearest that works is {nearest}"
+        )
+        raise OptionError(msg)

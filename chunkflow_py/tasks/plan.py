@@ -1,0 +1,338 @@
+"""Which tasks there are: a plan numbers them, and finds the number of each.
+
+```
+grid        0   1   2   3   4   5        numbers are positions in the raster order of the grid
+kept        0       2   3       5        a mask or regions of interest leave some out
+order       0 -> 2 -> 5 -> 3             in which tasks are made: along a curve, or as numbered
+indexes          2 -> 5                  a part of them, counted in this order: the second and third
+```
+
+With time points the grid is numbered once for each: number = time · boxes of the grid + position.
+Nothing is written out: a plan over a grid is its description and, at most, one bit a box.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+from chunkflow_py.core.geometry import BoxGrid, Region, Zyx
+from chunkflow_py.errors import GeometryError
+from chunkflow_py.tasks.list import ListPlan, check_part, no_task, written_part
+from chunkflow_py.tasks.order import ORDERS, positions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from chunkflow_py.pipeline.hooks import Boxes
+    from chunkflow_py.tasks.order import Order
+
+__all__ = ["GridPlan", "ListPlan", "Plan", "plan_from_json"]
+
+_BITS_OF = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
+
+
+class Plan(Protocol):
+    """The tasks of one stage.
+
+    Attributes:
+        span: numbers are 0 to *span* - 1; some of them may not be tasks.
+        boxes: a grid or list of boxes around which all outputs must fit; may hold more than the
+            tasks, never less.
+        times: number of time points each box is worked on for, or ``None`` without a time axis.
+    """
+
+    @property
+    def span(self) -> int: ...  # noqa: D102
+    @property
+    def boxes(self) -> Boxes: ...  # noqa: D102
+    @property
+    def times(self) -> int | None: ...  # noqa: D102
+
+    def __len__(self) -> int:
+        """Return the number of tasks."""
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the numbers of the tasks, in the order in which they are to be made."""
+
+    def __contains__(self, number: int) -> bool:
+        """Tell whether *number* is that of a task."""
+
+    def region(self, number: int) -> Region:
+        """Return the region of a task."""
+
+    def text(self, number: int) -> str:
+        """Return ``str(region(number))``, in less time."""
+
+    def number(self, region: Region) -> int:
+        """Return the number of the task on *region*.
+
+        Raises:
+            GeometryError: the plan has no such task; names the nearest.
+        """
+
+    def to_json(self) -> tuple[dict[str, Any], bytes]:
+        """Return a description, and the content of a file that belongs to it (may be empty).
+
+        They are the same for plans that are equal, so that a digest of them names the plan.
+        """
+
+
+@dataclass(frozen=True)
+class GridPlan:
+    """The tasks on the boxes of a grid, or on some of them.
+
+    Attributes:
+        grid: of the boxes.
+        order: in which tasks are made; their numbers do not depend on it.
+        indexes: which of them, counted in this order, step 1; ``None``: all.
+        times: number of time points, or ``None`` without a time axis.
+        kept: one bit a box of the grid, the lowest bit of the first byte for the first box; boxes
+            without it are no tasks. ``None``: all are.
+    """
+
+    grid: BoxGrid
+    _: KW_ONLY
+    order: Order = "raster"
+    indexes: range | None = None
+    times: int | None = None
+    kept: bytes | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be, and leave out what says nothing.
+
+        Raises:
+            GeometryError: bits or indexes are not those of the grid.
+        """
+        total = len(self.grid)
+        if self.kept is not None:
+            if len(self.kept) != -(-total // 8) or self.kept[-1] >> ((total - 1) % 8 + 1):
+                msg = (
+                    f"a plan of {total} boxes keeps one bit for each, but was given "
+                    f"{len(self.kept)} bytes, the last of them {self.kept[-1:].hex() or 'missing'}"
+                )
+                raise GeometryError(msg)
+            if _count(self.kept) == total:
+                object.__setattr__(self, "kept", None)
+        if self.times is not None and self.times < 1:
+            msg = f"a plan needs a time point at least, got {self.times}"
+            raise GeometryError(msg)
+        if self.indexes is not None:
+            check_part(self.indexes, self._planned)
+            if len(self.indexes) == self._planned:
+                object.__setattr__(self, "indexes", None)
+
+    @property
+    def span(self) -> int:
+        """Numbers end before this."""
+        return len(self.grid) * (self.times or 1)
+
+    @property
+    def boxes(self) -> BoxGrid:
+        """The whole grid, whatever part of it is worked on: outputs are laid out for it."""
+        return self.grid
+
+    def __len__(self) -> int:
+        """Return the number of tasks."""
+        return self._planned if self.indexes is None else len(self.indexes)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the numbers of the tasks in order, in constant memory."""
+        each = self._planned // (self.times or 1)
+        part = range(self._planned) if self.indexes is None else self.indexes
+        for time in range(part.start // each, -(-part.stop // each)) if part else ():
+            low, high = max(part.start - time * each, 0), min(part.stop - time * each, each)
+            shift = time * len(self.grid)
+            found = self._positions(low, high)
+            yield from found if shift == 0 else (shift + position for position in found)
+
+    def __contains__(self, number: int) -> bool:
+        """Tell whether *number* is that of a task."""
+        if not 0 <= number < self.span:
+            return False
+        if self.indexes is not None:
+            if self.order == "raster" and self.kept is None:
+                return number in self.indexes
+            return _has(self._selected, number)
+        return self.kept is None or _has(self.kept, number % len(self.grid))
+
+    def region(self, number: int) -> Region:
+        """Return the region of a task.
+
+        Raises:
+            IndexError: there is no box of this number; that it is a task is not checked.
+        """
+        time, position = self._place(number)
+        return Region(self.grid[position], time)
+
+    def text(self, number: int) -> str:
+        """Return ``str(region(number))``, in less time."""
+        time, position = self._place(number)
+        (z0, y0, x0), (z1, y1, x1) = self._corners(position)
+        text = f"{z0}-{z1}_{y0}-{y1}_{x0}-{x1}"
+        return text if time is None else f"t{time}_{text}"
+
+    def number(self, region: Region) -> int:
+        """Return the number of the task on *region*.
+
+        Raises:
+            GeometryError: the plan has no such task; names the nearest.
+        """
+        grid, box = self.grid, region.bbox
+        cell = (box.start - grid.start) // grid.stride
+        if cell == cell.high((0, 0, 0)).low(grid.count - 1):
+            position = (cell.z * grid.count.y + cell.y) * grid.count.x + cell.x
+            if self._corners(position) == (box.start, box.stop) and self._has_time(region.time):
+                number = position + (region.time or 0) * len(grid)
+                if number in self:
+                    return number
+        raise self._missing(region)
+
+    def to_json(self) -> tuple[dict[str, Any], bytes]:
+        """Return a description, and the bits of the boxes that are kept."""
+        grid = self.grid
+        said = {
+            "kind": "grid",
+            "start": [*grid.start],
+            "size": [*grid.size],
+            "stride": [*grid.stride],
+            "count": [*grid.count],
+            "clip_stop": None if grid.clip_stop is None else [*grid.clip_stop],
+            "order": self.order,
+            "indexes": written_part(self.indexes),
+            "times": self.times,
+        }
+        return said, self.kept or b""
+
+    @cached_property
+    def _planned(self) -> int:
+        """Number of tasks before a part of them is chosen."""
+        boxes = len(self.grid) if self.kept is None else _count(self.kept)
+        return boxes * (self.times or 1)
+
+    @cached_property
+    def _selected(self) -> bytes:
+        """One bit a number, for those of *indexes*: where they lie no formula says."""
+        bits = bytearray(-(-self.span // 8))
+        for number in self:
+            bits[number >> 3] |= 1 << (number & 7)
+        return bytes(bits)
+
+    def _positions(self, low: int, high: int) -> Iterator[int]:
+        """Yield the positions of boxes that are kept, number *low* to *high* in order."""
+        if self.kept is None:
+            if self.order == "raster":
+                return iter(range(low, high))
+            return islice(positions(self.grid.count, self.order, low), high - low)
+        if self.order == "raster":
+            return islice(_bits(self.kept), low, high)
+        kept, along = self.kept, positions(self.grid.count, self.order)
+        return islice((n for n in along if kept[n >> 3] >> (n & 7) & 1), low, high)
+
+    def _place(self, number: int) -> tuple[int | None, int]:
+        """Return the time and the position in the grid that a number stands for."""
+        if not 0 <= number < self.span:
+            msg = f"task {number} is not one of the numbers 0 to {self.span - 1} of this plan"
+            raise IndexError(msg)
+        time, position = divmod(number, len(self.grid))
+        return (None if self.times is None else time), position
+
+    def _corners(self, position: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        grid = self.grid
+        rest, x = divmod(position, grid.count[2])
+        z, y = divmod(rest, grid.count[1])
+        (z0, y0, x0), (dz, dy, dx), (lz, ly, lx) = grid.start, grid.stride, grid.size
+        z0, y0, x0 = z0 + z * dz, y0 + y * dy, x0 + x * dx
+        z1, y1, x1 = z0 + lz, y0 + ly, x0 + lx
+        if (clip := grid.clip_stop) is not None:
+            z1, y1, x1 = min(z1, clip[0]), min(y1, clip[1]), min(x1, clip[2])
+        return (z0, y0, x0), (z1, y1, x1)
+
+    def _has_time(self, time: int | None) -> bool:
+        return time is None if self.times is None else time is not None and 0 <= time < self.times
+
+    def _missing(self, region: Region) -> GeometryError:
+        grid = self.grid
+        about = (region.bbox.start - grid.start + grid.stride // 2) // grid.stride
+        cell = about.high((0, 0, 0)).low(grid.count - 1)
+        near = (cell.z * grid.count.y + cell.y) * grid.count.x + cell.x
+        if self.times is not None:
+            near += min(max(region.time or 0, 0), self.times - 1) * len(grid)
+        why = "is none of the plan's boxes"
+        if self.region(near) == region:
+            why = "is left out of the plan"
+        elif self.times is None and region.time is not None:
+            why = "has a time index, but the plan has no time axis"
+        elif not self._has_time(region.time):
+            why = f"needs a time index from 0 to {(self.times or 1) - 1}"
+        found = near if near in self else self._nearest(near)
+        return no_task(region, why, None if found is None else self.region(found))
+
+    def _nearest(self, number: int) -> int | None:
+        """Return the task whose number is nearest to one that is none."""
+        if not len(self):
+            return None
+        if self.indexes is None:
+            first = number - number % len(self.grid)
+            return first + _nearest_bit(self.kept or b"", number - first)
+        if self.order == "raster" and self.kept is None:
+            return min(max(number, self.indexes[0]), self.indexes[-1])
+        return _nearest_bit(self._selected, number)
+
+
+def plan_from_json(description: Mapping[str, Any], content: bytes) -> GridPlan | ListPlan:
+    """Return the plan of which `Plan.to_json` has returned these.
+
+    Raises:
+        GeometryError: they are no plan's, or damaged.
+    """
+    said = dict(description)
+    try:
+        kind, indexes = said.pop("kind"), said.pop("indexes")
+        part = None if indexes is None else range(*indexes)
+        if kind == "list" and len(content) == said["count"] * ListPlan.row_bytes:
+            return ListPlan.from_rows(content, part)
+        if kind == "grid" and said["order"] in ORDERS:
+            start, size, stride, count = (
+                Zyx.of(said.pop(name)) for name in ("start", "size", "stride", "count")
+            )
+            clip = said.pop("clip_stop")
+            grid = BoxGrid(start, size, stride, count, None if clip is None else Zyx.of(clip))
+            return GridPlan(grid, indexes=part, kept=content or None, **said)
+        what = f"{len(content)} bytes do not belong to it"
+    except (KeyError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__} {error}"
+    msg = f"{str(dict(description))[:200]} is no plan, or it is damaged ({what}); plan again"
+    raise GeometryError(msg)
+
+
+# --- bits, the lowest of each byte first ----------------------------------------------------------
+
+
+def _has(bits: bytes, number: int) -> bool:
+    return bool(bits[number >> 3] >> (number & 7) & 1)
+
+
+def _count(bits: bytes) -> int:
+    return int.from_bytes(bits, "little").bit_count()
+
+
+def _bits(bits: bytes) -> Iterator[int]:
+    """Yield the numbers of the bits that are set."""
+    for index, byte in enumerate(bits):
+        if byte:
+            first = 8 * index
+            for bit in _BITS_OF[byte]:
+                yield first + bit
+
+
+def _nearest_bit(bits: bytes, number: int) -> int:
+    """Return the bit nearest to one that is not set; one at least is."""
+    index = number >> 3
+    after = len(bits) - len(bits[index + 1 :].lstrip(b"\0"))
+    before = len(bits[:index].rstrip(b"\0")) - 1
+    near = [k for k in (before, index, after) if 0 <= k < len(bits)]
+    return min((8 * k + bit for k in near for bit in _BITS_OF[bits[k]]),
+               key=lambda bit: abs(bit - number))  # fmt: skip

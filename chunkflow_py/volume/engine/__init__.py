@@ -1,0 +1,1 @@
+"""Blocks of a stored array: read, written, cached, in parallel."""

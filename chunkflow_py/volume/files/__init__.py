@@ -1,0 +1,1 @@
+"""Volumes in single files: HDF5, TIFF, PNG, NRRD, MRC, NPY."""

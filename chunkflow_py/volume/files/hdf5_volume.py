@@ -1,0 +1,377 @@
+"""One dataset of a local HDF5 file as a volume: any number of readers, one writer.
+
+```
+h5://em.h5            dataset main, with voxel_offset and voxel_size beside it, as save-h5 writes
+h5://em.h5            the only dataset of a file without main
+h5://em.h5:/a/raw     any other, with attributes voxel_offset, voxel_size_nm and layer_type
+```
+
+What holds: a write is on the disk when it returns, readers see the file before or after it, a
+second process that writes is refused, and a full disk leaves the blocks that were there before
+and an open file. What does not, because HDF5 changes a file in place: a process or machine that
+dies in the middle of a write may leave a damaged file, and a block that was written over may be
+gone. Zarr has none of this and takes many writers.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.core.hdf5_reading import item_at
+from chunkflow_py.errors import VolumeError, VolumeNotFoundError
+from chunkflow_py.store.local import make_folder, os_errors
+from chunkflow_py.volume.files.hdf5 import LAYER_TYPES, find_dataset, open_hdf5
+from chunkflow_py.volume.files.hdf5_file import Sink, WriterLock, reading, writing
+from chunkflow_py.volume.protocol import check_chunk, check_inside
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.store.protocol import Stored
+    from chunkflow_py.volume import Mode
+    from chunkflow_py.volume.location import Location
+    from chunkflow_py.volume.protocol import Opening, StoredUnit, VolumeSpec
+
+ENCODINGS = ("gzip", "lzf", "szip", "raw")
+
+_MAIN = "main"
+
+
+class Hdf5Volume:
+    """A dataset as a `Volume`.
+
+    Args:
+        place: what was opened.
+        mode: ``r`` or ``r+``.
+        opening: ``fill_missing`` and ``store_zeros`` are followed; HDF5 itself encodes one block
+            at a time, and cannot forget a block: what is there is overwritten with zeros.
+
+    Attributes:
+        url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
+            single_writer: as `Volume` says; a dataset that is not stored in blocks is one block.
+
+    Raises:
+        VolumeNotFoundError: there is no such file or dataset.
+        VolumeError: the file cannot be read, holds nothing, or several datasets and no name is
+            given.
+    """
+
+    single_writer = True
+
+    def __init__(self, place: Location, mode: Mode, opening: Opening) -> None:
+        """Read the header."""
+        self.url = place.url
+        self._path, self._mode, self._opening = place.folder, mode, opening
+        self._lock: WriterLock | None = None
+        self._place = place
+        array = open_hdf5(self._path, place.dataset, one_only=True)
+        if array is None:
+            msg = f"{self.url} is a file of no bytes; create the volume first"
+            raise VolumeNotFoundError(msg)
+        self._array = array
+        self.bounds, self.channels, self.kind = array.bounds, array.channels, array.kind
+        self.voxel_size_nm = array.voxel_size_nm
+        with reading(self._path) as file:
+            dataset = find_dataset(file, self._path, place.dataset)
+            self._name: str = dataset.name
+            self.dtype: np.dtype[Any] = dataset.dtype.newbyteorder("=")
+            self._blocks: tuple[int, ...] | None = dataset.chunks
+            shape = dataset.chunks or dataset.shape
+            self.encoding: str = dataset.compression or "raw"
+        self.block_size = self.write_unit = Zyx.of(shape[-3:]).high((1, 1, 1))
+        self.times: int | None = None
+        self.mips: tuple[int, ...] = (0,)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Say how another process opens it again."""
+        return Hdf5Volume, (self._place, self._mode, self._opening)
+
+    def read(
+        self,
+        bbox: BoundingBox,
+        channels: Sequence[int] | None = None,
+        *,
+        time: int | None = None,  # noqa: ARG002  (the same at all times)
+    ) -> Chunk:
+        """Return the voxels inside *bbox*, as `Volume.read` says."""
+        check_inside(bbox, self.bounds, self.url)
+        if not self._opening.fill_missing and (missing := next(self._missing(bbox), None)):
+            msg = (
+                f"block {missing} of {self.url} is not stored; write it, or read it as zeros "
+                "with --fill-missing"
+            )
+            raise VolumeError(msg)
+        return self._array.read(bbox, channels)
+
+    def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
+        """Write *chunk*, as `Volume.write` says; this process stays the only writer.
+
+        Returns:
+            Nothing: the file is one object for all tasks, and no write is the last one.
+
+        Raises:
+            VolumeError: also if another process writes to the file.
+        """
+        if self._mode == "r":
+            msg = f"{self.url} was opened for reading; open it with mode 'r+'"
+            raise VolumeError(msg)
+        check_chunk(chunk, self, time)
+        self.claim()
+        voxels = chunk.array
+        if voxels.ndim == 4 and self.channels is None:
+            voxels = voxels[0]
+        elif voxels.ndim == 3 and self.channels is not None:
+            voxels = voxels[np.newaxis]
+        with writing(self._path) as (file, sink):
+            dataset = find_dataset(file, self._path, self._name)
+            for box in self._boxes(chunk.bbox):
+                part = voxels[(..., *box.slices(chunk.voxel_offset))]
+                if self._is_left_out(dataset, box, part):
+                    continue
+                dataset[(..., *box.slices(self.bounds.start))] = part
+                sink.check()  # after a failure nothing more is compressed
+        return ()
+
+    def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
+        """Return nothing: no task writes objects of its own."""
+        return []
+
+    def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:  # noqa: ARG002
+        """Tell whether every block that *bbox* touches is stored, as `Volume.has_blocks` says."""
+        check_inside(bbox, self.bounds, self.url)
+        return next(self._missing(bbox), None) is None
+
+    def stored_units(self) -> Iterator[StoredUnit]:
+        """Refuse to tell: the file is one object, which one process writes."""
+        msg = f"the blocks of {self.url} are no objects: an HDF5 file is one; write to zarr://"
+        raise VolumeError(msg)
+
+    @property
+    def dataset(self) -> str:
+        """The name of the dataset in the file."""
+        return self._name
+
+    def claim(self) -> None:
+        """Make this process the only one that writes to the file, if it is not yet.
+
+        Raises:
+            VolumeError: another process writes to the file.
+        """
+        if self._lock is None:
+            self._lock = WriterLock.of(self._path)
+
+    def _missing(self, bbox: BoundingBox) -> Iterator[BoundingBox]:
+        """Yield the boxes of the blocks inside *bbox* that are not stored."""
+        with reading(self._path) as file:
+            dataset = find_dataset(file, self._path, self._name)
+            for box in self._boxes(bbox):
+                if not all(self._stored(dataset, box)):
+                    yield box
+
+    def _boxes(self, bbox: BoundingBox) -> Iterator[BoundingBox]:
+        """Yield the boxes of the blocks that *bbox* touches, cut off at the bounds."""
+        if bbox.is_empty:
+            return
+        whole = bbox.aligned_outward(self.block_size, self.bounds.start)
+        for box in BoxGrid.covering(whole, self.block_size):
+            yield box.intersection(self.bounds)
+
+    def _stored(self, dataset: h5py.Dataset, box: BoundingBox) -> Iterator[bool]:
+        """Yield for every block of *box*, one or more along the channels, whether it is stored."""
+        if self._blocks is None:
+            yield dataset.id.get_storage_size() > 0
+            return
+        start = box.start - self.bounds.start
+        channels = (range(0, n, b) for n, b in zip(dataset.shape, self._blocks[:-3], strict=False))
+        for channel in product(*channels):
+            yield dataset.id.get_chunk_info_by_coord((*channel, *start)).byte_offset is not None
+
+    def _is_left_out(self, dataset: h5py.Dataset, box: BoundingBox, voxels: Any) -> bool:
+        if self._opening.store_zeros or (voxels != dataset.fillvalue).any():
+            return False
+        return not any(self._stored(dataset, box))
+
+
+def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Hdf5Volume:
+    """Open the dataset that *place* names, or the one that `hdf5` finds.
+
+    Raises:
+        VolumeNotFoundError: there is no such file, dataset or level.
+        VolumeError: it cannot be read; or, to write, another process writes to it.
+    """
+    _check_local(place)
+    if not place.folder.exists():
+        msg = f"{place} does not exist; check the path, or create the volume first"
+        raise VolumeNotFoundError(msg)
+    volume = Hdf5Volume(place, mode, opening)
+    if mip:
+        msg = f"{place} has no mip {mip}; it has 0 only, use --mip 0"
+        raise VolumeNotFoundError(msg)
+    if mode == "r+":
+        volume.claim()
+    return volume
+
+
+def create_volume(spec: VolumeSpec, place: Location, mip: int, opening: Opening) -> Hdf5Volume:
+    """Create the dataset that *place* names (default: ``main``), and open it for writing.
+
+    The file is made if it is missing; other datasets of an existing one stay. Processes that
+    create the same dataset at once all find it; the first one to write is its writer.
+
+    Args:
+        spec: of the dataset; its encoding is one of `ENCODINGS`, ``gzip`` by default.
+        place: the file and the dataset.
+        mip: 0, the only level.
+        opening: how to use it.
+
+    Raises:
+        VolumeError: it cannot be written, there is another one of that name, or *spec* asks for
+            what HDF5 has not: levels, time points or shards.
+    """
+    check_new(spec, place, mip)
+    name = place.dataset or _MAIN
+    path = place.folder
+    if not path.exists():
+        _create_file(spec, path, name)
+    elif not _exists(path, name):
+        _lock = WriterLock.of(path)
+        with writing(path) as (file, _):
+            if item_at(file, name, str(path)) is None:
+                _create_dataset(spec, file, name)
+    volume = Hdf5Volume(place, "r+", opening)
+    _check_same(volume, spec)
+    return volume
+
+
+def address_of_dataset(path: Path, name: str | None) -> str:
+    """Return where in its file a dataset is, the same for all its names.
+
+    Raises:
+        VolumeNotFoundError: there is no such file or dataset.
+        VolumeError: the file cannot be read.
+    """
+    with reading(path) as file:
+        return str(h5py.h5o.get_info(find_dataset(file, path, name).id).addr)
+
+
+def _create_file(spec: VolumeSpec, path: Path, name: str) -> None:
+    """Make the whole file under another name; whoever is first gives it the final one."""
+    temporary = path.with_name(f".tmp-{secrets.token_hex(4)}-{path.name}")
+    with os_errors("write", path):
+        make_folder(path.parent)
+        try:
+            with Sink(temporary, new=True) as sink:
+                with h5py.File(sink, "w") as file:
+                    _create_dataset(spec, file, name)
+                sink.sync()
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _exists(path: Path, name: str) -> bool:
+    with os_errors("read", path):
+        if path.stat().st_size == 0:
+            msg = f"{path} is a file of no bytes; remove it to create a volume there"
+            raise VolumeError(msg)
+    with reading(path) as file:
+        return item_at(file, name, str(path)) is not None
+
+
+def _create_dataset(spec: VolumeSpec, file: h5py.File, name: str) -> None:
+    encoding = spec.encoding or "gzip"
+    shape = (*(() if spec.channels is None else (spec.channels,)), *spec.bounds.size)
+    blocks = spec.bounds.size.low(spec.block_size)
+    dataset = file.create_dataset(
+        name,
+        shape,
+        spec.dtype,
+        chunks=(1,) * (len(shape) - 3) + blocks,
+        compression=None if encoding == "raw" else encoding,
+        compression_opts=1 if encoding == "gzip" else None,
+        shuffle=encoding in ("gzip", "lzf") and spec.dtype.itemsize > 1,
+        fillvalue=0,
+    )
+    offset, size_nm = np.array(spec.bounds.start, np.int64), np.array(spec.voxel_size_nm)
+    if name.strip("/") == _MAIN:
+        file.create_dataset("voxel_offset", data=offset)
+        file.create_dataset("voxel_size", data=size_nm)
+    else:
+        dataset.attrs["voxel_offset"] = offset
+        dataset.attrs["voxel_size_nm"] = size_nm
+    if spec.kind is not None:
+        dataset.attrs["layer_type"] = LAYER_TYPES[spec.kind]
+
+
+def _check_local(place: Location) -> None:
+    if not place.is_local:
+        msg = (
+            f"cannot open {place}: HDF5 files are read and written on local disks only; copy the "
+            "file, or convert it to zarr"
+        )
+        raise VolumeError(msg)
+
+
+def check_new(
+    spec: VolumeSpec,
+    place: Location,
+    mip: int,
+    **_: Any,
+) -> None:
+    """Refuse what `create_volume` would refuse, as `new_volume.check_new` says."""
+    _check_local(place)
+    _check_spec(spec, place, mip)
+
+
+def _check_spec(spec: VolumeSpec, place: Location, mip: int) -> None:
+    if mip or spec.max_mip:
+        msg = (
+            f"cannot create {place} with mip {max(mip, spec.max_mip)}: a dataset of an HDF5 file "
+            "is mip 0 alone; write zarr:// or precomputed:// for more"
+        )
+        raise VolumeError(msg)
+    if spec.times is not None:
+        msg = f"cannot create {place} with {spec.times} time points: write zarr:// for those"
+        raise VolumeError(msg)
+    if spec.shard_size is not None:
+        msg = f"cannot create {place} with shards: HDF5 has none; leave the shard size out"
+        raise VolumeError(msg)
+    available = [name for name in ENCODINGS if name == "raw" or name in h5py.filters.encode]
+    if spec.encoding not in (None, *available):
+        known = ", ".join(available)
+        msg = f"cannot create {place}: HDF5 has no encoding {spec.encoding!r}; choose {known}"
+        raise VolumeError(msg)
+
+
+def _check_same(volume: Hdf5Volume, spec: VolumeSpec) -> None:
+    """Refuse a dataset that is there already and is not what was to be created."""
+    blocks = spec.bounds.size.low(spec.block_size)
+    for what, there, wanted in (
+        ("bounds", volume.bounds, spec.bounds),
+        ("type", volume.dtype, np.dtype(spec.dtype).newbyteorder("=")),
+        ("number of channels", volume.channels, spec.channels),
+        ("block size", volume.block_size, blocks),
+    ):
+        if there != wanted:
+            msg = (
+                f"{volume.url} exists with {what} {there}, but {wanted} was to be created; "
+                "write to another file or dataset"
+            )
+            raise VolumeError(msg)

@@ -1,0 +1,84 @@
+"""NumPy files: one array, without a place."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.core.decoding import check_npy_header
+from chunkflow_py.errors import ChunkError, VolumeError
+from chunkflow_py.store.local import os_errors
+from chunkflow_py.volume.files.single_file import ORIGIN, FileArray
+from chunkflow_py.volume.protocol import UNIT_NM
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.geometry import Zyx
+
+EXTENSIONS = (".npy",)
+
+
+def open_npy(
+    path: Path,
+    voxel_offset: Zyx = ORIGIN,
+    voxel_size_nm: tuple[float, float, float] | None = None,
+) -> FileArray | None:
+    """Return the array of a .npy file by its header, or ``None`` for a file of no bytes.
+
+    Args:
+        path: of the file.
+        voxel_offset: global position of the first voxel, zyx.
+        voxel_size_nm: nanometres, zyx (default: 1 nm, of which loaders warn).
+
+    Raises:
+        VolumeError: it is not a .npy file, or is damaged.
+        ChunkError: the array is neither 3D nor 4D, or not of numbers.
+    """
+    with os_errors("read", path):
+        if path.stat().st_size == 0:
+            return None
+    array = _mapped(path)
+    if array.dtype.kind not in "buif":
+        msg = f"{path} holds {array.dtype}, but a chunk holds real numbers; convert it"
+        raise ChunkError(msg)
+    read_part, dtype = partial(_read_part, path), array.dtype.newbyteorder("=").name
+    return FileArray(
+        str(path), array.shape, read_part, voxel_offset, voxel_size_nm or UNIT_NM, dtype=dtype
+    )
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    try:
+        with os_errors("read", path):
+            # Mapped, so that only what a cut needs is read; pickles could run code.
+            check_npy_header(path)
+            array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, ArithmeticError, MemoryError) as error:
+        if isinstance(error, VolumeError):
+            raise
+        with path.open("rb") as file:
+            if not file.read(6).startswith((b"\x93NUMPY", b"PK")):
+                msg = f"{path} is not a .npy file; check --file-name"
+                raise VolumeError(msg) from error
+        msg = f"{path} is not a .npy file of numbers, or is damaged: {error}; check --file-name"
+        raise VolumeError(msg) from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        msg = f"{path} is an archive of arrays; save one array with numpy.save"
+        raise VolumeError(msg)
+    return array
+
+
+def _read_part(
+    path: Path, slices: tuple[slice, slice, slice], channels: Sequence[int] | None
+) -> NDArray[Any]:
+    array = _mapped(path)
+    if channels is None:
+        return np.array(array[(..., *slices)])
+    return np.array(array[(list(channels), *slices)])

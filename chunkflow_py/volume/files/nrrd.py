@@ -1,0 +1,366 @@
+"""NRRD files: one array with its axes, voxel size and origin.
+
+| what         | written as                             | read from, the first that exists    |
+|--------------|----------------------------------------|-------------------------------------|
+| axes         | labels x, y, z and c, x the fastest    | labels, space directions, --order   |
+| channels     | the slowest axis, of kind list         | an axis that lies in no space       |
+| voxel size   | space directions, space units nm       | space directions, spacings          |
+| voxel offset | key voxel_offset, zyx; space origin    | the key, space origin by voxel size |
+| kind         | key layer_type                         | the same                            |
+
+A header lists the fastest axis first; an image (z, y, x) has the sizes x, y, z there. Lengths
+without a unit are taken as nanometres. Format: http://teem.sourceforge.net/nrrd/format.html
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import zlib
+from contextlib import contextmanager
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from chunkflow_py.core.chunk import KINDS
+from chunkflow_py.core.decoding import decode
+from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.core.memory import check_fits
+from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
+from chunkflow_py.store.local import os_errors, replacing
+from chunkflow_py.volume.files.single_file import ORIGIN, FileArray, three_numbers
+from chunkflow_py.volume.protocol import UNIT_NM
+from chunkflow_py.volume.zarr import ome
+
+with needs_extra("image", "reading and writing NRRD"):
+    import nrrd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.chunk import Chunk, Kind
+
+EXTENSIONS = (".nrrd", ".nhdr")
+ENCODINGS = ("gzip", "raw", "bzip2")
+
+_SPATIAL = {"domain", "space", "???", "none", ""}  # kinds of axes that may lie in space
+_NO_UNITS = {"", "pixel", "voxel"}
+_HEADER_BYTES = 1 << 20
+_LONGEST = 1 << 40  # voxels along an axis
+_PACKED = {
+    "raw": "raw", "gzip": "gzip members", "gz": "gzip members", "bzip2": "bz2", "bz2": "bz2",
+}  # fmt: skip
+_TEXT = ("ascii", "text", "txt")
+_LEVEL = 1  # of gzip: the next ones take several times as long for a few per cent
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def open_nrrd(
+    path: Path,
+    voxel_offset: Zyx | None = None,
+    voxel_size_nm: tuple[float, float, float] | None = None,
+    kind: Kind | None = None,
+    order: str = "xyz",
+) -> FileArray | None:
+    """Return the array of a NRRD file by its header.
+
+    Args:
+        path: of the file; a header whose voxels are in another file of the same folder will do.
+        voxel_offset: global position of the first voxel, instead of the file's.
+        voxel_size_nm: instead of the file's, nanometres, zyx.
+        kind: instead of the file's.
+        order: of the axes in space, the fastest first, where the header does not name them.
+
+    Returns:
+        The array, or ``None`` for a file of no bytes.
+
+    Raises:
+        VolumeError: it is not a NRRD file, is damaged, or its voxels are in another folder.
+        ChunkError: it has other axes than a chunk, or holds no numbers.
+    """
+    with os_errors("read", path):
+        if path.stat().st_size == 0:
+            return None
+    with _opened(path) as (header, _):
+        axes = _axes(header, order, path)
+        sizes = [int(n) for n in header["sizes"]]
+        dtype = _dtype(header, path)
+        _data_file(header, path)
+        size_nm = voxel_size_nm or _voxel_size(header, axes, path)
+        offset = voxel_offset or _offset(header, axes, path)
+    lengths = dict(zip(axes, sizes, strict=True))
+    shape = tuple(lengths.get(axis, 1) for axis in ("czyx" if "c" in axes else "zyx"))
+    if kind is None and header.get("layer_type") in KINDS:
+        kind = cast("Kind", header["layer_type"])
+    read_part = partial(_read_part, path, axes)
+    name = dtype.newbyteorder("=").name
+    return FileArray(str(path), shape, read_part, offset, size_nm, kind, name)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
+    """Yield the header, and the file where the header ends."""
+    try:
+        with os_errors("read", path), path.open("rb") as file:
+            yield _header(file), file
+    except (ChunkError, VolumeError):
+        raise
+    except nrrd.NRRDError as error:
+        with path.open("rb") as file:
+            damaged = file.read(4) == b"NRRD"
+        what = (
+            f"damaged ({error}); write it again"
+            if damaged
+            else "not a NRRD file; check --file-name"
+        )
+        msg = f"cannot read {path}, which is {what}"
+        raise VolumeError(msg) from error
+    except KeyError as error:
+        msg = f"cannot read {path}, which is damaged: its header has no {error}; write it again"
+        raise VolumeError(msg) from error
+    except (
+        ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, MemoryError,
+        RuntimeError, zlib.error,
+    ) as error:  # fmt: skip
+        msg = f"cannot read {path}, which is damaged or no NRRD file: {error}; write it again"
+        raise VolumeError(msg) from error
+
+
+def _header(file: IO[bytes]) -> dict[str, Any]:
+    """Return the header; the file is then where it ends.
+
+    Raises:
+        ValueError: it has no end, or no such sizes as an array has.
+        Exception: whatever the damage makes the library stumble on.
+    """
+    head = io.BytesIO(file.read(_HEADER_BYTES))
+    header: dict[str, Any] = nrrd.read_header(head)
+    if head.tell() == _HEADER_BYTES:
+        msg = f"its header has no end within {_HEADER_BYTES} bytes"
+        raise ValueError(msg)
+    file.seek(head.tell())
+    if not all(0 < int(n) <= _LONGEST for n in header["sizes"]):
+        msg = f"its sizes are {header['sizes']}"
+        raise ValueError(msg)
+    return header
+
+
+def _axes(header: Mapping[str, Any], order: str, path: Path) -> str:
+    """Return the names of the axes, the fastest first."""
+    count = int(header["dimension"])
+    kinds = [str(kind).lower() for kind in header.get("kinds", [])]
+    spatial = [i for i in range(count) if not kinds or kinds[i] in _SPATIAL]
+    vectors = _vectors(header)
+    spatial = [i for i in spatial if vectors is None or not np.isnan(vectors[i]).any()]
+    if len(spatial) == count == 4:
+        spatial = spatial[:3]
+    if not 2 <= len(spatial) <= 3 or count - len(spatial) > 1:
+        msg = (
+            f"{path} has {count} axes, sizes {[*map(int, header['sizes'])]}, {len(spatial)} of "
+            "them in space; a chunk has z, y, x, or channels too"
+        )
+        raise ChunkError(msg)
+    labels = [str(label).strip().lower() for label in header.get("labels", [])]
+    named = "".join(labels[i] for i in spatial) if labels else ""
+    if sorted(named) != sorted("xyz"[: len(spatial)]):
+        named = _along(vectors, spatial) or "".join(a for a in order if a in "xyz"[: len(spatial)])
+    names = dict(zip(spatial, named, strict=True))
+    return "".join(names.get(i, "c") for i in range(count))
+
+
+def _vectors(header: Mapping[str, Any]) -> NDArray[Any] | None:
+    """Return the space directions, a row an axis, NaN for those that lie in no space."""
+    found = header.get("space directions")
+    if found is None:
+        return None
+    width = max((len(row) for row in found if row is not None), default=0)
+    return np.array([[np.nan] * width if row is None else row for row in found], float)
+
+
+def _along(vectors: NDArray[Any] | None, spatial: Sequence[int]) -> str:
+    """Return along which of x, y, z the axes lie, if the directions say that of each."""
+    if vectors is None or vectors.shape[1] != len(spatial):
+        return ""
+    nearest = np.abs(vectors[list(spatial)]).argmax(axis=1)
+    return "".join("xyz"[i] for i in nearest) if len({*nearest}) == len(spatial) else ""
+
+
+def _voxel_size(header: Mapping[str, Any], axes: str, path: Path) -> tuple[float, float, float]:
+    vectors = _vectors(header)
+    if vectors is not None:
+        steps = np.sqrt(np.square(vectors).sum(axis=1))
+    elif "spacings" in header:
+        steps = np.asarray(header["spacings"], float)
+    else:
+        return UNIT_NM
+    sizes = {a: float(step) for a, step in zip(axes, steps, strict=True)}
+    found = header.get("space units") or header.get("units") or [""]
+    word = str(found[0]).strip().lower().removesuffix("s")  # as in microns
+    unit = None if word in _NO_UNITS else word
+    return ome.nanometres([sizes.get(a, 1.0) for a in "zyx"], [unit] * 3, str(path))
+
+
+def _offset(header: Mapping[str, Any], axes: str, path: Path) -> Zyx:
+    """Return the position of the first voxel; that of an image that is turned is not known."""
+    if "voxel_offset" in header:
+        numbers = three_numbers(str(header["voxel_offset"]).split(), f"voxel_offset of {path}")
+        return Zyx.of(int(v) for v in numbers)
+    vectors, origin = _vectors(header), header.get("space origin")
+    if vectors is None or origin is None:
+        return ORIGIN
+    place = {}
+    for axis, vector in zip(axes, vectors, strict=True):
+        if axis == "c":
+            continue
+        step = int(np.abs(vector).argmax())
+        if vector[step] <= 0 or np.count_nonzero(vector) != 1:
+            return ORIGIN
+        place[axis] = round(float(origin[step]) / float(vector[step]))
+    return Zyx(place.get("z", 0), place.get("y", 0), place.get("x", 0))
+
+
+def _dtype(header: Mapping[str, Any], path: Path) -> np.dtype[Any]:
+    try:
+        dtype = nrrd.reader._determine_datatype(header)  # what read_data calls
+    except KeyError as error:
+        msg = f"{path} holds values of type {header['type']}, but a chunk holds numbers"
+        raise ChunkError(msg) from error
+    if dtype.kind not in "uif":
+        msg = f"{path} holds {dtype}, but a chunk holds real numbers; convert it"
+        raise ChunkError(msg)
+    return cast("np.dtype[Any]", dtype)
+
+
+def _data_file(header: Mapping[str, Any], path: Path) -> Path | None:
+    """Return the file with the voxels, if it is another one.
+
+    Raises:
+        VolumeError: it is in another folder, or there are several: a header from somewhere else
+            must not name any file of this machine.
+    """
+    name = header.get("data file", header.get("datafile"))
+    if name is None:
+        return None
+    file = path.parent / str(name)
+    if file.resolve().parent != path.parent.resolve() or len(str(name).split()) > 1:
+        msg = f"{path} names {name} for its voxels, which is no file beside it; join the two"
+        raise VolumeError(msg)
+    return file
+
+
+def _read_part(
+    path: Path, axes: str, slices: tuple[slice, slice, slice], channels: Sequence[int] | None
+) -> NDArray[Any]:
+    with _opened(path) as (header, file):
+        whole = _voxels(path, header, file)
+    if "z" not in axes:
+        whole, axes = whole[..., None], f"{axes}z"
+    ordered = whole.transpose([axes.index(a) for a in ("czyx" if "c" in axes else "zyx")])
+    part = ordered[(..., *slices)] if channels is None else ordered[(list(channels), *slices)]
+    return np.ascontiguousarray(part)
+
+
+def _voxels(path: Path, header: dict[str, Any], file: IO[bytes]) -> NDArray[Any]:
+    """Return all voxels, axes as in the header; raw ones are mapped, not read."""
+    apart = _data_file(header, path)
+    plain = header.get("encoding") == "raw" and not any(
+        key in header for key in ("line skip", "lineskip", "byte skip", "byteskip")
+    )
+    if plain:
+        sizes = tuple(int(n) for n in header["sizes"])
+        start = 0 if apart else file.tell()
+        return np.memmap(apart or path, _dtype(header, path), "r", start, sizes, "F")
+    check_fits(_data_bytes(header, path), f"{path}, which is compressed and read whole,")
+    if apart is None:
+        return _read_data(header, file, path)
+    with apart.open("rb") as other:
+        return _read_data(header, other, path)
+
+
+def _data_bytes(header: Mapping[str, Any], path: Path) -> int:
+    return math.prod(int(n) for n in header["sizes"]) * _dtype(header, path).itemsize
+
+
+def _read_data(header: Mapping[str, Any], file: IO[bytes], path: Path) -> NDArray[Any]:
+    """Return the voxels, axes as in the header, from a file where the header has ended.
+
+    Raises:
+        ValueError: it holds another number of them, or the header skips more than there is.
+    """
+    size, length = _data_bytes(header, path), os.fstat(file.fileno()).st_size
+    lines = int(header.get("lineskip", header.get("line skip", 0)))
+    skipped = int(header.get("byteskip", header.get("byte skip", 0)))
+    encoding = str(header["encoding"]).lower()
+    if not 0 <= lines <= length or not -1 <= skipped <= max(length, size):
+        msg = f"it skips {lines} lines and {skipped} bytes of {length}"
+        raise ValueError(msg)
+    for _ in range(lines):
+        if not file.readline():
+            msg = f"it skips {lines} lines, but has fewer"
+            raise ValueError(msg)
+    if encoding in _TEXT:
+        plain = {name: header[name] for name in ("type", "dimension", "sizes", "encoding")}
+        found: NDArray[Any] = nrrd.read_data(plain, file, str(path))
+        return found
+    if encoding not in _PACKED:
+        msg = f"its encoding {encoding!r} is not known; known are raw, gzip, bzip2 and text"
+        raise ValueError(msg)
+    most = size + (skipped if skipped > 0 else 0 if skipped == 0 else _HEADER_BYTES)
+    content = memoryview(decode(_PACKED[encoding], file.read(), most))
+    content = content[-size:] if skipped < 0 else content[skipped:]
+    if len(content) != size:
+        msg = f"it holds {len(content)} bytes, not the {size} of {header['sizes']}"
+        raise ValueError(msg)
+    return np.frombuffer(content, _dtype(header, path)).reshape(header["sizes"][::-1]).T
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def write_nrrd(path: Path, chunk: Chunk, encoding: str = "gzip") -> None:
+    """Write *chunk* to a new NRRD file, which has its final name only when it is complete.
+
+    Args:
+        path: of the file; replaced if it exists.
+        chunk: (z, y, x) or (c, z, y, x), numbers; bool is written as uint8.
+        encoding: one of `ENCODINGS`; of ``raw``, parts can be read alone.
+
+    Raises:
+        ChunkError: the format has no such numbers.
+        VolumeError: the file cannot be written; what was there is kept.
+    """
+    array = chunk.array.astype(np.uint8) if chunk.dtype == bool else chunk.array
+    if array.dtype == np.float16:
+        msg = f"NRRD has no {array.dtype}; convert the chunk by --dtype, such as float32"
+        raise ChunkError(msg)
+    if path.suffix.lower() == ".nhdr":
+        msg = f"{path} would be a header without voxels; write {path.with_suffix('.nrrd')}"
+        raise VolumeError(msg)
+    channel = chunk.ndim == 4
+    x_to_z = chunk.voxel_size_nm[::-1]
+    directions = np.full((chunk.ndim, 3), np.nan)  # of a channel axis there are none
+    directions[:3] = np.diag(x_to_z)
+    header: dict[str, Any] = {
+        "encoding": encoding,
+        "space dimension": 3,
+        "space directions": directions,
+        "space units": ["nm"] * 3,
+        "space origin": np.array(chunk.voxel_offset[::-1]) * x_to_z,
+        "labels": [*"xyzc"[: chunk.ndim]],
+        "kinds": ["domain"] * 3 + ["list"] * channel,
+        "voxel_offset": " ".join(map(str, chunk.voxel_offset)),
+    }
+    if chunk.kind is not None:
+        header["layer_type"] = chunk.kind
+    with replacing(path) as temporary:
+        nrrd.write(
+            str(temporary), np.ascontiguousarray(array), header,
+            index_order="C", compression_level=_LEVEL,
+        )  # fmt: skip

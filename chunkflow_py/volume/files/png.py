@@ -1,0 +1,301 @@
+"""PNG sections: one grey image a section, named by its z.
+
+| path             | sections                                                            |
+|------------------|---------------------------------------------------------------------|
+| ``a/7.png``      | that one                                                            |
+| ``a/`` (folder)  | all of it; names that are numbers are the z, others are in order    |
+| ``a/raw_``       | all that begin so; what follows, if it is a number, is the z        |
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import logging
+import os
+import re
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.core.geometry import BoxGrid, Zyx
+from chunkflow_py.core.outputs import Output
+from chunkflow_py.errors import (
+    ChunkError,
+    OptionError,
+    VolumeError,
+    VolumeNotFoundError,
+    needs_extra,
+)
+from chunkflow_py.store import open_store
+from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.local import os_errors
+from chunkflow_py.store.protocol import Leftover, together
+from chunkflow_py.store.recording import RecordingStore
+from chunkflow_py.volume.conversion import converted
+from chunkflow_py.volume.files.file_name import FileName
+from chunkflow_py.volume.files.sections import SectionStack, natural_order
+from chunkflow_py.volume.files.single_file import ORIGIN, FileArray, FileLoader
+from chunkflow_py.volume.protocol import UNIT_NM
+
+with needs_extra("image", "reading and writing PNG"):
+    from PIL import Image
+
+_SECTION = re.compile(r"(?:t(?P<time>[0-9]+)_)?(?P<z>-?[0-9]+)\.png")  # as they are written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.geometry import BoundingBox, Region
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.store.protocol import Stored
+
+logger = logging.getLogger(__name__)
+
+EXTENSIONS = (".png",)
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def open_png(
+    path: Path,
+    voxel_offset: Zyx | None = None,
+    voxel_size_nm: tuple[float, float, float] | None = None,
+    digit_num: int = 5,
+) -> FileArray:
+    """Return PNG sections as one array, by the first section's size.
+
+    Args:
+        path: a file, a folder or a prefix, see the module.
+        voxel_offset: global position of the first section's first voxel (default: 0, and z as
+            the first section is numbered).
+        voxel_size_nm: nanometres, zyx (default: 1 nm, of which loaders warn).
+        digit_num: digits of the numbers in names, where 7.png and 00007.png both exist.
+
+    Raises:
+        VolumeNotFoundError: there are no such sections.
+        VolumeError: the first section is not a PNG file, or is damaged.
+    """
+    files, numbered = _sections(path, digit_num)
+    if not files:
+        msg = f"{path} is no PNG file, no folder with sections and no prefix of any; check --path"
+        raise VolumeNotFoundError(msg)
+    stack = SectionStack(files, read_png, f"sections {path}", EXTENSIONS)
+    offset = voxel_offset or Zyx(min(files) if numbered else 0, 0, 0)
+    return stack.as_file_array(offset, voxel_size_nm or UNIT_NM, None)
+
+
+@dataclass
+class PngLoader(FileLoader):
+    """Puts sections into every task; the part of a task is chosen by the numbers of sections."""
+
+    def bounds(self) -> BoundingBox | None:
+        """Return the domain of the chunks; all sections at once begin at 0 unless it is said."""
+        open_file: Any = self.open_file
+        if not self._has_tasks and not self.cutout.is_explicit:
+            offset = open_file.keywords["voxel_offset"] or ORIGIN
+            self.open_file = partial(open_file, voxel_offset=offset)
+        return super().bounds()
+
+
+def _sections(path: Path, digit_num: int) -> tuple[dict[int, Path], bool]:
+    if path.is_file():
+        return {0: path}, False
+    folder, prefix = (path, "") if path.is_dir() else (path.parent, path.name)
+    with os_errors("read", folder):
+        files = [
+            p
+            for p in folder.iterdir()
+            if p.name.startswith(prefix) and p.suffix.lower() == ".png" and p.name[0] != "."
+        ]
+    numbers = [re.fullmatch(r"-?[0-9]+", p.stem[len(prefix) :]) for p in files]
+    if not all(numbers):
+        return dict(enumerate(sorted(files, key=natural_order))), False
+    # The name with the right number of digits comes last and wins.
+    files.sort(
+        key=lambda p: p.stem[len(prefix) :] == _number(int(p.stem[len(prefix) :]), digit_num)
+    )
+    return {int(p.stem[len(prefix) :]): p for p in files}, True
+
+
+def _number(z: int, digit_num: int) -> str:
+    return f"{z:0{digit_num}d}"
+
+
+def read_png(path: Path) -> NDArray[Any]:
+    """Return a PNG image: (y, x) grey, uint8 or uint16, or (c, y, x) with 2, 3 or 4 channels.
+
+    Raises:
+        VolumeError: it cannot be read, or is not a PNG image.
+    """
+    with os_errors("read", path):
+        data = path.read_bytes()
+    try:
+        with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
+            # Colours, not indices of a palette.
+            array = np.array(image.convert("RGB") if image.mode == "P" else image)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        reason = "not a PNG image" if "identify" in str(error) else f"damaged: {error}"
+        msg = f"cannot read {path}, which is {reason}; write it again"
+        raise VolumeError(msg) from error
+    if array.dtype == bool:
+        array = array.astype(np.uint8)
+    elif array.dtype == np.int32:  # how 16-bit grey images come from some versions
+        array = array.astype(np.uint16)
+    return array if array.ndim == 2 else np.moveaxis(array, -1, 0)
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+@dataclass
+class PngSaver:
+    """Writes every section of a chunk to a file named by its z.
+
+    Attributes:
+        folder: path or URL of any store; made if missing.
+        dtype: ``uint8`` or ``uint16``.
+        input_name: name of the chunk in the task.
+    """
+
+    folder: str | Path
+    dtype: str = "uint8"
+    input_name: str = "chunk"
+    _written: dict[int, Region | None] = field(default_factory=dict, repr=False)
+    _outline: Any = field(default=None, init=False, repr=False)
+
+    @property
+    def destination(self) -> str:
+        """The folder."""
+        return open_store(str(self.folder)).url.removeprefix("file://")
+
+    def stores(self) -> tuple[Output, ...]:
+        """Return the folder."""
+        return (Output("objects", f"{open_store(str(self.folder)).url.rstrip('/')}/"),)
+
+    def prepare(self, outline: Any) -> None:
+        """Refuse tasks (of an `Outline`) that share a section.
+
+        Raises:
+            OptionError: two tasks would write the same section.
+            VolumeError: no folder can be made there.
+        """
+        if open_store(str(self.folder)).is_local:
+            FileName(f"{self.destination}/", EXTENSIONS, option="--output-path").check_writable()
+        self._outline, boxes = outline, outline.boxes
+        if boxes is None or len(boxes) < 2:
+            return
+        if isinstance(boxes, BoxGrid):
+            shared = boxes.count.y * boxes.count.x > 1 or (
+                boxes.count.z > 1 and boxes.size.z > boxes.stride.z
+            )
+        else:
+            spans = sorted((box.start.z, box.stop.z) for box in boxes)
+            shared = any(before[1] > after[0] for before, after in pairwise(spans))
+        if shared:
+            region: BoundingBox = outline.region
+            msg = (
+                f"two of the {len(boxes)} tasks share a section, which is one file in "
+                f"{self.folder}; let each task cover whole sections: {region.size.y} "
+                f"{region.size.x} along y and x"
+            )
+            raise OptionError(msg)
+
+    def leftovers(self, tasks: Any) -> Iterator[Leftover]:
+        """Yield the sections that are there of those that *tasks* write."""
+        region = None if self._outline is None else self._outline.region
+        if region is None:
+            return
+        store = open_store(str(self.folder))
+        for key in store.list():
+            match = _SECTION.fullmatch(key)
+            if match is None:
+                continue
+            time = None if match["time"] is None else int(match["time"])
+            if tasks.number(Zyx(int(match["z"]), *region.start[1:]), time) is not None:
+                yield Leftover(f"{store.url}/{key}", partial(store.delete, key))
+
+    def __call__(self, task: Task) -> Task:
+        """Write the sections.
+
+        Raises:
+            ChunkError: the chunk has several channels, or a voxel does not fit.
+            VolumeError: a file cannot be written, or an earlier task has written it.
+        """
+        chunk = task.chunk(self.input_name)
+        time = "" if task.region is None or task.region.time is None else f"t{task.region.time}_"
+        for z in range(chunk.bbox.start.z, chunk.bbox.stop.z):
+            # The tasks of a queue are not known in advance, so `prepare` could not see this.
+            if self._written.setdefault(z, task.region) != task.region and not time:
+                msg = (
+                    f"task {task} would replace section {z} in {self.folder}, which task "
+                    f"{self._written[z]} has written; let each task cover whole sections"
+                )
+                raise VolumeError(msg)
+        task.written += write_pngs(self.folder, chunk, self.dtype, prefix=time)
+        logger.info("wrote %d sections to %s", chunk.size.z, without_secrets(str(self.folder)))
+        return task
+
+
+def write_pngs(
+    folder: str | Path, chunk: Chunk, dtype: str = "uint8", prefix: str = ""
+) -> list[Stored]:
+    """Write every section of *chunk* to a file named by its z, such as ``00042.png``.
+
+    Each file has its name only when it is complete.
+
+    Args:
+        folder: path or URL of any store; made if missing.
+        chunk: (z, y, x), or (c, z, y, x) with one channel; of an affinity map, the mean of the
+            channels x and y is shown.
+        dtype: ``uint8`` or ``uint16``; maps become integers by 255·p (65535·p).
+        prefix: of the names.
+
+    Returns:
+        What was stored, by address.
+
+    Raises:
+        ChunkError: the chunk has several channels, or no voxels, or a voxel does not fit.
+        VolumeError: a file cannot be written, such as on a full disk.
+    """
+    array = chunk.array
+    if chunk.ndim == 4 and chunk.kind == "affinity" and chunk.channels == 3:
+        array = array[:2].mean(axis=0, dtype=np.float32)
+        if chunk.dtype.kind in "iu":  # the mean of whole numbers is rounded to one
+            array = np.rint(array).astype(chunk.dtype)
+    elif chunk.ndim == 4:
+        if chunk.channels != 1:
+            msg = (
+                f"PNG sections are grey, but the chunk has {chunk.channels} channels; "
+                "choose one with --channels of the loader"
+            )
+            raise ChunkError(msg)
+        array = array[0]
+    if array.size == 0:
+        msg = f"chunk {chunk.bbox} holds no voxel, and PNG has no empty images"
+        raise ChunkError(msg)
+    grey = converted(chunk.with_array(array), dtype).array
+    with (
+        together(open_store(str(folder))) as gathering,
+        ThreadPoolExecutor(min(len(grey), os.cpu_count() or 1), "png") as pool,
+    ):
+        store = RecordingStore(gathering)
+
+        def write(z: int, section: NDArray[Any]) -> None:
+            buffer = io.BytesIO()
+            Image.fromarray(np.ascontiguousarray(section)).save(buffer, "PNG")
+            key = f"{prefix}{_number(z, 5)}.png"
+            store.put(key, buffer.getvalue(), content_type="image/png")
+
+        deque(pool.map(write, itertools.count(chunk.voxel_offset.z), grey), maxlen=0)
+    return sorted(store.written, key=lambda stored: stored.url)

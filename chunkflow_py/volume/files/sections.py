@@ -1,0 +1,112 @@
+"""A stack of section images, one file each, read as one array."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.core.plain_text import is_digits
+from chunkflow_py.errors import ChunkError, VolumeNotFoundError
+from chunkflow_py.volume.files.single_file import FileArray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.chunk import Kind
+    from chunkflow_py.core.geometry import Zyx
+
+logger = logging.getLogger(__name__)
+
+
+def natural_order(path: Path) -> list[tuple[int, int | str]]:
+    """Return a sort key by which ``s2.png`` comes before ``s10.png``."""
+    parts = re.split(r"([0-9]+)", path.name)
+    return [(0, int(part)) if is_digits(part) else (1, part) for part in parts]
+
+
+@dataclass(frozen=True)
+class SectionStack:
+    """Section images by their number; the lowest number is the first section of the array.
+
+    Attributes:
+        files: number -> file; a number that is left out is a missing section.
+        read_section: file -> (y, x) or (c, y, x).
+        what: for messages.
+        extensions: of the format, for messages.
+    """
+
+    files: Mapping[int, Path]
+    read_section: Callable[[Path], NDArray[Any]]
+    what: str
+    extensions: tuple[str, ...]
+
+    def as_file_array(
+        self, voxel_offset: Zyx, voxel_size_nm: tuple[float, float, float], kind: Kind | None
+    ) -> FileArray:
+        """Return the stack as one array, by the first section's shape and dtype.
+
+        Raises:
+            VolumeNotFoundError: there is no section.
+            VolumeError: the first section cannot be read.
+        """
+        if not self.files:
+            msg = f"{self.what} holds no {self.extensions[0]} section; check the path"
+            raise VolumeNotFoundError(msg)
+        first = self.read_section(self.files[min(self.files)])
+        depth = max(self.files) + 1 - min(self.files)
+        shape = (*first.shape[:-2], depth, *first.shape[-2:])
+
+        def read_part(
+            slices: tuple[slice, slice, slice], channels: Sequence[int] | None
+        ) -> NDArray[Any]:
+            return self._read_part(first.shape, first.dtype, slices, channels)
+
+        name = first.dtype.newbyteorder("=").name
+        return FileArray(self.what, shape, read_part, voxel_offset, voxel_size_nm, kind, name)
+
+    def _read_part(
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        slices: tuple[slice, slice, slice],
+        channels: Sequence[int] | None,
+    ) -> NDArray[Any]:
+        start = min(self.files)
+        numbers = range(start + slices[0].start, start + slices[0].stop)
+        size = [s.stop - s.start for s in slices]
+        leading = shape[:-2] if channels is None else (len(channels),)
+        result = np.zeros((*leading, *size), dtype)
+        missing = [number for number in numbers if number not in self.files]
+
+        def place(number: int) -> None:
+            path = self.files[number]
+            section = self.read_section(path)
+            if section.shape != shape or section.dtype != dtype:
+                msg = (
+                    f"section {path} is {section.dtype} of shape {section.shape}, but the "
+                    f"first of {self.what} is {dtype} of shape {shape}; make them agree"
+                )
+                raise ChunkError(msg)
+            chosen = section if channels is None else section[list(channels)]
+            result[..., number - numbers.start, :, :] = chosen[(..., *slices[1:])]
+
+        there = [number for number in numbers if number in self.files]
+        if there:
+            # Files are unpacked side by side; the error of the first that has one is raised.
+            with ThreadPoolExecutor(min(len(there), os.cpu_count() or 1), "sections") as pool:
+                list(pool.map(place, there))
+        if missing:
+            logger.warning(
+                "%d of %d sections of %s are missing and were filled with zeros: %s",
+                len(missing), len(numbers), self.what, ", ".join(map(str, missing[:10])),
+            )  # fmt: skip
+        return result

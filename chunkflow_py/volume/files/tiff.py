@@ -1,0 +1,384 @@
+"""TIFF files and folders of TIFF sections.
+
+What is written is a plain stack, a page a section (and channel), that any viewer opens. Place and
+meaning go into the description of the first page, as JSON: ``axes`` (ZYX or CZYX), ``shape``,
+``voxel_offset``, ``voxel_size_nm``, ``layer_type``; the xy voxel size into the resolution tags too.
+
+Of other programs' files the voxel size is that of OME-XML (PhysicalSizeX, Y, Z with their units,
+https://docs.openmicroscopy.org/ome-model/) or of ImageJ: the resolution tags count pixels in one
+``unit`` of the description, and ``spacing`` is the step along z in it, 1 if it is left out.
+
+Reading, the axes named in the file count; of ``ZCYX`` (ImageJ) or ``ZYXS`` (samples) the channel
+comes first in the chunk. Only the pages that a cut needs are read.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import struct
+from contextlib import contextmanager
+from functools import partial
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.core.chunk import KINDS
+from chunkflow_py.core.decoding import packed_most
+from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.core.memory import check_fits
+from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
+from chunkflow_py.store.local import os_errors, replacing
+from chunkflow_py.volume.files.sections import SectionStack, natural_order
+from chunkflow_py.volume.files.single_file import ORIGIN, FileArray, three_numbers
+from chunkflow_py.volume.precomputed.declared import check_declared
+from chunkflow_py.volume.protocol import UNIT_NM
+from chunkflow_py.volume.zarr import ome
+
+with needs_extra("image", "reading and writing TIFF"):
+    import imagecodecs  # noqa: F401  (tifffile finds its codecs there)
+    import tifffile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.chunk import Chunk, Kind
+
+EXTENSIONS = (".tif", ".tiff")
+
+# The spellings of the option; packints and delta are none of TIFF's own, so their nearest is used.
+COMPRESSIONS: dict[str, dict[str, Any]] = {
+    "": {},
+    "zlib": {"compression": "zlib"},
+    "lzw": {"compression": "lzw"},
+    "lzma": {"compression": "lzma"},
+    "delta": {"compression": "zlib", "predictor": True},
+    "packints": {"compression": "packbits"},
+    "jpeg": {"compression": "jpeg"},
+}
+
+# Compressions by their codes: those that imagecodecs unpacks into the room of a part, and images.
+_BOUNDED = (5, 8, 32773, 32946, 34925, 34926, 50000)  # lzw, deflate, packbits, lzma, zstd
+_IMAGES = {
+    6: "jpeg", 7: "jpeg", 33003: "jpeg2000", 33004: "jpeg2000", 33005: "jpeg2000",
+    34712: "jpeg2000", 34933: "png", 50002: "jxl", 52546: "jxl",
+}  # fmt: skip
+_PIXELS = re.compile(r"<(?:[A-Za-z0-9]+:)?Pixels\b[^>]*>")
+_ATTRIBUTE = re.compile(r"\b([A-Za-z]+)\s*=\s*[\"']([^\"']*)[\"']")
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?")
+_UNITS = {"Å": "angstrom", "pm": "picometer", "dm": "decimeter", "in": "inch", "microns": "micron"}
+_OTHER_FILE = re.compile(r"FileName\s*=\s*[\"']([^\"']*)")  # of OME-XML
+_CLASSIC_LIMIT = 2**32 - 2**25  # bytes; beyond, offsets need 64 bits
+_MOST = 2.0**32 - 1  # pixels per cm that a resolution tag can say
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def open_tiff(
+    path: Path,
+    voxel_offset: Zyx | None = None,
+    voxel_size_nm: tuple[float, float, float] | None = None,
+    kind: Kind | None = None,
+) -> FileArray | None:
+    """Return the array of a TIFF file or of a folder of sections, by its header.
+
+    Args:
+        path: of the file or folder; sections are taken in the order of their names.
+        voxel_offset: global position of the first voxel, instead of the file's.
+        voxel_size_nm: instead of the file's, nanometres, zyx.
+        kind: instead of the file's.
+
+    Returns:
+        The array, or ``None`` for a file of no bytes.
+
+    Raises:
+        VolumeError: it is not a TIFF file, is damaged, or the folder holds none.
+        ChunkError: it has other axes than a chunk.
+    """
+    if path.is_dir():
+        return _open_folder(path, voxel_offset, voxel_size_nm, kind)
+    with os_errors("read", path):
+        if path.stat().st_size == 0:
+            return None
+    with _opened(path) as file:
+        layout = _Layout(file, path)
+        shape = layout.shape
+        saved = (file.shaped_metadata or [{}])[0] if file.is_shaped else {}
+        if voxel_size_nm is None:
+            voxel_size_nm = _voxel_size(file, f"{path}")
+    what = f"{path}"
+    if voxel_offset is None and "voxel_offset" in saved:
+        numbers = three_numbers(saved["voxel_offset"], f"voxel_offset of {what}")
+        voxel_offset = Zyx.of(int(v) for v in numbers)
+    if kind is None and saved.get("layer_type") in KINDS:
+        kind = saved["layer_type"]
+    return FileArray(
+        what,
+        shape,
+        partial(_read_part, path),
+        voxel_offset or ORIGIN,
+        voxel_size_nm or UNIT_NM,
+        kind,
+    )
+
+
+def _open_folder(
+    path: Path,
+    voxel_offset: Zyx | None,
+    voxel_size_nm: tuple[float, float, float] | None,
+    kind: Kind | None,
+) -> FileArray:
+    files = sorted(
+        (p for p in path.iterdir() if p.suffix.lower() in EXTENSIONS and p.name[0] != "."),
+        key=natural_order,
+    )
+    stack = SectionStack(dict(enumerate(files)), _read_section, f"folder {path}", EXTENSIONS)
+    if voxel_size_nm is None and files:
+        with _opened(files[0]) as file:
+            voxel_size_nm = _voxel_size(file, f"{files[0]}")
+    return stack.as_file_array(voxel_offset or ORIGIN, voxel_size_nm or UNIT_NM, kind)
+
+
+def _voxel_size(file: tifffile.TiffFile, what: str) -> tuple[float, float, float] | None:
+    """Return the voxel size that a file says, nanometres, zyx, if it says it of all three axes."""
+    saved = (file.shaped_metadata or [{}])[0] if file.is_shaped else {}
+    if "voxel_size_nm" in saved:
+        return three_numbers(saved["voxel_size_nm"], f"voxel_size_nm of {what}")
+    if file.is_ome:
+        pixels = _PIXELS.search(file.ome_metadata or "")
+        attributes = dict(_ATTRIBUTE.findall(pixels[0])) if pixels else {}
+        sizes = [attributes.get(f"PhysicalSize{axis}", "") for axis in "ZYX"]
+        units = [html.unescape(attributes.get(f"PhysicalSize{axis}Unit", "µm")) for axis in "ZYX"]
+    elif file.is_imagej and "unit" in (said := file.imagej_metadata or {}):
+        tags = [file.pages.first.tags.get(f"{axis}Resolution") for axis in "YX"]
+        steps = [tag.value[1] / tag.value[0] for tag in tags if tag is not None and tag.value[0]]
+        sizes = [str(step) for step in (said.get("spacing", 1.0), *steps)]
+        unit = str(said["unit"]).replace("\\u00B5", "µ")  # as Java writes it
+        units = [unit] * 3
+    else:
+        return None
+    units = [_UNITS.get(unit, unit) for unit in units]
+    if len(sizes) != 3 or not all(map(_NUMBER.fullmatch, sizes)):
+        return None
+    if not all(map(ome.is_length, units)):  # such as pixel
+        return None
+    return ome.nanometres([float(size) for size in sizes], units, what)
+
+
+def _read_section(path: Path) -> NDArray[Any]:
+    """Return one section, (y, x) or (c, y, x)."""
+    with _opened(path) as file:
+        shape = _Layout(file, path).shape
+    if shape[-3] != 1:
+        msg = f"section {path} holds {shape[-3]} sections; a folder has one a file"
+        raise ChunkError(msg)
+    part = _read_part(path, (slice(0, 1), slice(0, shape[-2]), slice(0, shape[-1])), None)
+    return part[..., 0, :, :]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tifffile.TiffFile]:
+    with os_errors("read", path):
+        path.open("rb").close()
+    try:
+        with tifffile.TiffFile(path) as file:
+            _check_names(file, path)
+            yield file
+    except tifffile.TiffFileError as error:
+        msg = f"{path} is not a TIFF file or is damaged: {error}; check --file-name"
+        raise VolumeError(msg) from error
+    except (ChunkError, VolumeError):
+        raise
+    except (OSError, ValueError, RuntimeError, IndexError, struct.error) as error:
+        msg = f"cannot read {path}, which seems damaged: {error}; write it again"
+        raise VolumeError(msg) from error
+
+
+def _check_names(file: tifffile.TiffFile, path: Path) -> None:
+    """Refuse an OME-TIFF of several files, one of which is not beside it.
+
+    Raises:
+        VolumeError: a header from somewhere else must not name any file of this machine.
+    """
+    for name in _OTHER_FILE.findall(file.ome_metadata or "") if file.is_ome else ():
+        if name != PurePath(name).name or "\\" in name or "&" in name:
+            msg = f"{path} names {name} for its voxels, which is no file beside it; join the two"
+            raise VolumeError(msg)
+
+
+class _Layout:
+    """How the axes of a file become (z, y, x) or (c, z, y, x).
+
+    Attributes:
+        shape: of the chunk.
+        stored: extents of the axes as they are in the file, with those of length 1.
+        order: position of c (if any), z, y and x among the stored axes.
+        pages: the page of each (leading axes), or ``None`` where pages are no whole sections.
+    """
+
+    def __init__(self, file: tifffile.TiffFile, path: Path) -> None:
+        """Read the axes of the first series."""
+        if not file.series:
+            msg = f"{path} holds no image; check --file-name"
+            raise VolumeError(msg)
+        self.series = file.series[0]
+        axes = self.series.get_axes(squeeze=False)
+        self.stored = tuple(int(n) for n in self.series.get_shape(squeeze=False))
+        ours = file.is_shaped and "voxel_size_nm" in (file.shaped_metadata or [{}])[0]
+        kept = [i for i, n in enumerate(self.stored) if n > 1 or axes[i] in "YX" or ours]
+        places = {axis: i for i, axis in enumerate(axes) if i in kept and axis in "YX"}
+        rest = [i for i in kept if i not in places.values()]
+        channel = next((i for i in rest if axes[i] in "CS"), None)
+        if channel is None and len(rest) == 2 and axes[rest[0]] in "QI":  # axes without a name
+            channel = rest[0]
+        deep = [i for i in rest if i != channel]
+        if len(places) != 2 or len(deep) > 1:
+            msg = (
+                f"{path} has axes {axes} of extent {self.stored}; a chunk is ZYX or CZYX, so "
+                "leave one time or one channel in a file"
+            )
+            raise ChunkError(msg)
+        # A single section has no z axis; any dropped axis of length 1 can stand in for it.
+        self.order = ([] if channel is None else [channel]) + [
+            deep[0] if deep else -1, places["Y"], places["X"],
+        ]  # fmt: skip
+        self.shape = tuple(1 if i < 0 else self.stored[i] for i in self.order)
+        plane = [i for i in (places["Y"], places["X"]) if i >= 0]
+        self.leading = min(plane)
+        count = int(np.prod(self.stored[: self.leading], dtype=np.int64))
+        self.by_page = len(self.series.pages) == count and sorted(plane) == plane
+
+
+def _check_page(page: Any, path: Path) -> None:
+    """Refuse a page whose parts are longer than noise would be, or unpack to more than a part.
+
+    Raises:
+        VolumeError: a part is; or the compression has no bound here.
+        ValueError: the header of a compressed image says that it is larger than a part.
+    """
+    if page is None or page.compression == 1:
+        return
+    kind = int(page.compression)
+    if kind not in (*_BOUNDED, *_IMAGES):
+        known = ", ".join(str(code) for code in sorted((*_BOUNDED, *_IMAGES)))
+        msg = (
+            f"{path} is compressed by code {kind}, which is not read, as nothing tells how much "
+            f"it unpacks to; known are {known}; save it again, as zlib (8)"
+        )
+        raise VolumeError(msg)
+    pixels = int(np.prod(page.chunks, dtype=np.int64))
+    check_fits(pixels * page.dtype.itemsize, f"a part of a page of {path}")
+    most = packed_most(pixels * page.dtype.itemsize)
+    with path.open("rb") as file:
+        for start, length in zip(page.dataoffsets, page.databytecounts, strict=False):
+            if length > most:
+                msg = (
+                    f"{path} is damaged: a part of a page has {length} bytes, but may have {most}; "
+                    "write it again"
+                )
+                raise VolumeError(msg)
+            if kind in _IMAGES and length:
+                file.seek(start)
+                check_declared(_IMAGES[kind], file.read(length), pixels, or_fewer=True)
+
+
+def _read_part(
+    path: Path, slices: tuple[slice, slice, slice], channels: Sequence[int] | None
+) -> NDArray[Any]:
+    with _opened(path) as file:
+        layout = _Layout(file, path)
+        extents = zip(slices, layout.shape[-3:], strict=True)
+        is_whole = channels is None and all(s == slice(0, extent) for s, extent in extents)
+        if is_whole or not layout.by_page:
+            # All pages at once, in threads; or pages that are no sections (planes of samples,
+            # volumes in one page), which are cut afterwards.
+            if layout.series.dataoffset is None:
+                for page in layout.series.pages:
+                    _check_page(page, path)
+            whole = layout.series.asarray().reshape(layout.stored)
+            others = [i for i in range(whole.ndim) if i not in layout.order]
+            ordered = [i for i in layout.order if i >= 0]
+            array = np.transpose(whole, [*others, *ordered]).reshape(layout.shape)
+            part = array[(..., *slices)] if channels is None else array[(list(channels), *slices)]
+            return np.ascontiguousarray(part)
+        has_channels = len(layout.order) == 4
+        count = layout.shape[0] if has_channels else 1
+        wanted = range(count) if channels is None else channels
+        size = [s.stop - s.start for s in slices]
+        result = np.empty((len(wanted), *size), layout.series.dtype)
+        for index, channel in enumerate(wanted):
+            for row, section in enumerate(range(slices[0].start, slices[0].stop)):
+                result[index, row] = _section(layout, channel, section, path)[slices[1:]]
+        return result if has_channels else result[0]
+
+
+def _section(layout: _Layout, channel: int, section: int, path: Path) -> NDArray[Any]:
+    """Return section number *section* of one channel, (y, x), from its page alone."""
+    index = [0] * len(layout.stored)
+    for place, value in zip(layout.order[-3::-1], (section, channel), strict=False):
+        if place >= 0:
+            index[place] = value
+    leading = layout.stored[: layout.leading]
+    number = int(np.ravel_multi_index(index[: layout.leading], leading)) if leading else 0
+    page = layout.series.pages[number]
+    if page is None:  # a page that was left out stands for zeros
+        return np.zeros([layout.stored[i] for i in layout.order[-2:]], layout.series.dtype)
+    _check_page(page, path)
+    image: Any = page.asarray().reshape(layout.stored[layout.leading :])
+    samples = tuple(index[layout.leading + 2 :])
+    plane: NDArray[Any] = image[(..., *samples)]
+    return plane
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def write_tiff(path: Path, chunk: Chunk, compression: str = "zlib") -> None:
+    """Write *chunk* to a new TIFF file, which has its final name only when it is complete.
+
+    Args:
+        path: of the file; replaced if it exists.
+        chunk: (z, y, x) or (c, z, y, x), numbers; bool is written as uint8.
+        compression: one of `COMPRESSIONS`; ``jpeg`` loses detail and takes uint8 images only.
+
+    Raises:
+        ChunkError: the chunk is empty, or jpeg cannot hold it.
+        VolumeError: the file cannot be written, such as on a full disk; what was there is kept.
+    """
+    array = chunk.array.astype(np.uint8) if chunk.dtype == bool else chunk.array
+    if array.size == 0:
+        msg = f"chunk {chunk.bbox} holds no voxel, and TIFF has no empty images; save it as HDF5"
+        raise ChunkError(msg)
+    if compression == "jpeg" and (array.dtype != np.uint8 or chunk.kind == "segmentation"):
+        what = "labels" if chunk.kind == "segmentation" else f"{array.dtype} voxels"
+        msg = (
+            f"jpeg holds uint8 images, but chunk {chunk.bbox} holds {what}; "
+            "use --compression zlib, or --dtype uint8 for an image"
+        )
+        raise ChunkError(msg)
+    _, y_nm, x_nm = chunk.voxel_size_nm
+    metadata = {
+        "axes": "ZYX" if chunk.ndim == 3 else "CZYX",
+        "voxel_offset": list(chunk.voxel_offset),
+        "voxel_size_nm": list(chunk.voxel_size_nm),
+        "layer_type": chunk.kind,
+    }
+    options = dict(COMPRESSIONS[compression])
+    if array.dtype.kind != "f" and array.dtype.itemsize == 8:
+        options.pop("predictor", None)  # TIFF has no differences of 64-bit integers
+    with replacing(path) as temporary:
+        tifffile.imwrite(
+            temporary,
+            np.ascontiguousarray(array),
+            bigtiff=array.nbytes > _CLASSIC_LIMIT,
+            photometric="minisblack",
+            resolution=(min(1e7 / x_nm, _MOST), min(1e7 / y_nm, _MOST)),
+            resolutionunit="CENTIMETER",
+            metadata=metadata,
+            **options,
+        )

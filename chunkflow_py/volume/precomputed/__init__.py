@@ -1,0 +1,1 @@
+"""The precomputed format of Neuroglancer, and graphene."""

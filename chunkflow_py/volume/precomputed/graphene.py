@@ -1,0 +1,158 @@
+"""Segmentations behind a PyChunkedGraph server (CAVE), read by CloudVolume.
+
+What is read are the supervoxels, the finest pieces, whose numbers do not change when the
+segmentation is proofread. CloudVolume takes the token for the server from
+``~/.cloudvolume/secrets/cave-secret.json``.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.errors import ChunkflowError, VolumeError, VolumeNotFoundError, needs_extra
+from chunkflow_py.volume import open_volume as open_any
+from chunkflow_py.volume.precomputed.precomputed_info import scale_bounds
+from chunkflow_py.volume.protocol import check_channels, check_inside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from chunkflow_py.core.chunk import Kind
+    from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.store.protocol import Stored
+    from chunkflow_py.volume import Mode
+    from chunkflow_py.volume.location import Location
+    from chunkflow_py.volume.protocol import Opening, StoredUnit
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class GrapheneVolume:
+    """One level of a segmentation as a `Volume`, read only.
+
+    Attributes:
+        url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
+            single_writer: as `Volume` says.
+    """
+
+    single_writer = False
+
+    def __init__(self, place: Location, mip: int, opening: Opening) -> None:
+        """Ask the server for the info file.
+
+        Raises:
+            VolumeNotFoundError: there is no such level.
+            VolumeError: the server cannot be reached, refuses, or says what is not understood.
+            MissingExtraError: CloudVolume is not installed.
+        """
+        with needs_extra("precomputed", "a graphene volume"):
+            import cloudvolume
+        self.url, self._address = place.url, place.address
+        self._mip, self._opening = mip, opening
+        with self._translated("open"):
+            self._cloud: Any = cloudvolume.CloudVolume(
+                f"graphene://{place.store_url}",
+                fill_missing=opening.fill_missing,
+                use_https=opening.access.anonymous,
+                secrets="anonymous" if opening.access.anonymous else None,  # one has to be
+                progress=False,
+                cache=False,
+                parallel=1,
+            )
+            info = self._cloud.info
+            self.mips = tuple(range(len(info["scales"])))
+            if mip not in self.mips:
+                levels = ", ".join(str(level) for level in self.mips)
+                msg = f"{self.url} has no mip {mip}; it has {levels}"
+                raise VolumeNotFoundError(msg)
+            scale = info["scales"][mip]
+            self.bounds = scale_bounds(scale)
+            z, y, x = (float(nm) for nm in scale["resolution"][::-1])
+            self.voxel_size_nm = (z, y, x)
+            self.dtype: np.dtype[Any] = np.dtype(info["data_type"])
+            self.block_size = self.write_unit = Zyx.of(scale["chunk_sizes"][0][::-1])
+        self.channels: int | None = None
+        self.kind: Kind | None = "segmentation"
+        self.times: int | None = None
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
+        """Open it again in another process."""
+        return partial(open_any, self._address, self._mip, opening=self._opening), ()
+
+    def read(
+        self,
+        bbox: BoundingBox,
+        channels: Sequence[int] | None = None,
+        *,
+        time: int | None = None,  # noqa: ARG002  (the same at all times)
+    ) -> Chunk:
+        """Return the supervoxels inside *bbox*, as `Volume.read` says."""
+        check_inside(bbox, self.bounds, self.url)
+        check_channels(channels, self.channels, self.url)
+        voxels: np.ndarray[Any, Any] = np.zeros(bbox.size, self.dtype)
+        if not bbox.is_empty:
+            with self._translated("read", bbox):
+                found = self._cloud.download(_cloud_box(bbox), mip=self._mip, agglomerate=False)
+                voxels = np.ascontiguousarray(np.asarray(found)[..., 0].T)
+        return Chunk(voxels, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
+
+    def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:  # noqa: ARG002
+        """Refuse: a graph is changed by proofreading alone."""
+        raise VolumeError(_READ_ONLY.format(url=self.url))
+
+    def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
+        """Return nothing: no task writes objects of its own."""
+        return []
+
+    def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:  # noqa: ARG002
+        """Tell whether every block that *bbox* touches is stored, as `Volume` says."""
+        check_inside(bbox, self.bounds, self.url)
+        if bbox.is_empty:
+            return True
+        with self._translated("look at", bbox):
+            return all(self._cloud.image.exists(_cloud_box(bbox), mip=self._mip).values())
+
+    def stored_units(self) -> Iterator[StoredUnit]:
+        """Refuse to tell: the server does not say it."""
+        msg = f"which blocks of {self.url} are stored is not known: it is made by a server"
+        raise VolumeError(msg)
+
+    @contextmanager
+    def _translated(self, verb: str, bbox: BoundingBox | None = None) -> Iterator[None]:
+        what = self.url if bbox is None else f"{bbox} of {self.url}"
+        try:
+            yield
+        except ChunkflowError:
+            raise
+        except Exception as error:
+            # CloudVolume and what it is made of raise whatever they stumble on
+            reason = _ANSI.sub("", str(error)).strip() or type(error).__name__
+            msg = f"cannot {verb} {what}: {reason}"
+            raise VolumeError(msg) from error
+
+
+_READ_ONLY = "{url} is a graphene volume, which is only read; write to precomputed:// or zarr://"
+
+
+def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> GrapheneVolume:
+    """Open one level, for reading.
+
+    Raises:
+        VolumeError: *mode* is ``r+``, or as `GrapheneVolume` says.
+    """
+    if mode != "r":
+        raise VolumeError(_READ_ONLY.format(url=place))
+    return GrapheneVolume(place, mip, opening)
+
+
+def _cloud_box(bbox: BoundingBox) -> Any:
+    from cloudvolume import Bbox
+
+    return Bbox(bbox.start[::-1], bbox.stop[::-1])

@@ -1,0 +1,254 @@
+"""Blocks of precomputed volumes as bytes: raw ones by ourselves, most other ones by cloud-volume.
+
+```
+voxels (c, z, y, x)  --encode-->  raw, jpeg, ...  --gzip-->  stored
+```
+
+C order of (c, z, y, x) is the Fortran order of (x, y, z, c) that the format wants.
+
+PNG is done by imagecodecs, which, other than cloud-volume, has it with 16 bits and with channels.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.core.decoding import decode, npy, packed_most
+from chunkflow_py.errors import MissingExtraError, needs_extra
+from chunkflow_py.volume.engine.deflate import compressed
+from chunkflow_py.volume.precomputed.declared import DECLARED, check_declared
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+# cloud-volume gzips the first four. The others have no checksum of their own, so that a torn block
+# would be read as other voxels: gzip gives them one, and cloud-volume reads them all the same.
+GZIPPED = (
+    "raw", "compressed_segmentation", "compresso", "crackle", "fpzip", "kempressed", "zfpc",
+)  # fmt: skip
+_GZIP = b"\x1f\x8b\x08"
+_NPY_HEADER = 1 << 12  # bytes; of an array of numbers it has 128
+COMPRESSED = {".br": "brotli", ".bz2": "bz2", ".xz": "xz", ".zstd": "zstd"}
+# settings of the codecs in a scale of the info file
+_PARAMETERS = {
+    "jpeg": {"level": "jpeg_quality"},
+    "png": {"level": "png_level"},
+    "fpzip": {"level": "fpzip_precision"},
+    "jxl": {
+        "level": "jxl_quality",
+        "jxl_effort": "jxl_effort",
+        "jxl_decodingspeed": "jxl_decodingspeed",
+    },
+    "zfpc": {
+        "rate": "zfpc_rate",
+        "precision": "zfpc_precision",
+        "tolerance": "zfpc_tolerance",
+        "correlated_dims": "zfpc_correlated_dims",
+    },
+}
+
+
+class Codec:
+    """Encodes and decodes the blocks of one level.
+
+    Attributes:
+        encoding: its name in the info file.
+        gzipped: whether blocks are gzipped when written; when read, they say so themselves.
+    """
+
+    def __init__(
+        self, scale: Mapping[str, Any], dtype: np.dtype[Any], *, compress: bool = True
+    ) -> None:
+        """Load the library of the encoding.
+
+        Args:
+            scale: of the info file.
+            dtype: of the voxels, little endian.
+            compress: gzip the blocks of encodings that need it.
+
+        Raises:
+            MissingExtraError: it is not installed.
+        """
+        self.encoding: str = scale["encoding"]
+        self.gzipped = compress and self.encoding in GZIPPED
+        self._dtype = dtype
+        self._cells = scale.get("compressed_segmentation_block_size", (8, 8, 8))
+        names = _PARAMETERS.get(self.encoding, {})
+        self._parameters = {ours: scale[name] for ours, name in names.items() if name in scale}
+        self._library = None if self.encoding == "raw" else _library(self.encoding)
+
+    def encode(self, voxels: NDArray[Any]) -> bytes:
+        """Return the bytes of a block, (z, y, x) or (c, z, y, x)."""
+        data: Any
+        if self._library is None:
+            data = np.ascontiguousarray(voxels)
+        elif self.encoding == "png":
+            pixels = np.moveaxis(voxels, 0, -1) if voxels.ndim == 4 else voxels
+            z, y, *rest = pixels.shape
+            pixels = np.ascontiguousarray(pixels).reshape(z * y, *rest)
+            data = self._library.png_encode(pixels, level=self._parameters.get("level"))
+        else:
+            image, encoding = voxels[np.newaxis].T if voxels.ndim == 3 else voxels.T, self.encoding
+            if encoding == "kempressed":  # cloud-volume mixes up the voxels of a single column
+                image, encoding = 2 + image.swapaxes(2, 3), "fpzip"
+            data = self._library.encode(
+                np.asfortranarray(image),
+                encoding,
+                self._cells,
+                compression_params=self._parameters,
+            )
+        if self.gzipped:
+            return compressed(data)
+        return data.tobytes() if isinstance(data, np.ndarray) else bytes(data)
+
+    def decode(self, data: bytes, extent: Sequence[int]) -> NDArray[Any]:
+        """Return the voxels of a block of this *extent*, (z, y, x) or (c, z, y, x).
+
+        Raises:
+            Exception: whatever the damage makes the codec stumble on.
+            ValueError: the number of voxels is not that of *extent*.
+        """
+        size = math.prod(extent) * self._dtype.itemsize
+        data = _unpacked(data, size, is_raw=self._library is None)
+        if self._library is None:
+            if len(data) != size:
+                msg = f"it holds {len(data)} bytes, not the {size} of {tuple(extent)} {self._dtype}"
+                raise ValueError(msg)
+            return np.frombuffer(data, self._dtype).reshape(extent)
+        if not data:
+            msg = "it is empty"  # which cloud-volume would take for zeros
+            raise ValueError(msg)
+        zyx = tuple(extent[-3:])
+        channels = extent[0] if len(extent) == 4 else 1
+        shape = (*zyx[::-1], channels)
+        if self.encoding in DECLARED:
+            beside = self.encoding in ("jpeg", "jxl", "png")  # the channels of a pixel
+            check_declared(self.encoding, data, math.prod(zyx) * (1 if beside else channels))
+        if self.encoding == "png":
+            pixels: NDArray[Any] = self._library.png_decode(data).reshape(*zyx, channels)
+            voxels = np.moveaxis(pixels, -1, 0).astype(self._dtype, copy=False)
+            return voxels if len(extent) == 4 else voxels[0]
+        if self.encoding == "compressed_segmentation":
+            _check_segmentation(data, shape[:3], self._cells, self._dtype.itemsize)
+        image: NDArray[Any]
+        if self.encoding in ("npz", "npz_uint8"):  # what cloud-volume calls so is one array
+            image = npy(decode("zlib", data, size + _NPY_HEADER), size)
+        else:
+            image = self._library.decode(data, self.encoding, shape, self._dtype, self._cells)
+        if image.size != math.prod(shape):
+            msg = f"it holds {image.shape} voxels, not {shape} (xyzc)"
+            raise ValueError(msg)
+        if self.encoding == "npz_uint8":
+            image = image.astype(self._dtype) / self._dtype.type(255)
+        if channels > 1 and self.encoding == "jpeg":
+            # cloud-volume leaves the channels of each pixel beside each other
+            pixels = image.ravel(order="F").reshape(*zyx, channels)
+            return np.moveaxis(pixels, -1, 0).astype(self._dtype, copy=False)
+        voxels = image.reshape(shape).T.astype(self._dtype, copy=False)
+        return voxels if len(extent) == 4 else voxels[0]
+
+
+def decompressed(data: bytes, extension: str, most: int) -> bytes:
+    """Return the content of a file that other programs have compressed otherwise.
+
+    Args:
+        data: of the file.
+        extension: of its name, such as ``.zstd``; nothing is done for those not known here.
+        most: number of bytes that a block may have.
+
+    Raises:
+        MissingExtraError: the library for it is not installed.
+        Exception: it is damaged, or holds more bytes.
+    """
+    codec = COMPRESSED.get(extension)
+    if codec is None:
+        return data
+    with needs_extra("precomputed", f"a block compressed as {extension}"):
+        return decode(codec, data, most)
+
+
+def _unpacked(data: bytes, size: int, *, is_raw: bool) -> bytes:
+    """Return *data*, gunzipped if it is gzipped; raw voxels of *size* bytes may look like it."""
+    if data[:3] != _GZIP:
+        return data
+    try:
+        return decode("gzip", data, size if is_raw else packed_most(size))
+    except Exception:
+        if not is_raw or len(data) != size or _begins_a_gzip(data):
+            raise
+        return data  # nothing that was gzipped begins like this
+
+
+def _begins_a_gzip(data: bytes) -> bool:
+    import zlib
+
+    try:
+        zlib.decompressobj(31).decompress(data, len(data))
+    except zlib.error:
+        return False
+    return True
+
+
+def _library(encoding: str) -> Any:
+    if encoding == "png":
+        with needs_extra("image", "a precomputed volume encoded as png"):
+            import imagecodecs
+        return imagecodecs
+    with needs_extra("precomputed", f"a precomputed volume encoded as {encoding}"):
+        from cloudvolume import chunks
+    missing = chunks.NEEDS_INSTALL.get("fpzip" if encoding == "kempressed" else encoding)
+    if missing is not None:
+        msg = f"encoding {encoding} needs {missing}, which is not installed; pip install {missing}"
+        raise MissingExtraError(msg)
+    return chunks
+
+
+def _check_segmentation(
+    data: bytes, extent: Sequence[int], cells: Sequence[int], voxel_bytes: int
+) -> None:
+    """Refuse a block of compressed segmentation that ends too early.
+
+    The codec does not look where it reads. A block is one channel of 32 bit words: for each cell
+    two of them, where its table of labels is (24 bits), bits per voxel (8), where its voxels are.
+    See neuroglancer's ``sliceview/compressed_segmentation``.
+
+    Raises:
+        ValueError: something lies beyond the end.
+    """
+    if len(data) % 4:
+        msg = f"it holds {len(data)} bytes, which are no 32 bit words"
+        raise ValueError(msg)
+    words = np.frombuffer(data, "<u4")
+    count = math.prod(-(-n // cell) for n, cell in zip(extent, cells, strict=True))
+    if len(words) < 1 + 2 * count or words[0] != 1:
+        msg = f"it holds {len(words)} words, fewer than the header of {count} cells"
+        raise ValueError(msg)
+    channel = words[1:].astype(np.int64)
+    heads = channel[: 2 * count].reshape(count, 2)
+    tables, widths, voxels = heads[:, 0] & 0xFFFFFF, heads[:, 0] >> 24, heads[:, 1]
+    for width in np.unique(widths).tolist():
+        if width not in (0, 1, 2, 4, 8, 16, 32):
+            msg = f"it has cells of {width} bits a voxel"
+            raise ValueError(msg)
+        here = widths == width
+        highest: Any = 0
+        if width:
+            length = -(-width * math.prod(cells) // 32)
+            if length > len(channel):
+                msg = f"a cell of {tuple(cells)} voxels is longer than it"
+                raise ValueError(msg)
+            places = voxels[here, np.newaxis] + np.arange(length)
+            if places.max() >= len(channel):
+                msg = "the voxels of a cell lie beyond its end"
+                raise ValueError(msg)
+            packed, mask = channel[places], (1 << width) - 1
+            shifts = range(0, 32, width)
+            highest = np.max([((packed >> s) & mask).max(axis=1) for s in shifts], axis=0)
+        if (tables[here] + (highest + 1) * (voxel_bytes // 4)).max() > len(channel):
+            msg = "the labels of a cell lie beyond its end"
+            raise ValueError(msg)

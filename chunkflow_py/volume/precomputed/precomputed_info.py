@@ -1,0 +1,375 @@
+"""The info file of a precomputed volume: what there is, at all levels.
+
+Format: github.com/google/neuroglancer, ``datasource/precomputed/volume.md``. Arrays in it are x, y,
+z; what leaves this module is z, y, x.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from chunkflow_py.core.chunk import KINDS
+from chunkflow_py.core.decoding import parse_json
+from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.errors import VolumeError, VolumeNotFoundError
+from chunkflow_py.volume.levels import check_levels
+from chunkflow_py.volume.precomputed.precomputed_codec import GZIPPED
+from chunkflow_py.volume.precomputed.precomputed_sharding import Sharding
+from chunkflow_py.volume.protocol import coarser
+
+if TYPE_CHECKING:
+    from chunkflow_py.core.chunk import Kind
+    from chunkflow_py.volume.protocol import VolumeSpec
+
+LayerType = Literal["image", "segmentation"]
+
+DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "float32")
+ENCODINGS = (
+    "raw", "jpeg", "compressed_segmentation", "kempressed", "npz", "fpzip", "npz_uint8",
+    "png", "compresso", "crackle", "jxl", "zfpc",
+)  # fmt: skip
+# What the less general encodings can hold; those that are not here hold everything.
+_HOLDS = {
+    "jpeg": ("uint8",),
+    "jxl": ("uint8",),
+    "png": ("uint8", "uint16"),
+    "compressed_segmentation": ("uint32", "uint64"),
+    "compresso": ("uint8", "uint16", "uint32", "uint64"),
+    "crackle": ("uint8", "uint16", "uint32", "uint64"),
+    "fpzip": ("float32",),
+    "kempressed": ("float32",),
+    "zfpc": ("float32",),
+    "npz_uint8": ("float32",),
+}
+_CHANNELS = {
+    "jpeg": (1, 3),
+    "png": (1, 2, 3, 4),
+    "jxl": (1,),
+    "compressed_segmentation": (1,),
+    "compresso": (1,),
+    "crackle": (1,),
+}
+_LONGEST_CELL = 1 << 10  # voxels, of compressed segmentation
+_VOLUME = "neuroglancer_multiscale_volume"
+_OURS = "chunkflow_py"
+CREATE = "check the path, or create it with create-info"
+
+# What a level must be for two descriptions of a volume to be one.
+_LEVEL = (
+    "key", "size", "voxel_offset", "resolution", "chunk_sizes", "encoding", "sharding",
+    "compressed_segmentation_block_size",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level of a volume, as its info file says.
+
+    Attributes:
+        key: folder of the blocks.
+        bounds: voxels.
+        voxel_size_nm: nanometres, zyx.
+        dtype: little endian.
+        channels: number of channels.
+        kind: what the voxels mean, if known.
+        block_size: voxels, zyx; the first, where blocks are stored in several shapes.
+        sharding: how blocks are put together, if they are.
+        compress: whether blocks are to be gzipped.
+        mips: numbers of all levels.
+        scale: everything that the info file says of this level.
+    """
+
+    key: str
+    bounds: BoundingBox
+    voxel_size_nm: tuple[float, float, float]
+    dtype: np.dtype[Any]
+    channels: int
+    kind: Kind | None
+    block_size: Zyx
+    sharding: Sharding | None
+    compress: bool
+    mips: tuple[int, ...]
+    scale: dict[str, Any]
+
+
+def parse_info(content: bytes, mip: int, url: str) -> Level:
+    """Return level *mip* of an info file.
+
+    Raises:
+        VolumeNotFoundError: there is no such level.
+        VolumeError: it cannot be understood.
+    """
+    try:
+        info = parse_json(content)
+        count = len(_scales(info))
+        level = _level(info, mip) if 0 <= mip < count else None
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        msg = f"the info file of {url} is damaged or incomplete ({reason}); {CREATE}"
+        raise VolumeError(msg) from error
+    if level is None:
+        msg = f"{url} has no mip {mip}; it has {', '.join(map(str, range(count)))}"
+        raise VolumeNotFoundError(msg)
+    return level
+
+
+def _scales(info: Any) -> list[dict[str, Any]]:
+    if not isinstance(info, dict):
+        msg = f"it holds a {type(info).__name__}, not an object"
+        raise ValueError(msg)  # noqa: TRY004  (one kind of damage)
+    if info.get("@type", _VOLUME) != _VOLUME:
+        msg = f"it describes {info['@type']}, not a volume"
+        raise ValueError(msg)
+    scales = info.get("scales")
+    if not isinstance(scales, list) or not scales:
+        msg = "it has no scales"
+        raise ValueError(msg)
+    return scales
+
+
+def _level(info: dict[str, Any], mip: int) -> Level:
+    scale = info["scales"][mip]
+    dtype = np.dtype(str(info["data_type"]).lower()).newbyteorder("<")
+    channels = info["num_channels"]
+    bounds = scale_bounds(scale)
+    block = Zyx.of(scale["chunk_sizes"][0][::-1])
+    z, y, x = (float(nm) for nm in scale["resolution"][::-1])
+    ours = info.get(_OURS, {})
+    if dtype.kind not in "uif" or type(channels) is not int or channels < 1:
+        msg = f"{channels!r} channels of {dtype} voxels"
+        raise ValueError(msg)
+    if min(block) < 1 or bounds.is_empty or not all(0 < nm < math.inf for nm in (z, y, x)):
+        msg = f"blocks {block} in {bounds} of voxels of {(z, y, x)} nm (zyx)"
+        raise ValueError(msg)
+    if scale["encoding"] not in ENCODINGS:
+        msg = f"no encoding {scale['encoding']!r} is known"
+        raise ValueError(msg)
+    cells = scale.get("compressed_segmentation_block_size", [8, 8, 8])
+    if len(cells) != 3 or not all(type(n) is int and 0 < n <= _LONGEST_CELL for n in cells):
+        msg = f"cells of {cells} voxels (xyz)"
+        raise ValueError(msg)
+    sharding = scale.get("sharding")
+    return Level(
+        _key(scale),
+        bounds,
+        (z, y, x),
+        dtype,
+        channels,
+        next((kind for kind in KINDS if kind == _kind(info)), None),
+        block,
+        None if sharding is None else Sharding.parse(sharding),
+        bool(ours.get("compress", True)),
+        tuple(range(len(info["scales"]))),
+        scale,
+    )
+
+
+def _key(scale: dict[str, Any]) -> str:
+    return str(scale.get("key") or "_".join(str(nm) for nm in scale["resolution"]))
+
+
+def create_info(
+    spec: VolumeSpec,
+    mip: int = 0,
+    *,
+    layer_type: LayerType | None = None,
+    compress: bool = True,
+    url: str = "a precomputed volume",
+) -> dict[str, Any]:
+    """Return the content of an info file.
+
+    Args:
+        spec: of level *mip*; all levels to the coarser of *mip* and its ``max_mip`` are described.
+        mip: level that *spec* describes; the finer ones are worked out from it.
+        layer_type: ``image`` or ``segmentation`` (default: by the kind of the voxels; if that is
+            unknown, 32 and 64 bit integers are labels).
+        compress: gzip blocks whose encoding does not compress by itself.
+        url: of the volume, for messages.
+
+    Raises:
+        VolumeError: the format, or the encoding, cannot hold such voxels, or shards of this size;
+            two levels would be the same; or there is no voxel.
+    """
+    if spec.bounds.is_empty:
+        msg = f"cannot create {url}: its bounds {spec.bounds} hold no voxel; choose another region"
+        raise VolumeError(msg)
+    encoding = spec.encoding or "raw"
+    check_encoding(encoding, spec.dtype, spec.channels or 1)
+    if encoding == "png" and spec.dtype == np.uint16:
+        msg = (
+            "encoding png of uint16 is read by TensorStore, but not by CloudVolume; choose raw, or "
+            "convert the voxels to uint8"
+        )
+        raise VolumeError(msg)
+    if spec.times is not None and spec.times > 1:
+        msg = f"a precomputed volume has no time axis, for {spec.times} time points; choose zarr"
+        raise VolumeError(msg)
+    check_levels(spec, mip, url, first=0)
+    top = spec.shrink(mip)
+    finest = BoundingBox(spec.bounds.start * top, spec.bounds.stop * top)
+    size_nm = [nm / f for nm, f in zip(spec.voxel_size_nm, top, strict=True)]
+    scales = []
+    for level in range(max(mip, spec.max_mip) + 1):
+        shrink = spec.shrink(level)
+        resolution = [_plain(nm * f) for nm, f in zip(size_nm, shrink, strict=True)][::-1]
+        bounds = coarser(finest, shrink)
+        scale: dict[str, Any] = {
+            "key": "_".join(str(value) for value in resolution),
+            "encoding": encoding,
+            "chunk_sizes": [list(spec.block_size[::-1])],
+            "resolution": resolution,
+            "voxel_offset": list(bounds.start[::-1]),
+            "size": list(bounds.size[::-1]),
+        }
+        if encoding == "compressed_segmentation":
+            scale["compressed_segmentation_block_size"] = [8, 8, 8]
+        if spec.shard_size is not None:
+            scale["sharding"] = Sharding.fitting(
+                spec.shard_size,
+                spec.block_size,
+                bounds.size,
+                gzip_data=compress and encoding in GZIPPED,
+                exactly=level == mip,
+            ).to_json()
+        scales.append(scale)
+    info: dict[str, Any] = {
+        "@type": _VOLUME,
+        "type": layer_type or _layer_type(spec),
+        "data_type": spec.dtype.name,
+        "num_channels": spec.channels or 1,
+        "scales": scales,
+    }
+    # readers pass over keys that they do not know
+    ours: dict[str, Any] = {} if spec.kind is None else {"kind": spec.kind}
+    if not compress:
+        ours["compress"] = False
+    if ours:
+        info[_OURS] = ours
+    return info
+
+
+def merged_info(content: bytes, info: dict[str, Any], url: str) -> dict[str, Any]:
+    """Return the info file of a volume that there is already, with the levels of *info*.
+
+    Args:
+        content: of the file.
+        info: what `create_info` returns.
+        url: of the volume, for the message.
+
+    Raises:
+        VolumeError: they describe different volumes; names what differs.
+    """
+    try:
+        found = parse_json(content)
+        there = _scales(found)
+    except ValueError as error:
+        msg = f"the info file of {url} is damaged or incomplete ({error}); --overwrite replaces it"
+        raise VolumeError(msg) from error
+    pairs = [(name, found.get(name), info[name]) for name in ("data_type", "num_channels", "type")]
+    theirs, ours = found.get(_OURS, {}), info.get(_OURS, {})
+    pairs.append(("compress", theirs.get("compress", True), ours.get("compress", True)))
+    if "kind" in theirs and "kind" in ours:
+        pairs.append(("kind", theirs["kind"], ours["kind"]))
+    for level, (old, new) in enumerate(zip(there, info["scales"], strict=False)):
+        pairs += [(f"{name} at mip {level}", old.get(name), new.get(name)) for name in _LEVEL]
+    for name, is_, wanted in pairs:
+        if not _same(name, is_, wanted):
+            msg = (
+                f"{url} has an info file of another volume: its {name} is {is_}, not {wanted}; "
+                "write to another place, or have --overwrite replace it, after which blocks of "
+                "the old layout can no longer be read"
+            )
+            raise VolumeError(msg)
+    scales = [*there, *info["scales"][len(there) :]]
+    for mip in range(len(there), len(scales)):
+        check_key({**found, "scales": scales}, mip, url)
+    return {**info, **found, "scales": scales}
+
+
+def check_key(info: dict[str, Any], mip: int, url: str) -> None:
+    """Refuse to write a level whose blocks lie in the folder of another level.
+
+    Args:
+        info: of the volume.
+        mip: level to write.
+        url: of the volume, for the message.
+
+    Raises:
+        VolumeError: names both levels.
+    """
+    keys = [_key(scale) for scale in info["scales"]]
+    for other, key in enumerate(keys):
+        if key == keys[mip] and other != mip:
+            msg = (
+                f"mip {mip} and mip {other} of {url} keep their blocks in one folder ({key}) and "
+                "would overwrite each other; create the volume again, with a factor between them"
+            )
+            raise VolumeError(msg)
+
+
+def _same(name: str, old: Any, new: Any) -> bool:
+    if name.startswith("chunk_sizes") and isinstance(old, list):
+        return bool(old[:1] == new)  # blocks stored in further shapes are none of ours
+    if name.startswith("voxel_offset"):
+        return bool((old or [0, 0, 0]) == new)
+    if name.startswith("sharding") and old and new:
+        return Sharding.parse(old) == Sharding.parse(new)
+    return bool(old == new)
+
+
+def any_dtype(encoding: str | None) -> np.dtype[Any]:
+    """Return a type of voxels that an encoding can hold."""
+    return np.dtype(_HOLDS.get(encoding or "raw", DTYPES)[0])
+
+
+def check_encoding(encoding: str, dtype: np.dtype[Any], channels: int) -> None:
+    """Refuse voxels that the format or the encoding cannot hold.
+
+    Raises:
+        VolumeError: names what it can hold.
+    """
+    if encoding not in ENCODINGS:
+        known = ", ".join(ENCODINGS)
+        msg = f"precomputed volumes have no encoding {encoding!r}; choose one of {known}"
+        raise VolumeError(msg)
+    holds = _HOLDS.get(encoding, DTYPES)
+    if dtype.name not in holds:
+        what = f"encoding {encoding}" if encoding in _HOLDS else "a precomputed volume"
+        msg = f"{what} cannot hold {dtype.name} voxels, only {', '.join(holds)}; convert them"
+        raise VolumeError(msg)
+    few = _CHANNELS.get(encoding)
+    if few and channels not in few:
+        msg = (
+            f"encoding {encoding} cannot hold {channels} channels, only "
+            f"{' or '.join(str(n) for n in few)}; choose raw"
+        )
+        raise VolumeError(msg)
+
+
+def scale_bounds(scale: dict[str, Any]) -> BoundingBox:
+    """Return the bounds of one level of an info file, zyx."""
+    offset = scale.get("voxel_offset") or (0, 0, 0)
+    return BoundingBox.from_size(Zyx.of(offset[::-1]), Zyx.of(scale["size"][::-1]))
+
+
+def _kind(info: dict[str, Any]) -> Any:
+    """Return what we said of the voxels when the volume was made, or ``segmentation``, or None.
+
+    An image layer of another program may hold an image or a map: we do not know.
+    """
+    found = info.get(_OURS, {}).get("kind")
+    return "segmentation" if found is None and info.get("type") == "segmentation" else found
+
+
+def _layer_type(spec: VolumeSpec) -> LayerType:
+    labels = spec.dtype.name in ("uint32", "uint64") if spec.kind is None else None
+    return "segmentation" if labels or spec.kind == "segmentation" else "image"
+
+
+def _plain(value: float) -> int | float:
+    rounded = float(f"{value:.12g}")
+    return int(rounded) if rounded.is_integer() else rounded

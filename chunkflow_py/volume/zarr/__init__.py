@@ -1,0 +1,1 @@
+"""Zarr 2 and 3, and OME-Zarr."""

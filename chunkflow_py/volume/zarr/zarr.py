@@ -1,0 +1,342 @@
+"""Zarr volumes: OME-Zarr images (0.5, 0.4 and older) and plain arrays, v2 and v3, in any store.
+
+```
+em.zarr/zarr.json      group: axes, scale, translation, kind     written last
+em.zarr/0/zarr.json    array: shape, blocks, codecs              written first
+em.zarr/0/c/0/0/0      one block (or one shard of blocks)
+```
+
+Three libraries share the work. zarr-python reads and makes the metadata; numcodecs encodes and
+decodes blocks; the block engine moves them. zarr-python's own way to read and write voxels is not
+used: it is three to five times slower, and writes through stores that do not wait for the disk.
+Through `store`, what lies under a final name is always whole.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from chunkflow_py.core.decoding import parse_json
+from chunkflow_py.core.geometry import AXES, Zyx
+from chunkflow_py.errors import VolumeError, VolumeNotFoundError, needs_extra
+from chunkflow_py.store import open_store
+from chunkflow_py.volume import ZARR_ENCODINGS
+from chunkflow_py.volume.levels import check_levels
+from chunkflow_py.volume.zarr import ome
+from chunkflow_py.volume.zarr.encoded import EncodedVolume
+from chunkflow_py.volume.zarr.ome_write import (
+    check_channel_names,
+    image_attributes,
+    plain_attributes,
+)
+from chunkflow_py.volume.zarr.zarr_layout import layout_of
+from chunkflow_py.volume.zarr.zarr_metadata import (
+    ArrayNode,
+    GroupNode,
+    damage,
+    document_keys,
+    documents_of,
+    encoding_of,
+    read_node,
+    write_documents,
+)
+
+with needs_extra("zarr", "a zarr volume"):
+    import numcodecs
+    import zarr
+    from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
+    from zarr.storage import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.volume import Mode
+    from chunkflow_py.volume.location import Location
+    from chunkflow_py.volume.protocol import Opening, VolumeSpec
+
+Order = Literal["zyx", "xyz"]
+OmeVersion = Literal["0.4", "0.5"]
+_LABELS = "labels"
+
+
+def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> EncodedVolume:
+    """Open level *mip* of an image, or a plain array, whose only level is 0.
+
+    Raises:
+        VolumeNotFoundError: there is none, or it has no such level.
+        VolumeError: the metadata cannot be understood.
+    """
+    store = open_store(place.store_url, opening.access)
+    with ome.translated(f"open {place}"):
+        node = read_node(store)
+        if node is None:
+            msg = f"{place} holds no zarr volume; check the path, or create the volume first"
+            raise VolumeNotFoundError(msg)
+        mips: tuple[int, ...] = (0,)
+        if isinstance(node, ArrayNode):
+            ome.dataset_path({0: ""}, mip, place.url)
+            names = getattr(node.array.metadata, "dimension_names", None)
+            frame = ome.array_frame(node.attributes, names, node.array.ndim, place.url)
+            array, prefix = node, ""
+        else:
+            with damage(place.url, node.key):
+                image = ome.multiscale(node.attributes)
+                levels = {} if image is None else ome.level_paths(image)
+            if image is None:
+                raise VolumeNotFoundError(_no_image(place, node))
+            mips = tuple(levels)
+            path = ome.dataset_path(levels, mip, place.url)
+            prefix, array = f"{path}/", _array_of(store, path, mip, place)
+            finest = image["datasets"][0]
+            shrinkage = None
+            if path != finest["path"] and not finest.get("coordinateTransformations"):
+                shrinkage = _shrinkage(_array_of(store, finest["path"], mips[0], place), array)
+            with damage(place.url, node.key):
+                frame = ome.multiscale_frame(image, path, node.attributes, place.url, shrinkage)
+            if frame.kind is None and place.path.split("/")[-2:-1] == [_LABELS]:
+                frame = replace(frame, kind="segmentation")
+        if len(frame.axes) != array.array.ndim:
+            axes = ", ".join(frame.axes)
+            msg = f"{place} names the axes {axes} of an array of {array.array.ndim} dimensions"
+            raise VolumeError(msg)
+        volume = EncodedVolume(
+            place.address,
+            store,
+            layout_of(array.array, array.document, frame.axes, prefix, place.url),
+            voxel_offset=frame.voxel_offset,
+            voxel_size_nm=frame.voxel_size_nm,
+            kind=frame.kind,
+            mode=mode,
+            mip=mip,
+            mips=mips,
+            opening=opening,
+            channel_names=frame.channel_names,
+        )
+        volume.encoding = encoding_of(array.document)
+        volume.documents = document_keys("", prefix)
+        return volume
+
+
+def _array_of(store: Store, path: str, mip: int, place: Location) -> ArrayNode:
+    node = read_node(store, f"{path}/")
+    if not isinstance(node, ArrayNode):
+        msg = f"{place} names {path!r} as its mip {mip}, but there is no such array"
+        raise VolumeNotFoundError(msg)
+    return node
+
+
+def _shrinkage(finest: ArrayNode, coarse: ArrayNode) -> list[int]:
+    """Return how many voxels of the finest level make one of another, along each axis."""
+    return [round(a / b) for a, b in zip(finest.array.shape, coarse.array.shape, strict=True)]
+
+
+def _no_image(place: Location, group: GroupNode) -> str:
+    inside = [str(name) for name in ome.ome_of(group.attributes).get(_LABELS, ())]
+    if not inside and place.is_local:
+        inside = sorted(path.name for path in place.folder.iterdir() if path.is_dir())
+    holds = f" (it holds {', '.join(inside)})" if inside else ""
+    return f"{place} is a group without an image{holds}; name one of its arrays or images"
+
+
+def create_volume(
+    spec: VolumeSpec,
+    place: Location,
+    mip: int,
+    opening: Opening,
+    *,
+    plain: bool = False,
+    order: Order = "zyx",
+    ome_version: OmeVersion | None = None,
+    channel_names: Sequence[str] = (),
+    overwrite: bool = False,
+) -> EncodedVolume:
+    """Create an OME-Zarr image with all its levels, or a plain array, and open level *mip*.
+
+    An image of the same voxels is kept, and gets the levels that it does not have. An image in a
+    folder ``labels`` is added to the list of labels there.
+
+    Args:
+        spec: of level *mip*; its encoding is one of `ZARR_ENCODINGS`, ``zstd`` by default.
+        place: where.
+        mip: number of the level; each level names its array.
+        opening: how to use it.
+        plain: make an array that stands alone instead of a group with an image.
+        order: of the arrays' spatial axes; time and channels come before them.
+        ome_version: ``0.4``, which is zarr v2, or ``0.5``, which is v3; plain arrays too.
+            By default what the address says (``zarr2://``, ``zarr3://``), else ``0.5``.
+        channel_names: one a channel.
+        overwrite: replace the metadata of another volume.
+
+    Raises:
+        VolumeError: it cannot be written, the format cannot hold such voxels, or there is another
+            volume.
+    """
+    version = ome_version or _version(place)
+    check_new(spec, place, mip, plain=plain, ome_version=version, channel_names=channel_names)
+    axes = (
+        *(() if spec.times is None else ("t",)),
+        *(() if spec.channels is None else ("c",)),
+        *order,
+    )
+    levels = _levels(spec, mip)
+    memory = MemoryStore()
+    zarr_format: Literal[2, 3] = 2 if version == "0.4" else 3
+    parent, _, name = place.path.rpartition("/")
+    is_label = parent.rpartition("/")[2] == _LABELS and not plain
+    with ome.translated(f"create {place}"):
+        make = partial(_create_array, memory, axes=axes, zarr_format=zarr_format, url=place.url)
+        if plain:
+            make("", spec, attributes=plain_attributes(spec, axes, channel_names))
+        else:
+            attributes = image_attributes(
+                levels,
+                axes,
+                name=name,
+                version=version,
+                channel_names=channel_names,
+                is_label=is_label,
+            )
+            zarr.create_group(memory, attributes=attributes, zarr_format=zarr_format)
+            for number, level in levels.items():
+                make(str(number), level)
+        store = open_store(place.store_url, opening.access)
+        write_documents(store, documents_of(memory), place.url, overwrite=overwrite)
+        if is_label:
+            labels = open_store(replace(place, path=parent).store_url, opening.access)
+            _register_label(labels, name, version)
+    return open_volume(place, 0 if plain else mip, "r+", opening)
+
+
+def check_new(
+    spec: VolumeSpec,
+    place: Location,
+    mip: int,
+    *,
+    dtype_known: bool = True,
+    plain: bool = False,
+    ome_version: OmeVersion | None = None,
+    channel_names: Sequence[str] = (),
+    **_: Any,
+) -> None:
+    """Refuse what `create_volume` would refuse, as `new_volume.check_new` says."""
+    version = ome_version or _version(place)
+    _check_spec(spec, mip, version, plain=plain, url=place.url)
+    _compressors(spec.encoding or "zstd", spec.dtype, 2 if version == "0.4" else 3, place.url)
+    if dtype_known:
+        check_channel_names(channel_names, spec.channels, place.url)
+
+
+def _version(place: Location) -> OmeVersion:
+    return "0.4" if place.scheme == "zarr2" else "0.5"
+
+
+def _levels(spec: VolumeSpec, mip: int) -> dict[int, VolumeSpec]:
+    """Return what is true of each level from *mip* on."""
+    coarsest = max(mip, spec.max_mip)
+    return {level: spec.level(level, mip) for level in range(mip, coarsest + 1)}
+
+
+def _check_spec(spec: VolumeSpec, mip: int, version: str, *, plain: bool, url: str) -> None:
+    shard, block = spec.shard_size, spec.block_size
+    if version not in ("0.4", "0.5"):
+        msg = f"cannot create {url}: OME-Zarr {version} is not written; choose 0.4 or 0.5"
+        raise VolumeError(msg)
+    if plain and spec.max_mip > mip:
+        msg = f"cannot create {url}: a plain array has no level {spec.max_mip}; make it an image"
+        raise VolumeError(msg)
+    check_levels(spec, mip, url)
+    if shard is None:
+        return
+    if version == "0.4":
+        msg = f"cannot create {url}: OME-Zarr 0.4, which is zarr v2, has no shards; choose 0.5"
+        raise VolumeError(msg)
+    if any(s % b for s, b in zip(shard, block, strict=True)):
+        msg = (
+            f"shard size {shard} is not a multiple of block size {block} (zyx, voxels); nearest "
+            f"is {-(-shard // block) * block}"
+        )
+        raise VolumeError(msg)
+
+
+def _create_array(
+    memory: MemoryStore,
+    name: str,
+    spec: VolumeSpec,
+    *,
+    axes: Sequence[str],
+    zarr_format: Literal[2, 3],
+    url: str,
+    attributes: dict[str, Any] | None = None,
+) -> None:
+    def along(extent: Zyx, times: int, channels: int) -> tuple[int, ...]:
+        named = {"t": times, "c": channels, **dict(zip(AXES, extent, strict=True))}
+        return tuple(named[axis] for axis in axes)
+
+    channels, shard = spec.channels or 1, spec.shard_size
+    arguments: dict[str, Any] = {"dimension_names": list(axes)}
+    if zarr_format == 2:
+        # v2 has no names of dimensions; xarray keeps them here
+        attributes = {**(attributes or {}), "_ARRAY_DIMENSIONS": list(axes)}
+        arguments = {"chunk_key_encoding": {"name": "v2", "separator": "/"}}
+    zarr.create_array(
+        memory,
+        name=name or None,
+        shape=along(spec.bounds.size, spec.times or 1, channels),
+        dtype=spec.dtype.newbyteorder("<"),
+        chunks=along(spec.block_size, 1, 1),
+        shards=None if shard is None else along(shard, 1, channels),
+        compressors=_compressors(spec.encoding or "zstd", spec.dtype, zarr_format, url),
+        filters=None,
+        fill_value=0,
+        attributes=attributes,
+        zarr_format=zarr_format,
+        **arguments,
+    )
+
+
+def _compressors(encoding: str, dtype: np.dtype[Any], zarr_format: int, url: str) -> Any:
+    """Return the codecs after the voxels are bytes: in v3 always some with a checksum."""
+    if encoding == "raw":
+        return [Crc32cCodec()] if zarr_format == 3 else None
+    if encoding == "gzip":
+        return GzipCodec(level=1) if zarr_format == 3 else numcodecs.GZip(1)
+    if encoding == "zstd":
+        # tensorstore reads no v2 array whose metadata say that its blocks have checksums
+        return ZstdCodec(level=3, checksum=True) if zarr_format == 3 else numcodecs.Zstd(3)
+    if encoding == "blosc":
+        if zarr_format == 2:
+            return numcodecs.Blosc("zstd", 5, numcodecs.Blosc.SHUFFLE)
+        blosc = BloscCodec(typesize=dtype.itemsize, cname="zstd", clevel=5, shuffle="shuffle")
+        return [blosc, Crc32cCodec()]
+    known = ", ".join(ZARR_ENCODINGS)
+    msg = f"cannot create {url}: zarr has no encoding {encoding!r}; choose {known}"
+    raise VolumeError(msg)
+
+
+def _register_label(store: Store, name: str, version: str) -> None:
+    """Add *name* to the list of labels in the group above."""
+
+    def add(content: bytes | None) -> bytes:
+        found = parse_json(content or b"{}")
+        if version == "0.5":
+            found = {"zarr_format": 3, "node_type": "group", "attributes": {}, **found}
+            ome_ = found["attributes"].setdefault("ome", {"version": version})
+        else:
+            ome_ = found
+        names = ome_.setdefault(_LABELS, [])
+        if name in names and content is not None:
+            return content
+        names.append(name)
+        return json.dumps(found, indent=2).encode()
+
+    if version == "0.5":
+        store.update("zarr.json", add)
+        return
+    store.put_if_absent(".zgroup", b'{"zarr_format": 2}')
+    store.update(".zattrs", add)

@@ -1,0 +1,262 @@
+"""Blocks of one zarr array, v2 or v3, as the block engine wants them.
+
+A shard is one object with blocks in any order and an index of where they are:
+
+```
+| block | block |  ...  | block | index: (begin, bytes) of each block, crc32c |
+```
+
+The index may come first. A block that is not stored has 2^64 - 1 for both numbers. See
+https://zarr-specs.readthedocs.io/en/latest/v3/codecs/sharding-indexed/
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from chunkflow_py.core.decoding import packed_most
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.volume.engine.layout import Layout
+from chunkflow_py.volume.zarr.zarr_codecs import v2_chain, v3_chain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import zarr
+    from numpy.typing import NDArray
+
+    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.volume.engine.layout import Index
+
+_ABSENT = 2**64 - 1
+_NUMBER = re.compile("[0-9]+")
+_GAP_BYTES = 1 << 18  # read rather than left out, where a request costs more than the bytes
+
+
+class ZarrLayout(Layout):
+    """Objects of one array without shards.
+
+    Args:
+        array: with the metadata; no voxel is read through it.
+        document: its ``.zarray`` or ``zarr.json``.
+        axes: names of its axes.
+        prefix: key of the array in the store, empty or with a final ``/``.
+        url: for messages.
+    """
+
+    def __init__(
+        self,
+        array: zarr.Array[Any],
+        document: Mapping[str, Any],
+        axes: Sequence[str],
+        prefix: str,
+        url: str,
+    ) -> None:
+        """Read off shape and codecs.
+
+        Raises:
+            VolumeError: the voxels are no numbers, or a codec is not known.
+        """
+        stored = np.dtype(array.dtype)
+        if stored.kind not in "biuf":
+            msg = f"{url} holds {stored}, but the voxels of a volume are numbers"
+            raise VolumeError(msg)
+        self.axes, self.shape, self.block = tuple(axes), tuple(array.shape), tuple(array.chunks)
+        self.unit = tuple(array.shards or array.chunks)
+        if not all(length > 0 for length in (*self.block, *self.unit)):
+            msg = f"{url} has blocks of {self.block} in units of {self.unit}, which hold nothing"
+            raise VolumeError(msg)
+        self.dtype = stored.newbyteorder("=")
+        self.fill = 0 if array.fill_value is None else self.dtype.type(array.fill_value)
+        self._prefix, self._encode_key = prefix, array.metadata.encode_chunk_key
+        self.root = prefix.rstrip("/")
+        self._chain = (
+            v2_chain(document, self.dtype, url)
+            if document["zarr_format"] == 2
+            else v3_chain(self._codecs(document), self.block, self.dtype, url)
+        )
+
+    def _codecs(self, document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        return cast("Sequence[Mapping[str, Any]]", document["codecs"])
+
+    def key(self, unit: Index) -> str:
+        """Return the key of the object that holds *unit*."""
+        return f"{self._prefix}{self._encode_key(unit)}"
+
+    def unit_of(self, key: str) -> Index | None:
+        """Return the unit whose key this is: all encodings of keys write its numbers in order."""
+        unit = tuple(map(int, _NUMBER.findall(key.removeprefix(self._prefix))))
+        return unit if len(unit) == len(self.shape) and self.key(unit) == key else None
+
+    def decode(self, data: bytes, block: Index) -> NDArray[Any]:  # noqa: ARG002 all are alike
+        """Return the voxels of a block, whole: zarr stores those beyond the array's edge too."""
+        return self._chain.decode(data)
+
+    def encode(self, voxels: NDArray[Any], block: Index) -> bytes:  # noqa: ARG002
+        """Return the bytes of a block; beyond the edge of the array it holds the fill value."""
+        if voxels.shape != self.block:
+            whole = np.full(self.block, self.fill, self.dtype)
+            whole[tuple(slice(length) for length in voxels.shape)] = voxels
+            voxels = whole
+        return self._chain.encode(voxels)
+
+
+class ShardedLayout(ZarrLayout):
+    """Objects of one array with shards; the arguments are those of `ZarrLayout`."""
+
+    def _codecs(self, document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Take the sharding codec apart; return the codecs of the blocks inside.
+
+        Raises:
+            VolumeError: there is something beside or inside of it that is not understood.
+        """
+        (codec, *others) = document["codecs"]
+        config = codec["configuration"]
+        inner: list[Mapping[str, Any]] = config["codecs"]
+        index = [each["name"] for each in config["index_codecs"]]
+        names = [each["name"] for each in (*others, *inner)]
+        if others or "sharding_indexed" in names or index not in (["bytes"], ["bytes", "crc32c"]):
+            msg = (
+                f"shards inside of shards, beside other codecs ({', '.join(names)}), or with an "
+                f"index encoded by {', '.join(index)} are not supported; store the array again"
+            )
+            raise VolumeError(msg)
+        self._counts = tuple(u // b for u, b in zip(self.unit, self.block, strict=True))
+        self._index_chain = v3_chain(
+            config["index_codecs"], (math.prod(self._counts), 2), np.dtype(np.uint64), "the index"
+        )
+        self._index_bytes = 16 * math.prod(self._counts) + (4 if "crc32c" in index else 0)
+        self._index_first = config.get("index_location") == "start"
+        return inner
+
+    def _place(self, block: Index) -> int:
+        """Return the number of a block in its shard, C order."""
+        number = 0
+        for position, count in zip(block, self._counts, strict=True):
+            number = number * count + position % count
+        return number
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def fetch(
+        self, store: Store, unit: Index, blocks: Sequence[Index]
+    ) -> dict[Index, bytes | None]:
+        """Return the encoded *blocks* of a shard.
+
+        The shard is read whole when at least half of its blocks are wanted; else its index, and
+        of the rest what is wanted, neighbours together.
+
+        Raises:
+            ValueError: the index is damaged, or the shard ends before a block does.
+        """
+        key = self.key(unit)
+        inside = [
+            min(count, -(-(length - u * extent) // block))
+            for count, length, u, extent, block in zip(
+                self._counts, self.shape, unit, self.unit, self.block, strict=True
+            )
+        ]
+        if 2 * len(blocks) >= math.prod(inside):
+            most = math.prod(self._counts) * packed_most(self.block_bytes) + self._index_bytes
+            return self._cut(store.get(key, most), blocks)
+        size = self._index_bytes
+        head = store.get_range(key, *((0, size) if self._index_first else (-size, 0)))
+        if head is None:
+            return dict.fromkeys(blocks)
+        spans = self._spans(head, blocks)
+        gap = 0 if store.is_local else _GAP_BYTES
+        runs = _runs(spans.values(), gap)
+
+        def read(run: tuple[int, int]) -> memoryview:
+            return memoryview(store.get_range(key, *run) or b"")
+
+        if len(runs) > 1 and not store.is_local:
+            with ThreadPoolExecutor(min(len(runs), store.connections)) as pool:
+                data = list(pool.map(read, runs))
+        else:
+            data = [read(run) for run in runs]
+        found: dict[Index, bytes | None] = dict.fromkeys(blocks)
+        for block, (begin, end) in spans.items():
+            which = bisect_right(runs, (begin, math.inf)) - 1
+            start = runs[which][0]
+            found[block] = _slice(data[which], begin - start, end - start)
+        return found
+
+    def _cut(self, shard: bytes | None, blocks: Sequence[Index]) -> dict[Index, bytes | None]:
+        if shard is None:
+            return dict.fromkeys(blocks)
+        size = self._index_bytes
+        spans = self._spans(shard[:size] if self._index_first else shard[-size:], blocks)
+        view = memoryview(shard)
+        return {block: _slice(view, *spans[block]) if block in spans else None for block in blocks}
+
+    def _spans(self, index: bytes, blocks: Sequence[Index]) -> dict[Index, tuple[int, int]]:
+        """Return where each of the *blocks* begins and ends; those that are stored."""
+        if len(index) != self._index_bytes:
+            msg = f"it ends inside of its index of {self._index_bytes} bytes"
+            raise ValueError(msg)
+        entries = self._index_chain.decode(index)
+        found = {}
+        for block in blocks:
+            begin, length = entries[self._place(block)].tolist()
+            if begin != _ABSENT or length != _ABSENT:
+                if length > packed_most(self.block_bytes):
+                    msg = f"its index gives {length} bytes to block {block}"
+                    raise ValueError(msg)
+                found[block] = (begin, begin + length)
+        return found
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def put(self, store: Store, unit: Index, blocks: Mapping[Index, bytes]) -> None:
+        """Write a shard whole: its blocks in C order, those that are given."""
+        entries = np.full((math.prod(self._counts), 2), _ABSENT, np.uint64)
+        ordered = sorted(blocks.items(), key=lambda item: self._place(item[0]))
+        begin = self._index_bytes if self._index_first else 0
+        for block, data in ordered:
+            entries[self._place(block)] = begin, len(data)
+            begin += len(data)
+        parts = [data for _, data in ordered]
+        parts.insert(0 if self._index_first else len(parts), self._index_chain.encode(entries))
+        store.put(self.key(unit), b"".join(parts))
+
+
+def layout_of(
+    array: zarr.Array[Any],
+    document: Mapping[str, Any],
+    axes: Sequence[str],
+    prefix: str,
+    url: str,
+) -> ZarrLayout:
+    """Return the layout of an array with or without shards; see `ZarrLayout`."""
+    made = ZarrLayout if array.shards is None else ShardedLayout
+    return made(array, document, axes, prefix, url)
+
+
+def _runs(spans: Iterable[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
+    """Return (begin, end) of what lies together, up to *gap* bytes apart."""
+    runs: list[tuple[int, int]] = []
+    for begin, end in sorted(spans):
+        if runs and begin <= runs[-1][1] + gap:
+            runs[-1] = (runs[-1][0], max(runs[-1][1], end))
+        else:
+            runs.append((begin, end))
+    return runs
+
+
+def _slice(data: memoryview, begin: int, end: int) -> bytes:
+    """Return a part without a copy.
+
+    Raises:
+        ValueError: the data end before it does.
+    """
+    if end > len(data):
+        msg = f"it ends {end - len(data)} bytes before a block does"
+        raise ValueError(msg)
+    return cast("bytes", data[begin:end])

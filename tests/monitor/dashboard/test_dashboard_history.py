@@ -1,0 +1,126 @@
+"""Speed, workers, errors and cost, from planted records."""
+
+import secrets
+
+import pytest
+from contracts.ledger_contract import a_failure, a_record
+from rigs.planted import TRACEBACK
+
+from chunkflow_py.monitor.dashboard.history import History
+from chunkflow_py.monitor.dashboard.states import States
+from chunkflow_py.monitor.dashboard.watch import cost
+from chunkflow_py.run.ledger.ledger import Ledger
+from chunkflow_py.run.ledger.record import Failure, Record
+from chunkflow_py.store.memory import MemoryStore
+
+np = pytest.importorskip("numpy")
+
+
+@pytest.fixture(params=["loose", "folded"])
+def history(request):
+    """Ten tasks in ten minutes by two workers; three attempts failed, a task was given up."""
+    store = MemoryStore(secrets.token_hex(8))
+    ledger = Ledger(store, "infer", 20, page=4, in_background=False)
+    for number in range(10):
+        who = "early" if number < 5 else "late"
+        state = "dead" if number == 9 else "skipped" if number == 8 else "done"
+        said = {"finished": 60.0 * (number + 1), "seconds": {"a": 20.0, "b": 10.0}}
+        ledger.record(
+            [Record(number, "box", state, "5bec", f"x{number}", who, reason="no", **said)]
+        )
+    for number, kind in ((1, "transient"), (2, "transient"), (9, "permanent")):
+        reason = f"task {number} broke"
+        ledger.fail(
+            Failure(number, "box", f"f{number}", "early", kind, reason, TRACEBACK, 60.0 * number)
+        )
+    if request.param == "folded":
+        ledger.fold()
+    states = States(store, "infer", np.ones(20, bool), 4)
+    states.look()
+    made = History(states)
+    made.read(60)
+    return made
+
+
+def test_every_record_is_in_the_plot_once(history):
+    """Sums over the bars are the tasks that ended so; each stands at its time."""
+    plot = history.throughput(600.0)
+    assert [sum(plot[name]) for name in ("done", "skipped", "failed")] == [8, 1, 1]
+    assert plot["start"] <= 60 < plot["start"] + plot["width_s"]
+    bars = [k for k, count in enumerate(plot["done"]) if count]
+    assert [plot["start"] + k * plot["width_s"] for k in bars] == [60 * k for k in range(1, 9)]
+    assert sum(history.throughput(1e9)["done"]) == 8, "long over"
+
+
+def test_workers_have_their_own(history):
+    """Tasks, failed attempts, last seen and hours: from the start of the first to the last end."""
+    said = history.workers(1e6)
+    late, early = said["rows"]
+    assert (late["name"], late["tasks"], late["last"], late["active"]) == ("late", 5, 600.0, False)
+    assert (early["tasks"], early["failed_attempts"], late["failed_attempts"]) == (5, 3, 0)
+    assert early["seconds_a_task"] == 30.0
+    assert said["hours"] == pytest.approx(((300 - 30) + (600 - 330)) / 3600)
+    assert early["tasks_per_hour"] == pytest.approx(5 / (270 / 3600))
+    # One that was seen of late is at work, and is paid.
+    now = history.workers(660.0)
+    assert [row["active"] for row in now["rows"]] == [True, True]
+    assert now["hours"] == pytest.approx(((660 - 30) + (660 - 330)) / 3600)
+
+
+def test_a_stage_that_is_over_costs_no_more():
+    """When every task has ended, hours end with the last task, however soon it is asked."""
+    store = MemoryStore(secrets.token_hex(8))
+    ledger = Ledger(store, "infer", 4, page=4, in_background=False)
+    ledger.record([a_record(0), a_record(2, state="dead", reason="no")])
+    is_task = np.array([True, False, True, True])  # there is no task 1
+    states = States(store, "infer", is_task, 4)
+    made = History(states)
+    hours = {}
+    for name in ("going", "over"):
+        states.look()
+        made.read(60)
+        last = float(made.finished.max())
+        hours[name] = [made.workers(last + late)["hours"] for late in (10.0, 60.0)]
+        ledger.record([a_record(3)])
+    assert hours["going"][0] < hours["going"][1]
+    assert hours["over"][0] == hours["over"][1]
+    assert made.workers(last + 10)["active"] == 0
+
+
+def test_errors_are_put_together_by_kind_and_words(history):
+    """Numbers do not tell them apart; the latest examples keep their tracebacks."""
+    said = history.errors()
+    first, second = said["groups"]
+    assert (first["kind"], first["count"], first["reason"]) == ("transient", 2, "task # broke")
+    assert [each["number"] for each in first["examples"]] == [2, 1]
+    assert first["examples"][0]["traceback"] == TRACEBACK
+    assert (second["kind"], second["count"], second["last"]) == ("permanent", 1, 540.0)
+    assert said["failed_tasks"] == [{"number": 9, "reason": "no"}]
+
+
+def test_cost_is_hours_by_price_and_foretold_by_tasks():
+    """Half of the tasks have taken half of the hours; without a price there are hours alone."""
+    assert cost(3.0, 10, 20, 0.5) == {
+        "hours": 3.0, "hours_foretold": 6.0, "spent": 1.5, "foretold": 3.0,
+    }  # fmt: skip
+    assert cost(0.0, 0, 20, 0.5)["foretold"] is None
+    assert cost(3.0, 10, 20, None)["spent"] is None
+
+
+def test_reopened_tasks_leave_the_history():
+    """What is taken back is neither in the plot nor among the tasks that were given up."""
+    store = MemoryStore(secrets.token_hex(8))
+    ledger = Ledger(store, "infer", 8, page=4, in_background=False)
+    ledger.record([a_record(0), a_record(1, state="dead", reason="no")])
+    ledger.fail(a_failure(1, "f"))
+    ledger.fold()
+    states = States(store, "infer", np.ones(8, bool), 4)
+    made = History(states)
+    for done, failed, groups in ((1, [1], 1), (1, [], 0)):
+        states.look()
+        made.read(60)
+        plot, errors = made.throughput(2000.0), made.errors()
+        assert sum(plot["done"]) == done
+        assert [each["number"] for each in errors["failed_tasks"]] == failed
+        assert len(errors["groups"]) == groups
+        ledger.reopen([1])

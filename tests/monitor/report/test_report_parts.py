@@ -1,0 +1,238 @@
+"""The parts of a report: what records say together, planes of volumes, plots, and the markup."""
+
+from __future__ import annotations
+
+import io
+import random
+import xml.etree.ElementTree as ET
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.monitor.report.charts import bars, duration, over_time, spans
+from chunkflow_py.monitor.report.gather import BINS, OTHERS, REASONS, Gathered, OverTime, count
+from chunkflow_py.monitor.report.markup import Html, tag
+from chunkflow_py.monitor.report.places import Place, places_of
+from chunkflow_py.monitor.report.planes import SIDE, planes_of, png_of
+from chunkflow_py.ops.viewing.colours import colours_of_labels
+from chunkflow_py.run.ledger.record import Record
+from chunkflow_py.run.spec import Stage
+from chunkflow_py.store.protocol import Stored
+from chunkflow_py.volume import create_volume, open_volume
+from chunkflow_py.volume.protocol import VolumeSpec
+
+START = 1_700_000_000.0
+
+
+def record(number, finished, worker="w", state="done", **said):
+    """Return the record of a task of 1000 voxels that took 2 s."""
+    seconds = {"load": 0.5, "infer": 1.5}
+    written = (Stored("file:///a", 100, "x"), Stored("file:///b"))
+    box = f"0-10_0-10_{10 * number}-{10 * number + 10}"
+    said = {"seconds": seconds, "written": written} | said
+    return Record(number, box, state, "5bec", f"a{number}", worker, finished=finished, **said)
+
+
+def records():
+    """Return records of two workers over a hundred seconds."""
+    some = [record(n, START + 10 * n, "ab"[n % 2], profile="torch") for n in range(9)]
+    some.append(record(9, START + 200, "a", "skipped", reason="dark", written=(), seconds={}))
+    some.append(record(10, START + 95, "b", seconds={"infer": 7.0}, missing_blocks=3))
+    return some
+
+
+def test_records_are_summed():
+    """Counts, voxels, seconds, objects, workers and reasons of records are those of all of them."""
+    found = Gathered.of(records())
+    assert (found.done, found.skipped, found.dead, found.tasks) == (10, 1, 0, 11)
+    assert found.voxels == 10_000
+    assert found.seconds == {"load": 4.5, "infer": 20.5}
+    assert found.most_s["infer"] == 7.0
+    assert found.objects == {"file": 10}, "blocks left out are no objects"
+    assert found.stored == {"file": 1000}
+    assert (found.missing_tasks, found.missing_blocks) == (1, 3)
+    assert found.slowest[0] == (7.0, "0-10_0-10_100-110")
+    assert found.reasons == {"dark": 1}
+    assert found.start == START - 2
+    assert found.wall_s == 202
+    # a: from 2 s before its first record to its last; b: the same
+    assert found.machine_s == 202 + (95 - 10 + 2)
+    assert sum(found.over_time.bins.values()) == found.voxels
+
+
+def test_the_order_of_records_makes_no_difference():
+    """Pages are read by several threads; what is said of a run does not depend on it."""
+    some = records()
+    random.Random(0).shuffle(some)
+    assert Gathered.of(some) == Gathered.of(records())
+
+
+def test_time_bins_and_reasons_stay_few():
+    """A month of tasks with a reason each takes no more memory than an hour."""
+    times = OverTime()
+    for second in range(0, 30 * 86400, 60):
+        times.add(START + second, 1.0)
+    assert len(times.bins) <= BINS
+    assert times.width_s > 2000
+    assert sum(times.bins.values()) == 30 * 1440
+    reasons = Counter()
+    for number in range(3 * REASONS):
+        count(reasons, f"reason {number}")
+    assert len(reasons) == REASONS + 1
+    assert reasons[OTHERS] == 2 * REASONS
+
+
+# --- planes ---------------------------------------------------------------------------------------
+
+
+def decoded(png):
+    """Return an image, read by another program than ours."""
+    image = pytest.importorskip("PIL.Image", reason="pillow is not installed")
+    return np.asarray(image.open(io.BytesIO(png)))
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (1, 1), (4, 3, 3)])
+def test_png_files_are_read_by_others(shape):
+    """What is written as PNG is read by Pillow, voxel by voxel."""
+    image = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    np.testing.assert_array_equal(decoded(png_of(image)), image)
+
+
+def volume_of(folder, array, offset, kind, voxel_size_nm=(8.0, 8.0, 8.0), **more):
+    """Make a volume that holds an array, and return its place."""
+    url = f"zarr://{folder}/volume.zarr"
+    box = BoundingBox.from_size(offset, array.shape[-3:])
+    channels = len(array) if array.ndim == 4 else None
+    block = box.size.low((64, 64, 64))
+    spec = VolumeSpec(box, voxel_size_nm, array.dtype, channels, kind, block, **more)
+    create_volume(spec, url).write(Chunk(array, offset, voxel_size_nm))
+    return Place("output", "save-zarr", url, 0)
+
+
+def test_planes_go_through_the_point(tmp_path):
+    """The planes show the voxels of the region in three directions, zy with z to the right."""
+    array = np.random.default_rng(0).integers(0, 256, (6, 8, 10), np.uint8)
+    place = volume_of(tmp_path, array, (100, 0, -5), "image", (40.0, 8.0, 4.0))
+    region = BoundingBox.parse("101-106_0-8_-5-4")
+    found = planes_of(place, region, Zyx(103, 2, 1))
+    inside = array[1:, :, :9]
+    xy, xz, zy = found.planes
+    np.testing.assert_array_equal(decoded(xy.png), inside[2])
+    np.testing.assert_array_equal(decoded(xz.png), inside[:, 2])
+    np.testing.assert_array_equal(decoded(zy.png), inside[:, :, 6].T)
+    assert [each.where for each in found.planes] == ["z = 103", "y = 2", "x = 1"]
+    assert (xy.extent_nm, zy.extent_nm) == ((64, 36), (64, 200))
+    assert "101-106_0-8_-5-4" in found.words
+
+
+def test_labels_have_their_colours(tmp_path):
+    """A segmentation is shown in the colours that it has everywhere."""
+    labels = np.arange(27, dtype=np.uint64).reshape(3, 3, 3)
+    place = volume_of(tmp_path, labels, (0, 0, 0), "segmentation")
+    found = planes_of(place, BoundingBox.parse("0-3_0-3_0-3"), Zyx(1, 1, 1))
+    np.testing.assert_array_equal(decoded(found.planes[0].png), colours_of_labels(labels[1]))
+
+
+def test_a_large_volume_is_shown_at_a_coarse_level(tmp_path):
+    """The finest level that is small enough is read; without one, a window around the point."""
+    wide = 4 * SIDE
+    array = np.zeros((2, 2, wide), np.uint8)
+    place = volume_of(tmp_path, array, (0, 0, 0), "image", factor=Zyx(1, 1, 2), max_mip=3)
+    for mip in (1, 2, 3):
+        level = place.open(mip)
+        values = np.full(level.bounds.size, 10 * mip, np.uint8)
+        open_volume(place.address, mip, "r+").write(Chunk(values, voxel_size_nm=(8, 8, 8)))
+    region = BoundingBox.parse(f"0-2_0-2_0-{wide}")
+    found = planes_of(place, region, Zyx(1, 1, 800))
+    assert "mip 2" in found.words
+    assert decoded(found.planes[0].png).shape == (2, SIDE)
+    assert (decoded(found.planes[0].png) == 20).all()
+    assert found.planes[2].where == "x = 200"
+    single = tmp_path / "single"
+    place = volume_of(single, array, (0, 0, 0), "image")
+    found = planes_of(place, region, Zyx(1, 1, 800))
+    assert "a window" in found.words
+    assert decoded(found.planes[0].png).shape == (2, SIDE)
+    assert f"0-2_0-2_{800 - SIDE // 2}-{800 + SIDE // 2}" in found.words
+
+
+def test_tasks_outside_of_a_volume_are_said_to_be(tmp_path):
+    """Where tasks and volume have nothing in common there is a sentence with both boxes."""
+    place = volume_of(tmp_path, np.zeros((2, 2, 2), np.uint8), (0, 0, 0), "image")
+    found = planes_of(place, BoundingBox.parse("5-6_0-1_0-1"), Zyx(5, 0, 0))
+    assert found.planes == ()
+    assert "5-6_0-1_0-1" in found.problem
+    assert "0-2_0-2_0-2" in found.problem
+
+
+# --- places ---------------------------------------------------------------------------------------
+
+
+def stage_of(*options):
+    """Return a stage with these commands."""
+    return Stage("s", (), (), 0, options, {"kind": "grid"}, "", 1)
+
+
+def test_places_are_taken_from_the_spec():
+    """Volumes come with the format that was written and their level; other places in words."""
+    found, others = places_of(
+        stage_of(
+            ("load-volume", {"volume_path": "n5://s3://b/em", "reads": ["s3://b/em at mip 2"]}),
+            ("load-h5", {"file_name": "h5:///d/a.h5:raw", "reads": [
+                "file:///d/a.h5:raw at mip 0"]}),
+            ("mesh", {"writes": ["s3://b/meshes"], "output_path": "s3://b/meshes"}),
+            ("downsample", {"factor": [1, 2, 2], "coarse_tasks": False}),
+            ("save-precomputed", {"volume_path": "precomputed://s3://b/out", "writes": [
+                "s3://b/out at mip 1", "s3://b/out at mip 2", "s3://b/out/log"]}),
+        )
+    )  # fmt: skip
+    assert found == [
+        Place("input", "load-volume", "n5://s3://b/em", 2),
+        Place("input", "load-h5", "h5:///d/a.h5:raw", 0),
+        Place("output", "save-precomputed", "precomputed://s3://b/out", 1, Zyx(1, 2, 2)),
+    ]
+    assert others == ["mesh writes s3://b/meshes", "save-precomputed writes s3://b/out/log"]
+
+
+# --- markup and plots -----------------------------------------------------------------------------
+
+
+def test_what_is_not_made_here_is_escaped():
+    """Text and values of attributes are escaped, and lose what is secret in addresses."""
+    made = tag("p", "<i>&\x00", tag("b", "x"), title='"><script>', class_="c", style=None)
+    assert made == ('<p title="&quot;&gt;&lt;script&gt;" class="c">&lt;i&gt;&amp;�<b>x</b></p>')
+    assert tag("p", "a\n  b") == "<p>a\n  b</p>"
+    secret = tag("p", "see https://me:pass@host/a?sig=1 and\ns3://key:pass@b/c")
+    assert secret == "<p>see https://host/a and\ns3://b/c</p>"
+    assert tag("p", Html("<i>")) == "<p><i></p>"
+    with pytest.raises(ValueError, match="no name"):
+        tag("p onclick=x")
+
+
+def test_plots_show_what_they_are_given():
+    """Bars are as long as their values, and names are shortened and escaped."""
+    found = ET.fromstring(bars([("a<b", 4.0, "4 s"), ("c" * 99, 1.0, "1 s"), ("d", 0, "")], "t"))
+    widths = [float(each.get("width")) for each in found.iter("rect")]
+    assert widths == [widths[0], pytest.approx(widths[0] / 4, abs=0.1), 0]
+    texts = [each.text for each in found.iter("text")]
+    assert texts[0] == "a<b"
+    assert len(texts[2]) == 30
+    columns = ET.fromstring(over_time([(0, 10, 2.0), (10, 20, 0.0), (20, 30, 1.0)], "x", "t"))
+    tall = [float(each.get("height")) for each in columns.iter("rect")]
+    assert tall == [tall[0], 0, pytest.approx(tall[0] / 2, abs=0.1)]
+    rows = [("w", 0.0, 50.0, ""), ("v", 50.0, 100.0, "")]
+    lines = ET.fromstring(spans(rows, 100.0, "t"))
+    one, two = ((float(e.get("x")), float(e.get("width"))) for e in lines.iter("rect"))
+    assert one[0] + one[1] == pytest.approx(two[0], abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.012, "0.012 s"), (100, "100 s"), (120, "2.0 min"), (7200, "2.0 h"), (200_000, "2.3 d")],
+)
+def test_durations_are_in_the_unit_that_suits(seconds, words):
+    """Seconds, minutes, hours or days."""
+    assert duration(seconds) == words

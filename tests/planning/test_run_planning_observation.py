@@ -1,0 +1,77 @@
+"""Processes of a rehearsal: what they tell is heard, and they end in time, whatever they do."""
+
+import os
+import sys
+import textwrap
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from chunkflow_py.planning.observation import observe
+
+START = """
+    import json, os, sys, time
+    request = json.load(sys.stdin)
+    def tell(**event):
+        print(json.dumps(event), flush=True)
+    tell(event="ready", at=1, ahead=1, parts={"chunk": 5}, unknown=[], devices=[], device_bytes=0)
+"""
+TASK = 'tell(event="task", at=2, task="0-1_0-1_0-1", seconds={}, written=1, objects=1, traffic={})'
+
+
+@pytest.fixture
+def rehearse(tmp_path, monkeypatch):
+    """Return a function that lets processes run some code, and returns what was heard."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+    def run(code, processes=1, seconds=20.0):
+        text = f"{textwrap.dedent(START)}{code}\n"
+        (tmp_path / "rehearsed_here.py").write_text(text)
+        numbers = [[number] for number in range(processes)]
+        return observe("rehearsed_here", {"words": []}, numbers, seconds, tmp_path)
+
+    return run
+
+
+def test_what_is_told_is_heard(rehearse, tmp_path):
+    """Each process has tasks and a folder of its own; folders are gone after it."""
+    code = (
+        f"{TASK}\n(open(request['scratch'] + '/file', 'w')).close()\n"
+        "tell(event='end', peak=request['numbers'][0] + 7)"
+    )
+    first, second = rehearse(code, 2)
+    assert (first.ready_s, first.foretold_bytes, len(first.tasks)) == (1, 5, 1)
+    assert (first.is_whole, first.failure) == (True, None)
+    assert (first.peak_bytes, second.peak_bytes) == (7, 8)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".plan")] == []
+
+
+def test_a_process_that_takes_longer_is_ended(rehearse):
+    """What it had told by then counts, and its end is no failure."""
+    start = monotonic()
+    (found,) = rehearse(f"{TASK}\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(99)", 1, 1.5)
+    assert monotonic() - start < 20
+    assert len(found.tasks) == 1
+    assert (found.is_cut, found.failure) == (True, None)
+    if sys.platform == "linux":
+        assert found.peak_bytes > 1e6
+    pid = int(Path("pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("os.kill(os.getpid(), 9)", "ended with code -9, for its memory perhaps"),
+        (f"{TASK}\nos._exit(3)", "ended with code 3"),
+        ("tell(event='failure', failure='no such volume')", "no such volume"),
+    ],
+)
+def test_a_process_that_dies_is_a_failure(rehearse, code, message):
+    """Whatever ends it before it is done is told."""
+    (found,) = rehearse(code)
+    assert message in found.failure
+    assert not found.is_whole

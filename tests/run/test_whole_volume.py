@@ -1,0 +1,449 @@
+"""Whole volumes in other formats and places."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from chunkflow_py.cli.main import cli
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.errors import AlignmentError, ChunkError, VolumeError, VolumeNotFoundError
+from chunkflow_py.run.whole_volume import Conversion, downsampling, run_all, task_size
+from chunkflow_py.volume import create_volume, open_volume
+from chunkflow_py.volume.downsample import downsample
+from chunkflow_py.volume.protocol import VolumeSpec
+
+BOUNDS = BoundingBox((-3, 7, 100), (37, 40, 151))
+SPEC = VolumeSpec(
+    BOUNDS, (40.0, 4.5, 4.0), np.dtype("uint16"), 2, "image", Zyx(8, 16, 16), "raw"
+)  # fmt: skip
+FORMATS = {"precomputed": "em", "zarr": "em.zarr", "h5": "em.h5"}
+
+
+def address(folder, scheme, name="target"):
+    """Return where a volume of that format goes."""
+    return f"{scheme}://{folder}/{name}-{FORMATS.get(scheme, scheme)}"
+
+
+def filled(url, spec=SPEC):
+    """Create a volume of random voxels and return them."""
+    shape = (*(() if spec.channels is None else (spec.channels,)), *spec.bounds.size)
+    array = np.random.default_rng(0).integers(1, 200, shape).astype(spec.dtype)
+    volume = create_volume(spec, url)
+    for time in range(spec.times or 1):
+        chunk = Chunk(array + np.array(time, spec.dtype), spec.bounds.start, kind=spec.kind)
+        volume.write(chunk, time=None if spec.times is None else time)
+    return array
+
+
+def run(*words):
+    """Run a line and return its result."""
+    return CliRunner().invoke(cli, ["--quiet", *map(str, words)])
+
+
+@pytest.mark.parametrize("source", list(FORMATS))
+@pytest.mark.parametrize("target", list(FORMATS))
+def test_from_any_format_to_any(tmp_path, source, target):
+    """Voxels, place, voxel size, type, channels and kind are those of the source."""
+    array = filled(address(tmp_path, source, "source"))
+    there = address(tmp_path, target)
+    done = run("convert", address(tmp_path, source, "source"), there, "--task-size", 16, 32, 32)
+    assert done.exit_code == 0, done.output
+    volume = open_volume(there)
+    np.testing.assert_array_equal(volume.read(BOUNDS).array, array)
+    assert (volume.bounds, volume.dtype, volume.channels) == (BOUNDS, np.uint16, 2)
+    assert (volume.voxel_size_nm, volume.kind) == ((40, 4.5, 4), "image")
+    assert volume.block_size == Zyx(8, 16, 16)
+
+
+def test_what_options_change(tmp_path):
+    """Block, shard, encoding, type, channels and levels are as the options say."""
+    source, target = address(tmp_path, "h5", "source"), address(tmp_path, "precomputed")
+    array = filled(source)
+    done = run(
+        "convert", source, target, "--block-size", 16, 16, 16, "--shard-size", 32, 32, 32,
+        "--encoding", "raw", "--dtype", "uint8", "--channels", 1, "--max-mip", 2, "-f", 1, 2, 2,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    volume = open_volume(target)
+    np.testing.assert_array_equal(volume.read(BOUNDS).array.squeeze(), array[1])
+    assert (volume.block_size, volume.write_unit) == (Zyx(16, 16, 16), Zyx(32, 32, 32))
+    assert (volume.dtype, volume.channels or 1, volume.mips) == (np.uint8, 1, (0, 1, 2))
+    assert open_volume(target, 2).voxel_size_nm == (40, 18, 16)
+
+
+MIXED = (Zyx(1, 2, 2), Zyx(2, 2, 2), Zyx(1, 1, 4))  # factors from level to level
+
+
+def mixed_pyramid(folder, scheme):
+    """Create a volume whose levels are MIXED apart and return its address."""
+    if scheme == "n5":
+        return n5_pyramid(folder / "source-n5")
+    url = address(folder, scheme, "source")
+    filled(url, replace(SPEC, max_mip=3, first_factors=MIXED, encoding=None))
+    return url
+
+
+def n5_pyramid(folder):
+    """Write one as N5 tools do: empty datasets, each with its factors, xyz."""
+    shape, shrink = np.array((40, 33, 51)), np.array((1, 1, 1))
+    for mip, step in enumerate((Zyx(1, 1, 1), *MIXED)):
+        shape, shrink = -(-shape // step), shrink * step
+        (folder / f"s{mip}").mkdir(parents=True)
+        dataset = {
+            "dimensions": shape[::-1].tolist(), "blockSize": [16, 16, 8], "dataType": "uint16",
+            "compression": {"type": "raw"}, "downsamplingFactors": shrink[::-1].tolist(),
+            "pixelResolution": {"unit": "nm", "dimensions": [4.0, 4.5, 40.0]},
+        }  # fmt: skip
+        (folder / f"s{mip}/attributes.json").write_text(json.dumps(dataset))
+    (folder / "attributes.json").write_text(json.dumps({"n5": "2.5.1"}))
+    return f"n5://{folder}"
+
+
+def levels(url):
+    """Return the voxel sizes and extents of all levels of a volume."""
+    each = [open_volume(url, mip) for mip in open_volume(url).mips]
+    return [(volume.voxel_size_nm, volume.bounds.size) for volume in each]
+
+
+@pytest.mark.parametrize("source", ["precomputed", "zarr", "zarr2", "n5"])
+@pytest.mark.parametrize("target", ["precomputed", "zarr", "zarr2"])
+def test_factors_between_levels_are_those_of_the_source(tmp_path, source, target):
+    """Each level has its factor, from the level that is copied on; the last goes on beyond."""
+    url = mixed_pyramid(tmp_path, source)
+    sizes = [(40, 4.5, 4), (40, 9, 8), (80, 18, 16), (80, 18, 64)]
+    assert [size for size, _ in levels(url)] == sizes
+    there = address(tmp_path, target)
+    assert run("convert", url, there, "--max-mip", 3).exit_code == 0
+    assert levels(there) == levels(url)
+    further = address(tmp_path, target, "further")
+    assert run("convert", url, further, "--mip", 1, "--max-mip", 3).exit_code == 0
+    assert [size for size, _ in levels(further)] == [*sizes[1:], (80, 18, 256)]
+    like = address(tmp_path, target, "like")
+    done = run("create-volume", "-v", like, "--like", url, "--like-mip", 1, "--max-mip", 3)
+    assert done.exit_code == 0, done.output
+    assert levels(like) == levels(further)
+    asked = address(tmp_path, target, "asked")
+    assert run("convert", url, asked, "--max-mip", 1, "--factor", 2, 1, 1).exit_code == 0
+    assert levels(asked)[1][0] == (80, 4.5, 4)
+
+
+def test_levels_of_several_factors_are_made(tmp_path):
+    """downsample-volume makes each level of a copy by its own factor."""
+    source, target = mixed_pyramid(tmp_path, "zarr"), address(tmp_path, "precomputed")
+    assert run("convert", source, target, "--max-mip", 3).exit_code == 0
+    assert run("downsample-volume", target).exit_code == 0
+    wanted = open_volume(source).read(BOUNDS)
+    for mip, factor in enumerate(MIXED, 1):
+        wanted = downsample(wanted, factor)
+        level = open_volume(target, mip)
+        np.testing.assert_array_equal(level.read(level.bounds).array, wanted.array)
+
+
+def test_levels_that_are_no_factor_apart(tmp_path):
+    """A pyramid of which no copy can be made is named, and the option that says another."""
+    source = n5_pyramid(tmp_path / "n5")
+    file = tmp_path / "n5/s1/attributes.json"
+    file.write_text(file.read_text().replace("[2, 2, 1]", "[1.5, 2, 1]"))
+    target = address(tmp_path, "zarr")
+    done = run("convert", source, target, "--max-mip", 1)
+    assert done.exit_code == 1
+    assert "no whole multiples" in done.output
+    assert "; give --factor" in done.output
+    assert run("convert", source, target, "--max-mip", 1, "--factor", 1, 2, 2).exit_code == 0
+
+
+def test_a_level_becomes_a_volume(tmp_path):
+    """--mip of the source becomes level 0 of the target, with its place and voxel size."""
+    source, target = address(tmp_path, "precomputed", "source"), address(tmp_path, "h5")
+    filled(source, replace(SPEC, max_mip=1))
+    assert run("downsample-volume", source).exit_code == 0
+    assert run("convert", source, target, "--mip", 1).exit_code == 0
+    coarse, volume = open_volume(source, 1), open_volume(target)
+    assert (volume.bounds, volume.voxel_size_nm) == (coarse.bounds, (80, 9, 8))
+    np.testing.assert_array_equal(
+        volume.read(volume.bounds).array, coarse.read(coarse.bounds).array
+    )
+
+
+def test_time_points(tmp_path):
+    """All time points are copied, or the one that is asked for to a format without time."""
+    source, target = address(tmp_path, "zarr", "source"), address(tmp_path, "zarr")
+    array = filled(source, replace(SPEC, times=3, encoding=None))
+    assert run("convert", source, target).exit_code == 0
+    volume = open_volume(target)
+    assert volume.times == 3
+    for time in range(3):
+        np.testing.assert_array_equal(volume.read(BOUNDS, time=time).array, array + time)
+    done = run("convert", source, address(tmp_path, "h5"))
+    assert done.exit_code == 1
+    assert "3 time points" in done.output
+    done = run("convert", source, address(tmp_path, "h5"), "--time", 2)
+    assert done.exit_code == 0, done.output
+    found = open_volume(address(tmp_path, "h5")).read(BOUNDS)
+    np.testing.assert_array_equal(found.array, array + 2)
+
+
+def test_it_goes_on(tmp_path):
+    """What is stored stays as it is, what is missing is copied; --overwrite copies all."""
+    source, target = address(tmp_path, "h5", "source"), address(tmp_path, "precomputed")
+    array = filled(source)
+    half = Conversion(source, target, task_size=Zyx(8, 16, 16))
+    first = next(iter(half.line().source.body)).bbox
+    volume = open_volume(target, mode="r+")
+    seven = np.full((2, *first.size), 7, np.uint16)
+    volume.write(Chunk(seven, first.start))
+    assert run("convert", source, target).exit_code == 0
+    # a task that is larger than what was stored is done again as a whole
+    np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, array)
+    open_volume(target, mode="r+").write(Chunk(seven, first.start))
+    assert list(run_all(half.line())) == []
+    np.testing.assert_array_equal(open_volume(target).read(first).array, seven)
+    assert run("convert", source, target, "--overwrite").exit_code == 0
+    np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, array)
+
+
+def all_seven(folder):
+    """Return the address of another volume, whose voxels are all 7."""
+    other = f"zarr://{folder}/other"
+    seven = np.full((2, *BOUNDS.size), 7, np.uint16)
+    create_volume(replace(SPEC, encoding=None), other).write(Chunk(seven, BOUNDS.start))
+    return other
+
+
+@pytest.mark.parametrize("scheme", list(FORMATS))
+def test_another_copy_is_not_gone_on_with(tmp_path, scheme):
+    """A target that is filled from elsewhere is refused; --overwrite replaces it."""
+    source, target = address(tmp_path, "h5", "source"), address(tmp_path, scheme)
+    array = filled(source)
+    other = all_seven(tmp_path)
+    assert run("convert", other, target).exit_code == 0
+    before = open_volume(target).read(BOUNDS).array
+    done = run("convert", source, target)
+    assert done.exit_code == 1
+    assert f"a copy of something else: source file://{tmp_path}/other, but" in done.output
+    assert f"file://{tmp_path}/source-em.h5 is to be copied; --overwrite" in done.output
+    done = run("convert", other, target, "-c", "1,0")
+    assert "channels [0, 1], but [1, 0] is to be copied" in done.output
+    assert run("--dry-run", "convert", source, target).exit_code == 1
+    np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, before)
+    assert run("convert", source, target, "--overwrite").exit_code == 0
+    np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, array)
+    done = CliRunner().invoke(cli, ["convert", source, target])
+    assert (done.exit_code, "0 tasks written, all 1 stored already" in done.output) == (0, True)
+
+
+@pytest.mark.parametrize("scheme", list(FORMATS))
+def test_what_nobody_copied_is_not_gone_on_with(tmp_path, scheme):
+    """A target made by others is filled if it is empty; if it holds blocks, it is refused."""
+    source, target = address(tmp_path, "h5", "source"), address(tmp_path, scheme)
+    array, spec = filled(source), replace(SPEC, encoding=None)
+    filled(target, spec)
+    done = run("convert", source, target)
+    assert done.exit_code == 1
+    assert "holds blocks that this copy did not write; --overwrite replaces them" in done.output
+    create_volume(spec, f"{target}2.h5" if scheme == "h5" else f"{target}2")
+    done = run("convert", source, f"{target}2.h5" if scheme == "h5" else f"{target}2")
+    assert done.exit_code == 0, done.output
+    found = open_volume(f"{target}2.h5" if scheme == "h5" else f"{target}2")
+    np.testing.assert_array_equal(found.read(BOUNDS).array, array)
+
+
+@pytest.mark.parametrize("scheme", list(FORMATS))
+def test_an_interrupted_overwriting_begins_again(tmp_path, scheme):
+    """What was being overwritten holds blocks of two volumes, so that no copy goes on with it."""
+    source, target = address(tmp_path, "h5", "source"), address(tmp_path, scheme)
+    array = filled(source)
+    other = all_seven(tmp_path)
+    assert run("convert", other, target).exit_code == 0
+    tasks = run_all(Conversion(source, target, task_size=Zyx(8, 16, 16), overwrite=True).line())
+    tasks.close()  # before the first task
+    for again in (source, other):
+        done = run("convert", again, target)
+        assert "was being overwritten by a copy that did not come to its end" in done.output
+    assert run("convert", source, target, "--overwrite").exit_code == 0
+    assert run("convert", source, target).exit_code == 0
+    np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, array)
+
+
+def test_no_password_is_recorded(tmp_path):
+    """The record of what was copied holds no password of the source's address."""
+    filled(address(tmp_path, "h5", "source"))
+    volume = open_volume(address(tmp_path, "h5", "source"))
+    for url in ("https://me:hidden@host/em", "https://host/em?signature=hidden"):
+        recorded = Conversion(url, "zarr://t").copied(volume)
+        assert (recorded["source"], "hidden" in str(recorded)) == ("https://host/em", False)
+
+
+def test_names_of_channels_are_kept(tmp_path):
+    """The names of the channels that are copied are those of the source."""
+    source, target = address(tmp_path, "zarr", "source"), address(tmp_path, "zarr")
+    spec = replace(SPEC, encoding=None)
+    create_volume(spec, source, channel_names=["nuclei", "membranes"])
+    assert run("convert", source, target).exit_code == 0
+    assert open_volume(target).channel_names == ("nuclei", "membranes")
+    assert run("convert", source, f"{target}2", "-c", "1,0").exit_code == 0
+    assert open_volume(f"{target}2").channel_names == ("membranes", "nuclei")
+    assert run("convert", source, address(tmp_path, "h5")).exit_code == 0
+
+
+def test_a_web_server_is_refused_at_once(tmp_path):
+    """A target on a web server is refused before anybody calls on it."""
+    filled(address(tmp_path, "h5", "source"))
+    url = "zarr://https://host.invalid/em"
+    with pytest.raises(VolumeError, match="web servers are only read"):
+        Conversion(address(tmp_path, "h5", "source"), url).line()
+
+
+KILLED = """
+import sys
+from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.run.whole_volume import Conversion
+line = Conversion(sys.argv[1], sys.argv[2], task_size=Zyx(8, 16, 16)).line()
+line.check()
+for number, task in enumerate(line.run()):
+    if number == 5:
+        print("five", flush=True)
+        sys.stdin.read()
+"""
+
+
+def test_a_killed_copy_is_completed(tmp_path):
+    """A copy that was killed is completed by the same line again, to the bytes of the source."""
+    source, target = address(tmp_path, "h5", "source"), address(tmp_path, "precomputed")
+    array = filled(source)
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, source, target],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout.readline() == "five\n"
+        process.kill()
+    before = open_volume(target).read(BOUNDS).array
+    assert before.any()
+    assert not before.all()
+    assert run("convert", source, target).exit_code == 0
+    np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, array)
+
+
+def test_a_dry_run_makes_nothing(tmp_path):
+    """A dry run reads all and makes nothing, whether there is a target or not."""
+    source, target = address(tmp_path, "h5", "source"), address(tmp_path, "precomputed")
+    filled(source)
+    assert run("--dry-run", "convert", source, target).exit_code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["source-em.h5"]
+
+
+def test_memory_is_told(tmp_path):
+    """What the copy will take is said before it begins."""
+    source, target = address(tmp_path, "h5", "source"), address(tmp_path, "precomputed")
+    filled(source)
+    done = CliRunner().invoke(cli, ["convert", source, target])
+    assert "expected peak" in done.output
+
+
+def test_failures_are_listed(tmp_path):
+    """Tasks that fail are listed, all others are done, and the exit code is 1."""
+    source, target = address(tmp_path, "precomputed", "source"), address(tmp_path, "h5")
+    array = filled(source)
+    folder = next(path for path in (tmp_path / "source-em").iterdir() if path.is_dir())
+    torn = sorted(folder.iterdir())[0]
+    torn.write_bytes(b"torn")
+    done = run("convert", source, target, "--task-size", 8, 16, 16)
+    assert done.exit_code == 1
+    assert done.output.count("load failed on task") == 1
+    assert torn.name.removesuffix(".gz") in done.output
+    assert "1 of 60 tasks failed, the others are done" in done.output
+    found = open_volume(target).read(BOUNDS).array
+    assert 0 < (found != array).sum() <= 2 * 8 * 16 * 16
+
+
+def test_another_target_is_refused(tmp_path):
+    """A target of other bounds, channels or type, and the source itself, are refused."""
+    source, target = address(tmp_path, "h5", "source"), address(tmp_path, "precomputed")
+    filled(source)
+    other = BoundingBox((0, 0, 0), (40, 33, 51))
+    for number, (changes, words) in enumerate(
+        [
+            ({"bounds": other}, f"exists with bounds {other}, but that of"),
+            ({"channels": 3}, "exists with number of channels 3, but that of .* is 2"),
+            (
+                {"voxel_size_nm": (40.0, 4.0, 4.0)},
+                r"size \(40.0, 4.0, 4.0\), but .* \(40.0, 4.5, 4.0\)",
+            ),
+            ({"kind": "probability"}, "exists with kind probability, but that of .* is image"),
+        ]
+    ):
+        url = f"{target}-{number}"
+        create_volume(replace(SPEC, **changes), url)
+        with pytest.raises(VolumeError, match=words):
+            Conversion(source, url).line()
+    create_volume(replace(SPEC, dtype=np.dtype("uint8")), target)
+    with pytest.raises(ChunkError, match="2 channels of uint16, but .* holds 2 of uint8"):
+        list(run_all(Conversion(source, target).line()))
+    with pytest.raises(VolumeError, match="to itself"):
+        Conversion(source, source).line()
+    with pytest.raises(VolumeNotFoundError):
+        Conversion(address(tmp_path, "zarr", "none"), target).line()
+
+
+def test_tasks_that_cut_blocks_are_refused(tmp_path):
+    """A size of tasks that cuts blocks of the target is refused before the first task."""
+    source, target = address(tmp_path, "h5", "source"), address(tmp_path, "precomputed")
+    filled(source)
+    with pytest.raises(AlignmentError, match=r"task sizes that work: \(8, 16, 16\) or"):
+        list(run_all(Conversion(source, target, task_size=Zyx(12, 16, 16)).line()))
+
+
+def test_options_after_the_addresses(tmp_path):
+    """Options may stand before and after the addresses; a third address is an error."""
+    source, target = address(tmp_path, "h5", "source"), address(tmp_path, "h5")
+    array = filled(source)
+    done = run("convert", "-c", 0, source, target, "--encoding", "raw")
+    assert done.exit_code == 0, done.output
+    np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, array[:1])
+    assert run("convert", source, target, "third").exit_code == 2
+    assert run("convert", source).exit_code == 2
+
+
+@pytest.mark.aws
+@pytest.mark.parametrize("scheme", ["precomputed", "zarr"])
+def test_over_buckets(tmp_path, s3, scheme):
+    """A volume goes to a bucket, gets its levels there, and comes back."""
+    source, there, back = address(tmp_path, "h5", "source"), f"{scheme}://{s3.url}/em", "back"
+    array = filled(source, replace(SPEC, encoding=None))
+    done = run("convert", source, there, "--task-size", 16, 32, 32, "--max-mip", 1)
+    assert done.exit_code == 0, done.output
+    done = run("downsample-volume", there)
+    assert done.exit_code == 0, done.output
+    assert run("convert", there, address(tmp_path, "h5", back)).exit_code == 0
+    found = open_volume(address(tmp_path, "h5", back))
+    np.testing.assert_array_equal(found.read(BOUNDS).array, array)
+    level = open_volume(there, 1)
+    wanted = downsample(found.read(BOUNDS))
+    np.testing.assert_array_equal(level.read(level.bounds).array, wanted.array)
+
+
+def test_sizes_of_tasks(tmp_path):
+    """Tasks are whole write units, grow to whole blocks of the source, and stay in the memory."""
+    filled(address(tmp_path, "h5", "source"))
+    volume = open_volume(address(tmp_path, "h5", "source"))
+    assert task_size(Zyx(4, 4, 4), volume, 8 * 16 * 16 * 4) == Zyx(8, 16, 16)
+    assert task_size(Zyx(64, 64, 64), volume, 1) == Zyx(64, 64, 64)
+    whole = task_size(Zyx(8, 16, 16), volume)
+    assert len(BoxGrid.covering(BOUNDS, whole)) == 1
+
+
+@pytest.mark.parametrize("scheme", ["precomputed", "zarr"])
+def test_tasks_that_cut_the_blocks_of_a_level(tmp_path, scheme):
+    """A size of tasks that cuts blocks is refused with one that works; the whole level works."""
+    url = f"{scheme}://{tmp_path}/em"
+    bounds = BoundingBox.from_size((0, 0, 0), (80, 80, 80))
+    create_volume(replace(SPEC, bounds=bounds, block_size=Zyx(16, 16, 16), max_mip=1), url)
+    with pytest.raises(AlignmentError, match=r"nearest that works is \(16, 16, 16\)"):
+        downsampling(url, 1, size=Zyx(13, 13, 13))
+    assert not list(run_all(downsampling(url, 1, size=Zyx(16, 40, 16))))
