@@ -92,6 +92,12 @@ OPTIONS_INSTEAD = {
         ("--overlap", "-o"),
         "tasks do not overlap: leave it out, and read around them by --expand-margin-size",
     ),
+    "inference": {
+        "--original-num-output-channels": "give the number of channels that the network returns "
+        "by --num-output-channels",
+        "--output-key": "let the network return one tensor, or write a model file whose "
+        "PatchInferencer picks that output, and give --framework universal",
+    },
     "load-h5": {
         "--zero-filling": "skip the tasks without a file by skip-task-by-file --mode missing"
     },
