@@ -19,6 +19,7 @@ from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.ledger.record import Failure, Record
 from chunkflow_py.run.worker import returns
 from chunkflow_py.run.worker.doubt import Doubt
+from chunkflow_py.run.worker.failure_policy import AttemptLimits
 from chunkflow_py.run.worker.intake import Intake, Work
 from chunkflow_py.store.protocol import Stored
 
@@ -99,7 +100,7 @@ class Worker:
         self.keeper = LeaseKeeper(simulation.queue, fleet.lease_s, clock=simulation.clock)
         self.keeper.close()  # its thread never starts
         self.returns = InlineReturns(self.keeper, _raise)
-        caps = returns.Caps()
+        caps = AttemptLimits()
         doubt = Doubt(simulation.ledger, caps, SPEC, keeps_attempts=False)
         self.settler = InlineSettler(
             simulation.ledger, self.returns, caps, SPEC, doubt, self._posted

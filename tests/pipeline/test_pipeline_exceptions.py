@@ -22,7 +22,7 @@ from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkflowError, OperatorError
 from chunkflow_py.pipeline import stream
 from chunkflow_py.pipeline.operator import Operator
-from chunkflow_py.run.worker.outcome import LONGEST_TRACEBACK, fault_of
+from chunkflow_py.run.worker.failure_policy import LONGEST_TRACEBACK, fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,7 +18,7 @@ from chunkflow_py.errors import QueueError, QueueUnreachableError
 from chunkflow_py.queue import mounts, sqlite
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.queue.sqlite import SqliteQueue
-from chunkflow_py.run.worker.outcome import fault_of
+from chunkflow_py.run.worker.failure_policy import fault_of
 
 
 class TestSqliteQueue(QueueContract):
@@ -323,7 +323,7 @@ FULL = """
 import sys
 from pathlib import Path
 from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.run.worker.outcome import fault_of
+from chunkflow_py.run.worker.failure_policy import fault_of
 folder = Path(sys.argv[1])
 url = f"sqlite://{folder}/tasks.db"
 queue = open_queue(url, create=True)

@@ -11,8 +11,8 @@ from rigs.workers import Stage, wait_for
 from chunkflow_py.queue.body import parse_body
 from chunkflow_py.queue.leases import LeaseKeeper
 from chunkflow_py.run.worker.doubt import RECEIVES, Doubt
+from chunkflow_py.run.worker.failure_policy import AttemptLimits
 from chunkflow_py.run.worker.intake import Job
-from chunkflow_py.run.worker.returns import Caps
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def deliver(stage: Stage, times: int) -> None:
 
 def doubt_of(stage: Stage, *, keeps_attempts: bool = False) -> Doubt:
     """Return what a new worker doubts, which is nothing yet."""
-    return Doubt(stage.ledger, Caps(permanent=3), "5bec", keeps_attempts=keeps_attempts)
+    return Doubt(stage.ledger, AttemptLimits(permanent=3), "5bec", keeps_attempts=keeps_attempts)
 
 
 def jobs_of(stage: Stage, keeper: LeaseKeeper, worker: int = 0) -> list[Job]:
@@ -84,7 +84,7 @@ def test_many_workers_that_fall_silent_end_a_task(stage: Stage, keeps_attempts: 
     deliver(stage, RECEIVES)
     with LeaseKeeper(stage.queue, 60) as keeper:
         job = jobs_of(stage, keeper)[0]
-    most = Caps().worker_lost
+    most = AttemptLimits().worker_lost
     assert most == 20
     for worker in range(most):
         doubt = doubt_of(stage, keeps_attempts=keeps_attempts)

@@ -26,8 +26,8 @@ from chunkflow_py.run.dask.on_dask import run_on_dask
 from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.stage_line import StageLine
 from chunkflow_py.run.submit import submit
+from chunkflow_py.run.worker.failure_policy import AttemptLimits
 from chunkflow_py.run.worker.limits import Limits
-from chunkflow_py.run.worker.returns import Caps
 from chunkflow_py.run.worker.supervisor import Settings
 from chunkflow_py.run.worker.task_limit import TaskLimit
 from chunkflow_py.run.worker.worker import Working
@@ -357,7 +357,9 @@ def test_other_versions_of_a_worker_that_joins_later(tmp_path, raw):
     """It was not there to be asked, so it looks for itself: it refuses its first task."""
     home = submitted(tmp_path, words(raw, plugin(tmp_path), out=tmp_path / "a.zarr"))
     same, *others = versions_here()
-    order = Order(home.address, "work", worker_line, Caps(), versions=(same, ("dask", "2020.1.0")))
+    order = Order(
+        home.address, "work", worker_line, AttemptLimits(), versions=(same, ("dask", "2020.1.0"))
+    )
     with pytest.raises(NotEndedError, match="it has dask .*, and who .* 2020.1.0") as said:
         perform(order, 0)
     assert said.value.left.how == "refused", "which ends the run"

@@ -28,10 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.interrupts import Interrupted, on_stop_signals, restore_signals
 from chunkflow_py.errors import ChunkflowError, OptionError
-from chunkflow_py.run.dask.dask_worker import Left, NotEndedError, Order, perform, settle_failure
+from chunkflow_py.run.dask.dask_worker import Left, NotEndedError, Order, perform
 from chunkflow_py.run.ledger.record import Failure
-from chunkflow_py.run.worker.outcome import Fault, fault_of
-from chunkflow_py.run.worker.patience import Patience
+from chunkflow_py.run.worker.failure_policy import FailurePolicy, Fault, count_failure, fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,7 +130,7 @@ class Dispatch:
         self._done: SimpleQueue[Any] = SimpleQueue()
         self._later: list[tuple[float, int]] = []
         self._suspects: deque[int] = deque()
-        self._patience = Patience(settings.disk_wait_s)
+        self._policy = FailurePolicy(settings.disk_wait_s, settings.retry_s)
         self._name, self._count = f"{order.stage}-{secrets.token_hex(16)}", itertools.count()
         self._ended = self._breaks = 0
         self._threads, self._look_at, self._say_at = 0, 0.0, time.monotonic() + SAY_S
@@ -175,12 +174,12 @@ class Dispatch:
     # --- out -------------------------------------------------------------------------------------
 
     def _submit(self, now: float) -> None:
-        if self._client.status != "running" or now < self._patience.until:
+        if self._client.status != "running" or now < self._policy.back_off.until:
             return
         if any(flight.is_alone for flight in self._flying.values()):
             return
         most = max(LEAST_AT_ONCE, PER_THREAD * self._threads)
-        if self._patience.is_probing:
+        if self._policy.back_off.is_probing:
             most = 1
         room = most - len(self._flying)
         if room < most / 4:
@@ -219,7 +218,7 @@ class Dispatch:
         if future.status == "finished":
             self._ended += 1
             self._breaks = 0
-            self._patience.succeeded()
+            self._policy.succeeded()
         elif future.status == "error":
             self._failed(flight, future.exception())
         else:  # the scheduler was lost, or somebody has cancelled it
@@ -242,7 +241,7 @@ class Dispatch:
             fault = fault_of(error)
             if fault.is_final:
                 raise error
-            self._patience.network_failed(time.monotonic())
+            self._policy.back_off.network_failed(time.monotonic())
             self._again(flight.number, self._order.caps.delay_s)
 
     def _left(self, flight: _Flight, left: Left) -> None:
@@ -264,29 +263,25 @@ class Dispatch:
                     msg = f"the line of stage {self._order.stage} cannot be made: {reason}"
                     raise ChunkflowError(msg)
             if left.fault.kind != "permanent" and left.how != "again":
-                self._patience.network_failed(time.monotonic())
+                self._policy.back_off.network_failed(time.monotonic())
             self._again(flight.number, delay_s)
 
     def _short(self, flight: _Flight, left: Left) -> None:
-        """A machine has too little of something: it is no fault of the task, at first."""
-        if left.fault.shortage == "disk":
-            pause_s = self._patience.disk_full(time.monotonic())
-            logger.error("%s; goes on in %.0f s", left.fault.reason, pause_s)
-            self._again(flight.number, pause_s)
-        elif left.fault.shortage == "memory" and not left.is_alone:
-            self._suspects.append(flight.number)
-        else:
-            judge, lacks = self._patience.memory_short, "not enough memory"
-            if left.fault.shortage == "access":
-                judge, lacks = self._patience.access_refused, "no access"
-            what = judge(flight.number)
-            if what == "blame":
-                fault = Fault("permanent", left.fault.reason, left.fault.traceback)
-                self._count_failure(flight.number, fault)
-            else:
+        decision = self._policy.decide(
+            flight.number, left.fault, left.worker, is_alone=left.is_alone
+        )
+        match decision.action:
+            case "count":
+                self._count_failure(flight.number, decision.fault)
+            case "retry-alone":
+                self._suspects.append(flight.number)
+            case "pause":
+                logger.error("%s", decision.message)
+                self._again(flight.number, decision.delay_s)
+            case "retry" | "stop":
                 self._again(flight.number, left.delay_s)
-                if what == "stop":
-                    self._stop.now(f"{left.worker} has {lacks}: {left.fault.reason}")
+                if decision.action == "stop":
+                    self._stop.now(decision.message)
 
     def _killed(self, flight: _Flight, error: Any) -> None:
         deaths = error.allowed_failures + 1
@@ -307,7 +302,7 @@ class Dispatch:
     def _count_failure(self, number: int, fault: Fault, *, again: bool = True) -> bool:
         """Count a failure; return whether it was the last."""
         failure = self._failure(number, fault)
-        record, delay_s = settle_failure(self._ledger, failure, self._order.caps, self._spec)
+        record, delay_s = count_failure(self._ledger, failure, self._order.caps, self._spec)
         if record is not None:
             logger.error("gave up task %s: %s", record.box, record.reason)
             self._ended += 1

@@ -31,7 +31,7 @@ from chunkflow_py.run.dask.dask_versions import check_here
 from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.ledger.record import Failure, Record
 from chunkflow_py.run.worker.child import THREADS, ChildLease, Ended, Feed, ended_of, profile_of
-from chunkflow_py.run.worker.outcome import Fault, fault_of
+from chunkflow_py.run.worker.failure_policy import Fault, count_failure, fault_of
 from chunkflow_py.run.worker.task_limit import Bound, Durations, TaskLimit
 from chunkflow_py.run.worker.worker import line_of_stage
 from chunkflow_py.store.protocol import Stored
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.task import Task
     from chunkflow_py.pipeline.operator import Operator
-    from chunkflow_py.run.ledger.ledger import Ledger
-    from chunkflow_py.run.worker.returns import Caps
+    from chunkflow_py.run.worker.failure_policy import AttemptLimits
     from chunkflow_py.run.worker.worker import MakeLine
 
 LOOK_S = 0.5  # between two looks whether a task takes too long
@@ -69,7 +68,7 @@ class Order:
     run: str
     stage: str
     make_line: MakeLine
-    caps: Caps
+    caps: AttemptLimits
     task_limit: TaskLimit = field(default_factory=TaskLimit)
     allow_code: bool = True
     threads: int | None = None
@@ -165,7 +164,7 @@ def _left(
     who = ended.number, line.plan.text(ended.number), attempt, name
     why = fault.kind, fault.reason, fault.traceback
     failure = Failure(*who, *why, seconds=sum(ended.seconds.values()))
-    record, delay_s = settle_failure(line.ledger, failure, order.caps, line.spec)
+    record, delay_s = count_failure(line.ledger, failure, order.caps, line.spec)
     return Left("dead" if record else "failed", fault, name, delay_s, is_alone)
 
 
@@ -179,16 +178,6 @@ def _release(run: str) -> None:
     with _lock:
         for key in [key for key in _lines if key[0] == run]:
             _lines.pop(key).end()
-
-
-def settle_failure(
-    ledger: Ledger, failure: Failure, caps: Caps, spec: str
-) -> tuple[Record | None, float]:
-    """Count a failure; return the record if it was the last, or else the seconds to wait."""
-    record, delay = caps.judge(failure, ledger.fail(failure), spec)
-    if record is not None:
-        ledger.record([record])
-    return record, delay
 
 
 def process_name() -> str:

@@ -21,7 +21,7 @@ from chunkflow_py.errors import OptionError, needs_extra
 from chunkflow_py.run.dask.dask_dispatch import Dispatch, Stop
 from chunkflow_py.run.dask.dask_versions import check_cluster, versions_here
 from chunkflow_py.run.dask.dask_worker import Order, release
-from chunkflow_py.run.worker.returns import Caps
+from chunkflow_py.run.worker.failure_policy import AttemptLimits
 from chunkflow_py.run.worker.worker import COMPLETE, FAILURES, WORK_LEFT, line_of_stage
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def run_on_dask(
         # Whether code is allowed is known before anything is sent.
         line_of_stage(home, stage, allow_code=working.allow_code)
     settings = working.settings
-    caps = Caps(settings.max_failures, settings.max_transient, settings.retry_s)
+    caps = AttemptLimits(settings.max_failures, settings.max_transient, settings.retry_s)
     with needs_extra("dask", "run --on dask://"):
         import distributed  # noqa: F401
     with Stop() as stop:

@@ -30,7 +30,7 @@ from chunkflow_py.errors import LeaseLostError, OptionError
 from chunkflow_py.pipeline.hooks import HasProfile, HasTraffic, RunsNetwork
 from chunkflow_py.pipeline.lanes import lanes_of
 from chunkflow_py.pipeline.pipeline import Listener
-from chunkflow_py.run.worker.outcome import Fault, fault_of, reason_of
+from chunkflow_py.run.worker.failure_policy import Fault, fault_of, skip_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -413,7 +413,7 @@ def _ended_of(task: Task, lease: ChildLease) -> Ended:
         case None:
             return Ended(*common, "done", None, None, task.seconds, written, missing)
         case Skip() as skip:
-            reason = reason_of(skip)
+            reason = skip_reason(skip)
             return Ended(*common, "skipped", reason, None, task.seconds, written, missing)
         case error:
             if lease.lost or isinstance(error.cause, LeaseLostError):

@@ -21,8 +21,8 @@ from chunkflow_py.core.interrupts import STOP
 from chunkflow_py.core.memory import describe_bytes
 from chunkflow_py.run.worker.board import SLOTS, Board, Progress
 from chunkflow_py.run.worker.child import WHERE, Broken, Options, child_main, send
+from chunkflow_py.run.worker.failure_policy import LONGEST_TRACEBACK
 from chunkflow_py.run.worker.looks import ChildLook, TaskLook
-from chunkflow_py.run.worker.outcome import LONGEST_TRACEBACK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

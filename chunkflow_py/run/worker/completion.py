@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.run.worker.outcome import fault_of
+from chunkflow_py.run.worker.failure_policy import fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

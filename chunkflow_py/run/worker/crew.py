@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.errors import ChunkflowError, OptionError
 from chunkflow_py.run.worker.board import SLOTS
 from chunkflow_py.run.worker.children import Child, ChildStart
-from chunkflow_py.run.worker.outcome import Fault
+from chunkflow_py.run.worker.failure_policy import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -12,7 +12,7 @@ came more than three times -> begun, in the ledger -> runs alone -> record or fa
 
 That a message has come is no failure by itself: releases and drains are not the task's fault. Nor
 is a mark a failure like others: workers are killed from outside, too, however healthy the task.
-Such attempts are a kind of their own, ``worker-lost``, and only many of them end a task (`Caps`).
+Such attempts are a kind of their own, ``worker-lost``; only many of them end a task.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import threading
 from typing import TYPE_CHECKING
 
 from chunkflow_py.run.ledger.record import Failure
+from chunkflow_py.run.worker.failure_policy import AttemptLimits, count_failure
 
 if TYPE_CHECKING:
     from chunkflow_py.run.ledger.ledger import Ledger
     from chunkflow_py.run.ledger.record import Record
     from chunkflow_py.run.worker.intake import Job
-    from chunkflow_py.run.worker.returns import Caps
 
 RECEIVES = 3  # of a message, after which its task is doubtful
 AGAIN_S = 4.0  # at most, before a doubtful task comes again while there is one at work
@@ -48,7 +48,9 @@ class Doubt:
         keeps_attempts: whether it must stay in the ledger that an attempt has begun.
     """
 
-    def __init__(self, ledger: Ledger, caps: Caps, spec: str, *, keeps_attempts: bool) -> None:
+    def __init__(
+        self, ledger: Ledger, caps: AttemptLimits, spec: str, *, keeps_attempts: bool
+    ) -> None:
         """Doubt nothing yet."""
         self._ledger, self._caps, self._spec = ledger, caps, spec
         self._keeps_attempts = keeps_attempts
@@ -84,10 +86,8 @@ class Doubt:
             if attempt.record is None and attempt.attempt not in ended:
                 who = job.number, job.box, attempt.attempt, "unknown"
                 failure = Failure(*who, "worker-lost", SILENT)
-                counts = self._ledger.fail(failure)
-                record, _ = self._caps.judge(failure, counts, self._spec)
+                record, _ = count_failure(self._ledger, failure, self._caps, self._spec)
                 if record is not None:
-                    self._ledger.record([record])
                     return record
         self._ledger.begin(job.number, job.attempt, profile or "")
         return None

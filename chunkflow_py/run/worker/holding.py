@@ -14,8 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from chunkflow_py.run.ledger.record import Failure, Record
-from chunkflow_py.run.worker.outcome import Fault
-from chunkflow_py.run.worker.patience import Patience
+from chunkflow_py.run.worker.failure_policy import FailurePolicy
 from chunkflow_py.store.protocol import Stored
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.worker.child import Ended
     from chunkflow_py.run.worker.children import Child
     from chunkflow_py.run.worker.crew import Crew
+    from chunkflow_py.run.worker.failure_policy import Fault
     from chunkflow_py.run.worker.intake import Job
     from chunkflow_py.run.worker.returns import Returns, Settler
     from chunkflow_py.run.worker.settings import Listener, Outcome, Settings
@@ -54,7 +54,7 @@ class Holding:
     Attributes:
         crew: works on the tasks.
         profile: numerical profile of the crew, as one line.
-        patience: whether tasks are to be taken.
+        policy: what failures mean, and whether tasks are to be taken.
     """
 
     crew: Crew
@@ -79,7 +79,7 @@ class Holding:
         self._settling: dict[int, Job] = {}
         self._recent: dict[int, bool] = {}  # tasks that were settled last
         self.profile = ""
-        self.patience = Patience(settings.disk_wait_s)
+        self.policy = FailurePolicy(settings.disk_wait_s, settings.retry_s)
 
     def __len__(self) -> int:
         """Return how many tasks are held."""
@@ -98,10 +98,10 @@ class Holding:
 
     def wanted(self, now: float) -> int:
         """Return how many more tasks are wanted."""
-        if now < self.patience.until or len(self._settling) > MOST_SETTLING:
+        if now < self.policy.back_off.until or len(self._settling) > MOST_SETTLING:
             return 0
         target = self.crew.target
-        if self.patience.is_probing:
+        if self.policy.back_off.is_probing:
             target = min(1, target)
         if (most := self._settings.limits.max_tasks) is not None:
             target = min(target, most - self.ended - len(self._settling))
@@ -111,7 +111,7 @@ class Holding:
 
     def received(self, jobs: Sequence[Job]) -> None:
         """Take tasks, unless a pause has begun since they were asked for: others may have room."""
-        if time.monotonic() < self.patience.until:
+        if time.monotonic() < self.policy.back_off.until:
             for job in jobs:
                 self._release(job)
             return
@@ -147,7 +147,7 @@ class Holding:
             elif ended.fault is not None:
                 self._sort_failure(job, ended, ended.fault, is_alone=not child.begun())
             else:
-                self.patience.succeeded()
+                self.policy.succeeded()
                 records.append((job, self._record(job, ended)))
         self._settle(records)
 
@@ -200,40 +200,23 @@ class Holding:
     # --- failures --------------------------------------------------------------------------------
 
     def _sort_failure(self, job: Job, ended: Ended, fault: Fault, *, is_alone: bool) -> None:
-        now, seconds = time.monotonic(), sum(ended.seconds.values())
-        blamed = Fault("permanent", fault.reason, fault.traceback)
-        if fault.shortage == "disk":
-            pause = self.patience.disk_full(now)
-            words = f"{fault.reason}; takes no tasks, and tries again in {pause:.0f} s"
-            logger.error("%s", words)
-            self._listener.changed(words)
-            self.give_back(job)
-            self.release_untouched()
-        elif fault.shortage == "memory" and not is_alone:
-            self.crew.run_alone(job)  # others may have had the memory
-        elif fault.shortage == "memory":
-            match self.patience.memory_short(job.number):
-                case "blame":
-                    self.failed(job, blamed, seconds)
-                case "release":
-                    self.give_back(job, self._settings.retry_s)
-                case "stop":
-                    self.give_back(job)
-                    self._stop(f"there is not enough memory here: {fault.reason}")
-        elif fault.shortage == "access":
-            match self.patience.access_refused(job.number):
-                case "blame":
-                    self.failed(job, blamed, seconds)
-                case "release":
-                    logger.warning("task %s was refused access: %s", job.box, fault.reason)
-                    self.give_back(job, self._settings.retry_s)
-                case "stop":
-                    self.give_back(job)
-                    self._stop(f"this worker has no access: {fault.reason}")
-        else:
-            if fault.kind == "transient":
-                self.patience.network_failed(now)
-            self.failed(job, fault, seconds)
+        decision = self.policy.decide(job.number, fault, self._worker, is_alone=is_alone)
+        match decision.action:
+            case "count":
+                self.failed(job, decision.fault, sum(ended.seconds.values()))
+            case "retry":
+                logger.warning("task %s is given back: %s", job.box, fault.reason)
+                self.give_back(job, decision.delay_s)
+            case "retry-alone":
+                self.crew.run_alone(job)
+            case "pause":
+                logger.error("%s", decision.message)
+                self._listener.changed(decision.message)
+                self.give_back(job)
+                self.release_untouched()
+            case "stop":
+                self.give_back(job)
+                self._stop(decision.message)
 
     def failed(self, job: Job, fault: Fault, seconds: float | None) -> None:
         """Count a failure of a task after some seconds of work, and give it back or up."""

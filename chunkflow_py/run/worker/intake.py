@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.core.failpoints import reached
 from chunkflow_py.errors import ChunkflowError, GeometryError
 from chunkflow_py.queue.body import BodyError, parse_body
-from chunkflow_py.run.worker.outcome import fault_of
+from chunkflow_py.run.worker.failure_policy import fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from chunkflow_py.core.failpoints import reached, removed
 from chunkflow_py.errors import ChunkflowError, QueueError
 from chunkflow_py.run.ledger.record import Failure, Record
-from chunkflow_py.run.worker.outcome import fault_of
+from chunkflow_py.run.worker.failure_policy import AttemptLimits, fault_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from chunkflow_py.queue.leases import Held, LeaseKeeper
     from chunkflow_py.run.ledger.ledger import Ledger
-    from chunkflow_py.run.ledger.record import FailureKind
     from chunkflow_py.run.worker.doubt import Doubt
     from chunkflow_py.run.worker.intake import Job
 
@@ -38,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-LONGEST_DELAY_S = 300.0
 TRIES = 3  # of giving back; then the lease ends by itself
 PAUSE_S = 1.0
 
@@ -164,44 +162,6 @@ class Returns(_Batches):
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """How many failures end a task, and how long it waits after one.
-
-    Attributes:
-        permanent: failures that are the task's own fault.
-        transient: failures that may pass.
-        delay_s: before the second attempt; it doubles with each further one.
-        worker_lost: attempts whose whole worker was not heard of again. Machines are preempted and
-            processes killed, whatever the task; but one that ends its workers must end, too.
-    """
-
-    permanent: int = 3
-    transient: int = 20
-    delay_s: float = 5.0
-    worker_lost: int = 20
-
-    def judge(
-        self, failure: Failure, counts: Mapping[FailureKind, int], spec: str
-    ) -> tuple[Record | None, float]:
-        """Return the record of a task that is given up, or else the seconds before it is retried.
-
-        Args:
-            failure: the last one, which is in the ledger.
-            counts: how many of each kind the ledger has of this task.
-            spec: hash of the stage's spec.
-        """
-        number = counts.get(failure.kind, 1)
-        caps = {"transient": self.transient, "worker-lost": self.worker_lost}
-        if number < caps.get(failure.kind, self.permanent):
-            # Full jitter on the upper half: tasks that failed together do not come back together.
-            delay = min(LONGEST_DELAY_S, self.delay_s * 2 ** min(number - 1, 30))
-            return None, round(delay * random.uniform(0.5, 1), 1)  # noqa: S311 not a secret
-        reason = f"failed {number} times, the last time: {failure.reason}"
-        who = failure.attempt, failure.worker
-        return Record(failure.number, failure.box, "dead", spec, *who, reason=reason), 0.0
-
-
 class Settler(_Batches):
     """Writes records and failures, then has the messages returned.
 
@@ -221,7 +181,7 @@ class Settler(_Batches):
         self,
         ledger: Ledger,
         returns: Returns,
-        caps: Caps,
+        caps: AttemptLimits,
         spec: str,
         doubt: Doubt,
         post: Callable[[str, Any], None],

@@ -29,11 +29,12 @@ from chunkflow_py.run.worker.child import Broken, Ended, Ready, Said
 from chunkflow_py.run.worker.completion import CompletionWatch
 from chunkflow_py.run.worker.crew import Crew
 from chunkflow_py.run.worker.doubt import Doubt
+from chunkflow_py.run.worker.failure_policy import AttemptLimits
 from chunkflow_py.run.worker.holding import Holding
 from chunkflow_py.run.worker.intake import Intake, Work
 from chunkflow_py.run.worker.interruption import InterruptionWatch
 from chunkflow_py.run.worker.looks import WorkerLook
-from chunkflow_py.run.worker.returns import Caps, Returns, Settler
+from chunkflow_py.run.worker.returns import Returns, Settler
 from chunkflow_py.run.worker.settings import Listener, Outcome, Settings
 from chunkflow_py.run.worker.task_limit import Durations
 
@@ -138,7 +139,7 @@ class Supervisor:
             )
             self._returns = Returns(self._keeper, lambda error: post("fatal", error))
             stack.callback(self._returns.close)
-            caps = Caps(
+            caps = AttemptLimits(
                 settings.max_failures,
                 settings.max_transient,
                 settings.retry_s,

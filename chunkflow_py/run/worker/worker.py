@@ -22,8 +22,8 @@ from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.earlier import EarlierStep, earlier_steps
 from chunkflow_py.run.submit import send_stage
 from chunkflow_py.run.worker.children import ChildStart
+from chunkflow_py.run.worker.failure_policy import fault_of
 from chunkflow_py.run.worker.intake import FOREIGN_DELAY_S
-from chunkflow_py.run.worker.outcome import fault_of
 from chunkflow_py.run.worker.supervisor import Outcome, Settings, Supervisor
 
 if TYPE_CHECKING:

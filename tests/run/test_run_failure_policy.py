@@ -1,16 +1,17 @@
-"""Whose fault an error is."""
+"""How errors are classified, and when a worker blames a task or itself."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from chunkflow_py import errors
 from chunkflow_py.errors import OperatorError, VolumeError
-from chunkflow_py.run.worker.outcome import fault_of
+from chunkflow_py.run.worker.failure_policy import FailurePolicy, Fault, fault_of
 from chunkflow_py.store import open_store
 from chunkflow_py.store.retry import Manners
 
@@ -107,3 +108,51 @@ def test_a_locked_file_is_transient(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ):
             pass
     assert fault_of(caught.value).kind == "transient"
+
+
+REFUSED = Fault("resource", "403", shortage="access")
+
+
+def decide(policy: FailurePolicy, task: int, fault: Fault = REFUSED) -> str:
+    """Return what a policy decides on a task that failed alone."""
+    return policy.decide(task, fault, "host-1", is_alone=True).action
+
+
+def test_two_refusals_in_a_row_stop_a_worker() -> None:
+    """A worker that has no access to anything uses up no attempt of a task."""
+    policy = FailurePolicy(1.0, 5.0)
+    assert decide(policy, 1) == "retry"
+    assert decide(policy, 2) == "stop"
+
+
+def test_a_task_that_alone_is_refused_is_blamed() -> None:
+    """When other tasks succeed between its attempts, the task itself is at fault."""
+    policy = FailurePolicy(1.0, 5.0)
+    assert decide(policy, 1) == "retry"
+    policy.succeeded()
+    assert decide(policy, 1) == "count"
+    policy.succeeded()
+    assert decide(policy, 2) == "retry"
+
+
+def test_memory_is_the_fault_of_the_task_once_others_succeed() -> None:
+    """A worker on which nothing has succeeded stops at the second task without memory."""
+    short = Fault("resource", "out of memory", shortage="memory")
+    policy = FailurePolicy(1.0, 5.0)
+    assert policy.decide(1, short, "host-1", is_alone=False).action == "retry-alone"
+    assert [decide(policy, task, short) for task in (1, 2)] == ["retry", "stop"]
+    policy.succeeded()
+    assert decide(policy, 1, short) == "count"
+    assert decide(policy, 2, short) == "stop"
+
+
+def test_failures_of_the_network_double_the_pause() -> None:
+    """They are counted against their tasks, and the worker takes none meanwhile."""
+    policy = FailurePolicy(1.0, 5.0)
+    pauses = []
+    for task in range(4):
+        assert decide(policy, task, Fault("transient", "503")) == "count"
+        pauses.append(policy.back_off.until - time.monotonic())
+    assert pauses[3] > 2 * pauses[0]
+    policy.succeeded()
+    assert policy.back_off.until == 0

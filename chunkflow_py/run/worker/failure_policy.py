@@ -1,0 +1,374 @@
+"""What a failed task means: for the task, and for the worker on which it failed.
+
+`fault_of` classifies an error:
+
+| kind      | examples                                     | consequence                           |
+|-----------|----------------------------------------------|---------------------------------------|
+| permanent | wrong shapes, a bug in a plugin              | counted; a few end the task           |
+| transient | network, store or queue down after retries   | counted; the task is retried later    |
+| resource  | disk full, out of memory, no access to the   | not counted at first: the machine may |
+|           | store                                        | be at fault                           |
+
+`FailurePolicy` decides, from all failures of one worker, what becomes of the task and whether the
+worker backs off or stops. `AttemptLimits` says how many counted failures end a task. Workers and
+runs on Dask use the same three.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import time
+import traceback
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from chunkflow_py.core.plain_text import tail
+from chunkflow_py.errors import OperatorError, TransientError, VolumeRefusedError, text_of
+from chunkflow_py.run.ledger.record import Record
+from chunkflow_py.store.address import public
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from chunkflow_py.core.task import Skip
+    from chunkflow_py.run.ledger.ledger import Ledger
+    from chunkflow_py.run.ledger.record import Failure, FailureKind
+
+Shortage = Literal["disk", "memory", "access"]
+
+LONGEST_TRACEBACK = 16_000  # characters
+LONGEST_RETRY_S = 300.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
+
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+_NETWORK_ERRORS = {
+    errno.ECONNABORTED,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETRESET,
+    errno.ENETUNREACH,
+    errno.EPIPE,
+    errno.ESTALE,  # a file server was restarted
+    errno.ETIMEDOUT,
+}
+# Messages with which torch reports a lack of memory as a plain RuntimeError.
+_OUT_OF_MEMORY = (
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "not enough memory: you tried",
+)
+# After one of these, nothing runs on the device any more in this process.
+_BROKEN_DEVICE = ("CUDA error:", "CUDNN_STATUS_INTERNAL_ERROR", "device-side assert")
+
+
+# --- classification ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a task failed.
+
+    Attributes:
+        kind: ``permanent``, ``transient`` or ``resource``; see the table of this module.
+        reason: one sentence.
+        traceback: of the exception, or what the process printed when it crashed.
+        shortage: what is missing, for the kind ``resource``.
+        breaks_process: whether the next task in the same process would fail as well.
+    """
+
+    kind: FailureKind
+    reason: str
+    traceback: str = ""
+    shortage: Shortage | None = None
+    breaks_process: bool = False
+
+    def __post_init__(self) -> None:
+        """Remove secrets from both texts: they are recorded, and an operator may raise anything."""
+        object.__setattr__(self, "reason", public(self.reason))
+        object.__setattr__(self, "traceback", public(self.traceback))
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the same call would fail again, however long one waits."""
+        return self.kind == "permanent" or self.shortage == "access"
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Classify *error* by itself and by its causes."""
+    chain = list(_causes(error))
+    text = _traceback_of(error)
+    reason = text_of(error) or type(error).__name__
+    shortage = _shortage(chain)
+    if shortage is not None:
+        return Fault("resource", reason, text, shortage)
+    broken = any(pattern in text_of(each) for each in chain for pattern in _BROKEN_DEVICE)
+    transient = any(_is_transient(each) for each in chain)
+    return Fault("transient" if transient else "permanent", reason, text, breaks_process=broken)
+
+
+def _traceback_of(error: BaseException) -> str:
+    try:
+        text = "".join(traceback.format_exception(error))
+    except BaseException as problem:  # noqa: BLE001  (formatting calls methods of foreign classes)
+        text = "".join(traceback.format_tb(error.__traceback__))
+        text += f"the exception cannot be shown ({type(problem).__name__})\n"
+    return tail(text, LONGEST_TRACEBACK)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield *error* and the errors from which it was raised, each once."""
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        yield following
+        cause = following.cause if isinstance(following, OperatorError) else None
+        following = following.__cause__ or cause
+
+
+def _shortage(chain: list[BaseException]) -> Shortage | None:
+    for each in chain:
+        if isinstance(each, OSError) and each.errno in _DISK_ERRORS:
+            return "disk"
+        if isinstance(each, VolumeRefusedError):
+            return "access"
+        # torch.OutOfMemoryError is a RuntimeError; its name is known without importing torch.
+        if isinstance(each, MemoryError) or type(each).__name__ == "OutOfMemoryError":
+            return "memory"
+        if isinstance(each, OSError) and each.errno == errno.ENOMEM:
+            return "memory"
+        if isinstance(each, RuntimeError) and any(part in text_of(each) for part in _OUT_OF_MEMORY):
+            return "memory"
+    return None
+
+
+def _is_transient(error: BaseException) -> bool:
+    # BlockingIOError: another process has locked the file.
+    if isinstance(error, (TransientError, ConnectionError, TimeoutError, BlockingIOError)):
+        return True
+    return isinstance(error, OSError) and error.errno in _NETWORK_ERRORS
+
+
+def skip_reason(skip: Skip) -> str:
+    """Return why a task was skipped, without secrets."""
+    return public(text_of(skip)) or "no reason given"
+
+
+# --- the task ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLimits:
+    """How many failures end a task, and how long it waits after one.
+
+    Attributes:
+        permanent: failures that are the task's own fault.
+        transient: failures of the network or of a service.
+        delay_s: seconds before the second attempt; doubles with each further one.
+        worker_lost: attempts whose whole worker disappeared. Machines are preempted and processes
+            killed whatever the task, hence the higher number; but a task that kills its workers
+            must end, too.
+    """
+
+    permanent: int = 3
+    transient: int = 20
+    delay_s: float = 5.0
+    worker_lost: int = 20
+
+    def judge(
+        self, failure: Failure, counts: Mapping[FailureKind, int], spec: str
+    ) -> tuple[Record | None, float]:
+        """Return the record of a task that is given up, or ``None`` and the seconds until a retry.
+
+        Args:
+            failure: the last failure, which the ledger has already counted.
+            counts: failures of this task in the ledger, by kind.
+            spec: hash of the step's spec.
+        """
+        number = counts.get(failure.kind, 1)
+        limits = {"transient": self.transient, "worker-lost": self.worker_lost}
+        if number < limits.get(failure.kind, self.permanent):
+            # Jitter: tasks that failed together must not come back together.
+            delay_s = min(LONGEST_RETRY_S, self.delay_s * 2 ** min(number - 1, 30))
+            return None, round(delay_s * random.uniform(0.5, 1), 1)  # noqa: S311 not a secret
+        record = Record(
+            failure.number,
+            failure.box,
+            "dead",
+            spec,
+            failure.attempt,
+            failure.worker,
+            reason=f"failed {number} times, the last time: {failure.reason}",
+        )
+        return record, 0.0
+
+
+def count_failure(
+    ledger: Ledger, failure: Failure, limits: AttemptLimits, spec: str
+) -> tuple[Record | None, float]:
+    """Count a failure in the ledger and judge the task; a task that is given up is recorded.
+
+    Returns:
+        The record if the failure was the last, or ``None`` and the seconds until a retry.
+    """
+    record, delay_s = limits.judge(failure, ledger.fail(failure), spec)
+    if record is not None:
+        ledger.record([record])
+    return record, delay_s
+
+
+# --- the worker ----------------------------------------------------------------------------------
+
+
+class Decision(NamedTuple):
+    """What to do with a task that has failed.
+
+    Attributes:
+        action: ``count``: count *fault* against the task; ``retry``: try again after *delay_s*,
+            uncounted; ``retry-alone``: the same with no other task in the process; ``pause``: try
+            again, and take no other tasks for *delay_s*; ``stop``: try again elsewhere, and stop.
+        fault: to count.
+        delay_s: before the next attempt.
+        message: for ``pause`` and ``stop``: why.
+    """
+
+    action: Literal["count", "retry", "retry-alone", "pause", "stop"]
+    fault: Fault
+    delay_s: float = 0.0
+    message: str = ""
+
+
+class FailurePolicy:
+    """Decides what follows from the failures of one worker.
+
+    A shortage is the machine's fault until tasks have succeeded on it: a worker with too little
+    memory or without access must not use up the attempts of all tasks.
+
+    Args:
+        disk_wait_s: pause after a full disk, before the first retry.
+        retry_s: delay of a task that is retried without being counted.
+
+    Attributes:
+        back_off: whether the worker takes tasks now.
+    """
+
+    def __init__(self, disk_wait_s: float, retry_s: float) -> None:
+        """Start without failures."""
+        self._retry_s = retry_s
+        self._has_succeeded = False
+        self._short_of_memory: int | None = None  # the last task that ran out of memory
+        self._refused: set[int] = set()  # tasks that were refused access
+        self._was_refused = False
+        self.back_off = BackOff(disk_wait_s)
+
+    def succeeded(self) -> None:
+        """Note that a task has ended well."""
+        self._has_succeeded = True
+        self._short_of_memory = None
+        self._was_refused = False
+        self.back_off.reset()
+
+    def decide(self, task: int, fault: Fault, worker: str, *, is_alone: bool) -> Decision:
+        """Decide what to do with a task that has failed.
+
+        Args:
+            task: its number.
+            fault: why it failed.
+            worker: name of the worker, for messages.
+            is_alone: whether no other task was in the process.
+        """
+        match fault.shortage:
+            case "disk":
+                pause_s = self.back_off.disk_full(time.monotonic())
+                message = f"{fault.reason}; takes no tasks, and tries again in {pause_s:.0f} s"
+                return Decision("pause", fault, pause_s, message)
+            case "memory" if not is_alone:
+                return Decision("retry-alone", fault)  # other tasks may have used the memory
+            case "memory":
+                blamed, problem = self._blame_memory(task), "not enough memory"
+            case "access":
+                blamed, problem = self._blame_access(task), "no access"
+            case _:
+                if fault.kind == "transient":
+                    self.back_off.network_failed(time.monotonic())
+                return Decision("count", fault)
+        if blamed == "task":
+            return Decision("count", replace(fault, kind="permanent", shortage=None))
+        if blamed == "nobody":
+            return Decision("retry", fault, self._retry_s)
+        return Decision("stop", fault, 0.0, f"worker {worker} has {problem}: {fault.reason}")
+
+    def _blame_memory(self, task: int) -> Literal["task", "nobody", "worker"]:
+        """Blame the task if others have succeeded here, but the worker if two in a row fail.
+
+        A worker on which no task has succeeded tries one more before it stops.
+        """
+        last, self._short_of_memory = self._short_of_memory, task
+        if self._has_succeeded:
+            return "task" if last in (None, task) else "worker"
+        return "nobody" if last is None else "worker"
+
+    def _blame_access(self, task: int) -> Literal["task", "nobody", "worker"]:
+        """Blame the worker at the second refusal in a row.
+
+        A task that is refused again while others are not is blamed itself.
+        """
+        was_refused, self._was_refused = self._was_refused, True
+        if was_refused:
+            return "worker"
+        if task in self._refused:
+            return "task"
+        self._refused.add(task)
+        return "nobody"
+
+
+class BackOff:
+    """How long a worker takes no tasks after a full disk or a network failure.
+
+    Args:
+        disk_wait_s: pause after a full disk, before the first retry.
+
+    Attributes:
+        until: no task is taken before; seconds of the monotonic clock.
+        is_probing: whether only one task is taken, to test whether the disk has space again.
+    """
+
+    def __init__(self, disk_wait_s: float) -> None:
+        """Start without a pause."""
+        self._disk_wait_s = disk_wait_s
+        self._network_failures = 0  # in a row
+        self._disk_failures = 0  # in a row
+        self.until = 0.0
+        self.is_probing = False
+
+    def reset(self) -> None:
+        """Take tasks again: one has succeeded."""
+        self._network_failures = self._disk_failures = 0
+        self.until = 0.0
+        self.is_probing = False
+
+    def network_failed(self, now: float) -> None:
+        """Pause for a time that doubles with each failure in a row."""
+        self._network_failures += 1
+        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._network_failures, 20))
+        self.until = max(self.until, now + pause_s * random.uniform(0.5, 1))  # noqa: S311 jitter
+
+    def disk_full(self, now: float) -> float:
+        """Pause, then probe with one task; return the seconds until then.
+
+        Tasks that were in flight when the disk filled up fail as well; they do not prolong the
+        pause.
+        """
+        if self.is_probing and now < self.until:
+            return self.until - now
+        longest_s = max(LONGEST_PAUSE_S, self._disk_wait_s)
+        pause_s = min(longest_s, self._disk_wait_s * (1 << self._disk_failures))
+        self._disk_failures = min(self._disk_failures + 1, 10)
+        self.until = now + pause_s
+        self.is_probing = True
+        return pause_s
