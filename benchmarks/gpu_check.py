@@ -28,8 +28,7 @@ from processes import RESULTS, ROOT, machine, say
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.inference import Engine, EngineSettings, PatchGeometry, create_backend
-from chunkflow_py.inference.accuracy import compare
-from chunkflow_py.inference.backends.choose import example_patches
+from chunkflow_py.inference.backend_comparison import compare, example_patches
 from chunkflow_py.planning.doctor.gpu import look
 
 TESTS = ROOT / "tests" / "gpu"

@@ -15,7 +15,7 @@ import pytest
 
 from chunkflow_py import Points, Skeleton, Synapses, open_volume
 from chunkflow_py.errors import ChunkflowError, VolumeError
-from chunkflow_py.inference.statistics import read_statistics
+from chunkflow_py.inference.normalization import read_statistics
 from chunkflow_py.ops.load_npy import load_npy
 from chunkflow_py.queue.body import parse_body
 from chunkflow_py.queue.box_file import read_regions

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from chunkflow_py.inference.activations import Activations
     from chunkflow_py.inference.engine import Engine
-    from chunkflow_py.inference.grid import PatchGrid
-    from chunkflow_py.inference.settings import EngineSettings
+    from chunkflow_py.inference.engine_settings import EngineSettings
+    from chunkflow_py.inference.network_memory import Activations
+    from chunkflow_py.inference.patch_grid import PatchGrid
 
 BARE_FORWARDS = 8
 """Forwards measured beside a run at most: those of the largest chunk alone would take minutes."""
@@ -49,20 +49,22 @@ def forecast_bytes(
 ) -> int:
     """Return the peak memory that is foretold once the network is loaded, before there is data."""
     from chunkflow_py.core.geometry import Zyx
-    from chunkflow_py.inference.memory import Workload, forecast
+    from chunkflow_py.inference.memory_estimate import Workload, estimate_memory
 
     weights, maps = weights_and_maps
     size = Zyx(*asked["size"])
     backend = asked.get("backend", "torch")
-    return forecast(Workload(settings, maps, weights, size, size, backend=backend)).host_bytes
+    return estimate_memory(
+        Workload(settings, maps, weights, size, size, backend=backend)
+    ).host_bytes
 
 
 def weights_and_maps(asked: dict[str, Any]) -> tuple[int, Activations]:
     """Return the bytes of the network's weights, and of its maps as a run without data tells."""
     import torch
 
-    from chunkflow_py.inference.activations import Activations, peak_activations
-    from chunkflow_py.inference.backends.fold import fold_batch_norm
+    from chunkflow_py.inference.backends.fold_batch_norm import fold_batch_norm
+    from chunkflow_py.inference.network_memory import Activations, peak_activations
 
     if asked["model"] == "identity":
         return 0, Activations(0, 1)

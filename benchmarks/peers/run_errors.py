@@ -16,7 +16,7 @@ from measure import job, network_file, random_image, report
 from chunkflow_py.core import allocator
 
 if TYPE_CHECKING:
-    from chunkflow_py.inference.backends.protocol import Backend
+    from chunkflow_py.inference.backends.backend_protocol import Backend
 
 PATCHES = 2
 
@@ -46,7 +46,7 @@ def main() -> None:
     asked = job()
     from chunkflow_py.core.geometry import Zyx
     from chunkflow_py.inference import create_backend
-    from chunkflow_py.inference.accuracy import compare
+    from chunkflow_py.inference.backend_comparison import compare
 
     patches = patches_of(asked)
     size = Zyx(*asked["patch"])

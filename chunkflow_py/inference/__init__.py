@@ -11,24 +11,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from chunkflow_py.inference.backends import create_backend as create_backend
+    from chunkflow_py.inference.backend_factory import create_backend as create_backend
+    from chunkflow_py.inference.blend import create_window as create_window
     from chunkflow_py.inference.engine import Engine as Engine
-    from chunkflow_py.inference.grid import PatchGeometry as PatchGeometry
-    from chunkflow_py.inference.grid import PatchGrid as PatchGrid
+    from chunkflow_py.inference.engine_settings import EngineSettings as EngineSettings
     from chunkflow_py.inference.inferencer import Inferencer as Inferencer
+    from chunkflow_py.inference.patch_grid import PatchGeometry as PatchGeometry
+    from chunkflow_py.inference.patch_grid import PatchGrid as PatchGrid
     from chunkflow_py.inference.placement import Placement as Placement
-    from chunkflow_py.inference.settings import EngineSettings as EngineSettings
-    from chunkflow_py.inference.window import create_window as create_window
 
 _HOMES = {
     "Engine": "engine",
-    "EngineSettings": "settings",
+    "EngineSettings": "engine_settings",
     "Inferencer": "inferencer",
-    "PatchGeometry": "grid",
-    "PatchGrid": "grid",
+    "PatchGeometry": "patch_grid",
+    "PatchGrid": "patch_grid",
     "Placement": "placement",
-    "create_backend": "backends",
-    "create_window": "window",
+    "create_backend": "backend_factory",
+    "create_window": "blend",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605  (one list, read twice)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.inference.output_kind import MEANING
+from chunkflow_py.inference.network_output import MEANING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,9 +1,9 @@
 """The engine: patches in, network, blended output out, with a workspace that does not grow.
 
 ```
-Feed               cut, scale  ->  batches, for a GPU a few ahead, in a thread
-run  (thread)                      network -> Blender: strip of sums -> complete regions
-Outlet                                                   -> type -> result, for a GPU in a thread
+PatchLoader        cut, scale  ->  batches; for a GPU a few ahead, in a thread
+Engine (thread)                    network -> Blender: strip of sums -> complete regions
+OutputWriter                                -> type -> result; for a GPU in a thread
 ```
 
 Usable on arrays alone:
@@ -32,26 +32,24 @@ from chunkflow_py.errors import (
     OptionError,
     OutOfMemoryError,
 )
-from chunkflow_py.inference.activation import activated
 from chunkflow_py.inference.augment import augmented
 from chunkflow_py.inference.blend import Blender
-from chunkflow_py.inference.feed import Cut, Feed
-from chunkflow_py.inference.fit import lowered_batch, out_of_memory, smaller_batch
-from chunkflow_py.inference.outlet import Outlet, non_finite
-from chunkflow_py.inference.output_kind import MEANING
-from chunkflow_py.inference.results import ResultMemory
-from chunkflow_py.inference.transfer import Device
+from chunkflow_py.inference.device_streams import Device
+from chunkflow_py.inference.memory_estimate import lowered_batch, out_of_memory, smaller_batch
+from chunkflow_py.inference.network_output import MEANING, activated
+from chunkflow_py.inference.output_writer import OutputWriter, ResultMemory, non_finite
+from chunkflow_py.inference.patch_loader import PatchLoader, PatchSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.inference.backends.protocol import Backend
-    from chunkflow_py.inference.blend import Region
-    from chunkflow_py.inference.feed import Batches
-    from chunkflow_py.inference.grid import PatchGrid
-    from chunkflow_py.inference.settings import EngineSettings
+    from chunkflow_py.inference.backends.backend_protocol import Backend
+    from chunkflow_py.inference.blend import BlendedRegion
+    from chunkflow_py.inference.engine_settings import EngineSettings
+    from chunkflow_py.inference.patch_grid import PatchGrid
+    from chunkflow_py.inference.patch_loader import Batches
 
 __all__ = ["Engine"]
 
@@ -105,11 +103,11 @@ class Engine:
             settings.num_input_channels,
             *settings.geometry.input_patch_size,
         )
-        self._feed = Feed(shape, device, ahead=staged)
+        self._loader = PatchLoader(shape, device, ahead=staged)
         window = device.bring(torch.from_numpy(settings.window))
         shares = settings.activation != "none" and settings.activate == "after"
         self._blender = Blender(window, settings.num_output_channels, shares=shares)
-        self._outlet = Outlet(settings, device, staged=staged)
+        self._writer = OutputWriter(settings, device, staged=staged)
         self._results = ResultMemory()
         self._thread = device.thread("inference")
         self._end = device.thread("inference-end")
@@ -130,7 +128,7 @@ class Engine:
     @property
     def voxels_clamped(self) -> int:
         """Number of output values outside of [0, 1] that the uint8 rule clamped so far."""
-        return self._outlet.clamped
+        return self._writer.clamped
 
     def warm(self) -> None:
         """Begin to run the network on nothing, so that the first batch finds it compiled."""
@@ -142,7 +140,7 @@ class Engine:
         self._closed.set()
         self._thread.shutdown()
         self._end.shutdown()
-        for part in (self._feed, self._outlet, self._results):
+        for part in (self._loader, self._writer, self._results):
             part.close()
 
     def run(self, array: NDArray[Any], box: BoundingBox, **options: Any) -> NDArray[Any]:
@@ -198,9 +196,9 @@ class Engine:
             msg = f"an array of shape {array.shape} does not fill box {box} of size {box.size}"
             raise ChunkError(msg)
         self._check_required(grid, box, target)
-        cut = Cut(data, box, grid, target, settings.normalizer, settings.skip_empty, wanted)
+        cut = PatchSource(data, box, grid, target, settings.normalizer, settings.skip_empty, wanted)
         job = self._thread.submit(
-            self._compute, self._feed.open(cut), grid, target, stop or Event(), on_progress
+            self._compute, self._loader.open(cut), grid, target, stop or Event(), on_progress
         )
         # Not in the thread of the network: it goes on with the next box.
         return self._end.submit(_completed, job, wrap)
@@ -247,10 +245,10 @@ class Engine:
         return result, writes
 
     def _give_out(
-        self, region: Region, target: BoundingBox, result: NDArray[Any]
+        self, region: BlendedRegion, target: BoundingBox, result: NDArray[Any]
     ) -> list[Future[None]]:
         place = result[(slice(None), *region.box.slices(target.start))]
-        write = self._outlet.put(region, torch.from_numpy(place))
+        write = self._writer.put(region, torch.from_numpy(place))
         return [] if write is None else [write]
 
     # --- input ---------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ def check_network(network: dict[str, Any]) -> None:
     """Find out before any work what would stop the network from being loaded.
 
     Args:
-        network: arguments of `chunkflow_py.inference.backends.create_backend`.
+        network: arguments of `chunkflow_py.inference.backend_factory.create_backend`.
 
     Raises:
         OptionError: no model is named, or a file does not exist.
@@ -42,7 +42,7 @@ def network_files(network: dict[str, Any]) -> dict[str, str]:
     """Return the files that another machine needs to load the network.
 
     Args:
-        network: arguments of `chunkflow_py.inference.backends.create_backend`.
+        network: arguments of `chunkflow_py.inference.backend_factory.create_backend`.
 
     Returns:
         Path of each, as it was typed -> ``code`` (it is run as a program), or ``data``.

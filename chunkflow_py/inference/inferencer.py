@@ -10,23 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.chunk import Chunk, Voxels
 from chunkflow_py.core.memory import Need, describe_bytes
-from chunkflow_py.inference.accuracy import compare
-from chunkflow_py.inference.activations import Activations, NetworkMemory
-from chunkflow_py.inference.backends import create_backend, describe_profile
+from chunkflow_py.inference.backend_comparison import compare
+from chunkflow_py.inference.backend_factory import create_backend
+from chunkflow_py.inference.backends.compute_profile import describe_profile
 from chunkflow_py.inference.engine import Engine, as_channels
-from chunkflow_py.inference.feed import Cut, sample
 from chunkflow_py.inference.files import network_code, network_files
-from chunkflow_py.inference.fit import check_fits
-from chunkflow_py.inference.grid import divisor_warning
-from chunkflow_py.inference.memory import (
+from chunkflow_py.inference.memory_estimate import (
     INPUT,
     LIBRARIES,
     OUTPUT,
     WEIGHTS,
     Workload,
-    forecast,
+    check_fits,
+    estimate_memory,
 )
-from chunkflow_py.inference.normalize import dtype_warning
+from chunkflow_py.inference.network_memory import Activations, NetworkMemory
+from chunkflow_py.inference.normalization import dtype_warning
+from chunkflow_py.inference.patch_grid import divisor_warning
+from chunkflow_py.inference.patch_loader import PatchSource, sample
 from chunkflow_py.inference.voxel_size import check_voxel_size
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from chunkflow_py.core.geometry import BoundingBox, Zyx
-    from chunkflow_py.inference.backends.protocol import Backend
-    from chunkflow_py.inference.grid import PatchGrid
-    from chunkflow_py.inference.memory import Forecast
+    from chunkflow_py.inference.backends.backend_protocol import Backend
+    from chunkflow_py.inference.engine_settings import EngineSettings
+    from chunkflow_py.inference.memory_estimate import MemoryEstimate
+    from chunkflow_py.inference.patch_grid import PatchGrid
     from chunkflow_py.inference.placement import Placement
-    from chunkflow_py.inference.settings import EngineSettings
 
     Mask = Callable[[BoundingBox, tuple[float, float, float]], Callable[[BoundingBox], bool]]
 
@@ -55,7 +56,7 @@ class Inferencer:
     Attributes:
         placement: which patches a chunk is given, and which box comes out; holds the settings of
             the engine.
-        network: arguments of `chunkflow_py.inference.backends.create_backend`.
+        network: arguments of `chunkflow_py.inference.backend_factory.create_backend`.
         patch_divisor: shifts to which the network is equivariant, when it does not say so itself.
         mask: of a chunk's box and voxel size, makes the function that tells of the output box of
             a patch whether the network is to be run on it; its output is zero otherwise.
@@ -142,7 +143,7 @@ class Inferencer:
         """Return the library that ``--backend auto`` chooses here, tried with made-up patches."""
         return self._backend().profile["backend"]
 
-    def _loaded(self, cut: Cut | None = None) -> Engine:
+    def _loaded(self, cut: PatchSource | None = None) -> Engine:
         if self.engine is None:
             patches: Sequence[torch.Tensor] = ()
             if cut is not None and self.network.get("backend") == "auto":
@@ -187,21 +188,21 @@ class Inferencer:
             backend=self.network.get("backend", "torch"),
             divisor=self.patch_divisor or engine.backend.divisor,
         )
-        expected = forecast(self._workload)
+        expected = estimate_memory(self._workload)
         if expected.device:
             logger.info("expected peak on the device: %s", describe_bytes(expected.device_bytes))
         check_fits(expected)
 
     @property
-    def expected(self) -> Forecast | None:
+    def expected(self) -> MemoryEstimate | None:
         """What the network takes on host and device, once it is loaded; ``None`` if not known."""
-        return None if self._workload is None else forecast(self._workload)
+        return None if self._workload is None else estimate_memory(self._workload)
 
     def memory(self, _: Zyx | None) -> Need | None:
         """Return what the network takes, once it is loaded; ``None`` if that is not known."""
         if self._workload is None:
             return None
-        expected = forecast(self._workload)
+        expected = estimate_memory(self._workload)
         own = (LIBRARIES, WEIGHTS, INPUT, OUTPUT)  # counted by the line; weights are there already
         held = {part: size for part, size in expected.host.items() if part not in own}
         return Need(self._workload.output_size, held=held, complete=expected.complete)
@@ -216,8 +217,8 @@ class Inferencer:
             OptionError: names what would fit.
         """
         if self._workload is not None:
-            others = max(0, line_bytes - forecast(self._workload).host_bytes)
-            check_fits(forecast(replace(self._workload, other_bytes=others)))
+            others = max(0, line_bytes - estimate_memory(self._workload).host_bytes)
+            check_fits(estimate_memory(replace(self._workload, other_bytes=others)))
 
     # --- the line ------------------------------------------------------------------------------
 
@@ -272,7 +273,7 @@ class Inferencer:
             check_voxel_size(self.model_voxel_size_nm, chunk.voxel_size_nm)
         grid, target = self.placement.plan(chunk, bbox)
         data = as_channels(chunk.array, self.settings.num_input_channels)
-        cut = Cut(data, chunk.bbox, grid, target, self.settings.normalizer)
+        cut = PatchSource(data, chunk.bbox, grid, target, self.settings.normalizer)
         engine = self._loaded(cut)
         self._explain(engine, grid, target, chunk)
         if self.report_precision:
@@ -345,7 +346,7 @@ class Inferencer:
                 grid.amplification(target),
             )
 
-    def _report_precision(self, engine: Engine, cut: Cut) -> None:
+    def _report_precision(self, engine: Engine, cut: PatchSource) -> None:
         """Log what decides the bytes of the run, and how far that is from float32 by PyTorch."""
         engine.wait_until_idle()  # until then it may be compiled, which the profile tells
         exact = {"backend": "torch", "dtype": "float32", "compile": False, "tf32": False}

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import OptionError
 from chunkflow_py.inference.bioimage import is_package, read_package
-from chunkflow_py.inference.grid import PatchGeometry
-from chunkflow_py.inference.normalize import Normalizer, create_normalizer
-from chunkflow_py.inference.output_kind import OUTPUT_KINDS
-from chunkflow_py.inference.settings import EngineSettings, Output
+from chunkflow_py.inference.engine_settings import EngineSettings
+from chunkflow_py.inference.network_output import OUTPUT_KINDS, NetworkOutput
+from chunkflow_py.inference.normalization import Normalizer, create_normalizer
+from chunkflow_py.inference.patch_grid import PatchGeometry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from chunkflow_py.inference.output_kind import OutputKind
+    from chunkflow_py.inference.network_output import OutputKind
 
 _SETTINGS = (
     "num_input_channels", "batch_size", "bump", "pad", "output_dtype", "activation", "activate",
@@ -100,7 +100,7 @@ def settings_from(options: Mapping[str, Any]) -> EngineSettings:
 
 
 def network_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments of `chunkflow_py.inference.backends.create_backend`."""
+    """Return arguments of `chunkflow_py.inference.backend_factory.create_backend`."""
     return {
         "model": options["convnet_model"],
         "weights": options["convnet_weight_path"],
@@ -124,7 +124,7 @@ def _outputs(
     names: tuple[str, ...] | None,
     channels: tuple[int, ...] | None,
     kinds: tuple[OutputKind, ...],
-) -> tuple[Output, ...]:
+) -> tuple[NetworkOutput, ...]:
     if not names:
         if channels or len(kinds) > 1:
             option = "--output-channels" if channels else "--output-kind"
@@ -139,6 +139,6 @@ def _outputs(
         raise OptionError(msg)
     rows = zip_longest(names, channels or (), kinds)
     return tuple(
-        Output(name, count, kind or ("affinity" if count == 3 else "probability"))
+        NetworkOutput(name, count, kind or ("affinity" if count == 3 else "probability"))
         for name, count, kind in rows
     )

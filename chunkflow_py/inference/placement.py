@@ -1,4 +1,4 @@
-"""Which patches a chunk is given, and which box comes out: anchored, padded and legacy patches."""
+"""Place patches over a chunk and choose its output box: anchored, padded and legacy grids."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import GeometryError, OptionError
-from chunkflow_py.inference.grid import PatchGrid
+from chunkflow_py.inference.patch_grid import PatchGrid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from chunkflow_py.core.chunk import Chunk
-    from chunkflow_py.inference.settings import EngineSettings
+    from chunkflow_py.inference.engine_settings import EngineSettings
 
 logger = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
-"""How large tasks are best: as few patches computed for each voxel as memory allows.
+"""Find the task size that computes the fewest patches per voxel within a memory limit.
 
 ```
-patches   |------|                      a task whose faces lie on the stride is touched by
-               |------|                 size / stride + 1 patches along an axis, so that large
-                    |------|            tasks waste less; what a task takes grows with its voxels
+patches   |------|                      a task whose boundaries lie on the stride is touched by
+               |------|                 size / stride + 1 patches along an axis, so large tasks
+                    |------|            waste less; the memory of a task grows with its voxels
 task           |---------|
 ```
 """
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.core.memory import describe_bytes
 from chunkflow_py.errors import OptionError
-from chunkflow_py.inference.memory import engine_workspace
+from chunkflow_py.inference.memory_estimate import engine_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from chunkflow_py.inference.grid import PatchGeometry
+    from chunkflow_py.inference.patch_grid import PatchGeometry
 
 # A line reads one task ahead, and writes one while the next is computed; what is written is
 # encoded in memory, where it may be as large again.

@@ -1,7 +1,6 @@
-"""Whether data have the voxel size that a network was trained with.
+"""Check that the voxel size of the data is the one that a network was trained with.
 
-A network knows structures by their size in voxels: at another voxel size it finds less, and nobody
-is told.
+A network knows structures by their size in voxels: at another voxel size it silently finds less.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Environment:
     @cached_property
     def chosen(self) -> TaskSize:
         """The size of the tasks."""
-        from chunkflow_py.inference.grid import PatchGeometry
+        from chunkflow_py.inference.patch_grid import PatchGeometry
         from chunkflow_py.inference.task_size import TaskSizes
 
         patch = self.output_patch_size

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx, hull_of
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.inference.grid import PatchGrid
+from chunkflow_py.inference.patch_grid import PatchGrid
 from chunkflow_py.pipeline.forecast import largest_size, voxel_bytes
 from chunkflow_py.pipeline.hooks import HasBounds
 from chunkflow_py.volume.files.single_file import FileSaver

@@ -28,17 +28,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from chunkflow_py.core.allocator import keep_freed_memory
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.inference.accuracy import error_against
-from chunkflow_py.inference.backends import create_backend
-from chunkflow_py.inference.backends.device import describe_device, device_of
-from chunkflow_py.inference.backends.precision import bfloat16_unit
+from chunkflow_py.inference.backend_comparison import error_against
+from chunkflow_py.inference.backend_factory import create_backend
+from chunkflow_py.inference.backends.compute_profile import (
+    bfloat16_unit,
+    describe_device,
+    device_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.inference.backends.protocol import Backend
+    from chunkflow_py.inference.backends.backend_protocol import Backend
 
 PATCHES = 2  # that the error is measured on
 FORWARDS = (3, 20)  # that are timed: at least, and at most

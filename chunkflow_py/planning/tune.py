@@ -29,7 +29,7 @@ import numpy as np
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ModelError, OptionError
-from chunkflow_py.inference.grid import PatchGeometry, PatchGrid
+from chunkflow_py.inference.patch_grid import PatchGeometry, PatchGrid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -195,8 +195,8 @@ def tune(
     """Measure ways to run a network, until all are or the time is up.
 
     Args:
-        network: arguments of `chunkflow_py.inference.backends.create_backend` that say what the
-            network is and on which device it runs.
+        network: arguments of `create_backend` that say what the network is and on which device it
+            runs.
         input_patch_size: that the network was trained with, voxels, zyx (default: `PATCH_SIZE`,
             if no operator of the network depends on the whole patch).
         output_patch_size: what is kept of it, voxels, zyx (default: all); the margin between them

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chunkflow_py import BoundingBox, Zyx
-from chunkflow_py.inference.grid import PatchGeometry, PatchGrid
-from chunkflow_py.inference.window import create_window
+from chunkflow_py.inference.blend import create_window
+from chunkflow_py.inference.patch_grid import PatchGeometry, PatchGrid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -20,7 +20,7 @@ from chunkflow_py.core.geometry import Zyx
 
 
 class BackendContract:
-    """Promises of `chunkflow_py.inference.backends.protocol.Backend`."""
+    """Promises of `chunkflow_py.inference.backends.backend_protocol.Backend`."""
 
     input_patch_size = Zyx(8, 16, 16)
     output_patch_size = Zyx(4, 12, 12)

@@ -19,8 +19,8 @@ from rigs.variants import gate_runs
 from torch import nn
 
 from chunkflow_py.errors import ModelError, OptionError
-from chunkflow_py.inference.backends.export import quiet
-from chunkflow_py.inference.backends.model_file import run_model_file
+from chunkflow_py.inference.backends.model_files import run_model_file
+from chunkflow_py.inference.backends.network_export import quiet
 from chunkflow_py.inference.models.rsunet import RSUNet
 
 ROOT = Path(__file__).parents[2]

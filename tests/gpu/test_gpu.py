@@ -17,11 +17,11 @@ from contracts.backend_contract import BackendContract
 from rigs.engines import CASES, computed
 
 from chunkflow_py.core.geometry import Zyx
-from chunkflow_py.inference.backends import create_backend
-from chunkflow_py.inference.backends.device import numerical_profile
+from chunkflow_py.inference.backend_factory import create_backend
+from chunkflow_py.inference.backends.compute_profile import numerical_profile
 from chunkflow_py.inference.backends.torch_core import TorchCore
-from chunkflow_py.inference.system_memory import available_device_bytes
-from chunkflow_py.inference.transfer import Device, Stopwatch
+from chunkflow_py.inference.device_streams import Device, Stopwatch
+from chunkflow_py.inference.memory_estimate import available_device_bytes
 from chunkflow_py.planning.measure import measure
 
 if TYPE_CHECKING:

@@ -16,10 +16,11 @@ from contracts.backend_contract import BackendContract
 
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ModelError, OptionError
-from chunkflow_py.inference.backends import create_backend, device_of
-from chunkflow_py.inference.backends.model_file import run_model_file
-from chunkflow_py.inference.backends.network import NetworkSource
+from chunkflow_py.inference.backend_factory import create_backend
+from chunkflow_py.inference.backends.compute_profile import device_of
+from chunkflow_py.inference.backends.model_files import run_model_file
 from chunkflow_py.inference.files import check_network, network_files
+from chunkflow_py.inference.network_source import NetworkSource
 
 NETWORK = """
     import torch

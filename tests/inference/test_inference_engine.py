@@ -24,12 +24,12 @@ from chunkflow_py.errors import (
     OptionError,
     OutOfMemoryError,
 )
-from chunkflow_py.inference.backends.identity import Identity
+from chunkflow_py.inference.backends.backend_protocol import Identity
+from chunkflow_py.inference.blend import BUMPS
 from chunkflow_py.inference.engine import Engine
-from chunkflow_py.inference.grid import PatchGeometry
-from chunkflow_py.inference.normalize import Normalizer
-from chunkflow_py.inference.settings import EngineSettings
-from chunkflow_py.inference.window import BUMPS
+from chunkflow_py.inference.engine_settings import EngineSettings
+from chunkflow_py.inference.normalization import Normalizer
+from chunkflow_py.inference.patch_grid import PatchGeometry
 
 
 class Network:
@@ -720,10 +720,10 @@ def test_host_workspace_does_not_grow_with_the_depth():
     for depth in (64, 256):
         engine = Engine(Network(convolution()), SMALL, staged=True)
         engine.run(*voxels((depth, 14, 18)))
-        blender, outlet, feed = engine._blender, engine._outlet, engine._feed
+        blender, writer, loader = engine._blender, engine._writer, engine._loader
         tensors = [blender._strip, blender._carry, blender._scratch, *blender._weights.values()]
-        tensors += [outlet._free.get() for _ in range(outlet._free.qsize())]
-        tensors += [feed._free.get().host for _ in range(feed._free.qsize())]
+        tensors += [writer._free.get() for _ in range(writer._free.qsize())]
+        tensors += [loader._free.get().host for _ in range(loader._free.qsize())]
         assert len(tensors) >= 3 + 4 + 2 + 1
         taken.append(sum(tensor.nbytes for tensor in tensors))
         engine.close()
@@ -734,8 +734,8 @@ def test_host_workspace_does_not_grow_with_the_depth():
 
 
 def left(engine):
-    """Return how many buffers lie ready in the feed and in the outlet."""
-    return engine._feed._free.qsize(), engine._outlet._free.qsize()
+    """Return how many buffers lie ready in the loader and in the writer."""
+    return engine._loader._free.qsize(), engine._writer._free.qsize()
 
 
 class Breaks:

@@ -11,8 +11,8 @@ from rigs.memory import peak_of
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ModelError, OptionError
 from chunkflow_py.inference import models
-from chunkflow_py.inference.backends import create_backend
-from chunkflow_py.inference.backends.weights import read_weights
+from chunkflow_py.inference.backend_factory import create_backend
+from chunkflow_py.inference.backends.model_files import read_weights
 from chunkflow_py.inference.models import RSUNet
 from chunkflow_py.inference.models.rsunet import _check_size, inferred
 

@@ -14,7 +14,7 @@ from rigs.simulated_device import DeviceTensor, Machine, SimulatedDevice
 
 from chunkflow_py import inference
 from chunkflow_py.errors import NonFiniteError
-from chunkflow_py.inference.transfer import Device
+from chunkflow_py.inference.device_streams import Device
 
 
 def bytes_of(name: str, device: Device, *, stop: bool = False) -> list[bytes]:
@@ -46,7 +46,7 @@ def calls() -> set[tuple[str, int, str]]:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 name = node.func.attr
                 # The events inside of the seam are not replaced, they are what marks are made of.
-                if name in {"record", "hold", "wait", "uses"} and path.name != "transfer.py":
+                if name in {"record", "hold", "wait", "uses"} and path.name != "device_streams.py":
                     found.add((path.name, node.lineno, name))
     return found
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import OptionError
-from chunkflow_py.inference.grid import PatchGeometry, PatchGrid
+from chunkflow_py.inference.patch_grid import PatchGeometry, PatchGrid
 from chunkflow_py.inference.task_size import TaskSizes
 
 

@@ -13,7 +13,7 @@ from chunkflow_py.cli.main import main
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import OptionError
-from chunkflow_py.inference.statistics import statistics_of
+from chunkflow_py.inference.normalization import statistics_of
 from chunkflow_py.ops.inference import command
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import VolumeSpec

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.inference.device_streams import Device
 from chunkflow_py.inference.engine import Engine
-from chunkflow_py.inference.grid import PatchGeometry
-from chunkflow_py.inference.settings import EngineSettings, Output
-from chunkflow_py.inference.transfer import Device
+from chunkflow_py.inference.engine_settings import EngineSettings
+from chunkflow_py.inference.network_output import NetworkOutput
+from chunkflow_py.inference.patch_grid import PatchGeometry
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,7 +41,7 @@ CASES = {
     "activation before": EngineSettings(ROWS, num_output_channels=1, activation="sigmoid"),
     "activation after": EngineSettings(
         ROWS, num_output_channels=3, activation="softmax", activate="after", batch_size=3,
-        outputs=(Output("a", 2, "probability"), Output("b", 1, "probability")),
+        outputs=(NetworkOutput("a", 2, "probability"), NetworkOutput("b", 1, "probability")),
     ),
     "myelin": EngineSettings(APART, num_output_channels=2, mask_myelin_threshold=0.5),
 }  # fmt: skip

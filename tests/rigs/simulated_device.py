@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from chunkflow_py.inference.transfer import Device, Mark, SideStream, Stopwatch
+from chunkflow_py.inference.device_streams import Device, Mark, SideStream, Stopwatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,8 +1,10 @@
-"""What is the same for every network: hooks, named outputs, checks, and what errors say."""
+"""Run a network between the hooks of its model file: join and check its outputs, explain errors."""
 
 from __future__ import annotations
 
+import logging
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -10,16 +12,13 @@ import torch
 from chunkflow_py.core.allocator import apart_from_heap
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ChunkflowError, ModelError, OptionError, OutOfMemoryError
-from chunkflow_py.inference.backends.channels import ChannelSpreader
-from chunkflow_py.inference.backends.device import numerical_profile
-from chunkflow_py.inference.backends.hook import Hook
+from chunkflow_py.inference.backends.compute_profile import numerical_profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from chunkflow_py.inference.activations import NetworkMemory
-
+    from chunkflow_py.inference.network_memory import NetworkMemory
 
 # What the engine multiplies by the window as it is.
 _FLOATING = (torch.float32, torch.bfloat16, torch.float16)
@@ -62,7 +61,7 @@ class NetworkBackend:
     (n, c, z, y, x) -> (n·z, c, y, x) -> network -> (n, c, z, y, x); its hooks see that batch.
 
     Attributes:
-        device, weighted, divisor, profile: see `chunkflow_py.inference.backends.protocol.Backend`.
+        device, weighted, divisor, profile: see `Backend`.
         shape: of every batch, (n, c, z, y, x).
         memory: finds out what the network takes, or ``None`` if that cannot be found out.
     """
@@ -333,3 +332,81 @@ def _as_tensor(value: Any) -> torch.Tensor | None:
     if hasattr(value, "__array__") and not isinstance(value, torch.Tensor):
         value = torch.as_tensor(value)
     return value if isinstance(value, torch.Tensor) else None
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class ChannelSpreader:
+    """Repeats a single channel, with one warning.
+
+    Attributes:
+        model: name or file of the network, for the warning.
+        channels: number of channels that were asked for.
+    """
+
+    model: str
+    channels: int
+    _warned: bool = field(default=False, init=False)
+
+    def __call__(self, output: torch.Tensor) -> torch.Tensor:
+        """Return (n, channels, z, y, x) of (n, 1, z, y, x), as a view; another shape as it is."""
+        if output.ndim != 5 or output.shape[1] != 1 or self.channels == 1:
+            return output
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "model %s returned 1 channel, which is stored %d times; give "
+                "--num-output-channels 1 to store it once",
+                self.model,
+                self.channels,
+            )
+        return output.expand(-1, self.channels, -1, -1, -1)
+
+
+class Hook:
+    """A function of a model file, called with arrays or with tensors, whichever it takes.
+
+    Functions written for other tools take NumPy in ``pre_process`` and tensors in
+    ``post_process``; both kinds are found in both places.
+    """
+
+    def __init__(self, call: Callable[..., Any], first: str, device: torch.device) -> None:
+        self._call, self._device = call, device
+        second = "torch" if first == "numpy" else "numpy"
+        self._order: tuple[str, ...] = (first, second)
+        annotations = getattr(call, "__annotations__", {})
+        wanted = str(next(iter(v for k, v in annotations.items() if k != "return"), ""))
+        if "Tensor" in wanted:
+            self._order = ("torch",)
+        elif "ndarray" in wanted or "NDArray" in wanted:
+            self._order = ("numpy",)
+
+    @classmethod
+    def of(cls, module: ModuleType | None, name: str, device: torch.device) -> Hook | None:
+        """Return the function *name* of *module*, or ``None`` if it has none."""
+        call = getattr(module, name, None) if module else None
+        first = "numpy" if name == "pre_process" else "torch"
+        return None if call is None else cls(call, first, device)
+
+    def __call__(self, value: Any) -> Any:
+        """Call with the kind that worked before; at first, with one after the other."""
+        for kind in self._order:
+            try:
+                result = self._call(_as_numpy(value) if kind == "numpy" else value)
+            except (TypeError, AttributeError):
+                if kind == self._order[-1]:
+                    raise
+                continue
+            self._order = (kind,)
+            break
+        if hasattr(result, "__array__") and not isinstance(result, torch.Tensor):
+            return torch.as_tensor(result, device=self._device)
+        return result
+
+
+def _as_numpy(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().numpy()
+    return value

@@ -100,7 +100,7 @@ def check_gpus(proc: Path = _PROC, system: Path = _SYS) -> Iterator[Finding]:
 def _check_gpu(index: int) -> Iterator[Finding]:
     import torch
 
-    from chunkflow_py.inference.backends.precision import bfloat16_unit, cuda_switches
+    from chunkflow_py.inference.backends.compute_profile import bfloat16_unit, cuda_switches
     from chunkflow_py.planning.doctor.processor import judged, time_convolution
 
     device = torch.device("cuda", index)

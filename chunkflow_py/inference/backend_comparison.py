@@ -1,0 +1,312 @@
+"""Compare backends: error against float32 by PyTorch, and speed (`--backend auto`)."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import statistics
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from chunkflow_py.errors import ChunkError, ChunkflowError, ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from chunkflow_py.inference.backends.backend_protocol import Backend
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Absolute differences between two outputs, in the units of the output.
+
+    Each is NaN where an output holds one, so that no limit is kept then.
+
+    Attributes:
+        largest: of all values.
+        percentile_999: 99.9 % of the values differ by no more.
+        mean: of all values.
+    """
+
+    largest: float
+    percentile_999: float
+    mean: float
+
+    def __str__(self) -> str:
+        """Return the three in one line."""
+        return (
+            f"largest {self.largest:.1e}, 99.9 % below {self.percentile_999:.1e}, "
+            f"mean {self.mean:.1e}"
+        )
+
+
+def error_against(reference: torch.Tensor, measured: torch.Tensor) -> Accuracy:
+    """Return how far *measured* is from *reference*.
+
+    Args:
+        reference: any shape, floating.
+        measured: of the same shape, any floating dtype, on any device.
+
+    Raises:
+        ChunkError: the shapes differ, or there is no value in them.
+    """
+    if reference.shape != measured.shape or not reference.numel():
+        msg = (
+            f"outputs of shape {tuple(reference.shape)} and {tuple(measured.shape)} cannot be "
+            "compared; they must be equal and hold a value"
+        )
+        raise ChunkError(msg)
+    difference = (measured.to(reference.device, torch.float32) - reference.float()).abs()
+    return _summary([difference.flatten().cpu()])
+
+
+def compare(backend: Backend, reference: Backend, batches: Iterable[torch.Tensor]) -> Accuracy:
+    """Return how far the results of *backend* are from those of *reference*.
+
+    Args:
+        backend: what is measured.
+        reference: the same network in float32, by PyTorch, not compiled.
+        batches: (n, c, z, y, x) float32 each, of the shape both were made for; not empty, because
+            all ways agree on patches of zeros.
+
+    Raises:
+        ChunkError: there is no batch, or results differ in shape.
+    """
+    differences: list[torch.Tensor] = []
+    for batch in batches:
+        # A result is valid until the next call, also of another backend that shares the network.
+        expected = reference(batch.to(reference.device)).to("cpu", torch.float32, copy=True)
+        found = backend(batch.to(backend.device)).to("cpu", torch.float32)
+        if found.shape != expected.shape:
+            return error_against(expected, found)  # which says so
+        differences.append((found - expected).abs().flatten())
+    if not differences:
+        msg = "there is no patch to compare two backends on; give one that is not empty"
+        raise ChunkError(msg)
+    return _summary(differences)
+
+
+def non_empty_batches(
+    patches: torch.Tensor, batch_size: int, *, most: int = 4
+) -> list[torch.Tensor]:
+    """Return batches of the patches that vary most, to compare two backends on.
+
+    Args:
+        patches: (k, c, z, y, x) float32, as the network gets them.
+        batch_size: patches in a batch; the last one is filled up with zeros.
+        most: number of patches to use.
+
+    Returns:
+        (batch_size, c, z, y, x) each; none if all patches are constant.
+    """
+    spread = patches.flatten(1).std(1)
+    order = [int(k) for k in spread.argsort(descending=True)[:most] if float(spread[k]) > 0]
+    batches = []
+    for first in range(0, len(order), batch_size):
+        batch = patches.new_zeros((batch_size, *patches.shape[1:]))
+        chosen = order[first : first + batch_size]
+        batch[: len(chosen)] = patches[chosen]
+        batches.append(batch)
+    return batches
+
+
+def _summary(differences: list[torch.Tensor]) -> Accuracy:
+    together = torch.cat(differences)
+    # NaN sorts last, and would be missed by the percentile.
+    if bool(torch.isnan(together).any()):
+        return Accuracy(math.nan, math.nan, math.nan)
+    rank = math.ceil(0.999 * together.numel())
+    return Accuracy(
+        float(together.max()),
+        float(together.kthvalue(rank).values),
+        float(together.mean(dtype=torch.float64)),
+    )
+
+
+logger = logging.getLogger(__name__)
+
+TOLERANCE = 1e-5
+_RUNS = 3  # of which the first one warms up and is not timed
+_TIE = 1.02  # a later trial has to be faster by more than what timings scatter
+
+
+@dataclass(frozen=True)
+class BackendTrial:
+    """What was measured of one library.
+
+    Attributes:
+        name: of the backend.
+        seconds: median for one batch in the dtype that was asked for; ``None`` if it did not run.
+        error: largest difference from PyTorch, both in float32, divided by the largest value if
+            that is above 1; ``None`` if it did not run.
+        reason: why it cannot be chosen; empty if it can.
+    """
+
+    name: str
+    seconds: float | None = None
+    error: float | None = None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.seconds is None or self.error is None:
+            return f"{self.name}: {self.reason}"
+        measured = f"{self.name}: {self.seconds:.3g} s a batch, float32 error {self.error:.1e}"
+        return f"{measured}; {self.reason}" if self.reason else measured
+
+
+@dataclass(frozen=True)
+class BackendChoice:
+    """The library that was chosen, and all that were looked at.
+
+    Attributes:
+        name: of the backend.
+        trials: in the order in which they were measured.
+    """
+
+    name: str
+    trials: tuple[BackendTrial, ...]
+
+
+def choose_backend(
+    make: Callable[[str, str], Backend],
+    names: Sequence[str],
+    patches: Sequence[torch.Tensor],
+    *,
+    dtype: str = "float32",
+    tolerance: float = TOLERANCE,
+) -> BackendChoice:
+    """Measure each library on a few batches and return the fastest that is exact.
+
+    One library at a time is in memory. Of two that are equally fast, the first one wins.
+
+    Args:
+        make: makes the backend of a name for a dtype; what it raises is why it is not chosen.
+        names: of backends. The first one, PyTorch, is what the others are compared with.
+        patches: non-empty batches (n, c, z, y, x) float32, on the device.
+        dtype: to be used; errors are measured in float32 all the same.
+        tolerance: largest error in float32.
+
+    Raises:
+        ModelError: no library runs the network.
+        ChunkflowError: the first library does not, and that for a reason of its own.
+    """
+    wanted: list[torch.Tensor] = []
+    trials: list[BackendTrial] = []
+    for name in names:
+        try:
+            trial = _measure(make, name, patches, dtype, wanted)
+        except Exception as error:
+            if not trials:
+                raise
+            logger.debug("backend %s", name, exc_info=True)
+            said = str(error) if isinstance(error, ChunkflowError) else repr(error)
+            trial = BackendTrial(name, reason=said)
+        else:
+            error_found = trial.error if trial.error is not None else float("inf")
+            if not error_found <= tolerance:
+                why = f"the error is above {tolerance:.0e}"
+                trial = BackendTrial(name, trial.seconds, trial.error, why)
+        gc.collect()
+        logger.info("--backend auto tried %s", trial)
+        trials.append(trial)
+    choice = BackendChoice(fastest(trials).name, tuple(trials))
+    logger.info("--backend auto chose %s", choice.name)
+    return choice
+
+
+def fastest(trials: Sequence[BackendTrial]) -> BackendTrial:
+    """Return the trial that is fastest by more than 2 % of those that can be chosen.
+
+    Raises:
+        ModelError: none can.
+    """
+    best: BackendTrial | None = None
+    for each in trials:
+        if each.reason or each.seconds is None:
+            continue
+        if best is None or best.seconds is None or each.seconds * _TIE < best.seconds:
+            best = each
+    if best is None:
+        msg = f"no backend runs the network: {'; '.join(map(str, trials))}"
+        raise ModelError(msg)
+    return best
+
+
+def example_patches(
+    shape: Sequence[int], *, number: int = 2, seed: int = 0, device: torch.device | None = None
+) -> list[torch.Tensor]:
+    """Return batches in [0, 1] that look a little like an image: blobs, edges and noise.
+
+    Args:
+        shape: of a batch, (n, c, z, y, x).
+        number: of batches; all differ.
+        seed: of the random numbers.
+        device: where they are to be; the CPU, if ``None``.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    size = tuple(shape[2:])
+    batches = []
+    for _ in range(number):
+        small = torch.rand((*shape[:2], *(-(-s // 8) for s in size)), generator=generator)
+        blobs = torch.nn.functional.interpolate(small, size=size, mode="nearest")
+        batch = blobs.mul_(0.8).add_(torch.rand(tuple(shape), generator=generator), alpha=0.2)
+        batches.append(batch.to(device or torch.device("cpu")))
+    return batches
+
+
+def _measure(
+    make: Callable[[str, str], Backend],
+    name: str,
+    patches: Sequence[torch.Tensor],
+    dtype: str,
+    wanted: list[torch.Tensor],
+) -> BackendTrial:
+    """Return error and seconds of one library; the first one fills *wanted*."""
+    error = 0.0
+
+    def compare(index: int, found: torch.Tensor) -> None:
+        nonlocal error
+        if len(wanted) <= index:
+            wanted.append(found.float().cpu().clone())
+        error = max(error, _difference(found.float().cpu(), wanted[index]))
+
+    seconds = _time(make(name, "float32"), patches, compare)
+    if dtype != "float32":
+        gc.collect()
+        seconds = _time(make(name, dtype), patches, None)
+    return BackendTrial(name, seconds, error)
+
+
+def _time(
+    backend: Backend,
+    patches: Sequence[torch.Tensor],
+    compare: Callable[[int, torch.Tensor], None] | None,
+) -> float:
+    seconds = []
+    for run in range(max(_RUNS, len(patches))):
+        index = run % len(patches)
+        _finish(backend.device)
+        start = time.perf_counter()
+        found = backend(patches[index])
+        _finish(backend.device)
+        seconds.append(time.perf_counter() - start)
+        if compare is not None and run < len(patches):
+            compare(index, found)
+    return statistics.median(seconds[1:])
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _difference(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    if found.shape != wanted.shape:
+        return float("inf")
+    largest = float((found - wanted).abs().max())
+    error = largest / max(1.0, float(wanted.abs().max()))
+    return float("inf") if math.isnan(error) else error

@@ -1,0 +1,293 @@
+"""Load a network for a framework and a backend; the tables are in `backends/__init__.py`."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import logging
+from functools import partial
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.errors import OptionError
+from chunkflow_py.inference.backends.compute_profile import device_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import ModuleType
+
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    from chunkflow_py.inference.backends.backend_protocol import Backend
+    from chunkflow_py.inference.backends.compute_profile import Dtype
+    from chunkflow_py.inference.backends.network_backend import Core
+    from chunkflow_py.inference.network_source import NetworkSource
+
+logger = logging.getLogger(__name__)
+
+FRAMEWORKS = ("universal", "identity", "pytorch")
+CONVERTED = (".onnx", ".xml")
+BACKENDS = ("torch", "openvino", "onnxruntime", "auto")
+
+
+def create_backend(
+    framework: str = "universal",
+    *,
+    input_patch_size: Iterable[int],
+    output_patch_size: Iterable[int],
+    model: str | None = None,
+    weights: str | None = None,
+    num_input_channels: int = 1,
+    num_output_channels: int = 3,
+    batch_size: int = 1,
+    device: str = "auto",
+    backend: str = "torch",
+    dtype: Dtype = "float32",
+    compile: bool = False,
+    tf32: bool = False,
+    cuda_graphs: bool = True,
+    fold: bool = True,
+    spatial_dims: int = 3,
+    outputs: tuple[str, ...] = (),
+    output_channels: tuple[int, ...] = (),
+    window: NDArray[np.float32] | None = None,
+    trust_weights: bool = False,
+    patches: Sequence[torch.Tensor] = (),
+) -> Backend:
+    """Load a network and return it ready for batches of patches.
+
+    With ``universal`` a model that is a built-in name, a TorchScript or exported program, or
+    Python code with ``InstantiatedModel`` and no ``PatchInferencer`` goes to ``pytorch``.
+
+    A model given as Python code is run as a program, with all rights of the user.
+
+    Args:
+        framework: ``universal``, ``identity`` or ``pytorch``: what the model is.
+        input_patch_size: voxels, zyx.
+        output_patch_size: voxels, zyx; at most the input patch size, by an even difference.
+        model: path of Python code (``.py``), TorchScript (``.pt``, ``.pth``, ``.ts``), a
+            ``torch.export`` program (``.pt2``), a converted network (``.onnx``, ``.xml`` of
+            OpenVINO) or a package of the BioImage Model Zoo, or the name of a built-in network.
+        weights: path of the weight file, if the model needs one.
+        num_input_channels: channels of a batch.
+        num_output_channels: channels that the network returns, in all its outputs.
+        batch_size: patches in every batch.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
+        backend: ``torch``, ``openvino``, ``onnxruntime`` or ``auto``: what runs the network.
+        dtype: arithmetic of the network; ``bfloat16`` and ``float16`` (CUDA only) leave
+            normalisation layers in float32.
+        compile: compile the network for the shape of the batch (``torch`` only).
+        tf32: let CUDA multiply float32 with 10 bits of mantissa.
+        cuda_graphs: on CUDA, capture the forward once and replay it, where that is possible.
+        fold: fold BatchNorm into the convolutions before it (``torch`` only).
+        spatial_dims: 3, or 2 to run a 2D network section by section.
+        outputs: names of the outputs to join, in order: keys of the dict that the network
+            returns, or positions in its tuple.
+        output_channels: channels of each of *outputs*.
+        window: (z, y, x) float32 of the output patch size; ``universal`` multiplies by it.
+        trust_weights: unpickle anything the weight file holds, which runs code inside of it.
+        patches: non-empty batches for ``auto`` to measure with (default: made up).
+
+    Raises:
+        OptionError: an option cannot work, alone or here.
+        ModelError: the model or its weights cannot be read or do not fit.
+        MissingExtraError: the library of the backend is not installed.
+    """
+    given: dict[str, Any] = dict(locals())
+    _check_choice("framework", framework, FRAMEWORKS)
+    _check_choice("backend", backend, BACKENDS)
+    _check_choice("spatial-dims", spatial_dims, (3, 2))
+    sizes = Zyx.of(input_patch_size), Zyx.of(output_patch_size)
+    if framework == "identity":
+        from chunkflow_py.inference.backends.backend_protocol import Identity
+
+        _check_torch(backend, "--framework identity")
+        return Identity(*sizes, num_output_channels, device_of(device))
+    if model is None:
+        msg = f"--framework {framework} needs a network; give --convnet-model, or try identity"
+        raise OptionError(msg)
+    from chunkflow_py.inference.backends.network_backend import NetworkBackend, check_outputs
+    from chunkflow_py.inference.network_memory import network_memory
+    from chunkflow_py.inference.network_source import NetworkSource
+
+    check_outputs(outputs, output_channels, num_output_channels)
+    shape = (batch_size, num_input_channels, *sizes[0])
+    made_for: tuple[int, ...] = shape
+    if spatial_dims == 2:
+        made_for = (batch_size * sizes[0].z, num_input_channels, sizes[0].y, sizes[0].x)
+    finished = partial(
+        NetworkBackend,
+        model=model,
+        shape=shape,
+        output_patch_size=sizes[1],
+        num_output_channels=num_output_channels,
+        spatial_dims=spatial_dims,
+        outputs=outputs,
+        output_channels=output_channels,
+    )
+    if PurePath(model).suffix in CONVERTED:
+        _no_weights(weights, model)
+        converted = _from_file(model, made_for, backend, dtype, device)
+        return finished(converted, device=_device_for(backend, device))
+    source = NetworkSource(model, weights, num_input_channels, num_output_channels, trust_weights)
+    module = source.run_file()
+    if framework == "universal":
+        if module is not None and _is_inferencer(module):
+            from chunkflow_py.inference.backends.universal_backend import Universal
+
+            _check_torch(backend, f"PatchInferencer of {model}")
+            if device not in {"auto", "cpu"} or dtype != "float32" or compile:
+                logger.warning("PatchInferencer of %s chooses its own device and dtype", model)
+            return Universal(
+                model,
+                weights,
+                output_patch_size=sizes[1],
+                num_output_channels=num_output_channels,
+                window=window,
+                module=module,
+            )
+        logger.info("--framework universal: %s is run by pytorch", model)
+    if backend == "auto":
+        return _chosen(given, shape)
+    where = _device_for(backend, device)
+    if compile and backend != "torch":
+        logger.warning("--compile changes nothing: --backend %s always compiles", backend)
+    network = source.load(module, where)
+    divisor = next(
+        (
+            getattr(holder, name)
+            for holder, name in ((network, "divisor"), (module, "divisor"), (module, "DIVISOR"))
+            if getattr(holder, name, None) is not None
+        ),
+        None,
+    )
+    core: Core
+    if backend == "torch":
+        from chunkflow_py.inference.backends.torch_core import TorchCore
+
+        core = TorchCore(
+            network,
+            made_for,
+            device=where,
+            dtype=dtype,
+            compile=compile,
+            tf32=tf32,
+            cuda_graphs=cuda_graphs,
+            fold=fold,
+        )
+    else:
+        core = _converted(backend, source, network, made_for, where, dtype)
+    return finished(
+        core,
+        device=where,
+        module=module,
+        divisor=divisor,
+        kernel_dims=_kernel_dims(network),
+        memory=partial(network_memory, network, made_for, dtype, where, divisor),
+    )
+
+
+def _kernel_dims(network: Any) -> frozenset[int]:
+    """Return how many axes the kernels of a network have: 2, 3 or both."""
+    weights = network.parameters() if hasattr(network, "parameters") else ()
+    return frozenset(weight.ndim - 2 for weight in weights if weight.ndim in {4, 5})
+
+
+def _no_weights(weights: str | None, model: str) -> None:
+    if weights is not None:
+        msg = f"model {model} holds its weights; leave --convnet-weight-path {weights} out"
+        raise OptionError(msg)
+
+
+def _from_file(model: str, shape: tuple[int, ...], backend: str, dtype: str, device: str) -> Core:
+    """Return a network that was converted already, run by the library it was converted for."""
+    if backend == "openvino" or PurePath(model).suffix == ".xml":
+        from chunkflow_py.inference.backends.openvino_core import OpenVinoCore
+
+        return OpenVinoCore.from_file(model, shape, dtype=dtype)
+    from chunkflow_py.inference.backends.onnx_core import OnnxCore
+
+    if backend == "torch":
+        logger.info("%s is run by ONNX Runtime; --backend openvino can run it too", model)
+    return OnnxCore.from_file(model, shape, dtype=dtype, device=device_of(device))
+
+
+def _chosen(given: dict[str, Any], shape: tuple[int, ...]) -> Backend:
+    """Return the network run by the fastest library that computes what PyTorch computes."""
+    from chunkflow_py.inference.backend_comparison import choose_backend, example_patches
+
+    device = device_of(given["device"])
+    patches = [batch.to(device) for batch in given.pop("patches")]
+
+    def make(name: str, dtype: str) -> Backend:
+        return create_backend(**given | {"backend": name, "dtype": dtype, "device": str(device)})
+
+    names = ("torch", "onnxruntime") if device.type == "cuda" else BACKENDS[:-1]
+    choice = choose_backend(
+        make, names, patches or example_patches(shape, device=device), dtype=given["dtype"]
+    )
+    return make(choice.name, given["dtype"])
+
+
+def _converted(
+    backend: str,
+    source: NetworkSource,
+    network: Any,
+    shape: tuple[int, ...],
+    device: torch.device,
+    dtype: str,
+) -> Core:
+    """Return the network in the form of a library other than PyTorch."""
+    import torch
+
+    if not isinstance(network, torch.nn.Module):
+        msg = (
+            f"--backend {backend} converts a torch.nn.Module, and {source.model} makes a "
+            f"{type(network).__name__}; choose --backend torch"
+        )
+        raise OptionError(msg)
+    # A program has no training mode to leave.
+    with contextlib.suppress(NotImplementedError):
+        network.eval()
+    digest = source.digest(network)
+    if backend == "openvino":
+        from chunkflow_py.inference.backends.openvino_core import OpenVinoCore
+
+        return OpenVinoCore(network, shape, dtype=dtype, digest=digest)
+    from chunkflow_py.inference.backends.onnx_core import OnnxCore
+
+    return OnnxCore(network, shape, dtype=dtype, digest=digest, device=device)
+
+
+def _device_for(backend: str, name: str) -> torch.device:
+    if backend != "openvino":
+        return device_of(name)
+    if name not in {"auto", "cpu"}:
+        msg = (
+            f"--backend openvino runs on the CPU, not on --device {name}; choose --device cpu, or "
+            "--backend torch"
+        )
+        raise OptionError(msg)
+    return device_of("cpu")
+
+
+def _is_inferencer(module: ModuleType) -> bool:
+    pytorch = any(hasattr(module, name) for name in ("InstantiatedModel", "load_model"))
+    return hasattr(module, "PatchInferencer") or not pytorch
+
+
+def _check_torch(backend: str, what: str) -> None:
+    if backend not in {"torch", "auto"}:
+        msg = f"--backend {backend} cannot run {what}; choose --backend torch, or leave it out"
+        raise OptionError(msg)
+
+
+def _check_choice(option: str, value: object, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        listed = ", ".join(map(str, choices))
+        near = difflib.get_close_matches(str(value), map(str, choices), n=1, cutoff=0.0)[0]
+        msg = f"{option} {value!r} is not one of {listed}; nearest is {near!r}"
+        raise OptionError(msg)

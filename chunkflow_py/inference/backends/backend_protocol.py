@@ -1,0 +1,98 @@
+"""The interface of a backend, and its simplest implementation, the identity network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.inference.backends.compute_profile import numerical_profile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+
+
+class Backend(Protocol):
+    """A network, loaded and ready for batches of patches.
+
+    Attributes:
+        device: where batches have to be, and where results are.
+        weighted: whether results come multiplied by the window already (``universal``).
+        divisor: shifts (zyx, voxels) to which the network is equivariant, such as (8, 8, 8) with
+            three poolings by 2; ``None`` where it is not known.
+        profile: what of this backend decides the bytes of a result, for a person to read. The
+            first batch may still change it, such as where compilation fails.
+
+    A backend may have a method ``warm()``, which runs a batch of zeros, so that kernels are made
+    and compiled before the first chunk is there. It may be called from another thread than the
+    batches, but not at the same time as one.
+    """
+
+    device: torch.device
+    weighted: bool
+    divisor: Zyx | None
+
+    @property
+    def profile(self) -> dict[str, str]:
+        """What of this backend decides the bytes of a result."""
+
+    def __call__(self, batch: torch.Tensor) -> torch.Tensor:
+        """Run the network.
+
+        Args:
+            batch: (n, c, z, y, x) float32 on `device`, of the input patch size. All batches have
+                the shape that the backend was made for. Must not be kept or changed.
+
+        Returns:
+            (n, c, z, y, x) on `device`, of the input patch size or of the output patch size, in
+            float32, bfloat16 or float16, with any strides. It must not be changed, may share memory
+            with *batch*, and is valid until the next call or until *batch* changes.
+
+        Raises:
+            ModelError: the network failed on a batch of this shape.
+            OutOfMemoryError: the device has too little memory for a batch of this shape.
+        """
+
+
+class Identity:
+    """Returns the first channel of its input, repeated, without the margin.
+
+    ```
+    input patch   |mm|------------------|mm|      m = (input - output) / 2
+    output patch     |------------------|         the same voxels in every channel
+    ```
+
+    It tests a whole line, and the geometry and blending of patches, without a network.
+
+    Attributes:
+        device, weighted, divisor, profile: see `Backend`.
+    """
+
+    weighted = False
+
+    def __init__(
+        self,
+        input_patch_size: Iterable[int],
+        output_patch_size: Iterable[int],
+        num_output_channels: int,
+        device: torch.device,
+    ) -> None:
+        """Take the sizes, voxels, zyx; the margin must be the same on both sides."""
+        margin = (Zyx.of(input_patch_size) - output_patch_size) // 2
+        self._inside = (
+            slice(None),
+            slice(0, 1),
+            *(slice(m, m + s) for m, s in zip(margin, output_patch_size, strict=True)),
+        )
+        self._channels = num_output_channels
+        self.device = device
+        self.divisor: Zyx | None = Zyx(1, 1, 1)
+        self.profile = numerical_profile(device, framework="identity", dtype="float32")
+
+    def __call__(self, batch: torch.Tensor) -> torch.Tensor:
+        """Return (n, num_output_channels, z, y, x) of the output patch size; see the class.
+
+        It is a view of *batch*: a copy of it would be most of the work.
+        """
+        return batch[self._inside].expand(-1, self._channels, -1, -1, -1)

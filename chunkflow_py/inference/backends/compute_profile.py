@@ -1,0 +1,177 @@
+"""Devices, number types and the compute profile: what fixes the bytes of a result.
+
+For one backend and version, device model or CPU instruction set, number of threads, memory layout,
+number type and batch shape, the bytes do not depend on how the work is divided.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from chunkflow_py.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+logger = logging.getLogger(__name__)
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device called *name*; never silently another one.
+
+    Args:
+        name: ``auto`` (CUDA where there is one, else the CPU; the choice is logged), ``cpu``,
+            ``cuda``, or one of several GPUs such as ``cuda:1``.
+
+    Raises:
+        OptionError: there is no such device here; says why.
+    """
+    if name == "auto":
+        device = torch.device("cpu" if _why_no_cuda() else "cuda:0")
+        logger.info("running on %s, chosen by --device auto", describe_device(device))
+        return device
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        msg = f"device {name!r} is not one of auto, cpu, cuda or cuda:1"
+        raise OptionError(msg) from error
+    if device.type not in {"cpu", "cuda"}:
+        msg = f"device {name!r} is not one of auto, cpu, cuda or cuda:1"
+        raise OptionError(msg)
+    if device.type == "cpu":
+        return device
+    if missing := _why_no_cuda():
+        msg = f"--device {name} cannot be used: {missing}; choose --device cpu or auto"
+        raise OptionError(msg)
+    count = torch.cuda.device_count()
+    if device.index is not None and device.index >= count:
+        msg = f"--device {name} does not exist, this machine has cuda:0 to cuda:{count - 1}"
+        raise OptionError(msg)
+    return torch.device("cuda", device.index or 0)
+
+
+def describe_device(device: torch.device) -> str:
+    """Return the model of a GPU, or the instruction set that PyTorch uses of the CPU."""
+    if device.type == "cuda":
+        return f"{device} {torch.cuda.get_device_name(device)}"
+    return f"cpu {torch.backends.cpu.get_cpu_capability()}"
+
+
+def numerical_profile(device: torch.device, **more: str) -> dict[str, str]:
+    """Return what decides the bytes of a result: library, device, threads, and *more*.
+
+    Which of several GPUs it is does not decide them, only its model.
+    """
+    named = describe_device(device).replace(str(device), device.type, 1)
+    profile = {"torch": torch.__version__, "device": named}
+    if device.type == "cpu":
+        profile["threads"] = str(torch.get_num_threads())
+    else:
+        cudnn_version: Callable[[], int | None] = torch.backends.cudnn.version
+        profile["cudnn"] = str(cudnn_version())
+    return profile | more
+
+
+def describe_profile(profile: dict[str, str]) -> str:
+    """Return a numerical profile in one line, for the log."""
+    return ", ".join(f"{name} {value}" for name, value in profile.items())
+
+
+def _why_no_cuda() -> str | None:
+    if torch.version.cuda is None:
+        return f"PyTorch {torch.__version__} is built without CUDA"
+    if not torch.cuda.is_available():
+        return "PyTorch finds no CUDA device (is a GPU there, and its driver installed?)"
+    return None
+
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+
+# The switches of cuDNN belong to the process, and networks in two lanes may want different ones.
+_switches = threading.RLock()
+
+
+def check_dtype(dtype: str, device: torch.device) -> None:
+    """Find out whether *dtype* works on *device*, and warn where it is slower than float32.
+
+    Raises:
+        OptionError: there is no such type, or not there.
+    """
+    if dtype not in DTYPES:
+        msg = f"--dtype {dtype} is not one of {', '.join(DTYPES)}"
+        raise OptionError(msg)
+    if dtype == "float16" and device.type == "cpu":
+        msg = (
+            f"--dtype float16 does not work on {describe_device(device)}; "
+            "float32 and bfloat16 work there"
+        )
+        raise OptionError(msg)
+    if dtype == "bfloat16" and bfloat16_unit(device) == "emulated":
+        logger.warning(
+            "%s has no arithmetic for bfloat16: it will be slower than --dtype float32",
+            describe_device(device),
+        )
+
+
+def bfloat16_unit(device: torch.device) -> str:
+    """Return what multiplies bfloat16 there: ``amx``, ``avx512_bf16``, ``cuda`` or ``emulated``."""
+    if device.type == "cuda":
+        native = torch.cuda.get_device_capability(device) >= (8, 0)
+        return "cuda" if native else "emulated"
+    helpers: Any = torch.cpu  # without type hints
+    if helpers._is_amx_tile_supported():
+        return "amx"
+    return "avx512_bf16" if helpers._is_avx512_bf16_supported() else "emulated"
+
+
+@contextlib.contextmanager
+def cuda_switches(*, tf32: bool) -> Iterator[None]:
+    """Hold the process's switches for CUDA as they are needed while kernels are launched.
+
+    Kernels are deterministic, and none is chosen by trying them out; both could change the bytes
+    between two runs. Kernels that were launched, or captured in a graph, keep what was set.
+
+    Args:
+        tf32: multiply float32 with 10 bits of mantissa on tensor cores.
+    """
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    with _switches:
+        cudnn.enabled, cudnn.benchmark, cudnn.deterministic = True, False, True
+        cudnn.allow_tf32 = matmul.allow_tf32 = tf32
+        yield
+
+
+class Multiplications(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the number types that convolutions and matrix products work on while it is entered.
+
+    Autocast changes what is called through PyTorch's usual operators. It does not reach the
+    operators that a decomposed program calls, which is silent.
+    """
+
+    _NAMES = ("conv", "mm", "addmm", "bmm", "baddbmm", "linear")
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.dtypes: set[torch.dtype] = set()
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Note the type of the first tensor, and call *func*."""
+        name = str(getattr(func, "overloadpacket", func)).rpartition(".")[2]
+        if "conv" in name or name in self._NAMES:
+            tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+            self.dtypes.update(tensor.dtype for tensor in tensors[:1])
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,278 @@
+"""Read the files of a network: weights without running code, Python code, TorchScript, programs."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import pickle
+import re
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.export.passes import move_to_device_pass
+
+from chunkflow_py.errors import ModelError
+from chunkflow_py.inference.torch_logs import quiet_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import ModuleType
+
+logger = logging.getLogger(__name__)
+
+_DAMAGED = "weight file {} is damaged, or was not made by torch.save; copy or save it again"
+_MAGIC = (b"PK\x03\x04", b"\x80")  # an archive, or a pickle as PyTorch wrote before 1.6
+# Keys under which trainers put the state dict beside other things; nnU-Net the third.
+_HOLDERS = ("state_dict", "model_state_dict", "network_weights", "model")
+_TORCHSCRIPT = "{} is a TorchScript program, not weights; give it as --convnet-model"
+
+
+def read_weights(
+    path: str, *, trust_weights: bool = False
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read the state dict of a weight file.
+
+    A weight file is a pickle, and a pickle can run any code. Only tensors and plain containers
+    are read, unless the file is trusted.
+
+    Args:
+        path: what ``torch.save`` made of a state dict, or of a dict with one under ``state_dict``.
+            Other trainers' names for it are `_HOLDERS`. A prefix ``module.`` that all keys share
+            (from ``DataParallel``) is dropped.
+        trust_weights: unpickle whatever the file holds, running the code in it.
+
+    Returns:
+        The state dict on the CPU, and what stands beside it under ``config`` (or nothing).
+
+    Raises:
+        ModelError: the file is missing, unreadable, would run code, or holds no weights.
+    """
+    if not Path(path).is_file():
+        msg = f"weight file {path} does not exist; check --convnet-weight-path"
+        raise ModelError(msg)
+    try:
+        with Path(path).open("rb") as file:
+            start = file.read(4)
+    except OSError as error:
+        msg = f"weight file {path} cannot be read: {error.strerror}; change its permissions"
+        raise ModelError(msg) from error
+    if not start.startswith(_MAGIC):
+        # Or PyTorch would say that the file may hold code, and trusting it would not help.
+        raise ModelError(_DAMAGED.format(path))
+    if trust_weights:
+        logger.warning("--trust-weights: code inside of %s is run if there is any", path)
+    try:
+        with warnings.catch_warnings():
+            # It warns of TorchScript, and then reads it: refused below in words of ours.
+            warnings.filterwarnings("ignore", "'torch.load' received a zip file")
+            warnings.filterwarnings("ignore", category=DeprecationWarning)
+            found = torch.load(path, map_location="cpu", weights_only=not trust_weights)
+    except pickle.UnpicklingError as error:
+        raise ModelError(_refusal(path, str(error))) from error
+    except Exception as error:  # bytes that are no pickle raise anything
+        msg = _DAMAGED.format(path)
+        if "TorchScript" in str(error):
+            msg = _TORCHSCRIPT.format(path)
+        raise ModelError(msg) from error
+    if isinstance(found, torch.jit.ScriptModule):
+        raise ModelError(_TORCHSCRIPT.format(path))
+    if isinstance(found, torch.nn.Module):
+        found = found.state_dict()
+    config: Any = {}
+    if isinstance(found, Mapping):
+        within = [name for name in _HOLDERS if isinstance(found.get(name), Mapping)]
+        if within:
+            config = found.get("config", {})
+            found = found[within[0]]
+    return _state_dict(found, path), dict(config) if isinstance(config, Mapping) else {}
+
+
+def load_weights(
+    network: torch.nn.Module, state: Mapping[str, torch.Tensor], *, path: str, model: str
+) -> None:
+    """Put *state* into *network*; every weight must be there, and nothing else.
+
+    Args:
+        network: changed in place.
+        state: weights by their key.
+        path: of the weight file, for the message.
+        model: name or file of the network, for the message.
+
+    Raises:
+        ModelError: keys or shapes differ; lists the first of each.
+    """
+    own = network.state_dict()
+    state = _without_prefix(state, own)
+    # BatchNorm counts batches since PyTorch 0.4.1; nothing in evaluation mode depends on it.
+    missing = [k for k in own if k not in state and not k.endswith("num_batches_tracked")]
+    unexpected = [key for key in state if key not in own]
+    shapes = [
+        f"{key} is {tuple(state[key].shape)} in the weights and {tuple(own[key].shape)} here"
+        for key in own
+        if key in state and state[key].shape != own[key].shape
+    ]
+    parts = [
+        f"{title} {_first(items)}"
+        for title, items in (
+            ("the weights lack", missing),
+            ("the model has no", unexpected),
+            ("shapes differ:", shapes),
+        )
+        if items
+    ]
+    if parts:
+        msg = (
+            f"weights {path} do not match model {model}: {'; '.join(parts)}; "
+            "check that --convnet-weight-path belongs to --convnet-model"
+        )
+        raise ModelError(msg)
+    try:
+        network.load_state_dict(dict(state), strict=False)
+    except RuntimeError as error:
+        msg = f"weights {path} cannot be loaded into model {model}: {error}"
+        raise ModelError(msg) from error
+
+
+def _without_prefix(
+    state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]
+) -> Mapping[str, torch.Tensor]:
+    """Return *state* without the name of the attribute that a trainer had the network under.
+
+    Lightning's modules have ``net.`` or ``model.``, torch.compile ``_orig_mod.``.
+    """
+    short = state
+    while short and not any(key in own for key in short):
+        prefix = f"{next(iter(short)).partition('.')[0]}."
+        if not all(key.startswith(prefix) and key != prefix for key in short):
+            return state  # other weights: their names as they are
+        short = {key.removeprefix(prefix): value for key, value in short.items()}
+    return short
+
+
+def _state_dict(found: Any, path: str) -> dict[str, torch.Tensor]:
+    if not isinstance(found, Mapping):
+        msg = (
+            f"weight file {path} holds a {type(found).__name__}, not a state dict; "
+            "save it with torch.save(net.state_dict())"
+        )
+        raise ModelError(msg)
+    state = {k: v for k, v in found.items() if isinstance(k, str) and isinstance(v, torch.Tensor)}
+    if len(state) < len(found) or not state:
+        others = [str(key) for key in found if key not in state]
+        msg = (
+            f"weight file {path} is neither a state dict nor a dict with one under "
+            f"{', '.join(map(repr, _HOLDERS))}; "
+            + (f"{_first(others)} are no tensors" if others else "it is empty")
+        )
+        raise ModelError(msg)
+    if all(key.startswith("module.") for key in state):
+        state = {key.removeprefix("module."): value for key, value in state.items()}
+    return state
+
+
+def _refusal(path: str, reason: str) -> str:
+    # PyTorch names what it refused as "GLOBAL module.name", or as an unsupported operand or class.
+    named = re.search(r"GLOBAL ([\w.]+)", reason)
+    if named is None and "nsupported" not in reason:
+        return _DAMAGED.format(path)
+    what = f" ({named[1]})" if named else ""
+    return (
+        f"weight file {path} holds more than weights{what} and was not read; if you trust its "
+        "author, --trust-weights reads it, which runs the code inside of it"
+    )
+
+
+def _first(items: Iterable[str], number: int = 3) -> str:
+    listed = list(items)
+    more = f" and {len(listed) - number} more" if len(listed) > number else ""
+    return ", ".join(listed[:number]) + more
+
+
+def run_model_file(path: str) -> ModuleType:
+    """Execute *path* and return it as a module under a private name.
+
+    The file is ordinary Python code and may do whatever the user who starts it may do: a model
+    file has to be trusted like a program. It is run anew at each call, so that two networks made
+    from one file share no weights.
+
+    Args:
+        path: a ``.py`` file.
+
+    Raises:
+        ModelError: the file does not exist, is not valid Python, or raised an exception.
+    """
+    file = Path(path)
+    if not file.is_file():
+        msg = f"model file {path} does not exist; check --convnet-model"
+        raise ModelError(msg)
+    tag = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]
+    name = f"_chunkflow_model_{file.stem}_{tag}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        msg = f"model file {path} is not a Python file (.py); check --convnet-model"
+        raise ModelError(msg)
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and TorchScript look their module up by name while the file is being run.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        del sys.modules[name]
+        msg = f"model file {path} is not valid Python: {error.msg} in line {error.lineno}"
+        raise ModelError(msg) from error
+    except Exception as error:  # a user's file may raise anything
+        del sys.modules[name]
+        msg = f"model file {path} cannot be run: {type(error).__name__}: {error}"
+        raise ModelError(msg) from error
+    return module
+
+
+def load_torchscript(path: str) -> torch.nn.Module:
+    """Return a TorchScript program, on the CPU.
+
+    Raises:
+        ModelError: the file is not one.
+    """
+    try:
+        with warnings.catch_warnings():
+            # TorchScript is deprecated, but users have such files and they run.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            load: Any = torch.jit.load
+            network: torch.nn.Module = load(path, map_location="cpu")
+    except (RuntimeError, OSError, ValueError) as error:
+        hint = "save it with torch.jit.save, or give model code (.py)"
+        if _is_state_dict(path):
+            hint = "it holds weights: give it as --convnet-weight-path, and model code as the model"
+        msg = f"model file {path} is no TorchScript program; {hint}"
+        raise ModelError(msg) from error
+    return network
+
+
+def load_exported(path: str, device: torch.device) -> torch.nn.Module:
+    """Return a ``torch.export`` program, moved to *device*.
+
+    Raises:
+        ModelError: the file is not one.
+    """
+    try:
+        with quiet_torch():
+            program = torch.export.load(path)
+            if device.type != "cpu":
+                program = move_to_device_pass(program, device)
+            return program.module()
+    except Exception as error:
+        msg = f"model file {path} is no exported program; save it with torch.export.save"
+        raise ModelError(msg) from error
+
+
+def _is_state_dict(path: str) -> bool:
+    try:
+        read_weights(path)
+    except ModelError:
+        return False
+    return True

@@ -1,0 +1,118 @@
+"""Run any framework: a class of the user that takes and returns NumPy arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from chunkflow_py.errors import ModelError
+from chunkflow_py.inference.backends.compute_profile import numerical_profile
+from chunkflow_py.inference.backends.network_backend import ChannelSpreader
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.geometry import Zyx
+
+
+_FLOATING = (np.float32, np.float16)
+
+
+class Universal:
+    """The ``PatchInferencer`` of a model file.
+
+    ```python
+    class PatchInferencer:
+        def __init__(self, weight_path, output_patch_mask): ...
+        def __call__(self, input_patch):   # (n, c, z, y, x) float32
+            return output_patch            # (n, c, z, y, x), times output_patch_mask already
+    ```
+
+    It returns patches of the output patch size, multiplied by the window, so that the product can
+    be formed wherever its network runs. The device is its own business; batches and results are on
+    the CPU.
+
+    Attributes:
+        device, weighted, divisor, profile: see `Backend`.
+    """
+
+    weighted = True
+
+    def __init__(
+        self,
+        model: str,
+        weights: str | None,
+        *,
+        output_patch_size: Zyx,
+        num_output_channels: int,
+        window: NDArray[np.float32] | None,
+        module: ModuleType,
+    ) -> None:
+        """Make the user's PatchInferencer.
+
+        Args:
+            model: Python file with the class.
+            weights: handed on to the class.
+            output_patch_size: voxels, zyx.
+            num_output_channels: that it has to return.
+            window: (z, y, x) float32 of the output patch size, its ``output_patch_mask``; ones if
+                ``None``.
+            module: the model file, run.
+
+        Raises:
+            ModelError: the file has no such class, or the class fails.
+        """
+        self.model = model
+        self._expected = (num_output_channels, *output_patch_size)
+        self._spread = ChannelSpreader(model, num_output_channels)
+        factory = getattr(module, "PatchInferencer", None)
+        if factory is None:
+            msg = (
+                f"model file {model} defines neither PatchInferencer (framework universal) nor "
+                "InstantiatedModel (framework pytorch); add one of them"
+            )
+            raise ModelError(msg)
+        mask = np.ones(output_patch_size, np.float32) if window is None else window.copy()
+        try:
+            self._inferencer = factory(weights, mask)
+        except Exception as error:
+            msg = f"PatchInferencer of {model} cannot be made: {type(error).__name__}: {error}"
+            raise ModelError(msg) from error
+        self.device = torch.device("cpu")
+        self.divisor: Zyx | None = None
+        where = getattr(self._inferencer, "compute_device", None)
+        more = {"compute_device": str(where)} if where is not None else {}
+        self.profile = numerical_profile(self.device, framework="universal", **more)
+
+    def __call__(self, batch: torch.Tensor) -> torch.Tensor:
+        """Return (n, c, z, y, x) of the output patch size, weighted; see `Backend`."""
+        shape = tuple(batch.shape)
+        try:
+            # A copy: the user's class may work in place.
+            found: Any = self._inferencer(batch.numpy(force=True).copy())
+        except Exception as error:
+            msg = (
+                f"PatchInferencer of {self.model} failed on a batch of shape {shape} "
+                f"(n, c, z, y, x): {type(error).__name__}: {error}"
+            )
+            raise ModelError(msg) from error
+        if isinstance(found, torch.Tensor):
+            found = found.numpy(force=True)
+        if not isinstance(found, np.ndarray):
+            msg = f"PatchInferencer of {self.model} returned a {type(found).__name__}, not an array"
+            raise ModelError(msg)
+        expected = (shape[0], *self._expected)
+        if found.shape not in (expected, (shape[0], 1, *self._expected[1:])):
+            msg = (
+                f"PatchInferencer of {self.model} returned shape {found.shape} for a batch of "
+                f"shape {shape}; --num-output-channels and --output-patch-size say {expected} "
+                "(n, c, z, y, x)"
+            )
+            raise ModelError(msg)
+        usable = found.dtype in _FLOATING and found.flags.writeable and min(found.strides) >= 0
+        patches = torch.from_numpy(found if usable else found.astype(np.float32, order="C"))
+        return self._spread(patches)

@@ -1,0 +1,257 @@
+"""Read a package of the BioImage Model Zoo: sizes, normalisation, activation, and its network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.errors import OptionError
+from chunkflow_py.inference.bioimage.package_description import (
+    SPACE,
+    DescriptionField,
+    TensorDescription,
+    tensors,
+)
+from chunkflow_py.inference.bioimage.package_files import PackageFiles
+from chunkflow_py.inference.bioimage.package_network import (
+    OutputPlan,
+    PackageNetwork,
+    Weights,
+    choose_weights,
+    load_network,
+)
+from chunkflow_py.inference.bioimage.package_processing import (
+    Normalization,
+    ProcessingStep,
+    after,
+    before,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from chunkflow_py.inference.bioimage.package_network import WeightsFormat
+    from chunkflow_py.inference.network_output import Activation
+
+# Input patches to suggest where any size will do, zyx.
+_USUAL = {2: Zyx(1, 512, 512), 3: Zyx(32, 256, 256)}
+
+
+@dataclass(frozen=True)
+class ModelPackage:
+    """A package of the BioImage Model Zoo.
+
+    ```
+    input patch   |mmm|------------------|mmm|      m = margin
+    output patch      |------------------|          input patch - 2 · margin
+    ```
+
+    Attributes:
+        path: as it was given.
+        weights: which are used.
+        spatial_dims: 3, or 2 for a network of sections.
+        num_input_channels: of the image.
+        outputs: names of the outputs, in order; the network returns a dict of them if there are
+            several.
+        output_channels: channels of each of *outputs*.
+        minimum_patch_size: smallest input patch, zyx.
+        patch_step: by what an input patch grows from there, zyx; 0 where its size is fixed.
+        margin: voxels between input and output patch on each side, zyx.
+        normalization: of the image.
+        activation: to apply to the network's output, which comes without it.
+        max_batch_size: largest batch, or ``None`` if there is no limit.
+        voxel_size_nm: that the network was trained with, nanometres, zyx, ``None`` along z for a
+            network of sections; or ``None`` if the package does not say.
+    """
+
+    path: str
+    weights: Weights
+    spatial_dims: Literal[2, 3]
+    num_input_channels: int
+    outputs: tuple[str, ...]
+    output_channels: tuple[int, ...]
+    minimum_patch_size: Zyx
+    patch_step: Zyx
+    margin: Zyx
+    normalization: Normalization
+    activation: Activation
+    max_batch_size: int | None
+    voxel_size_nm: tuple[float | None, float, float] | None
+    _files: PackageFiles
+    _axes: str
+    _steps: tuple[ProcessingStep, ...]
+    _plans: tuple[OutputPlan, ...]
+
+    @property
+    def num_output_channels(self) -> int:
+        """Channels of all outputs together."""
+        return sum(self.output_channels)
+
+    @property
+    def is_program(self) -> bool:
+        """Whether the network is no PyTorch code that could be changed or converted."""
+        return self.weights.format != "pytorch_state_dict"
+
+    @property
+    def patch_size(self) -> Zyx:
+        """Input patch to use where nobody says one, voxels, zyx."""
+        return self.nearest_patch_size(_USUAL[self.spatial_dims])
+
+    def nearest_patch_size(self, wanted: Zyx) -> Zyx:
+        """Return the input patch size that the network takes which is nearest to *wanted*."""
+        found = []
+        rows = zip(wanted, self.minimum_patch_size, self.patch_step, strict=True)
+        for size, minimum, step in rows:
+            steps = max(0, round((size - minimum) / step)) if step else 0
+            found.append(minimum + steps * step)
+        # A network of sections takes any number of them.
+        return Zyx.of([wanted.z, *found[1:]] if self.spatial_dims == 2 else found)
+
+    def check_sizes(self, input_patch_size: Zyx, output_patch_size: Zyx, batch_size: int) -> None:
+        """Refuse what the network does not take.
+
+        Args:
+            input_patch_size: voxels, zyx.
+            output_patch_size: voxels, zyx.
+            batch_size: patches in one forward; sections, of a network of sections.
+
+        Raises:
+            OptionError: a size does not suit the network; names the nearest that does.
+        """
+        nearest = self.nearest_patch_size(input_patch_size)
+        if nearest != input_patch_size:
+            grows = f"{self.minimum_patch_size} and {self.patch_step} more each time"
+            msg = (
+                f"--input-patch-size is {input_patch_size}, but model package {self.path} takes "
+                f"{grows} (zyx, voxels); nearest is --input-patch-size {_words(nearest)}"
+            )
+            raise OptionError(msg)
+        largest = input_patch_size - self.margin * 2
+        if min(largest) < 1:
+            msg = (
+                f"--input-patch-size {input_patch_size} leaves nothing within the margin of "
+                f"{self.margin} that model package {self.path} has (zyx, voxels); make it larger"
+            )
+            raise OptionError(msg)
+        if any(a > b for a, b in zip(output_patch_size, largest, strict=True)):
+            msg = (
+                f"--output-patch-size is {output_patch_size}, but of an input patch of "
+                f"{input_patch_size} model package {self.path} gives {largest} (zyx, voxels); "
+                f"say --output-patch-size {_words(largest)}"
+            )
+            raise OptionError(msg)
+        number = batch_size * (input_patch_size.z if self.spatial_dims == 2 else 1)
+        if self.max_batch_size is not None and number > self.max_batch_size:
+            sections = " and --input-patch-size 1 Y X" if self.spatial_dims == 2 else ""
+            msg = (
+                f"model package {self.path} takes {self.max_batch_size} at a time, but a batch "
+                f"holds {number}; say --batch-size {self.max_batch_size}{sections}"
+            )
+            raise OptionError(msg)
+
+    def load(self, *, trust_weights: bool = False) -> torch.nn.Module:
+        """Return the network, on the CPU, in evaluation mode.
+
+        It takes (n, c, z, y, x) float32, or (n, c, y, x) with ``spatial_dims`` 2, normalised, and
+        returns the same of the input or output patch size, without the activation.
+
+        Code of the package is run as a program if the weights are a ``pytorch_state_dict``.
+
+        Args:
+            trust_weights: unpickle anything the weight file holds.
+
+        Raises:
+            ModelError: a file is not what the description says, or cannot be loaded.
+        """
+        network = load_network(self.weights, self._files, trust_weights=trust_weights)
+        wrapped = PackageNetwork(network, self.spatial_dims, self._axes, self._steps, self._plans)
+        return network if wrapped.changes_nothing else wrapped.eval()
+
+
+def read_package(path: str, weights_format: WeightsFormat | None = None) -> ModelPackage:
+    """Read the description of a package; the network is loaded by `ModelPackage.load`.
+
+    Args:
+        path: of a folder or ``.zip`` with ``rdf.yaml``, or of that file.
+        weights_format: which weights to use (default: TorchScript, else ONNX, else a state dict,
+            whose architecture is code of the package).
+
+    Raises:
+        MissingExtraError: PyYAML is not installed.
+        ModelError: it is no package, or it asks for what cannot be done here; names the field.
+    """
+    files = PackageFiles(path)
+    root = DescriptionField(files.read_description(), "", path)
+    source, outputs = tensors(root)
+    spatial_dims: Literal[2, 3] = 3 if "z" in source.axes else 2
+    normalization, steps = before(source, path)
+    ends = [after(output) for output in outputs]
+    same = len({activation for activation, _ in ends}) == 1
+    cut = [_cut(source, output, root["outputs"][i]) for i, output in enumerate(outputs)]
+    margins = [
+        own + [output.halo.get(axis, 0) for axis in SPACE]
+        for own, output in zip(cut, outputs, strict=True)
+    ]
+    margin = Zyx.of(max(each) for each in zip(*margins, strict=True))
+    plans = []
+    for output, own, (activation, after_it) in zip(outputs, cut, ends, strict=True):
+        # The engine crops whole patches; what a network has cut in part is cropped here.
+        crop = (margin - own if any(map(any, cut)) else Zyx(0, 0, 0))[-spatial_dims:]
+        finish = after_it if same or activation == "none" else (ProcessingStep(activation),)
+        plans.append(OutputPlan(output.name, output.axes, tuple(crop), finish))
+    return ModelPackage(
+        path=path,
+        weights=choose_weights(root, files, weights_format),
+        spatial_dims=spatial_dims,
+        num_input_channels=source.channels,
+        outputs=tuple(output.name for output in outputs),
+        output_channels=tuple(output.channels for output in outputs),
+        minimum_patch_size=Zyx.of(source.minimum.get(axis, 1) for axis in SPACE),
+        patch_step=Zyx.of(source.step.get(axis, 1) for axis in SPACE),
+        margin=margin,
+        normalization=normalization,
+        activation=ends[0][0] if same else "none",
+        max_batch_size=source.batch,
+        voxel_size_nm=_voxel_size_nm(source, spatial_dims),
+        _files=files,
+        _axes=source.axes,
+        _steps=steps,
+        _plans=tuple(plans),
+    )
+
+
+def _space(source: TensorDescription) -> list[str]:
+    return [axis for axis in SPACE if axis in source.axes]
+
+
+def _cut(source: TensorDescription, output: TensorDescription, here: DescriptionField) -> Zyx:
+    """Return how many voxels the network itself cuts off each side, zyx."""
+    cut = dict.fromkeys(SPACE, 0)
+    for axis in _space(source):
+        if axis in output.growth:
+            growth = output.growth[axis]
+        elif source.step[axis]:
+            here.refuse(f"its size is fixed along {axis}, but that of the input is not")
+        else:
+            growth = output.minimum[axis] - source.minimum[axis]
+        if growth > 0 or growth % 2:
+            here.refuse(
+                f"along {axis} it is larger than the input by {growth} voxels; it must be of the "
+                "same size, or smaller by the same number on both sides"
+            )
+        cut[axis] = -growth // 2
+    return Zyx.of(cut[axis] for axis in SPACE)
+
+
+def _voxel_size_nm(
+    source: TensorDescription, spatial_dims: Literal[2, 3]
+) -> tuple[float | None, float, float] | None:
+    size = source.voxel_size_nm
+    if any(axis not in size for axis in _space(source)):
+        return None
+    return (size["z"] if spatial_dims == 3 else None, size["y"], size["x"])
+
+
+def _words(size: Zyx) -> str:
+    return " ".join(map(str, size))

@@ -1,0 +1,141 @@
+"""Find and unpack the files of a package, which is a folder or a zip archive."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import shutil
+import tempfile
+import zipfile
+from importlib import import_module
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from chunkflow_py.errors import ModelError, needs_extra
+
+NAMES = ("rdf.yaml", "bioimageio.yaml", "model.yaml")
+_ENDINGS = (".rdf.yaml", ".bioimageio.yaml")
+
+
+def is_package(path: str) -> bool:
+    """Tell whether *path* is a package: a folder, a ``.zip``, or the description in a folder."""
+    place = Path(path)
+    if place.is_dir():
+        return _description_in(entry.name for entry in place.iterdir()) is not None
+    if place.suffix == ".zip":
+        return place.is_file()
+    return place.is_file() and _description_in([place.name]) is not None
+
+
+class PackageFiles:
+    """Files of a package by their names in its description.
+
+    Attributes:
+        path: as it was given.
+        description: name of the file that describes the rest.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Find the description.
+
+        Raises:
+            ModelError: there is no such package, or no description in it.
+        """
+        self.path = path
+        place = Path(path)
+        self._zip: Path | None = None
+        self._unpacked: Path | None = None
+        if place.is_dir():
+            self._folder, names = place, [entry.name for entry in place.iterdir()]
+        elif place.suffix == ".zip" and zipfile.is_zipfile(place):
+            self._zip, self._folder = place, Path()
+            with zipfile.ZipFile(place) as archive:
+                names = archive.namelist()
+        elif place.is_file() and place.suffix != ".zip":
+            self._folder, names = place.parent, [place.name]
+        else:
+            what = "is no zip archive" if place.exists() else "does not exist"
+            msg = f"model package {path} {what}; give a folder or .zip that holds {NAMES[0]}"
+            raise ModelError(msg)
+        found = _description_in(names)
+        if found is None:
+            msg = f"model package {path} holds no {NAMES[0]} or {NAMES[1]}"
+            raise ModelError(msg)
+        self.description = found
+
+    def read_description(self) -> dict[str, Any]:
+        """Return the fields of the description.
+
+        Raises:
+            MissingExtraError: PyYAML is not installed.
+            ModelError: it is no YAML, or no mapping.
+        """
+        with needs_extra("bioimage", f"model package {self.path}"):
+            yaml: Any = import_module("yaml")
+        try:
+            found = yaml.safe_load(self.local(self.description).read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split())
+            msg = f"{self.description} of {self.path} is no YAML: {reason}"
+            raise ModelError(msg) from error
+        if not isinstance(found, dict):
+            msg = f"{self.description} of {self.path} is a {type(found).__name__}, not a mapping"
+            raise ModelError(msg)
+        return found
+
+    def has(self, name: str) -> bool:
+        """Tell whether there is a file *name*."""
+        if self._zip is None:
+            return (self._folder / name).is_file()
+        with zipfile.ZipFile(self._zip) as archive:
+            return name in archive.namelist()
+
+    def local(self, name: str, sha256: str | None = None) -> Path:
+        """Return a file on the disk, unpacked if need be; it is gone when the process ends.
+
+        Args:
+            name: of the file, relative to the description.
+            sha256: that it has to have.
+
+        Raises:
+            ModelError: the sum differs.
+        """
+        file = self._folder / name if self._zip is None else self._unpack(name)
+        if sha256 is not None:
+            with file.open("rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+            if found != sha256.lower():
+                msg = (
+                    f"{name} of {self.path} has the SHA-256 {found}, but {self.description} says "
+                    f"{sha256}: it is damaged or of another version; download the package again"
+                )
+                raise ModelError(msg)
+        return file
+
+    def _unpack(self, name: str) -> Path:
+        if self._zip is None:
+            return self._folder / name
+        if self._unpacked is None:
+            self._unpacked = Path(tempfile.mkdtemp(prefix="chunkflow_model_"))
+            atexit.register(shutil.rmtree, self._unpacked, ignore_errors=True)
+        file = self._unpacked / name
+        if not file.exists():
+            with zipfile.ZipFile(self._zip) as archive:
+                # Weights may lie in several files, and code import its neighbours.
+                archive.extractall(self._unpacked)
+        return file
+
+
+def is_inside(name: str) -> bool:
+    """Tell whether *name* is a path inside of a package."""
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts
+
+
+def _description_in(names: Any) -> str | None:
+    listed = list(names)
+    for name in NAMES:
+        if name in listed:
+            return name
+    ending = sorted(name for name in listed if name.endswith(_ENDINGS) and "/" not in name)
+    return ending[0] if ending else None

@@ -1,0 +1,307 @@
+"""Choose the weights of a package, load its network, and convert between its axes and ours."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote, urlsplit
+
+import torch
+
+from chunkflow_py.errors import ModelError
+from chunkflow_py.inference.backends.model_files import (
+    load_torchscript,
+    load_weights,
+    read_weights,
+    run_model_file,
+)
+from chunkflow_py.inference.bioimage.package_files import is_inside
+
+if TYPE_CHECKING:
+    from chunkflow_py.inference.backends.onnx_core import OnnxCore
+    from chunkflow_py.inference.bioimage.package_description import DescriptionField
+    from chunkflow_py.inference.bioimage.package_files import PackageFiles
+    from chunkflow_py.inference.bioimage.package_processing import ProcessingStep
+
+_CHANNELS_FIRST = {2: "bcyx", 3: "bczyx"}
+
+
+@dataclass(frozen=True)
+class OutputPlan:
+    """What is done with one output of the network.
+
+    Attributes:
+        name: of the output.
+        axes: letters in the order of the network.
+        crop: voxels to take off each side, along the spatial axes.
+        steps: to do in the end.
+    """
+
+    name: str
+    axes: str
+    crop: tuple[int, ...]
+    steps: tuple[ProcessingStep, ...]
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the output is used as it is."""
+        return not any(self.crop) and not self.steps and self.axes in _CHANNELS_FIRST.values()
+
+
+class PackageNetwork(torch.nn.Module):
+    """A network that is given (n, c, z, y, x) or (n, c, y, x), whatever the order of its axes.
+
+    ```
+    (n, c, z, y, x) -> steps -> its axes -> network -> ours -> halo off -> steps
+    ```
+    """
+
+    def __init__(
+        self,
+        network: torch.nn.Module,
+        spatial_dims: int,
+        axes: str,
+        steps: tuple[ProcessingStep, ...],
+        outputs: tuple[OutputPlan, ...],
+    ) -> None:
+        """Take a network, what comes before it, and what comes after each of its outputs."""
+        super().__init__()
+        self.network = network
+        self._ours = _CHANNELS_FIRST[spatial_dims]
+        self._axes, self._steps, self._outputs = axes, steps, outputs
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the network alone would give the same."""
+        plain = self._axes == self._ours and not self._steps
+        return plain and len(self._outputs) == 1 and self._outputs[0].changes_nothing
+
+    def forward(self, batch: torch.Tensor) -> Any:
+        """Return (n, c, z, y, x) or (n, c, y, x), or a dict of such with several outputs."""
+        for step in self._steps:
+            batch = step(batch)
+        found = self.network(_moved(batch, self._ours, self._axes))
+        tensors = self._named(found)
+        done = {plan.name: self._finished(tensors[plan.name], plan) for plan in self._outputs}
+        return done if len(done) > 1 else next(iter(done.values()))
+
+    def _named(self, found: Any) -> dict[str, torch.Tensor]:
+        names = [plan.name for plan in self._outputs]
+        if isinstance(found, dict):
+            if all(name in found for name in names):
+                return found
+            found = list(found.values())
+        listed = list(found) if isinstance(found, list | tuple) else [found]
+        if len(listed) != len(names):
+            msg = (
+                f"the network returned {len(listed)} tensors, but its package describes "
+                f"{len(names)} outputs: {', '.join(names)}; mend the description"
+            )
+            raise ModelError(msg)
+        return dict(zip(names, listed, strict=True))
+
+    def _finished(self, values: torch.Tensor, plan: OutputPlan) -> torch.Tensor:
+        if values.ndim != len(plan.axes):
+            msg = (
+                f"the network returned shape {tuple(values.shape)} as {plan.name}, but its "
+                f"package describes axes {plan.axes}; mend the description"
+            )
+            raise ModelError(msg)
+        values = _moved(values, plan.axes, self._ours)
+        for axis, crop in enumerate(plan.crop, start=-len(plan.crop)):
+            if crop:
+                values = values.narrow(axis, crop, values.shape[axis] - 2 * crop)
+        for step in plan.steps:
+            values = step(values)
+        return values
+
+
+def _moved(values: torch.Tensor, here: str, there: str) -> torch.Tensor:
+    """Return *values* of axes *here* with axes *there*: those of extent 1 come and go."""
+    for axis in reversed(range(len(here))):
+        if here[axis] not in there:
+            values = values.squeeze(axis)
+    kept = [letter for letter in here if letter in there]
+    values = values.permute([kept.index(letter) for letter in there if letter in kept])
+    for axis, letter in enumerate(there):
+        if letter not in kept:
+            values = values.unsqueeze(axis)
+    return values
+
+
+logger = logging.getLogger(__name__)
+
+WeightsFormat = Literal["torchscript", "onnx", "pytorch_state_dict"]
+# The first that is there is used: those that need no code of the package come first.
+FORMATS: tuple[WeightsFormat, ...] = ("torchscript", "onnx", "pytorch_state_dict")
+
+
+@dataclass(frozen=True)
+class PackageFile:
+    """A file of a package.
+
+    Attributes:
+        name: relative to the description.
+        sha256: that it has to have, or ``None``.
+    """
+
+    name: str
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One kind of weights of a package.
+
+    Attributes:
+        format: ``torchscript``, ``onnx`` or ``pytorch_state_dict``.
+        file: that holds them.
+        architecture: Python code of the network, of a ``pytorch_state_dict``.
+        callable: what in that code makes the network.
+        kwargs: that it is called with.
+    """
+
+    format: WeightsFormat
+    file: PackageFile
+    architecture: PackageFile | None = None
+    callable: str = ""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+def choose_weights(
+    root: DescriptionField, files: PackageFiles, wanted: str | None = None
+) -> Weights:
+    """Return the weights to use.
+
+    Args:
+        root: the description.
+        files: of the package.
+        wanted: their format (default: the first of `FORMATS` that is on the disk).
+
+    Raises:
+        ModelError: there are none that can be run here; says what to download, if that is it.
+    """
+    there = [each for each in FORMATS if root["weights"][each]]
+    if wanted is not None:
+        there = [each for each in there if each == wanted]
+    if not there:
+        have = ", ".join(root["weights"].mapping()) or "none"
+        what = wanted or f"{', '.join(FORMATS[:-1])} and {FORMATS[-1]}"
+        msg = f"model package {files.path} has weights in {have}; {what} can be run"
+        raise ModelError(msg)
+    first: ModelError | None = None
+    for each in there:
+        try:
+            return _weights(root["weights"][each], each, files)
+        except ModelError as error:
+            first = first or error
+    raise first or ModelError()
+
+
+def _weights(here: DescriptionField, kind: WeightsFormat, files: PackageFiles) -> Weights:
+    file = _file(here["source"], here["sha256"], files)
+    if kind != "pytorch_state_dict":
+        return Weights(kind, file)
+    code = here["architecture"]
+    if isinstance(code.value, str):  # 0.4: file.py:Name
+        name, _, called = code.value.rpartition(":")
+        source, sha256, kwargs = code, here["architecture_sha256"], here["kwargs"]
+        if not name:
+            code.refuse("code is run from a .py file of the package only")
+        code = type(code)(name, code.path, code.package)
+        architecture = _file(code, sha256, files)
+    else:
+        if not code["source"]:
+            code.refuse("code is run from a .py file of the package only")
+        called, kwargs, source = code["callable"].text(), code["kwargs"], code["source"]
+        architecture = _file(source, code["sha256"], files)
+    if not architecture.name.endswith(".py"):
+        source.refuse("code is run from a .py file of the package only")
+    return Weights(kind, file, architecture, called, dict(kwargs.mapping()))
+
+
+def _file(source: DescriptionField, sha256: DescriptionField, files: PackageFiles) -> PackageFile:
+    """Return a file of the package, which must be there."""
+    name = source.text()
+    remote = urlsplit(name).scheme in {"http", "https"}
+    if remote:
+        name = unquote(PurePosixPath(urlsplit(name).path).name)
+    elif not is_inside(name):
+        source.refuse("files of a package lie inside of it")
+    if not files.has(name):
+        where = f"download it to {name} beside {files.description}" if remote else "unpack it there"
+        source.refuse(f"the package holds no {name}; {where}")
+    return PackageFile(name, sha256.text() if sha256 else None)
+
+
+def load_network(weights: Weights, files: PackageFiles, *, trust_weights: bool) -> torch.nn.Module:
+    """Return the network, on the CPU, in evaluation mode.
+
+    Code of the package is run as a program, after its SHA-256 was compared.
+
+    Args:
+        weights: which.
+        files: of the package.
+        trust_weights: unpickle anything the weight file holds.
+
+    Raises:
+        ModelError: a file is not what the description says, or cannot be loaded.
+    """
+    file = weights.file
+    path = str(files.local(file.name, file.sha256))
+    if weights.format == "torchscript":
+        network: torch.nn.Module = load_torchscript(path)
+        return network.eval()
+    if weights.format == "onnx":
+        return OnnxNetwork(path)
+    code = weights.architecture
+    if code is None:  # pragma: no cover  (there is always one)
+        raise ModelError(path)
+    script = str(files.local(code.name, code.sha256))
+    logger.warning("model package %s: running its code, %s", files.path, code.name)
+    made = getattr(run_model_file(script), weights.callable, None)
+    if made is None:
+        msg = f"{code.name} of model package {files.path} defines no {weights.callable}"
+        raise ModelError(msg)
+    try:
+        network = made(**weights.kwargs)
+    except Exception as error:  # a user's class may raise anything
+        msg = (
+            f"{weights.callable} of {code.name} of model package {files.path} failed with "
+            f"{weights.kwargs}: {type(error).__name__}: {error}"
+        )
+        raise ModelError(msg) from error
+    if not isinstance(network, torch.nn.Module):
+        msg = f"{weights.callable} of {code.name} made a {type(network).__name__}, not a network"
+        raise ModelError(msg)
+    state, _ = read_weights(path, trust_weights=trust_weights)
+    load_weights(network, state, path=path, model=script)
+    return network.eval()
+
+
+class OnnxNetwork(torch.nn.Module):
+    """A network of an ``.onnx`` file as a module; ONNX Runtime runs it on the batch's device."""
+
+    def __init__(self, path: str) -> None:
+        """Take the path of the file, which is opened for the first batch."""
+        super().__init__()
+        self._path = path
+        self._core: OnnxCore | None = None
+        self._made_for: tuple[Any, ...] = ()
+
+    def forward(self, batch: torch.Tensor) -> Any:
+        """Return what the network returns for (n, c, ...) float32: a tensor, or a dict of them.
+
+        Raises:
+            MissingExtraError: ONNX Runtime is not installed.
+            ModelError: the network does not take the shape.
+        """
+        from chunkflow_py.inference.backends.onnx_core import OnnxCore
+
+        shape = tuple(batch.shape)
+        if (shape, batch.device) != self._made_for:
+            self._core = OnnxCore.from_file(self._path, shape, device=batch.device)
+            self._made_for = (shape, batch.device)
+        return None if self._core is None else self._core(batch.contiguous())

@@ -1,0 +1,198 @@
+"""What decides the output of an engine besides the network and the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from chunkflow_py.core.memory import available_host_bytes, describe_bytes
+from chunkflow_py.errors import OptionError, OutOfMemoryError
+from chunkflow_py.inference.blend import Bump, create_window
+from chunkflow_py.inference.network_output import MEANING, NetworkOutput, OutputKind
+from chunkflow_py.inference.normalization import Normalizer
+from chunkflow_py.inference.patch_grid import Pad, PatchGeometry, PatchGrid
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.chunk import Kind
+    from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.inference.network_output import Activation
+
+_WINDOW = 20  # bytes a voxel while a window is made: two of float64, one of float32
+OutputDtype = Literal["float32", "float16", "uint8", "argmax"]
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What decides the output besides the network and the data.
+
+    Attributes:
+        geometry: patch sizes and overlap.
+        num_input_channels: channels the network takes.
+        num_output_channels: channels the network gives, in all its outputs.
+        outputs: names, channels and kinds of several outputs of one network (default: there is
+            one, which has all channels).
+        batch_size: patches in one forward; the last batch is filled up, so that every forward has
+            the same shape.
+        bump: name of the blending window.
+        pad: what the network sees outside of the domain.
+        keep_stride: let the last patch reach into the padding (``--grid padded``).
+        normalizer: what a voxel becomes before the network sees it.
+        output_dtype: ``float32``, ``float16``, or ``uint8``: 255·p rounded half to even, after
+            clamping p to [0, 1]; ``argmax``: the channel with the largest value, uint8, one
+            channel.
+        output_kind: what the output means: decides how augmentation maps it back, and whether the
+            first batch is checked to lie in [0, 1].
+        activation: applied to the network's output; softmax over the channels of each output.
+        activate: ``before`` blending, on each patch, or ``after`` it.
+        augment: mean over 16 flips and transposes.
+        mask_myelin_threshold: zero the other channels where the last one, which is dropped, is
+            not below this.
+        lower_batch: run smaller batches where the GPU has too little memory, which changes the
+            numerical profile.
+        skip_empty: do not run patches whose input is zero everywhere: the output of the network
+            there is defined as zero.
+    """
+
+    geometry: PatchGeometry
+    num_input_channels: int = 1
+    num_output_channels: int = 3
+    outputs: tuple[NetworkOutput, ...] = ()
+    batch_size: int = 1
+    bump: Bump = "wu"
+    pad: Pad = "reflect"
+    keep_stride: bool = False
+    normalizer: Normalizer = field(default_factory=Normalizer)
+    output_dtype: OutputDtype = "float32"
+    output_kind: OutputKind | None = None
+    activation: Activation = "none"
+    activate: Literal["before", "after"] = "before"
+    augment: bool = False
+    mask_myelin_threshold: float | None = None
+    lower_batch: bool = False
+    skip_empty: bool = False
+
+    def __post_init__(self) -> None:
+        """Check what must fit together.
+
+        Raises:
+            OptionError: a count is below 1, or options contradict each other.
+        """
+        for name in ("num_input_channels", "num_output_channels", "batch_size"):
+            if getattr(self, name) < 1:
+                msg = f"{name} is {getattr(self, name)}; it must be at least 1"
+                raise OptionError(msg)
+        size = self.geometry.input_patch_size
+        if self.augment and size.y != size.x:
+            msg = (
+                f"--augment transposes y and x, so patches must be square in plane; the input "
+                f"patch is {size.y} x {size.x} (y, x, voxels)"
+            )
+            raise OptionError(msg)
+        if self.mask_myelin_threshold is not None and self.num_output_channels < 2:
+            msg = (
+                "--mask-myelin-threshold takes the last channel as the myelin map, so it needs "
+                f"--num-output-channels of at least 2, not {self.num_output_channels}"
+            )
+            raise OptionError(msg)
+        if self.outputs:
+            self._check_outputs()
+        self._check_kind(self.output_kind, self._channels)
+
+    def _check_outputs(self) -> None:
+        total = sum(output.channels for output in self.outputs)
+        if total != self.num_output_channels:
+            msg = (
+                f"the outputs {', '.join(o.name for o in self.outputs)} have {total} channels in "
+                f"all, but --num-output-channels is {self.num_output_channels}; set it to {total}"
+            )
+            raise OptionError(msg)
+        for option, given in (
+            ("--augment", self.augment),
+            ("--mask-myelin-threshold", self.mask_myelin_threshold is not None),
+            ("--output-dtype argmax", self.output_dtype == "argmax"),
+        ):
+            if given:
+                msg = f"{option} is for networks of one output, and --output-names says several"
+                raise OptionError(msg)
+        names = [output.name for output in self.outputs]
+        for name, channels, kind in self.outputs:
+            if names.count(name) > 1:
+                msg = (
+                    f"--output-names {','.join(names)} says {name} twice; each chunk needs its own"
+                )
+                raise OptionError(msg)
+            self._check_kind(kind, channels, f" of output {name}")
+
+    def _check_kind(self, kind: OutputKind | None, channels: int, whose: str = "") -> None:
+        if kind is not None and MEANING[kind].axes and channels != 3:
+            msg = (
+                f"--output-kind {kind}{whose} means three channels (x, y, z), but the output has "
+                f"{channels}; change --num-output-channels or --output-kind"
+            )
+            raise OptionError(msg)
+        bounded = kind is None or MEANING[kind].bounded or self.activation != "none"
+        if self.output_dtype == "uint8" and not bounded:
+            msg = (
+                f"--output-dtype uint8 keeps values in [0, 1], and --output-kind {kind}{whose} has "
+                "others; use --output-dtype float16 or float32, or --activation sigmoid or softmax"
+            )
+            raise OptionError(msg)
+        if self.output_dtype == "argmax" and not 2 <= channels <= 256:
+            msg = (
+                f"--output-dtype argmax names the largest of 2 to 256 channels, and the output has "
+                f"{channels}; set --num-output-channels, or use another --output-dtype"
+            )
+            raise OptionError(msg)
+
+    @property
+    def _channels(self) -> int:
+        """Channels that the network says something with: all but the myelin map."""
+        return self.num_output_channels - (self.mask_myelin_threshold is not None)
+
+    @property
+    def output_channels(self) -> int:
+        """Channels of the output, without the myelin map; one of ``argmax``."""
+        return 1 if self.output_dtype == "argmax" else self._channels
+
+    @property
+    def stored_dtype(self) -> Literal["float32", "float16", "uint8"]:
+        """Type of the output's voxels."""
+        return "uint8" if self.output_dtype == "argmax" else self.output_dtype
+
+    @property
+    def meaning(self) -> OutputKind:
+        """What the network's output means: as said, else affinities if it has three channels."""
+        if self.output_kind is not None:
+            return self.output_kind
+        return "affinity" if self._channels == 3 else "probability"
+
+    @cached_property
+    def window(self) -> NDArray[np.float32]:
+        """The blending window of an output patch.
+
+        Raises:
+            OutOfMemoryError: the patch is too large for this machine.
+        """
+        size = self.geometry.output_patch_size
+        need, there = size.product() * _WINDOW, available_host_bytes()
+        if there is not None and need > there:
+            msg = (
+                f"the blending window of an output patch of {size} (zyx, voxels) takes "
+                f"{describe_bytes(need)}, and this process can have {describe_bytes(there)}; "
+                "lower --input-patch-size"
+            )
+            raise OutOfMemoryError(msg)
+        return create_window(size, self.bump)
+
+    @property
+    def kind(self) -> Kind:
+        """What the voxels of the output mean."""
+        return "segmentation" if self.output_dtype == "argmax" else self.meaning
+
+    def grid(self, domain: BoundingBox) -> PatchGrid:
+        """Return the patches that cover *domain*."""
+        return PatchGrid(self.geometry, domain, self.pad, self.keep_stride)

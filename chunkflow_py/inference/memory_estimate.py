@@ -1,0 +1,397 @@
+"""Estimate the peak memory of a network over one task, and refuse what does not fit.
+
+`chunkflow_py.pipeline.forecast` adds the rest of the pipeline, with several tasks in flight.
+
+```
+host    interpreter and libraries | weights | activations | chunks | engine | batches    on the CPU
+host    interpreter and libraries                         | chunks          | batches    with a GPU
+device                            | weights | activations          | engine | batches
+```
+
+    expected = estimate_memory(workload)
+    print(expected.table())
+    check_fits(expected)  # the error names chunk, batch and patch sizes that fit
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.core.memory import FIRST_USE, available_host_bytes, describe_bytes, resident_bytes
+from chunkflow_py.errors import OptionError
+from chunkflow_py.inference.patch_grid import PatchGeometry, PatchGrid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from chunkflow_py.inference.engine_settings import EngineSettings
+    from chunkflow_py.inference.network_memory import Activations
+
+_FLOAT = 4  # bytes
+_FEED = 3  # batches being filled, on their way and in the network; on the CPU there is one
+_COPIES = 1  # the copy of a batch that the network may work on
+_REGIONS = 4  # of weights, kept by the blender
+_CONVERSION = 8  # bytes for a value of a region: masks, and values of another type
+_STAGED = 2  # buffers between device and host
+
+# Names of parts that the line counts for itself, where it is foretold as a whole.
+LIBRARIES, WEIGHTS, INPUT, OUTPUT = (
+    "interpreter and libraries", "network weights", "input chunk", "output chunk",
+)  # fmt: skip
+
+# What is taken for maps, per byte that PyTorch has alive at once. In the heap of glibc a gap
+# between two buffers is rarely filled: measured 1.1 to 1.6. OpenVINO makes fewer maps and places
+# them in one block: measured 0.6 to 0.7.
+_SLACK = {"torch": 1.35, "cuda": 1.1, "openvino": 0.7}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What decides how much memory a run takes.
+
+    Attributes:
+        settings: of the engine.
+        activations: of the network on a batch, or ``None`` if they are not known.
+        weight_bytes: of the network.
+        input_size: of the largest input chunk, with its margin, voxels, zyx.
+        output_size: of the largest output chunk, voxels, zyx.
+        input_dtype: type of the input's voxels.
+        device: where the network runs.
+        backend: what runs it: ``torch``, ``openvino``, ``onnxruntime``.
+        divisor: what patch sizes have to be multiples of, zyx, if that is known.
+        other_bytes: what the other operators of the line take, for chunks of this size.
+        resident_bytes: what the process holds now, the weights included if they are on the host.
+    """
+
+    settings: EngineSettings
+    activations: Activations | None
+    weight_bytes: int
+    input_size: Zyx
+    output_size: Zyx
+    input_dtype: str = "uint8"
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    backend: str = "torch"
+    divisor: Zyx | None = None
+    other_bytes: int = 0
+    resident_bytes: int = field(default_factory=resident_bytes)
+
+    @property
+    def margin(self) -> Zyx:
+        """Voxels by which the input chunk exceeds the output chunk, on both sides together."""
+        return self.input_size - self.output_size
+
+    def with_output_size(self, size: Zyx) -> Workload:
+        """Return the same with chunks of another size."""
+        others = self.other_bytes * size.product() // self.output_size.product()
+        return replace(self, output_size=size, input_size=size + self.margin, other_bytes=others)
+
+    def with_batch_size(self, batch_size: int) -> Workload:
+        """Return the same with batches of another size."""
+        return self._with(replace(self.settings, batch_size=batch_size))
+
+    def with_patch(self, geometry: PatchGeometry) -> Workload:
+        """Return the same with other patches."""
+        return self._with(replace(self.settings, geometry=geometry))
+
+    def _with(self, settings: EngineSettings) -> Workload:
+        voxels = settings.batch_size * settings.geometry.input_patch_size.product()
+        found = self.activations and self.activations.scaled(voxels)
+        return replace(self, settings=settings, activations=found)
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Expected peak memory, by what takes it.
+
+    Attributes:
+        workload: what it was made for.
+        host: bytes by name.
+        device: bytes by name; empty on the CPU.
+        complete: whether the network's activations are known; else they are left out.
+    """
+
+    workload: Workload
+    host: dict[str, int]
+    device: dict[str, int]
+    complete: bool
+
+    @property
+    def host_bytes(self) -> int:
+        """Memory of the process."""
+        return sum(self.host.values())
+
+    @property
+    def device_bytes(self) -> int:
+        """Memory of the GPU."""
+        return sum(self.device.values())
+
+    def __str__(self) -> str:
+        """Return one line."""
+        line = " and ".join(
+            f"{describe_bytes(sum(parts.values()))} of {name} memory ("
+            + ", ".join(f"{part} {describe_bytes(size)}" for part, size in parts.items() if size)
+            + ")"
+            for name, parts in (("host", self.host), ("device", self.device))
+            if parts
+        )
+        return line if self.complete else f"at least {line}, and the network's activations"
+
+    def table(self) -> str:
+        """Return a line a part."""
+        width = max(map(len, self.host))
+        lines = []
+        for name, parts in (("host", self.host), ("device", self.device)):
+            if parts:
+                lines.append(f"{name:{width + 2}} {describe_bytes(sum(parts.values())):>9}")
+                lines += [
+                    f"  {part:{width}} {describe_bytes(size):>9}" for part, size in parts.items()
+                ]
+        if not self.complete:
+            lines.append(f"  {'network activations':{width}}   unknown")
+        return "\n".join(lines)
+
+
+def estimate_memory(workload: Workload) -> MemoryEstimate:
+    """Return the memory that *workload* takes at its peak; takes none and no time."""
+    settings, device = workload.settings, workload.device
+    cuda = device.type == "cuda"
+    found = workload.activations
+    slack = _SLACK.get("cuda" if cuda else workload.backend, 1.0)
+    batch = _FLOAT * settings.batch_size * settings.num_input_channels
+    batch *= settings.geometry.input_patch_size.product()
+    cover = workload.input_size.high(settings.geometry.output_patch_size)
+    region = _region(settings.geometry, cover)
+    channels = settings.num_output_channels
+    blending = engine_workspace(settings.geometry, channels, cover, channels if cuda else 1)
+    if cuda:
+        blending += _FLOAT * channels * region  # the means, which a copy still reads
+    item = np.dtype(settings.stored_dtype).itemsize
+    chunks = {
+        INPUT: workload.input_size.product()
+        * settings.num_input_channels
+        * np.dtype(workload.input_dtype).itemsize,
+        OUTPUT: workload.output_size.product() * settings.output_channels * item,
+    }
+    if workload.other_bytes:
+        chunks["other operators"] = workload.other_bytes
+    network = {
+        WEIGHTS: workload.weight_bytes,
+        "network activations": int(found.peak_bytes * slack) if found else 0,
+    }
+    converted = 0 if settings.output_dtype == "float32" else settings.num_output_channels
+    work = {
+        "engine workspace": blending + region * converted * _CONVERSION,
+        "batches": batch * ((_FEED if cuda else 1) + _COPIES) + _augmentation(settings, batch),
+    }
+    libraries = max(0, workload.resident_bytes - (0 if cuda else workload.weight_bytes))
+    start = {LIBRARIES: libraries + FIRST_USE}
+    if not cuda:
+        return MemoryEstimate(workload, start | network | chunks | work, {}, found is not None)
+    staged = _STAGED * region * settings.output_channels * item
+    host = start | chunks | {"batches": batch * _FEED + staged}
+    return MemoryEstimate(workload, host, network | work, found is not None)
+
+
+def engine_workspace(
+    geometry: PatchGeometry, channels: int, cover: Zyx, at_once: int | None = None
+) -> int:
+    """Return the bytes that blending takes, which does not depend on the depth of a chunk.
+
+    ```
+    strip   patch height x patch length x width        sums of the row being made
+    carry   planes shared by two layers x length x width
+    and a patch multiplied by the window, the window, and a few regions of weights
+    ```
+
+    Args:
+        geometry: of the patches.
+        channels: that the network returns.
+        cover: size of what the patches of a chunk cover, voxels, zyx.
+        at_once: channels that are multiplied by the window at once (default: all).
+    """
+    at_once = channels if at_once is None else at_once
+    height, length, width = geometry.output_patch_size
+    starts, _, _ = PatchGrid(geometry, BoundingBox.from_size((0, 0, 0), cover)).starts
+    shared = max((a + height - b for a, b in pairwise(starts)), default=0)
+    strip = height * length * cover.x
+    carry = max(0, shared) * cover.y * cover.x
+    patch = height * length * width
+    weights = patch + _REGIONS * _region(geometry, cover)
+    return _FLOAT * (channels * (strip + carry) + at_once * patch + weights)
+
+
+def _region(geometry: PatchGeometry, cover: Zyx) -> int:
+    """Return the most voxels that one row of patches completes: all of them, in the last row."""
+    return geometry.output_patch_size.z * geometry.output_patch_size.y * cover.x
+
+
+def _augmentation(settings: EngineSettings, batch: int) -> int:
+    """Return the bytes for a turned batch, its output turned back, and the sum of outputs."""
+    if not settings.augment:
+        return 0
+    output = batch // settings.num_input_channels * settings.num_output_channels
+    return batch + 2 * output
+
+
+logger = logging.getLogger(__name__)
+
+_NEARLY = 0.9  # of what is available: to be warned of
+
+
+def check_fits(
+    expected: MemoryEstimate, host_available: int | None = None, device_available: int | None = None
+) -> None:
+    """Refuse what will not fit into memory; warn of what will hardly.
+
+    Args:
+        expected: what will be needed.
+        host_available: bytes the process may hold in all (default: asked of the system).
+        device_available: the same of the GPU.
+
+    Raises:
+        OptionError: it does not fit; the largest chunk, batch and patch that would are named.
+    """
+    limits = _limits(expected.workload, host_available, device_available)
+    for name, need, limit in _compared(expected, limits):
+        if limit is None:
+            continue
+        least = "" if expected.complete else "at least "
+        what = f"the run is expected to peak at {least}{describe_bytes(need)} of {name} memory"
+        there = describe_bytes(limit)
+        if need > limit:
+            msg = f"{what}, and {there} are available; {_remedies(expected, limits)}"
+            raise OptionError(msg)
+        if need > _NEARLY * limit:
+            logger.warning("%s, nearly all of the %s available", what, there)
+
+
+def largest_batch(
+    workload: Workload, host_available: int | None = None, device_available: int | None = None
+) -> int:
+    """Return the largest batch up to the one asked for that is expected to fit; 0 if none is."""
+    limits = _limits(workload, host_available, device_available)
+    sizes = range(workload.settings.batch_size, 0, -1)
+    return next((n for n in sizes if _fits(workload.with_batch_size(n), limits)), 0)
+
+
+def smaller_batch(batch_size: int, foretold: int | None = None) -> int | None:
+    """Return the batch to go on with after one did not fit, or ``None`` if it was a single patch.
+
+    Args:
+        batch_size: that did not fit.
+        foretold: what `largest_batch` says; not believed beyond half of what just failed.
+    """
+    if batch_size <= 1:
+        return None
+    return max(1, min(batch_size // 2, foretold or batch_size))
+
+
+def out_of_memory(device: torch.device, batch_size: int, smaller: int | None) -> str:
+    """Return what to say when *device* has too little memory for a batch."""
+    if smaller is None:
+        remedy = "a single patch does not fit; lower --input-patch-size, or use --dtype bfloat16"
+    else:
+        remedy = f"give --batch-size {smaller}, or --lower-batch to go on with it"
+    return f"{device} has too little memory for --batch-size {batch_size}; {remedy}"
+
+
+def lowered_batch(batch_size: int, smaller: int) -> str:
+    """Return what to warn of when the run goes on with smaller batches."""
+    return (
+        f"--batch-size {batch_size} did not fit, going on with {smaller}: the numerical profile "
+        "changed, so results differ by rounding from those computed so far"
+    )
+
+
+_Limits = tuple[int | None, int | None]
+
+
+def _limits(workload: Workload, host: int | None, device: int | None) -> _Limits:
+    if host is None:
+        host = available_host_bytes()
+    return host, available_device_bytes(workload.device) if device is None else device
+
+
+def _compared(expected: MemoryEstimate, limits: _Limits) -> Iterator[tuple[str, int, int | None]]:
+    yield "host", expected.host_bytes, limits[0]
+    if expected.device:
+        yield "device", expected.device_bytes, limits[1]
+
+
+def _fits(workload: Workload, limits: _Limits) -> bool:
+    compared = _compared(estimate_memory(workload), limits)
+    return all(limit is None or need <= limit for _, need, limit in compared)
+
+
+def _remedies(expected: MemoryEstimate, limits: _Limits) -> str:
+    workload = expected.workload
+
+    def fits(other: Workload) -> bool:
+        return _fits(other, limits)
+
+    found = []
+    if chunk := _largest(_chunks(workload), lambda size: fits(workload.with_output_size(size))):
+        found.append(f"chunks of {chunk} (zyx, voxels)")
+    if (batch := largest_batch(workload, *limits)) and batch < workload.settings.batch_size:
+        found.append(f"--batch-size {batch}")
+    if patch := _largest(_patches(workload), lambda size: fits(_with_patch(workload, size))):
+        found.append(f"--input-patch-size {' '.join(map(str, patch))}")
+    if not found:
+        return "neither smaller chunks nor a smaller batch or patch alone would fit"
+    return f"what fits: {', or '.join(found)}"
+
+
+def _largest(sizes: Iterator[Zyx], fits: Callable[[Zyx], bool]) -> Zyx | None:
+    return next((size for size in sizes if fits(size)), None)
+
+
+def _chunks(workload: Workload) -> Iterator[Zyx]:
+    """Yield smaller and smaller sizes of chunks, whole strides along the axes that are cut."""
+    geometry = workload.settings.geometry
+    size, patch, stride = workload.output_size, geometry.output_patch_size, geometry.stride
+    while any(a > b for a, b in zip(size, stride, strict=True)):
+        axis = max(range(3), key=lambda k: size[k] / patch[k])
+        step = stride[axis]
+        # A tenth at a time, so that few steps lead from a very large chunk to a small one.
+        less = max(1, min((size[axis] - 1) // step, int(size[axis] * 0.9) // step)) * step
+        if less >= size[axis]:
+            return
+        size = Zyx.of(less if k == axis else v for k, v in enumerate(size))
+        yield size
+
+
+def _patches(workload: Workload) -> Iterator[Zyx]:
+    """Yield smaller and smaller input patches: in plane first, then along z."""
+    geometry = workload.settings.geometry
+    step = workload.divisor or Zyx(4, 4, 4)
+    least = geometry.output_patch_overlap + geometry.margin * 2 + 1
+    size = geometry.input_patch_size
+    while True:
+        cut = (0, 1, 1) if size.y > least.y + step.y and size.x > least.x + step.x else (1, 0, 0)
+        size = Zyx.of((v - 1) // s * s if c else v for v, s, c in zip(size, step, cut, strict=True))
+        if any(v < low for v, low in zip(size, least, strict=True)):
+            return
+        yield size
+
+
+def _with_patch(workload: Workload, size: Zyx) -> Workload:
+    old = workload.settings.geometry
+    new = PatchGeometry(size, size - old.margin * 2, old.output_patch_overlap)
+    return workload.with_patch(new)
+
+
+__all__ = ["available_device_bytes", "available_host_bytes", "resident_bytes"]
+
+
+def available_device_bytes(device: torch.device) -> int | None:
+    """Return the memory of a GPU that this process can have in all; ``None`` for the CPU."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)

@@ -1,0 +1,194 @@
+"""Measure the memory of a network's activations, without allocating them."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from chunkflow_py.inference.torch_logs import quiet_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+logger = logging.getLogger(__name__)
+
+_SMALL = 16  # voxels along an axis: with fewer, maps are padding more than anything else
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Memory of a network during a forward, beyond its weights and the batch.
+
+    Attributes:
+        peak_bytes: most bytes of maps that are alive at once, the result included.
+        voxels: n·z·y·x of the batch that this is said of.
+        exact: whether it was found for the batch itself; else it was scaled from a small one.
+    """
+
+    peak_bytes: int
+    voxels: int
+    exact: bool = True
+
+    def scaled(self, voxels: int) -> Activations:
+        """Return what a batch of another number of voxels takes: in proportion."""
+        if voxels == self.voxels:
+            return self
+        return Activations(self.peak_bytes * voxels // max(1, self.voxels), voxels, exact=False)
+
+
+def peak_activations(
+    network: Callable[[torch.Tensor], Any],
+    shape: Sequence[int],
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+    divisor: Sequence[int] | None = None,
+) -> Activations | None:
+    """Return the most memory that a forward of *network* takes at once.
+
+    A module is run without data: its tensors have shapes and no values (milliseconds, no memory).
+    What cannot be run so, such as TorchScript or a forward that depends on values, is run once on
+    a small patch, and the result scaled.
+
+    What a convolution needs inside of itself is not seen; on the CPU that is next to nothing.
+
+    Args:
+        network: float32, on its device, in evaluation mode; not changed.
+        shape: (n, c, z, y, x) of the batch, or (n, c, y, x).
+        dtype: autocast to this, unless it is float32.
+        device: where it runs (default: the CPU).
+        divisor: what sizes have to be multiples of (z, y, x), if that is known.
+
+    Returns:
+        ``None`` if the network cannot be run on a small patch either.
+    """
+    device = torch.device("cpu") if device is None else device
+    shape = tuple(shape)
+    voxels = prod(shape) // shape[1]
+    try:
+        with quiet_torch(), FakeTensorMode(allow_non_fake_inputs=True):
+            return Activations(_peak(network, shape, dtype, device), voxels)
+    except Exception as error:  # noqa: BLE001  (a user's forward may raise anything)
+        logger.debug("no run without data: %s: %s", type(error).__name__, error)
+    for small in _small_shapes(shape, divisor):
+        try:
+            peak = _peak(network, small, dtype, device)
+        except Exception as error:  # noqa: BLE001
+            logger.debug("no run on %s: %s: %s", small, type(error).__name__, error)
+            continue
+        return Activations(peak, prod(small) // small[1], exact=False).scaled(voxels)
+    return None
+
+
+class NetworkMemory(NamedTuple):
+    """Memory that a network takes.
+
+    Attributes:
+        activations: its maps, or ``None`` if they cannot be found out.
+        weight_bytes: its weights.
+    """
+
+    activations: Activations | None
+    weight_bytes: int
+
+
+def network_memory(
+    network: Any,
+    shape: Sequence[int],
+    dtype: str,
+    device: torch.device,
+    divisor: Any = None,
+) -> NetworkMemory:
+    """Return what *network* takes, as it is loaded; see `peak_activations`."""
+    steps = (divisor,) * 3 if isinstance(divisor, int) else divisor
+    found = peak_activations(
+        network, shape, dtype=getattr(torch, dtype), device=device, divisor=steps
+    )
+    return NetworkMemory(found, sum(tensor.nbytes for tensor in _tensors(network)))
+
+
+def _small_shapes(shape: tuple[int, ...], divisor: Sequence[int] | None) -> list[tuple[int, ...]]:
+    """Return shapes of one patch to be tried, smallest first."""
+    sizes = shape[2:]
+    steps = tuple(divisor)[-len(sizes) :] if divisor else (1,) * len(sizes)
+    shapes = []
+    for factor in (1, 2, 4):
+        small = (
+            min(size, -(-_SMALL * factor // step) * step)
+            for size, step in zip(sizes, steps, strict=True)
+        )
+        candidate = (1, shape[1], *small)
+        if candidate not in shapes:
+            shapes.append(candidate)
+    return shapes
+
+
+def _peak(
+    network: Callable[[torch.Tensor], Any],
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> int:
+    batch = torch.zeros(shape, device=device)
+    low = dtype is not torch.float32
+    live = LiveStorages(batch, *_tensors(network))
+    with torch.no_grad(), torch.autocast(device.type, dtype if low else None, enabled=low), live:
+        network(batch)
+    return live.peak_bytes
+
+
+def _tensors(network: object) -> list[torch.Tensor]:
+    if not isinstance(network, torch.nn.Module):
+        return []
+    return [*network.parameters(), *network.buffers()]
+
+
+class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the storages that operators make while it is entered, as long as they live.
+
+    Attributes:
+        live_bytes: of storages alive now.
+        peak_bytes: the most there were.
+    """
+
+    def __init__(self, *known: torch.Tensor) -> None:
+        """Leave out the storages of *known*."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live_bytes = self.peak_bytes = 0
+        self._known = {tensor.untyped_storage()._cdata for tensor in known}
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call *func* and note what it made."""
+        result = func(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
+            if isinstance(value, torch.Tensor):
+                self._note(value.untyped_storage())
+        return result
+
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self._known:
+            return
+        self._known.add(key)
+        size = storage.nbytes()
+        self.live_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        weakref.finalize(storage, self._forget, key, size).atexit = False
+
+    def _forget(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.live_bytes -= size

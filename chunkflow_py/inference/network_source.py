@@ -1,0 +1,187 @@
+"""Load the PyTorch network that a built-in name, a file or a package stands for."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from chunkflow_py.core.older_names import NO_FILE
+from chunkflow_py.errors import ModelError
+from chunkflow_py.inference import models
+from chunkflow_py.inference.backends.model_files import (
+    load_exported,
+    load_torchscript,
+    load_weights,
+    read_weights,
+    run_model_file,
+)
+from chunkflow_py.inference.bioimage import is_package, read_package
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from chunkflow_py.inference.bioimage import ModelPackage
+
+logger = logging.getLogger(__name__)
+
+PROGRAM_SUFFIXES = (".pt", ".pth", ".ts", ".pt2")
+
+
+@dataclass(frozen=True)
+class NetworkSource:
+    """What the user said of a network.
+
+    Attributes:
+        model: name of a built-in network, or a file: Python code, TorchScript, an exported
+            program, or a package of the BioImage Model Zoo. All but built-in names are programs,
+            to be trusted as such.
+        weights: file of the weights, or ``None`` if the model needs none.
+        num_input_channels: of a batch.
+        num_output_channels: to be returned.
+        trust_weights: unpickle anything that the weight file holds.
+    """
+
+    model: str
+    weights: str | None = None
+    num_input_channels: int = 1
+    num_output_channels: int = 3
+    trust_weights: bool = False
+
+    @cached_property
+    def package(self) -> ModelPackage | None:
+        """The package of the BioImage Model Zoo, if the model is one."""
+        return read_package(self.model) if is_package(self.model) else None
+
+    @property
+    def is_program(self) -> bool:
+        """Whether the model is TorchScript or an exported program."""
+        if self.package is not None:
+            return self.package.is_program
+        return Path(self.model).suffix in PROGRAM_SUFFIXES
+
+    def run_file(self) -> ModuleType | None:
+        """Run the model file if it is Python code.
+
+        Raises:
+            ModelError: there is no such file, or it cannot be run.
+        """
+        if models.is_built_in(self.model) or self.package is not None:
+            return None
+        if not Path(self.model).is_file():
+            msg = (
+                f"model file {self.model} does not exist; check --convnet-model "
+                f"(built-in networks: {', '.join(models.names())})"
+            )
+            raise ModelError(msg)
+        return None if self.is_program else run_model_file(self.model)
+
+    def load(self, module: ModuleType | None, device: torch.device) -> Any:
+        """Return the network with its weights, on the CPU unless it is an exported program.
+
+        Args:
+            module: the model file, run, if it is Python code.
+            device: for an exported program, whose device is part of it.
+
+        Raises:
+            ModelError: the model or its weights cannot be read or do not fit.
+        """
+        if self.package is not None:
+            return self.package.load(trust_weights=self.trust_weights)
+        if models.is_built_in(self.model):
+            return self._built_in()
+        if module is None:
+            exported = Path(self.model).suffix == ".pt2"
+            network = (
+                load_exported(self.model, device) if exported else load_torchscript(self.model)
+            )
+        else:
+            load = getattr(module, "load_model", None)
+            if load is not None and (self.weights or not hasattr(module, "InstantiatedModel")):
+                return self._loaded_by_file(load)
+            network = self._instantiated(module)
+        if self.weights is not None:
+            if not isinstance(network, torch.nn.Module):
+                msg = f"model {self.model} takes no weights; leave --convnet-weight-path out"
+                raise ModelError(msg)
+            state, _ = read_weights(self.weights, trust_weights=self.trust_weights)
+            load_weights(network, state, path=self.weights, model=self.model)
+        elif module and isinstance(network, torch.nn.Module) and network.state_dict():
+            logger.warning("no --convnet-weight-path: %s runs as its file made it", self.model)
+        return network
+
+    def digest(self, network: torch.nn.Module) -> str:
+        """Return a hash of what decides the values that *network*, as loaded, computes.
+
+        That is the files named here, the Python files of its layers, and its weights, so that a
+        converted network can be kept for the next run.
+        """
+        found = hashlib.sha256(f"{self.model} {network}".encode())
+        files = {self.model, self.weights or ""}
+        if self.package is not None:
+            found.update((self.package.weights.file.sha256 or "").encode())
+        for layer in network.modules():
+            module = sys.modules.get(type(layer).__module__)
+            if module is not None and not module.__name__.startswith("torch."):
+                files.add(getattr(module, "__file__", None) or "")
+        for file in sorted(path for path in files if Path(path).is_file()):
+            found.update(hashlib.sha256(Path(file).read_bytes()).digest())
+        for name, value in network.state_dict().items():
+            found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        return found.hexdigest()
+
+    def _built_in(self) -> torch.nn.Module:
+        channels = (self.num_input_channels, self.num_output_channels)
+        if self.weights is None:
+            network = models.create_model(self.model, *channels)
+            logger.warning(
+                "NO WEIGHTS: --convnet-model %s without --convnet-weight-path runs with random "
+                "weights; its output means nothing and is good for measuring speed only",
+                self.model,
+            )
+            return network
+        state, config = read_weights(self.weights, trust_weights=self.trust_weights)
+        network = models.create_model(self.model, *channels, state=state, config=config)
+        load_weights(network, state, path=self.weights, model=self.model)
+        return network
+
+    def _loaded_by_file(self, load: Callable[..., Any]) -> Any:
+        named = self.weights is not None and self.weights != NO_FILE
+        if named and not Path(str(self.weights)).exists():
+            msg = f"weight file {self.weights} does not exist; check --convnet-weight-path"
+            raise ModelError(msg)
+        try:
+            network = load(self.weights)
+        except Exception as error:
+            msg = f"load_model of {self.model} failed: {type(error).__name__}: {error}"
+            raise ModelError(msg) from error
+        if not callable(network):
+            msg = f"load_model of {self.model} returned a {type(network).__name__}, not a network"
+            raise ModelError(msg)
+        return network
+
+    def _instantiated(self, module: ModuleType) -> Any:
+        network = getattr(module, "InstantiatedModel", None)
+        if network is None:
+            other = (
+                "; it has PatchInferencer: use --framework universal"
+                if hasattr(module, "PatchInferencer")
+                else "; end it with InstantiatedModel = YourNetwork()"
+            )
+            msg = f"model file {self.model} defines no InstantiatedModel{other}"
+            raise ModelError(msg)
+        if isinstance(network, type) or not callable(network):
+            msg = (
+                f"InstantiatedModel of {self.model} is a {type(network).__name__}, not a network; "
+                "write InstantiatedModel = YourNetwork()"
+            )
+            raise ModelError(msg)
+        return network

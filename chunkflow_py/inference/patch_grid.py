@@ -1,0 +1,332 @@
+"""Where patches lie: positions that depend on the domain alone, and the input they need.
+
+```
+domain       |----------------------------------------|
+output patch |oooooooooo|                                 size P, at start + k·(P − overlap)
+                     |oooooooooo|
+                                      |oooooooooo|        the last is moved back to the end
+input patch mmm|------------|mmm                          grown by m = (I − P)/2, padded outside
+```
+
+No position depends on how the domain is cut into tasks, so neither does any voxel of the output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from chunkflow_py.core.geometry import AXES, BoundingBox, BoxGrid, Zyx
+from chunkflow_py.errors import GeometryError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+Pad = Literal["reflect", "edge", "zero", "none"]
+PADS: tuple[Pad, ...] = get_args(Pad)
+
+_USUAL_OVERLAP = Zyx(4, 64, 64)
+_MANY_SPANS = 512  # of tasks along one axis: beyond, a bound is told instead of the exact margin
+
+
+@dataclass(frozen=True)
+class PatchGeometry:
+    """Sizes of patches, checked to fit together.
+
+    Attributes:
+        input_patch_size: what the network sees, voxels, zyx.
+        output_patch_size: what is kept of its output, centred in the input patch.
+        output_patch_overlap: voxels that neighbouring output patches share.
+    """
+
+    input_patch_size: Zyx
+    output_patch_size: Zyx
+    output_patch_overlap: Zyx
+
+    @classmethod
+    def of(cls, input_size: Zyx, output_size: Zyx | None, overlap: Zyx | None) -> PatchGeometry:
+        """Return the geometry of patches whose output size and overlap need not be given.
+
+        Args:
+            input_size: of a patch, voxels, zyx.
+            output_size: of what is kept of it (default: all).
+            overlap: of neighbouring output patches (default: 4, 64, 64; along an axis where the
+                output patch is no larger than that, a quarter of it).
+
+        Raises:
+            OptionError: they do not fit together.
+        """
+        output_size = output_size or input_size
+        if overlap is None:
+            pairs = zip(_USUAL_OVERLAP, output_size, strict=True)
+            overlap = Zyx.of(usual if usual < size else size // 4 for usual, size in pairs)
+        return cls(input_size, output_size, overlap)
+
+    def __post_init__(self) -> None:
+        """Check each axis.
+
+        Raises:
+            OptionError: a size is below 1, the output patch is larger than the input patch or
+                cannot be centred in it, or the overlap is not smaller than the output patch.
+        """
+        sizes = zip(
+            AXES,
+            self.input_patch_size,
+            self.output_patch_size,
+            self.output_patch_overlap,
+            strict=True,
+        )
+        for axis, size_in, size_out, overlap in sizes:
+            if size_out < 1 or size_in < 1:
+                msg = (
+                    f"patch sizes must be positive: input patch {self.input_patch_size}, output "
+                    f"patch {self.output_patch_size} (zyx, voxels)"
+                )
+                raise OptionError(msg)
+            if size_out > size_in:
+                msg = (
+                    f"output patch {self.output_patch_size} must not be larger than input patch "
+                    f"{self.input_patch_size} along {axis} (zyx, voxels); lower "
+                    f"--output-patch-size to "
+                    f"{_words(self.output_patch_size.low(self.input_patch_size))}"
+                )
+                raise OptionError(msg)
+            if (size_in - size_out) % 2:
+                near = Zyx(*(o - (i - o) % 2 for i, o in zip(
+                    self.input_patch_size, self.output_patch_size, strict=True)))  # fmt: skip
+                msg = (
+                    f"output patch {self.output_patch_size} cannot lie in the middle of input "
+                    f"patch {self.input_patch_size}: they differ by {size_in - size_out}, an odd "
+                    f"number, along {axis} (zyx, voxels); use --output-patch-size {_words(near)}"
+                )
+                raise OptionError(msg)
+            if not 0 <= overlap < size_out:
+                near = self.output_patch_overlap.high((0, 0, 0)).low(self.output_patch_size - 1)
+                msg = (
+                    f"output overlap {self.output_patch_overlap} must be smaller than output patch "
+                    f"{self.output_patch_size} along {axis} (zyx, voxels); set "
+                    f"--output-patch-overlap to at most {_words(near)}"
+                )
+                raise OptionError(msg)
+
+    @property
+    def stride(self) -> Zyx:
+        """Step between patches."""
+        return self.output_patch_size - self.output_patch_overlap
+
+    @property
+    def margin(self) -> Zyx:
+        """Voxels by which the input patch exceeds the output patch on each side."""
+        return (self.input_patch_size - self.output_patch_size) // 2
+
+
+@dataclass(frozen=True)
+class PatchGrid:
+    """The patches that cover a domain.
+
+    Attributes:
+        geometry: sizes of patches.
+        domain: bounds of the volume: where input voxels come from.
+        pad: what input patches see outside of the domain: ``reflect`` (repeated index map),
+            ``edge``, ``zero``; with ``none`` the output is limited to what lies deep enough.
+        keep_stride: let the last patch reach into the padding instead of moving it back, so that
+            all origins stay congruent modulo the network's pooling (``--grid padded``).
+    """
+
+    geometry: PatchGeometry
+    domain: BoundingBox
+    pad: Pad = "reflect"
+    keep_stride: bool = False
+
+    def __post_init__(self) -> None:
+        """Check that there is something to cover.
+
+        Raises:
+            GeometryError: the domain is empty, or ``pad="none"`` leaves less than one patch.
+        """
+        if self.domain.is_empty:
+            msg = f"domain {self.domain} holds no voxel; nothing can be computed on it"
+            raise GeometryError(msg)
+        size, need = self.domain.size, self.geometry.input_patch_size
+        if self.pad == "none" and (
+            any(a < b for a, b in zip(size, need, strict=True)) or self.keep_stride
+        ):
+            fits = "may reach beyond the domain" if self.keep_stride else f"needs at least {need}"
+            msg = (
+                f"domain {self.domain} of size {size} cannot be covered without padding by input "
+                f"patches of {need} (zyx, voxels): the grid {fits}; use --pad reflect"
+            )
+            raise GeometryError(msg)
+
+    @property
+    def cover(self) -> BoundingBox:
+        """The box of all voxels that have an output."""
+        if self.pad != "none":
+            return self.domain
+        return self.domain.grow(-self.geometry.margin)
+
+    @cached_property
+    def starts(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """First voxels of the output patches along z, y and x."""
+        result = []
+        for axis in range(3):
+            first, last = self.cover.start[axis], self.cover.stop[axis]
+            size, stride = self.geometry.output_patch_size[axis], self.geometry.stride[axis]
+            span = max(0, last - first - size)
+            starts = [first + k * stride for k in range(-(-span // stride) + 1)]
+            if len(starts) > 1 and not self.keep_stride:
+                starts[-1] = last - size
+            result.append(tuple(starts))
+        return result[0], result[1], result[2]
+
+    def touching(self, box: BoundingBox) -> tuple[range, range, range]:
+        """Return which patches (indices along each axis) have a voxel of *box*."""
+        z, y, x = (self._touching(axis, box.start[axis], box.stop[axis]) for axis in range(3))
+        return z, y, x
+
+    def _touching(self, axis: int, low: int, high: int) -> range:
+        size, starts = self.geometry.output_patch_size[axis], self.starts[axis]
+        hit = [k for k, start in enumerate(starts) if start < high and start + size > low]
+        return range(hit[0], hit[-1] + 1) if hit and low < high else range(0)
+
+    def patches(self, box: BoundingBox) -> Iterator[BoundingBox]:
+        """Yield the output boxes of the patches that touch *box*, in grid order (z slowest)."""
+        for index in product(*self.touching(box)):
+            start = Zyx(*(starts[k] for starts, k in zip(self.starts, index, strict=True)))
+            yield BoundingBox.from_size(start, self.geometry.output_patch_size)
+
+    def count(self, box: BoundingBox) -> Zyx:
+        """Return the number of patches along each axis that touch *box*."""
+        z, y, x = self.touching(box)
+        return Zyx(len(z), len(y), len(x))
+
+    def input_box(self, patch: BoundingBox) -> BoundingBox:
+        """Return the input patch of an output patch; it may reach beyond the domain."""
+        return patch.grow(self.geometry.margin)
+
+    def required_input(self, box: BoundingBox) -> BoundingBox:
+        """Return the input box that decides the output on *box*.
+
+        It is the smallest box around the input patches of all output patches that touch *box*,
+        with the sources of their padding, inside the domain.
+
+        Raises:
+            GeometryError: *box* has no voxel in common with the grid.
+        """
+        touched = self.touching(box)
+        if not all(touched):
+            msg = f"box {box} has no voxel in common with {self.cover}, which the patches cover"
+            raise GeometryError(msg)
+        low, high = zip(
+            *(self._sources(axis, hit) for axis, hit in enumerate(touched)), strict=True
+        )
+        return BoundingBox(Zyx.of(low), Zyx.of(high))
+
+    def _sources(self, axis: int, hit: range) -> tuple[int, int]:
+        margin, size = self.geometry.margin[axis], self.geometry.output_patch_size[axis]
+        first, last = self.starts[axis][hit[0]] - margin, self.starts[axis][hit[-1]] + size + margin
+        sources = self.source_indices(first, last, axis)
+        inside = sources[sources >= self.domain.start[axis]]
+        return int(inside.min()), int(inside.max()) + 1
+
+    def sufficient_margin(
+        self, boxes: BoxGrid | Sequence[BoundingBox] | None, output_margin: Zyx
+    ) -> Zyx:
+        """Return the smallest margin with which each of *boxes* is loaded with all it needs.
+
+        Args:
+            boxes: of all tasks, or ``None`` for whatever boxes there may be.
+            output_margin: voxels to compute beyond a box on each side.
+        """
+        result = []
+        for axis in range(3):
+            # A voxel at the face of a box may be the last one of a patch.
+            most = self.geometry.output_patch_size[axis] - 1 + self.geometry.margin[axis]
+            count = boxes.count[axis] if isinstance(boxes, BoxGrid) else len(boxes or ())
+            if not 0 < count <= _MANY_SPANS or boxes is None:
+                result.append(most + output_margin[axis])
+                continue
+            spans = (
+                boxes.intervals(axis)
+                if isinstance(boxes, BoxGrid)
+                else {(box.start[axis], box.stop[axis]) for box in boxes}
+            )
+            margin = 0
+            for low, high in spans:
+                first = max(low - output_margin[axis], self.cover.start[axis])
+                last = min(high + output_margin[axis], self.cover.stop[axis])
+                if hit := self._touching(axis, first, last):
+                    need = self._sources(axis, hit)
+                    margin = max(margin, low - need[0], need[1] - high)
+            result.append(margin)
+        return Zyx.of(result)
+
+    def source_indices(self, first: int, last: int, axis: int) -> NDArray[np.int64]:
+        """Return where the voxels [first, last) of one axis come from.
+
+        Returns:
+            Global indices inside the domain; with ``pad="zero"`` one less than the domain's start
+            for voxels outside of it.
+        """
+        low, high = self.domain.start[axis], self.domain.stop[axis]
+        index = np.arange(first, last) - low
+        length = high - low
+        if self.pad == "zero":
+            return np.where((index < 0) | (index >= length), -1, index) + low
+        if self.pad == "reflect" and length > 1:
+            period = 2 * (length - 1)
+            index = np.abs((index + length - 1) % period - (length - 1))
+            return index + low
+        return np.clip(index, 0, length - 1) + low
+
+    def breaks_congruence(self, divisor: Zyx) -> bool:
+        """Tell whether some patch is shifted against another by no multiple of *divisor*.
+
+        A network with pooling gives the same values only for shifts by multiples of its divisor.
+        """
+        return any(
+            (start - starts[0]) % step
+            for starts, step in zip(self.starts, divisor, strict=True)
+            for start in starts
+        )
+
+    def amplification(self, box: BoundingBox) -> float:
+        """Return network voxels computed per voxel of *box* (1 would be no overlap at all)."""
+        patch = self.geometry.output_patch_size.product()
+        return self.count(box).product() * patch / max(1, box.voxels)
+
+
+def _words(size: Zyx) -> str:
+    return " ".join(str(v) for v in size)
+
+
+def divisor_warning(grid: PatchGrid, divisor: Zyx | None) -> str | None:
+    """Return what to say when patches are shifted against each other by no multiple of *divisor*.
+
+    Args:
+        grid: the patches.
+        divisor: shifts to which the network is equivariant, zyx, or ``None`` if unknown.
+    """
+    if divisor is None or not grid.breaks_congruence(divisor):
+        return None
+    stride = grid.geometry.stride
+    if any(stride % divisor):
+        overlap = grid.geometry.output_patch_size - stride // divisor * divisor
+        size = grid.geometry.output_patch_size
+        near = overlap if min(size - overlap) > 0 else size - divisor
+        remedy = f"--output-patch-overlap {_words(near)}"
+        if not grid.keep_stride:
+            remedy += " with --grid padded"
+    else:
+        remedy = "--grid padded"
+    return (
+        f"patches are shifted against each other by steps that are not multiples of the network's "
+        f"divisor {divisor} (zyx, voxels), so overlapping patches disagree a little more than they "
+        f"need to; {remedy} keeps them congruent"
+    )

@@ -1,0 +1,323 @@
+"""Load input patches: cut, normalise and copy them to the device ahead of the network."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from queue import Empty, SimpleQueue
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from chunkflow_py.inference.backend_comparison import non_empty_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.inference.device_streams import Device
+    from chunkflow_py.inference.patch_grid import PatchGrid
+
+    Scale = Callable[[NDArray[Any], NDArray[np.float32]], None]
+    Ready = SimpleQueue["Batch | BaseException | None"]
+
+_BUFFERS = 3  # one in the network, one on its way, one being filled
+_PATIENCE_S = 0.05  # how often a thread that waits looks whether it is still wanted
+_LARGE = 250_000  # values of a patch, from which on a thread more pays
+_MOST_THREADS = 8  # that scale one patch: memory gives no more
+_SAMPLED = 8  # patches that are looked at to find some that are not empty
+_COMPARED = 2  # of them, to compare ways of running the network
+_SKIPPED = 256  # patches in a row that are not run, after which the engine is told
+
+
+class _Buffer:
+    """Room for one batch, on the host and on the device."""
+
+    def __init__(self, shape: tuple[int, ...], device: Device) -> None:
+        self.host = device.host_buffer(shape, torch.float32)
+        self.on_device = device.empty(shape) if device.asynchronous else self.host
+        self.arrived, self.used = device.mark(), device.mark()
+
+
+@dataclass
+class Batch:
+    """Patches of the grid in order, and the input of those that are to be run.
+
+    Attributes:
+        steps: output boxes of patches, with their place in the batch, or ``None`` for a patch
+            that is not run.
+        tensor: (n, c, z, y, x) float32 on the device, or ``None`` if none of them is run; places
+            that are not in use hold zeros.
+        used: number of places in use.
+        buffer: where the tensor is.
+    """
+
+    steps: list[tuple[BoundingBox, int | None]] = field(default_factory=list)
+    tensor: torch.Tensor | None = None
+    used: int = 0
+    buffer: _Buffer | None = None
+
+
+@dataclass(frozen=True)
+class PatchSource:
+    """What one run reads.
+
+    Attributes:
+        data: (c, z, y, x), any real dtype.
+        box: where *data* lies.
+        grid: the patches, and what they see outside of the domain.
+        target: the output box, which says which patches are run.
+        scale: (source, target) fills (c, z, y, x) float32 from voxels of *data*.
+        skip_empty: leave out patches whose input is zero everywhere.
+        wanted: leave out patches for whose output box this is false.
+    """
+
+    data: NDArray[Any]
+    box: BoundingBox
+    grid: PatchGrid
+    target: BoundingBox
+    scale: Scale
+    skip_empty: bool = False
+    wanted: Callable[[BoundingBox], bool] | None = None
+
+    def wants(self, patch: BoundingBox, source: NDArray[Any]) -> bool:
+        """Tell whether the network is run on *patch*, whose input is *source*."""
+        if self.wanted is not None and not self.wanted(patch):
+            return False
+        return not self.skip_empty or bool(source.any())
+
+    def fill(
+        self, place: NDArray[np.float32], source: NDArray[Any], outside: list[NDArray[np.bool_]]
+    ) -> None:
+        """Write what the network sees of *source* to (c, z, y, x) *place*; see `source`."""
+        _by_all_threads(self.scale, source, place)
+        for axis, mask in enumerate(outside):
+            place[(slice(None),) * (axis + 1) + (mask,)] = 0
+
+    def patch(self, patch: BoundingBox) -> torch.Tensor:
+        """Return what the network sees of one patch, (c, z, y, x) float32."""
+        source, outside = self.source(patch)
+        place = np.empty(source.shape, np.float32)
+        self.fill(place, source, outside)
+        return torch.from_numpy(place)
+
+    def source(self, patch: BoundingBox) -> tuple[NDArray[Any], list[NDArray[np.bool_]]]:
+        """Return the input of an output patch, and along each axis what of it has to be zero.
+
+        Returns:
+            (c, z, y, x) voxels of *data*, a view where the patch lies inside of *box*; and masks
+            along z, y and x of the voxels that lie in the zero padding (none for a view).
+        """
+        wanted = self.grid.input_box(patch)
+        if self.box.contains(wanted):
+            return self.data[(slice(None), *wanted.slices(self.box.start))], []
+        index = [
+            self.grid.source_indices(wanted.start[axis], wanted.stop[axis], axis)
+            for axis in range(3)
+        ]
+        # Voxels of the zero padding point one before the domain: read anything, then clear.
+        # `fill` clears them once more, because the scale may make something else of a zero.
+        outside = [i < first for i, first in zip(index, self.grid.domain.start, strict=True)]
+        z, y, x = (
+            np.clip(i - first, 0, None) for i, first in zip(index, self.box.start, strict=True)
+        )
+        source = self.data[:, z[:, None, None], y[:, None], x]
+        # Whether a patch is empty must not depend on what was read instead of the zero padding.
+        for axis, mask in enumerate(outside):
+            source[(slice(None),) * (axis + 1) + (mask,)] = 0
+        return source, outside
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="scale")
+
+
+def _by_all_threads(scale: Scale, source: NDArray[Any], place: NDArray[np.float32]) -> None:
+    """Scale parts of a large patch at once: NumPy by itself uses one thread."""
+    planes, threads = place.shape[1], min(torch.get_num_threads(), _MOST_THREADS)
+    if threads == 1 or place.size < _LARGE or planes < threads:
+        scale(source, place)
+        return
+    cuts = [planes * k // threads for k in range(threads + 1)]
+    first, *others = (slice(a, b) for a, b in pairwise(cuts))
+    jobs = [_pool().submit(scale, source[:, part], place[:, part]) for part in others]
+    scale(source[:, first], place[:, first])
+    for job in jobs:
+        job.result()
+
+
+def sample(cut: PatchSource, batch_size: int) -> list[torch.Tensor]:
+    """Return a few patches that are not empty, as the network gets them.
+
+    Returns:
+        (batch_size, c, z, y, x) float32 each, filled up with zeros; none if all that were looked
+        at are empty.
+    """
+    boxes = list(cut.grid.patches(cut.target))
+    patches = [cut.patch(patch) for patch in boxes[:: -(-len(boxes) // _SAMPLED)]]
+    return non_empty_batches(torch.stack(patches), batch_size, most=_COMPARED)
+
+
+class _StoppedError(Exception):
+    """The run is not wanted any more."""
+
+
+class PatchLoader:
+    """Fills batches for one run after the other; for a GPU in a thread of its own, a few ahead.
+
+    On the CPU a batch is filled when it is asked for: a thread would only take a core away from
+    the network.
+
+    ```
+    thread   cut, scale -> pinned host buffer -- copy stream --> device buffer -> network
+                 ^------------------------- 3 buffers, in turn ------------------------'
+    ```
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], device: Device, *, ahead: bool | None = None
+    ) -> None:
+        """Allocate the buffers once.
+
+        Args:
+            shape: (n, c, z, y, x) of every batch.
+            device: where the network runs.
+            ahead: fill batches in a thread (default: for a GPU).
+        """
+        ahead = device.asynchronous if ahead is None else ahead
+        self._shape = shape
+        self._free: SimpleQueue[_Buffer] = SimpleQueue()
+        for _ in range(_BUFFERS if ahead else 1):
+            self._free.put(_Buffer(shape, device))
+        self._stream = device.side_stream()
+        self._thread = device.thread("gather") if ahead else None
+
+    def open(self, cut: PatchSource) -> Batches:
+        """Begin to fill batches for *cut* as soon as those of earlier cuts are filled."""
+        stop = Event()
+        batches = self._filled(cut, stop)
+        if self._thread is None:
+            return Batches(batches, stop, self._free)
+        ready: Ready = SimpleQueue()
+        self._thread.submit(_pass_on, batches, ready)
+        return Batches(_taken(ready), stop, self._free)
+
+    def close(self) -> None:
+        """End the thread; every `Batches` has to be closed before."""
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    def _filled(self, cut: PatchSource, stop: Event) -> Iterator[Batch]:
+        """Yield the batches of *cut*, until told to stop."""
+        batch = Batch()
+        try:
+            for patch in cut.grid.patches(cut.target):
+                source, outside = cut.source(patch)
+                if not cut.wants(patch, source):
+                    batch.steps.append((patch, None))
+                    if batch.buffer is None and len(batch.steps) == _SKIPPED:
+                        done, batch = batch, Batch()
+                        yield done
+                        if stop.is_set():
+                            return
+                    continue
+                if batch.buffer is None:
+                    batch.buffer = self._take(stop)
+                cut.fill(batch.buffer.host[batch.used].numpy(), source, outside)
+                batch.steps.append((patch, batch.used))
+                batch.used += 1
+                if batch.used == self._shape[0]:
+                    done, batch = batch, Batch()
+                    yield self._sent(done)
+            if batch.steps:
+                done, batch = batch, Batch()
+                yield self._sent(done)
+        except _StoppedError:
+            return
+        finally:
+            if batch.buffer is not None:
+                self._free.put(batch.buffer)
+
+    def _sent(self, batch: Batch) -> Batch:
+        """Bring a filled batch on its way to the device."""
+        if (buffer := batch.buffer) is not None:
+            buffer.host[batch.used :] = 0
+            batch.tensor = buffer.on_device
+            if buffer.on_device is not buffer.host:
+                with self._stream.entered():
+                    buffer.used.hold()
+                    buffer.on_device.copy_(buffer.host, non_blocking=True)
+                    buffer.arrived.record()
+        return batch
+
+    def _take(self, stop: Event) -> _Buffer:
+        """Return a buffer that nobody reads from any more."""
+        while not stop.is_set():
+            try:
+                buffer = self._free.get(timeout=_PATIENCE_S)
+            except Empty:
+                continue
+            buffer.arrived.wait()
+            return buffer
+        raise _StoppedError
+
+
+def _pass_on(batches: Iterator[Batch], ready: Ready) -> None:
+    """Put all batches into *ready*, then ``None`` or what went wrong."""
+    end: BaseException | None = None
+    try:
+        for batch in batches:
+            ready.put(batch)
+    except BaseException as error:  # noqa: BLE001  (raised where the batch was waited for)
+        end = error
+    ready.put(end)
+
+
+def _taken(ready: Ready) -> Iterator[Batch]:
+    """Yield what `_pass_on` puts into *ready*."""
+    while isinstance(item := ready.get(), Batch):
+        yield item
+    if item is not None:
+        raise item
+
+
+class Batches:
+    """The batches of one run, in order; has to be closed."""
+
+    def __init__(self, batches: Iterator[Batch], stop: Event, free: SimpleQueue[_Buffer]) -> None:
+        """Take where batches come from, what stops that, and where buffers go back to."""
+        self._batches, self._stop, self._free = batches, stop, free
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield each batch; its tensor is good until the next one is asked for.
+
+        Raises:
+            Exception: whatever went wrong while a batch was filled.
+        """
+        for batch in self._batches:
+            try:
+                if batch.buffer is not None:
+                    batch.buffer.arrived.hold()
+                yield batch
+            finally:
+                self._release(batch)
+
+    def close(self) -> None:
+        """Stop filling, and give all buffers back."""
+        self._stop.set()
+        with suppress(Exception):  # nobody waits for a batch any more
+            for batch in self._batches:
+                self._release(batch)
+
+    def _release(self, batch: Batch) -> None:
+        if batch.buffer is not None:
+            batch.buffer.used.record()
+            self._free.put(batch.buffer)
