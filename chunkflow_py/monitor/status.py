@@ -1,101 +1,30 @@
-"""How far a run is: counted from its records, and from its queue what is not in them yet."""
+"""The status of a run: counted from its records, and from its queue what is not in them yet."""
 
 from __future__ import annotations
 
 import logging
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
-from itertools import islice
-from operator import attrgetter
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.memory import describe_bytes
 from chunkflow_py.errors import QueueError
+from chunkflow_py.monitor.run_facts import (
+    FailedTask,
+    StepStatus,
+    failed_tasks,
+    failing_tasks,
+    run_state,
+)
 from chunkflow_py.queue.protocol import Counts, open_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from chunkflow_py.run.home import RunHome
-    from chunkflow_py.run.ledger.ledger import Ledger
-    from chunkflow_py.run.ledger.record import Failure
 
 logger = logging.getLogger(__name__)
-
-_AT_ONCE = 256  # tasks of which it is asked whether they have ended
-
-
-@dataclass(frozen=True)
-class StageStatus:
-    """How far a stage is.
-
-    Attributes:
-        name: of the stage.
-        hash: that its messages and records say.
-        tasks: how many there are.
-        done, skipped, failed: how many have ended so.
-        attempts_failed: how many attempts have failed, of these and others.
-        attempts_failed_s: seconds that they took, as far as it is known.
-        stored_bytes: by those that are done.
-        missing_blocks: that they have read as the fill value, as nothing is stored there.
-        tasks_per_s: of late, or ``None`` if nothing has ended of late.
-        seconds: by operator, of all that are done.
-        closed: whether all have ended well, so that the next stage is open.
-        taken_from: URL of the run whose output was taken over.
-    """
-
-    name: str
-    hash: str
-    tasks: int
-    done: int
-    skipped: int
-    failed: int
-    attempts_failed: int
-    attempts_failed_s: float
-    stored_bytes: int
-    missing_blocks: int
-    tasks_per_s: float | None
-    seconds: dict[str, float]
-    closed: bool
-    taken_from: str | None = None
-
-    @property
-    def left(self) -> int:
-        """How many have not ended."""
-        return self.tasks - self.done - self.skipped - self.failed
-
-
-@dataclass(frozen=True)
-class FailedTask:
-    """A task of which attempts have failed.
-
-    Attributes:
-        stage: of the task.
-        number: of the task.
-        box: of the task.
-        reason: why it was given up; ``None``: it will be tried again.
-        attempts: that failed, the first one first, as far as they were asked for.
-    """
-
-    stage: str
-    number: int
-    box: str
-    reason: str | None
-    attempts: tuple[Failure, ...] = ()
-
-    def words(self) -> Iterator[str]:
-        """Yield lines for a person: the task, and its attempts with their tracebacks."""
-        if self.reason is None:
-            yield f"  to be tried again {self.stage} {self.box}"
-        else:
-            yield f"  failed {self.stage} {self.box}: {self.reason}"
-        for number, each in enumerate(self.attempts, 1):
-            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.when))
-            who = f"attempt {number} of {len(self.attempts)}, {each.kind}, {each.worker}, {when}"
-            who += _taken(each.seconds)
-            yield f"    {who}: {each.reason}"
-            yield from (f"      {line}" for line in each.traceback.splitlines())
 
 
 @dataclass(frozen=True)
@@ -104,16 +33,16 @@ class RunStatus:
 
     Attributes:
         address: of the run, with its digest.
-        stages: of it.
+        stages: status of each step.
         queue: what waits there and what is leased; ``None`` if it cannot be asked.
         queue_url: of the queue.
-        failures: tasks that were given up, the first ones.
-        failing: tasks of which attempts have failed and that will be tried again, the first ones,
-            as far as they were asked for.
+        failures: the first tasks that were given up.
+        failing: the first tasks with failed attempts that will be tried again, if they were asked
+            for.
     """
 
     address: str
-    stages: tuple[StageStatus, ...]
+    stages: tuple[StepStatus, ...]
     queue: Counts | None
     queue_url: str
     failures: tuple[FailedTask, ...]
@@ -122,45 +51,25 @@ class RunStatus:
     @property
     def state(self) -> str:
         """``complete``, ``complete but for failures``, or ``unfinished``."""
-        if all(stage.closed or stage.left + stage.failed == 0 for stage in self.stages):
-            return "complete"
-        going = next(s for s in self.stages if not s.closed and s.left + s.failed)
-        return "unfinished" if going.left else "complete but for failures"
+        return run_state(self.stages)
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it for a program."""
-        said = asdict(self)
-        said["state"] = self.state
-        for stage, each in zip(self.stages, said["stages"], strict=True):
-            each["left"] = stage.left
-            each["expected_s"] = _expected(stage)
-        return said
+        return {
+            "address": self.address,
+            "stages": [_step_json(step) for step in self.stages],
+            "queue": self.queue and asdict(self.queue),
+            "queue_url": self.queue_url,
+            "failures": [asdict(task) for task in self.failures],
+            "failing": [asdict(task) for task in self.failing],
+            "state": self.state,
+        }
 
-    def words(self) -> Iterator[str]:
-        """Yield lines for a person."""
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of text that `chunkflow status` prints."""
         yield f"{self.address}: {self.state}"
-        for stage in self.stages:
-            parts = [f"{stage.done} of {stage.tasks} tasks done"]
-            parts += [
-                f"{count} {what}"
-                for count, what in (
-                    (stage.skipped, "skipped"),
-                    (stage.failed, "failed"),
-                    (stage.left, "left"),
-                    (stage.attempts_failed, f"failed attempts{_taken(stage.attempts_failed_s)}"),
-                    (stage.missing_blocks, "missing blocks read as the fill value"),
-                )
-                if count
-            ]
-            if stage.stored_bytes:
-                parts.append(f"{describe_bytes(stage.stored_bytes)} stored")
-            if stage.tasks_per_s and stage.left:
-                parts.append(f"{stage.tasks_per_s:.3g} tasks/s")
-                end = time.strftime("%Y-%m-%d %H:%M", time.localtime(time.time() + _seconds(stage)))
-                parts.append(f"expected to end at {end}")
-            if stage.taken_from:
-                parts.append(f"taken over from {stage.taken_from}")
-            yield f"  {stage.name}: {', '.join(parts)}"
+        for step in self.stages:
+            yield f"  {step.name}: {', '.join(_step_parts(step))}"
         if self.queue is not None:
             dead = "" if self.queue.dead is None else f", {self.queue.dead} dead letters"
             yield (
@@ -170,7 +79,7 @@ class RunStatus:
         elif self.queue_url:
             yield f"  queue {self.queue_url}: cannot be asked"
         for task in (*self.failures, *self.failing):
-            yield from task.words()
+            yield from _task_lines(task)
 
 
 def status_of(home: RunHome, most: int = 20, *, attempts: bool = False) -> RunStatus:
@@ -178,64 +87,30 @@ def status_of(home: RunHome, most: int = 20, *, attempts: bool = False) -> RunSt
 
     Args:
         home: of the run.
-        most: how many failed tasks to list.
-        attempts: also read what each of their attempts has said, and list those that will be
-            tried again.
+        most: number of failed tasks to list, at most.
+        attempts: also read the failed attempts of each, and list tasks that will be tried again.
     """
-    stages: list[StageStatus] = []
+    steps: list[StepStatus] = []
     failures: list[FailedTask] = []
     failing: list[FailedTask] = []
     for stage in home.spec.stages:
-        ledger, counts = home.ledger(stage.name), home.counts(stage.name)
-        stages.append(
-            StageStatus(
-                stage.name,
-                stage.hash,
-                stage.tasks,
-                counts.done,
-                counts.skipped,
-                counts.dead,
-                counts.failures,
-                counts.failed_s,
-                counts.stored_bytes,
-                counts.missing_blocks,
-                counts.recent,
-                counts.seconds,
-                home.is_closed(stage.name),
-                home.spec.reused.get(stage.name),
-            )
+        name, totals = stage.name, home.counts(stage.name)
+        taken_from = home.spec.reused.get(name)
+        steps.append(
+            StepStatus.of(stage, totals, closed=home.is_closed(name), taken_from=taken_from)
         )
-        if counts.dead and len(failures) < most:
-            dead = islice(ledger.records(states={"dead"}), most - len(failures))
-            failures += [FailedTask(stage.name, r.number, r.box, r.reason or "") for r in dead]
-        if attempts and counts.failures and len(failing) < most:
-            failing += _failing(stage.name, ledger, most - len(failing))
-    if attempts:
-        failures = [_with_attempts(task, home.ledger(task.stage)) for task in failures]
-        failing = [_with_attempts(task, home.ledger(task.stage)) for task in failing]
+        if totals.dead:
+            room = most - len(failures)
+            failures += failed_tasks(name, home.ledger(name), room, attempts=attempts)
+        if attempts and totals.failures:
+            failing += failing_tasks(name, home.ledger(name), most - len(failing))
     url = home.spec.queue
-    waiting = _queue_counts(url) if url else None
-    return RunStatus(home.address, tuple(stages), waiting, url, tuple(failures), tuple(failing))
-
-
-def _failing(stage: str, ledger: Ledger, most: int) -> list[FailedTask]:
-    """Return tasks of which attempts have failed and that have not ended, the first ones."""
-    tried = {failure.number: failure.box for failure in ledger.failures()}
-    waiting = iter(tried)
-    found: list[int] = []
-    while len(found) < most and (some := list(islice(waiting, _AT_ONCE))):
-        ended = ledger.find(some)
-        found += [number for number in some if number not in ended]
-    return [FailedTask(stage, number, tried[number], None) for number in found[:most]]
-
-
-def _with_attempts(task: FailedTask, ledger: Ledger) -> FailedTask:
-    found = sorted(ledger.failures(task.number), key=attrgetter("when"))
-    return replace(task, attempts=tuple(found))
+    queue = _queue_counts(url) if url else None
+    return RunStatus(home.address, tuple(steps), queue, url, tuple(failures), tuple(failing))
 
 
 def _queue_counts(url: str) -> Counts | None:
-    """Return what the queue says; who may read a run may not always ask its queue."""
+    """Return the counts of a queue, if it can be asked: reading a run needs no access to it."""
     try:
         with closing(open_queue(url)) as queue:
             return queue.counts()
@@ -244,14 +119,62 @@ def _queue_counts(url: str) -> Counts | None:
         return None
 
 
-def _taken(seconds: float | None) -> str:
-    """Return in words what attempts have taken, if it is known."""
+def _step_json(step: StepStatus) -> dict[str, Any]:
+    totals = step.totals
+    return {
+        "name": step.name,
+        "hash": step.hash,
+        "tasks": step.tasks,
+        "done": totals.done,
+        "skipped": totals.skipped,
+        "failed": totals.dead,
+        "attempts_failed": totals.failures,
+        "attempts_failed_s": totals.failed_s,
+        "stored_bytes": totals.stored_bytes,
+        "missing_blocks": totals.missing_blocks,
+        "tasks_per_s": totals.recent,
+        "seconds": totals.seconds,
+        "closed": step.closed,
+        "taken_from": step.taken_from,
+        "left": step.left,
+        "expected_s": step.expected_s,
+    }
+
+
+def _step_parts(step: StepStatus) -> Iterator[str]:
+    totals = step.totals
+    yield f"{totals.done} of {step.tasks} tasks done"
+    for count, what in (
+        (totals.skipped, "skipped"),
+        (totals.dead, "failed"),
+        (step.left, "left"),
+        (totals.failures, f"failed attempts{_seconds(totals.failed_s)}"),
+        (totals.missing_blocks, "missing blocks read as the fill value"),
+    ):
+        if count:
+            yield f"{count} {what}"
+    if totals.stored_bytes:
+        yield f"{describe_bytes(totals.stored_bytes)} stored"
+    if step.left and step.expected_s:
+        yield f"{step.tasks_per_s:.3g} tasks/s"
+        end = time.strftime("%Y-%m-%d %H:%M", time.localtime(time.time() + step.expected_s))
+        yield f"expected to end at {end}"
+    if step.taken_from:
+        yield f"taken over from {step.taken_from}"
+
+
+def _task_lines(task: FailedTask) -> Iterator[str]:
+    """Yield a failed task, and its attempts with their tracebacks."""
+    if task.reason is None:
+        yield f"  to be tried again {task.stage} {task.box}"
+    else:
+        yield f"  failed {task.stage} {task.box}: {task.reason}"
+    for number, each in enumerate(task.attempts, 1):
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.when))
+        which = f"attempt {number} of {len(task.attempts)}, {each.kind}, {each.worker}, {when}"
+        yield f"    {which}{_seconds(each.seconds)}: {each.reason}"
+        yield from (f"      {line}" for line in each.traceback.splitlines())
+
+
+def _seconds(seconds: float | None) -> str:
     return f" ({seconds:.3g} s)" if seconds else ""
-
-
-def _seconds(stage: StageStatus) -> float:
-    return stage.left / stage.tasks_per_s if stage.tasks_per_s else 0.0
-
-
-def _expected(stage: StageStatus) -> float | None:
-    return _seconds(stage) if stage.tasks_per_s else None

@@ -79,7 +79,7 @@ def command(
         elif as_json:
             echo(json.dumps(status_of(home, most, attempts=True).to_json()))
         else:
-            echo("\n".join(status_of(home, most, attempts=failures).words()))
+            echo("\n".join(status_of(home, most, attempts=failures).lines()))
 
     return act
 
@@ -117,10 +117,10 @@ def _watch_in_place(look: Callable[[], RunStatus], seconds: float) -> None:
     rows = [Row("looking …")]
     with Screen(sys.stdout, lambda: rows):
         for status in _looks(look, seconds):
-            head, *rest = status.words()
+            head, *rest = status.lines()
             when = f"as of {time.strftime('%H:%M:%S')}, every {seconds:g} s until no task is left"
             rows = [Row(head, "bold"), *map(Row, rest), Row(f"  {when}; Ctrl-C ends it", "dim")]
-    echo("\n".join(status.words()))
+    echo("\n".join(status.lines()))
 
 
 def _looks(look: Callable[[], RunStatus], seconds: float) -> Iterator[RunStatus]:
@@ -143,8 +143,11 @@ def _looks(look: Callable[[], RunStatus], seconds: float) -> Iterator[RunStatus]
 
 def _what_counts(status: RunStatus) -> object:
     """Return what of a status is worth a line when it changes: not speeds, which always do."""
-    stages = [(s.done, s.skipped, s.failed, s.attempts_failed, s.closed) for s in status.stages]
-    return status.state, stages, status.queue
+    steps = [
+        (step.totals.finished, step.totals.dead, step.totals.failures, step.closed)
+        for step in status.stages
+    ]
+    return status.state, steps, status.queue
 
 
 def _line(status: RunStatus) -> str:
@@ -152,6 +155,6 @@ def _line(status: RunStatus) -> str:
     import time
     from dataclasses import replace
 
-    _, *rest = replace(status, failures=(), failing=()).words()
+    _, *rest = replace(status, failures=(), failing=()).lines()
     when = time.strftime("%Y-%m-%d %H:%M:%S")
     return f"{when} {'; '.join([status.state, *(each.strip() for each in rest)])}"

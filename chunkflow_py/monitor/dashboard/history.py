@@ -7,22 +7,20 @@ first, and each again only when it has changed. Of a record three numbers are ke
 from __future__ import annotations
 
 import json
-import re
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from chunkflow_py.monitor.dashboard.states import DONE, FAILED, NONE, SKIPPED
+from chunkflow_py.monitor.run_facts import ErrorGroups
 from chunkflow_py.run.ledger.page import FAILURES
 from chunkflow_py.run.ledger.record import DamagedRecordError, Failure, reading
 from chunkflow_py.store.address import public, public_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
     from chunkflow_py.monitor.dashboard.states import States
@@ -32,38 +30,8 @@ _WIDTHS_S = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 21600, 86400, 604800)
 _BARS = 120  # of the plot, at most
 _RECENT_S = 600.0
 _ENDED = (DONE, SKIPPED, FAILED)
-_EXAMPLES, _GROUPS, _WORKERS, _DEAD = 3, 100, 200, 200
+_GROUPS, _WORKERS, _DEAD = 100, 200, 200
 _LONGEST_NAME = 300  # characters
-_LONGEST = 20_000  # characters of a traceback
-
-
-@dataclass
-class ErrorGroup:
-    """Attempts that failed in the same way.
-
-    Attributes:
-        kind: whose fault it is.
-        reason: with numbers left out.
-        count: of the attempts.
-        last: when the last one failed, seconds since 1970.
-        examples: the latest ones.
-    """
-
-    kind: str
-    reason: str
-    count: int = 0
-    last: float = 0.0
-    examples: list[Failure] = field(default_factory=list)
-
-    def add(self, count: int, failures: Iterable[Failure]) -> None:
-        """Count attempts, and keep the latest as examples."""
-        self.count += count
-        latest = sorted([*self.examples, *failures], key=lambda each: -each.when)
-        self.examples = latest[:_EXAMPLES]
-        self.last = max([self.last, *(each.when for each in self.examples)])
-
-
-Groups = dict[tuple[str, str], ErrorGroup]
 
 
 class History:
@@ -83,7 +51,7 @@ class History:
         self.names: list[str] = []
         self._indexes: dict[str, int] = {}
         self._headers: dict[int, Header] = {}
-        self._groups: dict[int, Groups] = {}
+        self._groups: dict[int, ErrorGroups] = {}
         self._dead: dict[int, list[tuple[int, str]]] = {}
         self._failed_by: dict[int, dict[int, int]] = {}
 
@@ -149,7 +117,7 @@ class History:
         for failure in failures:
             if tasks.start <= failure.number < tasks.stop:
                 self._states.tries_on_page[failure.number] += 1
-        self._groups[number] = _grouped(failures)
+        self._groups[number] = ErrorGroups(failures)
         self._dead[number] = dead[:_DEAD]
         by_worker: dict[int, int] = {}
         for failure in failures:
@@ -232,19 +200,17 @@ class History:
 
     def errors(self) -> dict[str, Any]:
         """Return attempts that failed by kind and reason, and the tasks that were given up."""
-        groups: Groups = {}
-        for part in [*self._groups.values(), _grouped(self._states.failures)]:
-            for key, group in part.items():
-                found = groups.setdefault(key, ErrorGroup(group.kind, group.reason))
-                found.add(group.count, group.examples)
-        some = sorted(groups.values(), key=lambda group: -group.count)[:_GROUPS]
+        groups = ErrorGroups(self._states.failures)
+        for part in self._groups.values():
+            groups.update(part)
+        shown = groups.ranked()[:_GROUPS]
         dead = [task for page in sorted(self._dead) for task in self._dead[page]]
         records = self._states.records.values()
         dead += [(r.number, r.reason or "") for r in records if r.state == "dead"]
         dead = [task for task in dead if self._states.codes[task[0]] == FAILED]
         return {
-            "groups": [asdict(group) for group in some],
-            "more": len(groups) - len(some),
+            "groups": [asdict(group) for group in shown],
+            "more": len(groups) - len(shown),
             "failed_tasks": [{"number": n, "reason": reason} for n, reason in dead[:_DEAD]],
         }
 
@@ -261,17 +227,3 @@ class History:
         """Return of how many tasks that ended the record is known, and how many have ended."""
         ended = int(np.isin(self._states.codes, _ENDED).sum())
         return int(self._known().sum()), ended
-
-
-def _grouped(failures: Iterable[Failure]) -> Groups:
-    groups: Groups = {}
-    for failure in failures:
-        reason = re.sub(r"(?<![A-Za-z])[0-9]+", "#", failure.reason)[:300]
-        group = groups.setdefault((failure.kind, reason), ErrorGroup(failure.kind, reason))
-        if len(failure.traceback) > _LONGEST:
-            # The end says most.
-            cut = replace(failure, traceback=f"…\n{failure.traceback[-_LONGEST:]}")
-        else:
-            cut = failure
-        group.add(1, [cut])
-    return groups

@@ -15,11 +15,9 @@ from chunkflow_py.monitor.dashboard.states import (
     CODES,
     DONE,
     FAILED,
-    MISSING,
-    RETRY,
-    RUNNING,
     States,
 )
+from chunkflow_py.monitor.run_facts import StepStatus, run_state
 from chunkflow_py.queue.body import parse_body
 from chunkflow_py.queue.protocol import TellsLeased, open_queue
 from chunkflow_py.store import open_store
@@ -85,29 +83,33 @@ class StageWatch:
                 continue  # it is of another run on the same queue, or no task at all
         return found
 
-    def summary(self, now: float) -> dict[str, Any]:
-        """Return what there is to say in a line."""
+    def status(self, now: float) -> StepStatus:
+        """Return how far the step is at *now*, seconds since 1970."""
+        taken_from = self._home.spec.reused.get(self.stage.name)
+        totals = self.states.totals(now)
+        return StepStatus.of(self.stage, totals, closed=self.closed, taken_from=taken_from)
+
+    def summary(self, status: StepStatus) -> dict[str, Any]:
+        """Return the numbers that the page shows of the step."""
         import numpy as np
 
         counts = np.bincount(self.states.codes, minlength=len(CODES)).tolist()
-        totals = self.states.totals(now)
-        left = counts[MISSING] + counts[RUNNING] + counts[RETRY]
-        rate = totals.recent if left else 0.0
+        totals = status.totals
         return {
-            "name": self.stage.name,
-            "tasks": self.stage.tasks,
+            "name": status.name,
+            "tasks": status.tasks,
             "counts": dict(zip(CODES, counts, strict=True)),
-            "left": left,
+            "left": status.left,
             "failed_attempts": totals.failures,
             "stored_bytes": totals.stored_bytes,
             "missing_blocks": totals.missing_blocks,
             "seconds": totals.seconds,
             "first": totals.first,
             "last": totals.last,
-            "tasks_per_s": rate,
-            "expected_s": left / rate if rate else None,
-            "closed": self.closed,
-            "taken_from": self._home.spec.reused.get(self.stage.name),
+            "tasks_per_s": status.tasks_per_s,
+            "expected_s": status.expected_s if status.left else None,
+            "closed": status.closed,
+            "taken_from": status.taken_from,
             "line": " ".join(name for name, _ in self.stage.options),
         }
 
@@ -204,19 +206,18 @@ class RunWatch:
         watch = self.look(name)
         with self._lock:
             now = time.time()
-            stages = [each.summary(now) for each in self._stages.values()]
-            mine = next(each for each in stages if each["name"] == watch.stage.name)
+            steps = [(each, each.status(now)) for each in self._stages.values()]
             known, ended = watch.history.coverage()
             workers = watch.history.workers(now)
             return {
                 "address": self._home.address,
                 "now": now,
-                "state": _state(stages),
-                "stages": stages,
+                "state": run_state(status for _, status in steps),
+                "stages": [each.summary(status) for each, status in steps],
                 "queue": self._counts and asdict(self._counts),
                 "queue_url": self._home.spec.queue,
                 "running": self._said,
-                "stage": mine["name"],
+                "stage": watch.stage.name,
                 "version": watch.states.version,
                 "throughput": watch.history.throughput(now),
                 "workers": workers,
@@ -224,7 +225,7 @@ class RunWatch:
                 "history": {"known": known, "ended": ended, "pages": len(watch.history.left)},
                 "price": self._price,
                 "price_source": "" if self._price is None else self._source,
-                "cost": cost(workers["hours"], ended, mine["tasks"], self._price),
+                "cost": cost(workers["hours"], ended, watch.stage.tasks, self._price),
             }
 
     def layout(self, name: str) -> dict[str, Any]:
@@ -292,12 +293,3 @@ def cost(hours: float, ended: int, tasks: int, price: float | None) -> dict[str,
         "spent": None if price is None else hours * price,
         "foretold": None if price is None or whole is None else whole * price,
     }
-
-
-def _state(stages: list[dict[str, Any]]) -> str:
-    """Return the word of `chunkflow_py.monitor.status.RunStatus.state`."""
-    going = [each for each in stages if not each["closed"]]
-    going = [each for each in going if each["left"] + each["counts"]["failed"]]
-    if not going:
-        return "complete"
-    return "unfinished" if going[0]["left"] else "complete but for failures"

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx, hull_of
-from chunkflow_py.monitor.report.attempts import Attempts
-from chunkflow_py.monitor.report.gather import Gathered
 from chunkflow_py.monitor.report.places import places_of
 from chunkflow_py.monitor.report.planes import planes_of
 from chunkflow_py.monitor.report.seams import FACES, sampled, seams_of
+from chunkflow_py.monitor.run_facts import StepFacts
 from chunkflow_py.run.repair import damages_of
 from chunkflow_py.store import open_store
 
@@ -60,8 +59,7 @@ class StageReport:
 
     Attributes:
         stage: of the spec.
-        gathered: what its records say.
-        attempts: what failed.
+        facts: what its records say together.
         profile: numerical profile that its first worker has set; nothing if none did.
         taken_from: URL of the run whose output was taken over.
         closed: whether all tasks have ended well, so that the next stage is open.
@@ -72,8 +70,7 @@ class StageReport:
     """
 
     stage: Stage
-    gathered: Gathered
-    attempts: Attempts
+    facts: StepFacts
     profile: dict[str, str]
     taken_from: str | None
     closed: bool
@@ -85,21 +82,7 @@ class StageReport:
     @property
     def left(self) -> int:
         """How many tasks have not ended."""
-        return self.stage.tasks - self.gathered.tasks
-
-    @property
-    def mean_s(self) -> float:
-        """Seconds of all operators on a task that is done, on average."""
-        done = self.gathered.done
-        return sum(self.gathered.seconds.values()) / done if done else 0.0
-
-    @property
-    def wasted_s(self) -> float:
-        """Seconds of all operators on attempts that failed.
-
-        Those of unknown length, such as of workers that died, count as much as a task that is done.
-        """
-        return self.attempts.seconds + self.attempts.untimed * self.mean_s
+        return self.stage.tasks - self.facts.finished
 
 
 @dataclass
@@ -131,7 +114,7 @@ class RunReport:
     @property
     def dead(self) -> int:
         """How many tasks of all stages were given up."""
-        return sum(stage.gathered.dead for stage in self.stages)
+        return sum(stage.facts.dead for stage in self.stages)
 
 
 def report_of(home: RunHome, wanted: Wanted) -> RunReport:
@@ -163,8 +146,7 @@ def _stage_report(
     store = home.store if taken is None else open_store(taken)
     report = StageReport(
         stage,
-        Gathered.of(ledger.records()),
-        Attempts.of(ledger, wanted.failed),
+        StepFacts.of_step(stage.name, ledger, wanted.failed),
         json.loads(store.get(f"stages/{stage.name}/profile.json") or b"{}"),
         taken,
         home.is_closed(stage.name),
@@ -180,7 +162,7 @@ def _stage_report(
             shown.add((place.address, place.mip))
             report.planes.append(planes_of(place, region, point))
     outputs = [place for place in report.volumes if place.role == "output"]
-    if outputs and wanted.faces and report.gathered.done:
+    if outputs and wanted.faces and report.facts.done:
         seed = int(stage.hash[:8], 16)
         faces = sampled(plan, ledger, wanted.faces, seed)
         report.seams = [seams_of(place, faces, seed) for place in outputs]

@@ -116,7 +116,7 @@ def _summary(report: RunReport) -> Html:
     price = report.wanted.price
     rows = []
     for each in report.stages:
-        found = each.gathered
+        found = each.facts
         speed = found.voxels / found.wall_s / 1e6 if found.wall_s else 0.0
         rows.append([
             each.stage.name, f"{each.stage.tasks:,}", f"{found.done:,}", f"{found.skipped:,}",

@@ -56,7 +56,7 @@ def _stage_parts(report: StageReport) -> Iterator[Html]:
     if report.profile:
         yield tag("h4", "Numerical profile")
         yield facts(sorted(report.profile.items()))
-    profiles = [(p, n) for p, n in report.gathered.profiles.most_common() if p]
+    profiles = [(p, n) for p, n in report.facts.profiles.most_common() if p]
     if len(profiles) > 1:
         rows = ((profile, f"{count:,}") for profile, count in profiles[:_SHOWN_PROFILES])
         yield table(["profile of workers", "tasks"], rows)

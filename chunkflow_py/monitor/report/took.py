@@ -12,8 +12,8 @@ from chunkflow_py.monitor.report.markup import Html, facts, table, tag
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from chunkflow_py.monitor.report.gather import Gathered
     from chunkflow_py.monitor.report.measured import RunReport, StageReport, Wanted
+    from chunkflow_py.monitor.run_facts import StepFacts
     from chunkflow_py.planning.prices import Prices
 
 _COLUMNS = 120  # bars of a plot over time, at most
@@ -39,18 +39,18 @@ def took_parts(report: RunReport) -> Iterator[Html]:
     """Yield times and costs of all stages."""
     for stage in report.stages:
         yield tag("h3", f"Stage {stage.stage.name}")
-        if not stage.gathered.tasks:
+        if not stage.facts.finished:
             yield tag("p", "No task has ended.")
             continue
-        yield from _times(stage.gathered)
-        yield from _workers(stage.gathered)
+        yield from _times(stage.facts)
+        yield from _workers(stage.facts)
         yield from _costs(stage, report.wanted)
     yield tag("p", _MACHINES, class_="note")
     yield tag("p", _WASTED, class_="note")
 
 
-def _times(found: Gathered) -> Iterator[Html]:
-    start, stop = found.start or 0.0, found.stop or 0.0
+def _times(found: StepFacts) -> Iterator[Html]:
+    start, stop = found.start or 0.0, found.last or 0.0
     speed = found.voxels / found.wall_s / 1e6 if found.wall_s else 0.0
     yield facts([
         ("from", _when(start)), ("to", f"{_when(stop)}, {duration(found.wall_s)}"),
@@ -66,7 +66,7 @@ def _times(found: Gathered) -> Iterator[Html]:
         yield bars(rows, "seconds by operator, of all tasks together")
         head = ["operator", "all tasks", "mean of a task", "slowest", "Mvoxel/s"]
         yield table(head, (
-            [name, duration(value), duration(value / found.tasks), duration(found.most_s[name]),
+            [name, duration(value), duration(value / found.finished), duration(found.most_s[name]),
              number(found.voxels / value / 1e6) if value else "-"]
             for name, value in found.seconds.items()
         ), "numbers")  # fmt: skip
@@ -77,11 +77,11 @@ def _times(found: Gathered) -> Iterator[Html]:
         yield over_time(_columns(found), "Mvoxel/s", "millions of voxels done a second")
 
 
-def _columns(found: Gathered) -> list[tuple[float, float, float]]:
+def _columns(found: StepFacts) -> list[tuple[float, float, float]]:
     """Return start and stop, seconds from the first task on, and Mvoxel/s of each column."""
     bins, width = found.over_time.bins, found.over_time.width_s
     low, high = int((found.start or 0.0) // width), max(bins)
-    wanted = min(_COLUMNS, max(2, found.tasks // _TASKS))
+    wanted = min(_COLUMNS, max(2, found.finished // _TASKS))
     together = -(-(high - low + 1) // wanted)
     columns = []
     for first in range(low, high + 1, together):
@@ -93,7 +93,7 @@ def _columns(found: Gathered) -> list[tuple[float, float, float]]:
     return columns
 
 
-def _workers(found: Gathered) -> Iterator[Html]:
+def _workers(found: StepFacts) -> Iterator[Html]:
     ranked = sorted(found.workers.items(), key=lambda item: (-item[1].tasks, item[0]))
     shown = sorted(ranked[:_WORKERS], key=lambda item: (item[1].start, item[0]))
     start = found.start or 0.0
@@ -108,7 +108,7 @@ def _workers(found: Gathered) -> Iterator[Html]:
 
 
 def _costs(stage: StageReport, wanted: Wanted) -> Iterator[Html]:
-    found, price = stage.gathered, wanted.price
+    found, price = stage.facts, wanted.price
     hours, teravoxels = found.machine_s / 3600, found.voxels / 1e12
     yield tag("h4", "Cost")
     said: list[tuple[str, object]] = [("machine hours", number(hours))]
@@ -124,13 +124,13 @@ def _costs(stage: StageReport, wanted: Wanted) -> Iterator[Html]:
     said.append(("written", f"{objects:,} objects, {describe_bytes(found.stored_bytes)}"))
     if wanted.prices is not None:
         said += _storage(found, wanted.prices)
-    failures = stage.attempts.failures
-    if failures and not stage.wasted_s:
+    failures = found.failures
+    if failures and not found.wasted_s:
         said.append(("wasted", f"{failures:,} failed attempts, of unknown length"))
     elif failures:
-        share = stage.wasted_s / (sum(found.seconds.values()) + stage.wasted_s)
-        about = "about " if stage.attempts.untimed else ""
-        words = f"{failures:,} failed attempts, {about}{duration(stage.wasted_s)} ({share:.1%})"
+        share = found.wasted_s / (sum(found.seconds.values()) + found.wasted_s)
+        about = "about " if found.untimed else ""
+        words = f"{failures:,} failed attempts, {about}{duration(found.wasted_s)} ({share:.1%})"
         said.append(("wasted", words))
         if price is not None:
             # of the hours of machines, which may work on several tasks at once
@@ -140,7 +140,7 @@ def _costs(stage: StageReport, wanted: Wanted) -> Iterator[Html]:
     yield facts(said)
 
 
-def _storage(found: Gathered, prices: Prices) -> Iterator[tuple[str, str]]:
+def _storage(found: StepFacts, prices: Prices) -> Iterator[tuple[str, str]]:
     """Yield what writing and keeping the output costs, where it is in a cloud of the table."""
     for protocol in sorted(found.objects.keys() & prices.stores.keys()):
         store = prices.stores[protocol]

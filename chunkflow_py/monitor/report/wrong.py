@@ -22,26 +22,24 @@ def wrong_parts(report: RunReport) -> Iterator[Html]:
 
 
 def _stage_parts(report: StageReport) -> Iterator[Html]:
-    name, found, attempts = report.stage.name, report.gathered, report.attempts
+    name, found = report.stage.name, report.facts
     if found.dead:
         yield tag("h3", f"Stage {name}: {found.dead:,} failed tasks")
-        if found.dead > len(attempts.failed):
-            yield tag("p", f"Shown are the first {len(attempts.failed)}.", class_="note")
-        for task in attempts.failed:
-            title = f"{task.record.box}: {task.record.reason or 'no reason given'}"
+        if found.dead > len(found.failed):
+            yield tag("p", f"Shown are the first {len(found.failed)}.", class_="note")
+        for task in found.failed:
+            title = f"{task.box}: {task.reason or 'no reason given'}"
             tried = (_attempt(n, each) for n, each in enumerate(task.attempts, 1))
             yield tag("details", tag("summary", title), *tried)
-    if attempts.failures:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(attempts.kinds.items()))
-        yield tag("h3", f"Stage {name}: {attempts.failures:,} failed attempts ({kinds})")
-        ranked = sorted(attempts.reasons.items(), key=lambda item: (-item[1], item[0]))
-        for reason, count in ranked[:_REASONS]:
-            example = attempts.examples.get(reason)
-            inside = () if example is None else (_attempt(None, example),)
-            yield tag("details", tag("summary", f"{count:,} x {reason}"), *inside)
+    if found.failures:
+        kinds = ", ".join(f"{n:,} {kind}" for kind, n in sorted(found.errors.kinds().items()))
+        yield tag("h3", f"Stage {name}: {found.failures:,} failed attempts ({kinds})")
+        for group in found.errors.ranked()[:_REASONS]:
+            example = _attempt(None, group.examples[0])
+            yield tag("details", tag("summary", f"{group.count:,} x {group.reason}"), example)
     if found.skipped:
         yield tag("h3", f"Stage {name}: {found.skipped:,} skipped tasks")
-        ranked = sorted(found.reasons.items(), key=lambda item: (-item[1], item[0]))
+        ranked = sorted(found.skip_reasons.items(), key=lambda item: (-item[1], item[0]))
         yield table(["tasks", "reason"], ((f"{n:,}", why) for why, n in ranked[:_REASONS]))
     if found.missing_blocks:
         yield tag("h3", f"Stage {name}: {found.missing_blocks:,} blocks read as the fill value")

@@ -45,6 +45,23 @@ class Totals:
         """Number of tasks that ended, in whatever way."""
         return self.done + self.skipped + self.dead
 
+    def add_totals(self, other: Totals) -> None:
+        """Add the totals of *other*."""
+        self.done += other.done
+        self.skipped += other.skipped
+        self.dead += other.dead
+        self.failures += other.failures
+        self.failed_s = round(self.failed_s + other.failed_s, 6)
+        self.stored_bytes += other.stored_bytes
+        self.missing_blocks += other.missing_blocks
+        for name, value in other.seconds.items():
+            self.seconds[name] = round(self.seconds.get(name, 0) + value, 6)
+        ends = [
+            each for each in (self.first, self.last, other.first, other.last) if each is not None
+        ]
+        if ends:
+            self.first, self.last = min(ends), max(ends)
+
 
 @dataclass
 class Sums(Totals):
@@ -77,21 +94,8 @@ class Sums(Totals):
         return cls(failures=1, failed_s=failure.seconds or 0.0)
 
     def add(self, other: Sums) -> None:
-        """Add what *other* says."""
-        self.done += other.done
-        self.skipped += other.skipped
-        self.dead += other.dead
-        self.failures += other.failures
-        self.failed_s = round(self.failed_s + other.failed_s, 6)
-        self.stored_bytes += other.stored_bytes
-        self.missing_blocks += other.missing_blocks
-        for name, value in other.seconds.items():
-            self.seconds[name] = round(self.seconds.get(name, 0) + value, 6)
-        ends = [
-            each for each in (self.first, self.last, other.first, other.last) if each is not None
-        ]
-        if ends:
-            self.first, self.last = min(ends), max(ends)
+        """Add the totals and the minutes of *other*."""
+        self.add_totals(other)
         for minute, count in other.minutes.items():
             self.minutes[minute] = self.minutes.get(minute, 0) + count
         if len(self.minutes) > _MINUTES:

@@ -109,10 +109,10 @@ def test_numbers_agree_with_status(server, home):
     for mine, theirs in zip(said["stages"], by_status.stages, strict=True):
         counts = mine["counts"]
         assert (counts["done"], counts["skipped"], counts["failed"], mine["left"]) == (
-            theirs.done, theirs.skipped, theirs.failed, theirs.left,
+            theirs.totals.done, theirs.totals.skipped, theirs.totals.dead, theirs.left,
         )  # fmt: skip
-        assert mine["stored_bytes"] == theirs.stored_bytes
-        assert mine["failed_attempts"] == theirs.attempts_failed
+        assert mine["stored_bytes"] == theirs.totals.stored_bytes
+        assert mine["failed_attempts"] == theirs.totals.failures
 
 
 def test_the_map_is_sent_once_and_then_what_has_changed(server, home):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import random
 import xml.etree.ElementTree as ET
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -13,77 +11,13 @@ import pytest
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.monitor.report.charts import bars, duration, over_time, spans
-from chunkflow_py.monitor.report.gather import BINS, OTHERS, REASONS, Gathered, OverTime, count
 from chunkflow_py.monitor.report.markup import Html, tag
 from chunkflow_py.monitor.report.places import Place, places_of
 from chunkflow_py.monitor.report.planes import SIDE, planes_of, png_of
 from chunkflow_py.ops.viewing.colours import colours_of_labels
-from chunkflow_py.run.ledger.record import Record
 from chunkflow_py.run.spec import Stage
-from chunkflow_py.store.protocol import Stored
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec
-
-START = 1_700_000_000.0
-
-
-def record(number, finished, worker="w", state="done", **said):
-    """Return the record of a task of 1000 voxels that took 2 s."""
-    seconds = {"load": 0.5, "infer": 1.5}
-    written = (Stored("file:///a", 100, "x"), Stored("file:///b"))
-    box = f"0-10_0-10_{10 * number}-{10 * number + 10}"
-    said = {"seconds": seconds, "written": written} | said
-    return Record(number, box, state, "5bec", f"a{number}", worker, finished=finished, **said)
-
-
-def records():
-    """Return records of two workers over a hundred seconds."""
-    some = [record(n, START + 10 * n, "ab"[n % 2], profile="torch") for n in range(9)]
-    some.append(record(9, START + 200, "a", "skipped", reason="dark", written=(), seconds={}))
-    some.append(record(10, START + 95, "b", seconds={"infer": 7.0}, missing_blocks=3))
-    return some
-
-
-def test_records_are_summed():
-    """Counts, voxels, seconds, objects, workers and reasons of records are those of all of them."""
-    found = Gathered.of(records())
-    assert (found.done, found.skipped, found.dead, found.tasks) == (10, 1, 0, 11)
-    assert found.voxels == 10_000
-    assert found.seconds == {"load": 4.5, "infer": 20.5}
-    assert found.most_s["infer"] == 7.0
-    assert found.objects == {"file": 10}, "blocks left out are no objects"
-    assert found.stored == {"file": 1000}
-    assert (found.missing_tasks, found.missing_blocks) == (1, 3)
-    assert found.slowest[0] == (7.0, "0-10_0-10_100-110")
-    assert found.reasons == {"dark": 1}
-    assert found.start == START - 2
-    assert found.wall_s == 202
-    # a: from 2 s before its first record to its last; b: the same
-    assert found.machine_s == 202 + (95 - 10 + 2)
-    assert sum(found.over_time.bins.values()) == found.voxels
-
-
-def test_the_order_of_records_makes_no_difference():
-    """Pages are read by several threads; what is said of a run does not depend on it."""
-    some = records()
-    random.Random(0).shuffle(some)
-    assert Gathered.of(some) == Gathered.of(records())
-
-
-def test_time_bins_and_reasons_stay_few():
-    """A month of tasks with a reason each takes no more memory than an hour."""
-    times = OverTime()
-    for second in range(0, 30 * 86400, 60):
-        times.add(START + second, 1.0)
-    assert len(times.bins) <= BINS
-    assert times.width_s > 2000
-    assert sum(times.bins.values()) == 30 * 1440
-    reasons = Counter()
-    for number in range(3 * REASONS):
-        count(reasons, f"reason {number}")
-    assert len(reasons) == REASONS + 1
-    assert reasons[OTHERS] == 2 * REASONS
-
 
 # --- planes ---------------------------------------------------------------------------------------
 
