@@ -10,6 +10,7 @@ import ast
 import inspect
 import re
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -165,7 +166,7 @@ def home_of(name: str) -> tuple[str, str]:
 
 def _public(module: str) -> list[ast.FunctionDef | ast.ClassDef]:
     """Return the public functions and classes of a module, but for ``command``, in its order."""
-    path = catalog.OPS.parent.joinpath(*module.split(".")[1:])
+    path = Path(catalog.OPS).parent.joinpath(*module.split(".")[1:])
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]

@@ -29,7 +29,7 @@ import numpy as np
 import pytest
 
 from chunkflow_py.cli import catalog
-from chunkflow_py.cli.line import read_line
+from chunkflow_py.cli.command_line import read_line
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.core.points import Points

@@ -54,7 +54,7 @@ class Ours:
 
     def command(self, words: list[str]) -> Callable[[Any], Any]:
         """Return what is called for a task."""
-        from chunkflow_py.cli.line import read_line
+        from chunkflow_py.cli.command_line import read_line
         from chunkflow_py.pipeline.hooks import HasPrepare, Outline
 
         (stage,) = read_line(words)

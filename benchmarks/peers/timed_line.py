@@ -8,7 +8,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.cli.run_lines import worker_line
+from chunkflow_py.cli.run_pipelines import worker_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,50 +1,70 @@
-"""Which operators and verbs there are, read from the file system without importing any of them.
+"""The operators and subcommands, found in the file system; none of them is imported.
 
-A file of `chunkflow_py/ops` is an operator and a file of `chunkflow_py/cli/verbs` is a verb: its
-name is the command's name, the first line of its docstring is the help text, and the decorator of
-its function ``command`` says what kind it is. Other packages may add operators
-(`chunkflow_py.cli.installed`).
+Each file of `chunkflow_py/ops` is an operator and each file of `chunkflow_py/cli/subcommands` a
+subcommand. The file name is the command name, the first line of the docstring is the summary, and
+the decorator of the function ``command`` says of which kind it is. Other packages may add operators
+(`chunkflow_py.cli.installed_operators`).
 """
 
 from __future__ import annotations
 
-import ast
+import os
+import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from chunkflow_py.cli import installed
+from chunkflow_py.cli import installed_operators
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import click
 
-OPS = Path(__file__).parent.parent / "ops"
-VERBS = Path(__file__).parent / "verbs"
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120  (pathlib takes longer than the rest of --help)
+OPS = os.path.join(_PACKAGE, "ops")  # noqa: PTH118
+SUBCOMMANDS = os.path.join(_PACKAGE, "cli", "subcommands")  # noqa: PTH118
 
-# Of `chunkflow --help`, in its order: what a first line needs, then what many tasks need. An
-# operator belongs where its decorator says, unless its file has a constant SECTION.
+# Sections of `chunkflow --help`, most used first. A command belongs where its decorator says, or in
+# the section that its constant SECTION names.
 SECTIONS = {
+    "source": "Make tasks (first in a pipeline)",
     "read": "Load",
     "compute": "Process images and maps",
     "segment": "Segment and measure",
-    "objects": "Points, synapses, meshes and skeletons",
     "write": "Save",
+    "subcommand": "Run, watch and check whole volumes",
     "view": "View",
-    "source": "Make tasks (first in a line)",
+    "objects": "Points, synapses, meshes and skeletons",
     "steer": "Skip, mark and move tasks",
     "items": "Handle items, and extend",
-    "verb": "Run and watch",
 }
+# Most used commands of a section, which come before the others.
+FIRST = (
+    *("generate-tasks", "load-zarr", "load-precomputed", "load-h5", "load-tif", "inference"),
+    *("threshold", "gaussian-filter", "agglomerate", "connected-components", "save-zarr"),
+    *("save-precomputed", "save-h5", "save-tif", "plan", "submit", "work", "run", "status"),
+    *("verify", "convert", "stitch-labels", "preview", "neuroglancer", "napari"),
+)
 
-# by decorator
-_KINDS = {"source": "source", "transform": "compute", "verb": "verb", "line_verb": "verb"}
+_DECORATORS = {
+    "source": "source",
+    "transform": "compute",
+    "subcommand": "subcommand",
+    "pipeline_subcommand": "subcommand",
+}
+_SUMMARY = re.compile(r'[rR]?"""(.+?)(?:\n|""")')
+_SECTION = re.compile(r'^SECTION = "(\w+)"', re.MULTILINE)
+# @transform, or @operator("read", ...), above other decorators and the function
+_COMMAND = re.compile(
+    r"""^@(\w+)(?:\(\s*["'](\w+)["'][^\n]*\))?\n(?:[@ )].*\n)*def command\(""", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What the list of commands shows of one operator or verb; *kind* is a key of `SECTIONS`."""
+    """One row of `chunkflow --help`; *kind* is a key of `SECTIONS`."""
 
     name: str
     kind: str
@@ -58,80 +78,86 @@ def names() -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1)
-def verbs() -> tuple[str, ...]:
-    """Return the names of the verbs in alphabetical order; opens no file."""
-    return _names(VERBS)
+def subcommands() -> tuple[str, ...]:
+    """Return the names of the subcommands in alphabetical order; opens no file."""
+    return _names(SUBCOMMANDS)
 
 
 def commands() -> tuple[str, ...]:
-    """Return the names of operators and verbs of this package."""
-    return (*names(), *verbs())
+    """Return the names of the operators and subcommands of this package."""
+    return (*names(), *subcommands())
 
 
 def more() -> tuple[str, ...]:
-    """Return the names of the operators of other packages; ours go before theirs."""
-    return tuple(sorted(installed.installed().keys() - set(commands())))
+    """Return the names of the operators of other packages; ours take precedence."""
+    return tuple(sorted(installed_operators.installed().keys() - set(commands())))
 
 
 def is_known(name: str) -> bool:
-    """Tell whether there is such a command; looks for other packages only if it must."""
+    """Return whether the command exists; looks into other packages only if it must."""
     return name in commands() or name in more()
 
 
-def _names(folder: Path) -> tuple[str, ...]:
-    return tuple(sorted(path.stem.replace("_", "-") for path in folder.glob("[!_]*.py")))
+def _names(folder: str) -> tuple[str, ...]:
+    files = (file for file in os.listdir(folder) if file.endswith(".py"))  # noqa: PTH208
+    return tuple(sorted(file[:-3].replace("_", "-") for file in files if file[0] != "_"))
 
 
-def path_of(name: str) -> Path:
-    """Return the file of command *name*."""
-    return (VERBS if name in verbs() else OPS) / f"{name.replace('-', '_')}.py"
+def path_of(name: str) -> str:
+    """Return the path of the file of command *name*."""
+    folder = SUBCOMMANDS if name in subcommands() else OPS
+    return os.path.join(folder, f"{name.replace('-', '_')}.py")  # noqa: PTH118
+
+
+def by_section() -> dict[str, list[Entry]]:
+    """Return all commands by the titles of their sections, as `chunkflow --help` lists them."""
+    sections: dict[str, list[Entry]] = {kind: [] for kind in SECTIONS}
+    for name in (*commands(), *more()):
+        entry = describe(name)
+        sections[entry.kind].append(entry)
+    order = {name: number for number, name in enumerate(FIRST)}
+    return {
+        title: sorted(sections[kind], key=lambda entry: (order.get(entry.name, 99), entry.name))
+        for kind, title in SECTIONS.items()
+        if sections[kind]
+    }
 
 
 @cache
 def describe(name: str) -> Entry:
-    """Return kind and summary of command *name*; imports nothing.
+    """Return kind and summary of command *name* without importing it.
 
     Raises:
-        ValueError: the file has no function ``command`` under one of the decorators.
+        ValueError: The file has no function ``command`` under one of the decorators.
     """
     if name in commands():
         return _describe(name, path_of(name))
-    path = installed.path_of(name)
+    path = installed_operators.path_of(name)
     try:
         if path is not None:
             return _describe(name, path)
-    except (ValueError, SyntaxError):  # what is wrong with it is said to who calls it
+    except ValueError:  # what is wrong is reported when the command is used
         pass
-    return Entry(name, "items", f"Of the package {installed.installed()[name].split('.')[0]}.")
+    package = installed_operators.installed()[name].split(".")[0]
+    return Entry(name, "items", f"Of the package {package}.")
 
 
-def _describe(name: str, path: Path) -> Entry:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    summary = (ast.get_docstring(tree) or "").partition("\n")[0]
-    section = _constant(tree, "SECTION")
-    for node in tree.body:
-        if not isinstance(node, ast.FunctionDef) or node.name != "command":
-            continue
-        first = node.decorator_list[0] if node.decorator_list else None
-        if isinstance(first, ast.Call) and first.args:
-            return Entry(name, section or str(ast.literal_eval(first.args[0])), summary)
-        if isinstance(first, ast.Name) and first.id in _KINDS:
-            return Entry(name, section or _KINDS[first.id], summary)
-    msg = f"{path} has no function command under @transform, @operator, @source or @verb"
-    raise ValueError(msg)
-
-
-def _constant(tree: ast.Module, name: str) -> str:
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
-            return str(ast.literal_eval(node.value))
-    return ""
+def _describe(name: str, path: str | Path) -> Entry:
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123
+        text = file.read()
+    summary, section = _SUMMARY.match(text), _SECTION.search(text)
+    decorated = list(_COMMAND.finditer(text))
+    command = decorated[-1] if decorated else None  # new-operator also holds that of a template
+    if command is None or (kind := command[2] or _DECORATORS.get(command[1])) is None:
+        msg = f"{path} has no function command under @transform, @operator, @source or @subcommand"
+        raise ValueError(msg)
+    return Entry(name, section[1] if section else kind, summary[1] if summary else "")
 
 
 def load(name: str) -> click.Command:
-    """Import the operator or verb and return its click command."""
+    """Import the operator or subcommand and return its click command."""
     if name not in commands():
-        return installed.load(name)
-    package = "cli.verbs" if name in verbs() else "ops"
+        return installed_operators.load(name)
+    package = "cli.subcommands" if name in subcommands() else "ops"
     module = import_module(f"chunkflow_py.{package}.{name.replace('-', '_')}")
     return cast("click.Command", module.command)

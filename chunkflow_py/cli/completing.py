@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.main import COMPLETE, cli
-from chunkflow_py.cli.verbs import LineVerbCommand, VerbCommand
+from chunkflow_py.cli.subcommands import ClickPipelineSubcommand, ClickSubcommand
 from chunkflow_py.core.older_names import COMMANDS, OPTIONS
 from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.pipeline.option_words import count_words, options_by_name, split_word
@@ -38,7 +38,7 @@ class Place:
         words: of arguments that the command has already.
         given: its options that are there already.
         awaiting: option whose value comes next.
-        follows: the command before was an operator, so that no verb can come.
+        follows: the command before was an operator, so that no subcommand can come.
         in_run: the line is one of `submit`.
     """
 
@@ -75,9 +75,9 @@ def place_after(words: Sequence[str]) -> Place | None:
             command = _command(word)
             if command is None:
                 return None
-            is_verb = isinstance(command, VerbCommand)
-            in_run = place.in_run or isinstance(command, LineVerbCommand)
-            place = Place(command, follows=not is_verb or in_run, in_run=in_run)
+            is_subcommand = isinstance(command, ClickSubcommand)
+            in_run = place.in_run or isinstance(command, ClickPipelineSubcommand)
+            place = Place(command, follows=not is_subcommand or in_run, in_run=in_run)
     return place
 
 
@@ -147,7 +147,7 @@ def _values(place: Place, param: click.Parameter, incomplete: str) -> list[Compl
 
 
 def _commands(place: Place, incomplete: str) -> list[CompletionItem]:
-    if isinstance(place.command, VerbCommand) and not place.in_run:
+    if isinstance(place.command, ClickSubcommand) and not place.in_run:
         return []  # it stands alone
     entries = [
         catalog.describe(name)
@@ -157,7 +157,9 @@ def _commands(place: Place, incomplete: str) -> list[CompletionItem]:
     return [
         CompletionItem(entry.name, help=entry.summary)
         for entry in entries
-        if not place.follows or entry.kind != "verb" or (place.in_run and entry.name == "then")
+        if not place.follows
+        or entry.kind != "subcommand"
+        or (place.in_run and entry.name == "then")
     ]
 
 

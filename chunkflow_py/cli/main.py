@@ -1,4 +1,7 @@
-"""The command line: a verb, or a chain of operators; each imported only when its name is typed."""
+"""The command line: operators in a row, or a subcommand; each is imported when it is named.
+
+`chunkflow --help` must stay fast, so this module imports as little as possible at the top.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from click.exceptions import Exit
-from click.shell_completion import CompletionItem
 
-from chunkflow_py.cli import catalog, mistyped, older
-from chunkflow_py.cli.failed import failed
-from chunkflow_py.cli.line import check_source_first, last_tail, note_tail, operators_of, parts_of
-from chunkflow_py.cli.verbs import Verb
-from chunkflow_py.core.allocator import keep_freed_memory, sleep_while_waiting
+from chunkflow_py.cli import catalog
 from chunkflow_py.core.interrupts import (
     Interrupted,
     kept_signals,
@@ -29,12 +27,14 @@ from chunkflow_py.core.interrupts import (
     stay,
 )
 from chunkflow_py.errors import OptionError
-from chunkflow_py.pipeline.params import Command
-from chunkflow_py.pipeline.terminal import echo
+from chunkflow_py.pipeline.terminal import Command, echo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from click.shell_completion import CompletionItem
+
+    from chunkflow_py.cli.subcommands import Subcommand
     from chunkflow_py.pipeline.operator import Operator, Source
 
 logger = logging.getLogger(__name__)
@@ -42,18 +42,17 @@ logger = logging.getLogger(__name__)
 COMPLETE = "_CHUNKFLOW_COMPLETE"  # by which a shell asks what may come next
 GRACE_S = 3.0  # from ctrl-C to the end: time for what is being written to be finished
 
-HELP = """Run a line of chunk operations over a volume.
+HELP = """Run a pipeline of operators over a volume, or act on a run.
 
-Commands are joined to a line and applied to each task in turn:
+The operators of a pipeline are applied to each task in turn:
 
 \b
-  chunkflow load-h5 -f raw.h5 inference ... save-h5 -f out.h5
-  chunkflow generate-tasks -c 64 512 512 -v precomputed://file://em \\
-      load-precomputed -v precomputed://file://em \\
-      inference ... save-precomputed -v precomputed://file://affinity
+  chunkflow load-h5 --file-name raw.h5 inference ... save-h5 --file-name out.h5
+  chunkflow generate-tasks --volume-path em.zarr --chunk-size 64 512 512 \\
+      load-zarr --store em.zarr inference ... save-zarr --store affinity.zarr
 
-Sizes and positions are three integers in zyx order, in voxels. `chunkflow COMMAND --help` explains
-a command.
+Sizes and positions are three integers in zyx order, in voxels.
+`chunkflow COMMAND --help` explains a command.
 """
 
 
@@ -70,58 +69,56 @@ class Ahead(click.ParamType["int | None"]):
 
 
 class OperatorGroup(Command, click.Group):
-    """A chain group that finds its commands by file name and imports them one by one.
+    """The group of all commands; it finds them by file name and imports only those that are named.
 
-    Three things of click are overridden because they would import every operator: the list of
-    commands in ``--help``, completion, and the suggestion for a mistyped name.
+    The list of commands in ``--help``, completion and the suggestion for a mistyped name are
+    overridden because click would import every operator for them.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does; without any words show the help, which is no mistake (exit 0)."""
+        """Parse the arguments; without any, show the help and exit with 0."""
         return super().parse_args(ctx, args or ["--help"])
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the names of all operators and verbs, those of other packages included."""
+        """Return the names of all commands, including those of other packages."""
         return [*catalog.commands(), *catalog.more()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import one operator or verb."""
+        """Import one operator or subcommand."""
         return catalog.load(cmd_name) if catalog.is_known(cmd_name) else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command a line goes on with, or suggest the nearest name."""
+        """Return the next command, by its older spelling too, or suggest the nearest name."""
+        from chunkflow_py.cli import older_spellings
+        from chunkflow_py.cli.command_line import note_tail
+
         if args[0] == "help":  # as of git and many others
             if len(args) == 1:
                 echo(ctx.get_help())
                 ctx.exit()
             args = [args[1], "--help"]
-        word = older.modern_command(ctx, args[0])
-        command = self.get_command(ctx, word)
+        name = older_spellings.modern_command(ctx, args[0])
+        command = self.get_command(ctx, name)
         if command is None:
-            near = older.near_commands(word, self.list_commands(ctx))
+            near = older_spellings.near_commands(name, self.list_commands(ctx))
             hint = f" Did you mean {' or '.join(near)}?" if near else " See chunkflow --help."
-            ctx.fail(f"No such command {word!r}.{hint}")
-        rest = older.modern_options(ctx, command, args[1:])
-        note_tail(ctx, [word, *rest])
-        return word, command, rest
+            ctx.fail(f"No such command {name!r}.{hint}")
+        rest = older_spellings.modern_options(ctx, command, args[1:])
+        note_tail(ctx, [name, *rest])
+        return name, command, rest
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one section a kind, from the files' first lines."""
-        entries = [catalog.describe(name) for name in self.list_commands(ctx)]
-        for kind, title in catalog.SECTIONS.items():
-            found = [entry for entry in entries if entry.kind == kind]
-            if found:
-                # of a line: two spaces before and after the names
-                width = formatter.width - 4 - max(len(entry.name) for entry in found)
-                with formatter.section(title):
-                    formatter.write_dl(
-                        [(entry.name, _shorten(entry.summary, width)) for entry in found]
-                    )
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write a table for each section; summaries are short enough for 80 columns."""
+        for title, entries in catalog.by_section().items():
+            with formatter.section(title):
+                formatter.write_dl([(entry.name, entry.summary) for entry in entries])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete command names without importing the commands."""
+        from click.shell_completion import CompletionItem
+
         matches = [
             CompletionItem(name, help=catalog.describe(name).summary)
             for name in self.list_commands(ctx)
@@ -130,35 +127,31 @@ class OperatorGroup(Command, click.Group):
         return matches + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the line; an error becomes one sentence and an exit code."""
+        """Run the command line; turn an error into one sentence and an exit code."""
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
-            raise older.near_options(error) from error
+            from chunkflow_py.cli.older_spellings import near_options
+
+            raise near_options(error) from error
         except (click.MissingParameter, click.BadOptionUsage) as error:
-            raise mistyped.explained(error, last_tail(ctx)) from error
+            from chunkflow_py.cli.command_line import last_tail
+            from chunkflow_py.cli.mistyped import explained
+
+            raise explained(error, last_tail(ctx)) from error
         except Interrupted:
             if ctx.params["log_json"]:
                 raise click.Abort from None  # click prints an empty line before it says so
             raise
         except (click.ClickException, click.Abort, Exit):
             raise
-        except BaseException as error:  # sys.exit() in a plugin is no success
+        except BaseException as error:  # sys.exit() in a plugin is a failure
+            from chunkflow_py.cli.failed import failed
+
             logger.debug("the error came from here", exc_info=True)
             if isinstance(error, OptionError):
                 raise click.UsageError(str(error), ctx) from error
             raise failed(error, debug=ctx.params["debug"]) from error
-
-
-def _shorten(text: str, width: int) -> str:
-    """Return *text* in one line: its first clause if that says enough, else its first words."""
-    if len(text) <= width:
-        return text
-    clause, _, rest = text.partition(", ")
-    if 0.6 * width < len(clause) < width and ", " not in rest and ": " not in clause:
-        return f"{clause}."
-    words = text[: width - 1].rpartition(" ")[0]
-    return f"{words.rstrip(',:;')}…"
 
 
 @click.group(
@@ -173,46 +166,46 @@ def _shorten(text: str, width: int) -> str:
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Resolution level of volumes, for commands that are not told theirs.",
+    help="Resolution level of volumes, for commands without a level of their own.",
 )
 @click.option(
     "--dry-run/--real-run",
     default=False,
     show_default=True,
-    help="Do everything but the commands that save.",
+    help="Leave out the commands that save.",
 )
 @click.option(
     "--in-place/--not-in-place",
     default=False,
     show_default=True,
-    help="Let a line save to the volume that it loads; not for runs and queues, where a task that "
-    "is done twice would be applied twice.",
+    help="Allow saving to the volume that is loaded; not in runs and queues, which may do a task "
+    "twice.",
 )
 @click.option(
     "--verbose/--quiet",
     default=True,
     show_default=True,
-    help="Say what is done and show where the time went; or errors only.",
+    help="Log progress and show where the time went; or log errors only.",
 )
 @click.option(
     "--progress/--no-progress",
     default=None,
-    help="Show progress: on a terminal a view of all lanes, elsewhere a line a task.  [default: "
+    help="Show progress: a live view on a terminal, elsewhere one message per task.  [default: "
     "yes, unless --quiet]",
 )
 @click.option(
     "--log-json/--log-text",
     default=False,
     show_default=True,
-    help="Write what is said on stderr as JSON lines (docs/progress.md), or for people.",
+    help="Format of messages on stderr: JSON lines (docs/progress.md), or text.",
 )
 @click.option(
     "--ahead",
     type=Ahead(),
     default="auto",
     show_default=True,
-    help="Tasks that loading, computing and saving may each work ahead; 0: no threads; auto: 1 if "
-    "there is memory for it, else 0.",
+    help="Tasks to prefetch per stage (read, compute, write); 0: one thread; auto: 1 if memory "
+    "allows it, else 0.",
 )
 @click.option(
     "--debug/--no-debug",
@@ -239,8 +232,12 @@ def cli(
     log_file: str | None,
     **_: object,
 ) -> None:
-    """Set up logging; the line runs in `run_line`."""
-    from chunkflow_py.cli import logs  # here and below: help pages need none of it
+    """Set up memory and logging; `run_pipeline` does the work."""
+    from chunkflow_py.cli import logs
+    from chunkflow_py.core.allocator import keep_freed_memory, sleep_while_waiting
+
+    keep_freed_memory()
+    sleep_while_waiting()
 
     if log_level in ("warning", "error", "critical"):
         ctx.params["verbose"] = verbose = False
@@ -252,10 +249,10 @@ def cli(
 
 @cli.result_callback()
 @click.pass_context
-def run_line(
+def run_pipeline(
     ctx: click.Context,
     /,
-    stages: Sequence[Operator | Source | Verb],
+    stages: Sequence[Operator | Source | Subcommand],
     *,
     ahead: int | None,
     dry_run: bool,
@@ -266,11 +263,13 @@ def run_line(
     log_json: bool,
     **_: object,
 ) -> None:
-    """Check the line as a whole, run it, and exit with 1 if a task failed; or let a verb act."""
-    if verb := _verb_of(stages):
-        if in_place and verb.takes_line:
-            raise OptionError(_APPLIED_TWICE.format(verb.name, "a run"))
-        verb.act(*([parts_of(ctx, stages)[1:]] if verb.takes_line else []))
+    """Check the pipeline, run it, and exit with 1 if a task failed; or let a subcommand act."""
+    from chunkflow_py.cli.command_line import check_source_first, operators_of, parts_of
+
+    if subcommand := _subcommand_of(stages):
+        if in_place and subcommand.takes_line:
+            raise OptionError(_APPLIED_TWICE.format(subcommand.name, "a run"))
+        subcommand.act(*([parts_of(ctx, stages)[1:]] if subcommand.takes_line else []))
         return
     from chunkflow_py.cli import report
     from chunkflow_py.pipeline.hooks import HasSettle
@@ -322,15 +321,21 @@ _APPLIED_TWICE = (
 )
 
 
-def _verb_of(stages: Sequence[Operator | Source | Verb]) -> Verb | None:
-    """Return the verb of a line that is one: it comes first, and most stand alone."""
-    verb = next((stage for stage in stages if isinstance(stage, Verb)), None)
-    if verb is None or len(stages) == 1 or (verb.takes_line and stages[0] is verb):
-        return verb
-    others = " ".join(stage.name for stage in stages if stage is not verb)
-    alone = "comes first in its line" if verb.takes_line else "is no part of a line"
-    msg = f"{verb.name} {alone}; leave {others} out, or {verb.name}"
-    if not verb.takes_line:
+def _subcommand_of(stages: Sequence[Operator | Source | Subcommand]) -> Subcommand | None:
+    """Return the subcommand of a line that is one: it comes first, and most stand alone."""
+    from chunkflow_py.cli.subcommands import Subcommand
+
+    subcommand = next((stage for stage in stages if isinstance(stage, Subcommand)), None)
+    if (
+        subcommand is None
+        or len(stages) == 1
+        or (subcommand.takes_line and stages[0] is subcommand)
+    ):
+        return subcommand
+    others = " ".join(stage.name for stage in stages if stage is not subcommand)
+    alone = "comes first in its line" if subcommand.takes_line else "is no part of a line"
+    msg = f"{subcommand.name} {alone}; leave {others} out, or {subcommand.name}"
+    if not subcommand.takes_line:
         msg = msg.replace(";", " and stands alone;", 1)
     raise OptionError(msg)
 
@@ -405,8 +410,6 @@ def main(args: Sequence[str] | None = None) -> None:
         from chunkflow_py.cli import completing
 
         completing.register()
-    keep_freed_memory()
-    sleep_while_waiting()
     arguments = sys.argv[1:] if args is None else args
     log_json = "--log-json" in arguments
     ending = _Ending(log_json=log_json)

@@ -1,4 +1,4 @@
-"""Run lines over whole volumes for a verb: progress, a list of what failed, the exit code."""
+"""Run lines over whole volumes for a subcommand: progress, a list of what failed, the exit code."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def main() -> None:
 
 def _rehearse(request: dict[str, Any], tell: Any) -> None:
     from chunkflow_py.cli import report
-    from chunkflow_py.cli.line import operators_of, read_line
+    from chunkflow_py.cli.command_line import operators_of, read_line
     from chunkflow_py.pipeline.operator import Source
     from chunkflow_py.planning.rehearsal import Heard, act, rehearsed
 

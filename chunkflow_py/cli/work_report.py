@@ -41,7 +41,7 @@ class WorkReport(Listener):
     Args:
         home: of the run.
         options: ``verbose`` and ``progress`` of the command line; ``worker_name``,
-            ``metrics_port`` and ``metrics_address`` of the verb.
+            ``metrics_port`` and ``metrics_address`` of the subcommand.
 
     Attributes:
         state: of the stage that it is at.

@@ -1,4 +1,4 @@
-"""Options of verbs that work off a run, and the way of working that they describe."""
+"""Options of subcommands that work off a run, and the way of working that they describe."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def working_options() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def working_from(options: dict[str, Any]) -> Callable[[], Working]:
-    """Check the options, and return what reads them when the verb acts.
+    """Check the options, and return what reads them when the subcommand acts.
 
     Raises:
         OptionError: two options contradict each other.

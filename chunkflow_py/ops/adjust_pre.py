@@ -1,4 +1,4 @@
-"""Move each T-bar to the middle of the dark spot that it belongs to.
+"""Centre each T-bar in its dark spot.
 
 Example: chunkflow load-synapses -f tbars.h5 load-h5 -f em.h5 adjust-pre --img-threshold 60
 save-synapses -f adjusted.h5

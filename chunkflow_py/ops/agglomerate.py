@@ -1,4 +1,4 @@
-"""Segment an affinity map: watershed, then merging by mean affinity.
+"""Segment affinities: watershed, then merging.
 
 Example: chunkflow load-h5 -f affinity.h5 agglomerate --threshold 0.7 save-h5 -f seg.h5
 

@@ -1,4 +1,4 @@
-"""Equalise contrast locally: CLAHE, section by section or in 3D.
+"""Equalize contrast locally (CLAHE), in 2D or 3D.
 
 Example: chunkflow load-h5 -f raw.h5 clahe --clip-limit 0.02 save-h5 -f equalised.h5
 

@@ -1,4 +1,4 @@
-"""Remove files of a folder: all, the empty ones, or those with content.
+"""Remove files of a folder, all or some.
 
 Example: chunkflow cleanup --dir flags/ --mode empty --suffix .h5
 

@@ -1,4 +1,4 @@
-"""Count grey values task by task, for the statistics of a whole volume.
+"""Count intensities of one task, for whole volumes.
 
 Example: chunkflow load-h5 -f raw.h5 compute-statistics --statistics-path raw-statistics
 

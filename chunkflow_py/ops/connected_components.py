@@ -1,4 +1,4 @@
-"""Label the connected pieces of a mask or a map.
+"""Label the connected components of a mask or map.
 
 Example: chunkflow load-h5 -f map.h5 connected-components -t 0.5 save-h5 -f pieces.h5
 

@@ -1,4 +1,4 @@
-"""Make one task with the box that is given.
+"""Make one task for a given box.
 
 Example: chunkflow create-bbox --start 0 0 0 --size 20 256 256 load-h5 -f raw.h5 save-h5 -f cut.h5
 """

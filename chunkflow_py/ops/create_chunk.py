@@ -1,4 +1,4 @@
-"""Make a synthetic chunk: a sine pattern, zeros or random voxels.
+"""Create a synthetic chunk: sine pattern, zeros or random.
 
 uint16, uint32 and uint64 make labels, of which the patterns sin and random hold four.
 

@@ -1,4 +1,4 @@
-"""Crop a chunk to the task's box, or by a margin.
+"""Crop a chunk to its task, or by a margin.
 
 Example: chunkflow create-chunk --size 20 64 64 crop-margin --margin-size 2 8 8 2 8 8
 """

@@ -1,4 +1,4 @@
-"""Stop in the debugger with the task at hand.
+"""Stop in the debugger.
 
 Example: chunkflow --ahead 0 create-chunk debug threshold --threshold 128
 

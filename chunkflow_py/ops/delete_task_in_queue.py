@@ -1,4 +1,4 @@
-"""Acknowledge the task at this place of the line.
+"""Acknowledge the task's message.
 
 Without it, a task is acknowledged when it has passed the whole line. What comes after it here may
 still fail, but the task does not come again.

@@ -1,4 +1,4 @@
-"""Forget items, so that their memory is free.
+"""Forget items, which frees their memory.
 
 Example: chunkflow create-chunk copy-var -t raw delete-var --var-names raw
 """

@@ -1,4 +1,4 @@
-"""Take out postsynaptic points that stand for a contact a second time.
+"""Remove duplicate postsynaptic points.
 
 Example: chunkflow load-synapses -f synapses.h5 load-h5 -f segmentation.h5 detect-duplicate-post
 --distance-threshold 10 save-synapses -f single.h5

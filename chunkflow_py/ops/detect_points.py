@@ -1,4 +1,4 @@
-"""Find the peaks of a map, such as the centres of cells.
+"""Find the peaks of a map, such as cell centres.
 
 Example: chunkflow load-h5 -f map.h5 detect-points --min-distance 10 -o point_cloud
 save-points -f points.h5

@@ -1,4 +1,4 @@
-"""Find the postsynaptic points of T-bars as peaks of a probability map.
+"""Find postsynaptic points of T-bars in a map.
 
 Example: chunkflow load-synapses -f tbars.h5 load-h5 -f post_map.h5 detect-post-synapses
 save-synapses -f synapses.h5

@@ -1,4 +1,4 @@
-"""Find presynaptic points (T-bars) as the peaks of a probability map.
+"""Find presynaptic points (T-bars) in a map.
 
 Example: chunkflow load-h5 -f tbars.h5 detect-pre-synapses --threshold-rel 0.4
 save-synapses -f tbars_found.h5

@@ -1,4 +1,4 @@
-"""Save the meshes of some objects as PLY or OBJ files.
+"""Save the meshes of objects as PLY or OBJ.
 
 Example: chunkflow download-mesh -v precomputed://file:///data/seg -i 34,25,38 -o meshes/
 

@@ -1,4 +1,4 @@
-"""Shrink a chunk by averaging (images) or by its most frequent labels.
+"""Shrink a chunk: average images, vote on labels.
 
 Example: chunkflow load-h5 -f em.h5 downsample --factor 1 2 2 save-h5 -f small.h5
 

@@ -1,4 +1,4 @@
-"""Score a segmentation by variation of information, Rand, F1, Dice.
+"""Score a segmentation: VI, Rand, F1, Dice.
 
 Example: chunkflow load-h5 -f seg.h5 load-h5 -f truth.h5 -o groundtruth evaluate-segmentation
 

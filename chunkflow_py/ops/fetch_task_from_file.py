@@ -1,4 +1,4 @@
-"""Take the tasks of one job of an array from a .npy file of boxes.
+"""Take the tasks of one array job from a .npy file.
 
 The file is what generate-tasks --file-path writes. Job 0 takes the first --granularity boxes, job
 1 the next ones, and so on.

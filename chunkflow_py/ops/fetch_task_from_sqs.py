@@ -1,4 +1,4 @@
-"""Take tasks from a queue, and acknowledge what is done.
+"""Take tasks from a queue; acknowledge finished ones.
 
 The queue is one of Amazon SQS, by its name, or any other, by its URL.
 A task is leased until it has passed the line: then it is acknowledged, or given back if it failed,

@@ -1,4 +1,4 @@
-"""Fill the holes of each object: background that it encloses.
+"""Fill background that an object encloses.
 
 Example: chunkflow load-h5 -f seg.h5 fill-segmentation-holes save-h5 -f filled.h5
 

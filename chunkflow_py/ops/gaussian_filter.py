@@ -1,4 +1,4 @@
-"""Blur an image or a map by a Gaussian, section by section or in 3D.
+"""Blur an image or a map with a Gaussian, 2D or 3D.
 
 Example: chunkflow load-h5 -f em.h5 gaussian-filter --sigma 1.5 save-h5 -f smooth.h5
 

@@ -1,4 +1,4 @@
-"""Run a network over overlapping patches of a chunk and blend them.
+"""Run a network over patches of a chunk; blend them.
 
 Example: chunkflow load-h5 -f em.h5 inference -m net.py -w net.pt -s 20 256 256 save-h5 -f aff.h5
 """

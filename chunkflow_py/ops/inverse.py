@@ -1,4 +1,4 @@
-"""Turn bright into dark: the largest value of the type minus each voxel.
+"""Invert intensities: dtype maximum minus voxel.
 
 Example: chunkflow load-h5 -f raw.h5 inverse save-h5 -f inverted.h5
 

@@ -1,4 +1,4 @@
-"""Find the labels of neighbouring tasks that belong to one object.
+"""Find labels of neighbouring tasks to be joined.
 
 Example: chunkflow generate-tasks -v parts.zarr -c 64 256 256 link-labels -v parts.zarr -l links
 

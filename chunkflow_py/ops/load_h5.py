@@ -1,4 +1,4 @@
-"""Load a dataset of an HDF5 file, whole or the part a task needs.
+"""Load an HDF5 dataset, whole or the part a task needs.
 
 Example: chunkflow load-h5 -f raw.h5 -s 64 256 256 save-h5 -f corner.h5
 

@@ -1,4 +1,4 @@
-"""Load the array of a MRC file, whole or the part a task needs.
+"""Load an MRC file, whole or the part a task needs.
 
 Example: chunkflow load-mrc -f tomogram.mrc save-h5 -f tomogram.h5
 

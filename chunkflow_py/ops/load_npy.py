@@ -1,4 +1,4 @@
-"""Load an array of a .npy file, whole or the part a task needs.
+"""Load a .npy file, whole or the part a task needs.
 
 Example: chunkflow load-npy -f raw.npy -s 40 4 4 save-h5 -f raw.h5
 

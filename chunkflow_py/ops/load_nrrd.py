@@ -1,4 +1,4 @@
-"""Load the array of a NRRD file, whole or the part a task needs.
+"""Load an NRRD file, whole or the part a task needs.
 
 Example: chunkflow load-nrrd -f raw.nrrd -s 40 4 4 save-h5 -f raw.h5
 

@@ -1,4 +1,4 @@
-"""Load PNG sections, all or the part a task needs.
+"""Load PNG slices, all or those a task needs.
 
 Example: chunkflow load-png -p pngs/ -x 40 4 4 save-h5 -f raw.h5
 

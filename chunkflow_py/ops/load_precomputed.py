@@ -1,4 +1,4 @@
-"""Cut a chunk out of a Neuroglancer precomputed volume.
+"""Load a part of a Neuroglancer precomputed volume.
 
 Example: chunkflow load-precomputed -v file://em -s 0 0 0 -z 64 512 512 save-h5 -f cut.h5
 

@@ -1,4 +1,4 @@
-"""Load skeletons from SWC files or a precomputed folder.
+"""Load skeletons: SWC or precomputed.
 
 Example: chunkflow load-skeleton -p swc/ save-swc -p copies/
 

@@ -1,4 +1,4 @@
-"""Load an array that TensorStore can open, or the part a task needs.
+"""Load any array that TensorStore opens, or a part of it.
 
 Example: chunkflow load-tensorstore -d zarr3 -k gs://bucket/em -s 0 0 0 -z 64 512 512
 

@@ -1,4 +1,4 @@
-"""Load a TIFF file or a folder of sections, whole or what a task needs.
+"""Load a TIFF file or a folder of TIFF slices.
 
 Example: chunkflow load-tif -f raw.tif -s 40 4 4 save-h5 -f raw.h5
 

@@ -1,4 +1,4 @@
-"""Cut a chunk out of a volume of any format: precomputed, zarr, N5, HDF5.
+"""Load a part of a precomputed, zarr, N5 or HDF5 volume.
 
 Example: chunkflow load-volume -v s3://bucket/em.zarr -s 0 0 0 -z 64 512 512 save-h5 -f cut.h5
 

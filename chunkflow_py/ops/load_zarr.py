@@ -1,4 +1,4 @@
-"""Load a zarr or N5 array or an OME-Zarr image, or a part of it.
+"""Load a zarr array or OME-Zarr image, or a part of it.
 
 Example: chunkflow load-zarr -f em.zarr -s 0 0 0 -z 64 512 512 save-h5 -f cut.h5
 

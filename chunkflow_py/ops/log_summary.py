@@ -1,4 +1,4 @@
-"""Tell where the time of a run went, from its logs.
+"""Summarize where the time of a run went, from its logs.
 
 Example: chunkflow log-summary --log-dir volume/log --plot times.png
 

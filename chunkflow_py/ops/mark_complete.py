@@ -1,4 +1,4 @@
-"""Leave an empty file that says: all before this is done for the task.
+"""Leave an empty file: the task got this far.
 
 Example: chunkflow generate-tasks -v file://em -c 64 512 512 load-volume -v file://em
 save-h5 -f out_ mark-complete -p done/

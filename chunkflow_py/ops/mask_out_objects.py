@@ -1,4 +1,4 @@
-"""Drop objects that are small or not selected.
+"""Remove objects that are small or not selected.
 
 Example: chunkflow load-h5 -f seg.h5 mask-out-objects --dust-size-threshold 100 save-h5 -f kept.h5
 

@@ -1,4 +1,4 @@
-"""Replace each voxel by the median of its neighbourhood.
+"""Replace each voxel by the median around it.
 
 Example: chunkflow load-h5 -f em.h5 median-filter --size 3 1 1 save-h5 -f clean.h5
 

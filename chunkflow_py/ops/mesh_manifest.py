@@ -1,4 +1,4 @@
-"""List the fragments of each object for Neuroglancer.
+"""List each object's mesh fragments.
 
 Example: chunkflow mesh-manifest -v precomputed://file:///data/seg --digits 2
 

@@ -1,4 +1,4 @@
-"""Show chunks, points and skeletons in a window of napari.
+"""Show chunks, points and skeletons in a napari window.
 
 Example: chunkflow load-h5 -f raw.h5 napari --inputs chunk
 

@@ -1,4 +1,4 @@
-"""Show chunks, points, synapses and skeletons in Neuroglancer.
+"""Show chunks, points, synapses, skeletons in Neuroglancer.
 
 Example: chunkflow load-h5 -f raw.h5 neuroglancer --inputs chunk --open
 

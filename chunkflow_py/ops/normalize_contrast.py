@@ -1,4 +1,4 @@
-"""Clip the tails of the histogram of each section and stretch the rest.
+"""Clip histogram tails of slices; stretch the rest.
 
 Example: chunkflow load-h5 -f raw.h5 normalize-contrast --lower-clip-fraction 0.01 save-h5 -f n.h5
 

@@ -1,4 +1,4 @@
-"""Stretch each section linearly between its own extremes.
+"""Stretch each slice between its own extremes.
 
 Example: chunkflow load-h5 -f raw.h5 normalize-section-shang --nominalmax 255 save-h5 -f n.h5
 

@@ -1,4 +1,4 @@
-"""Call a Python file of yours, or an operator by the name of its plugin.
+"""Call a Python file of your own on the items of a task.
 
 Example: chunkflow create-chunk plugin -f my_filter.py -i chunk -o chunk -a "size=(3,1,1)"
 

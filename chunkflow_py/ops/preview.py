@@ -1,4 +1,4 @@
-"""Make a PNG contact sheet of chunks in three planes, a chunk a row.
+"""Save a PNG sheet of chunks, each in three planes.
 
 Example: chunkflow load-h5 -f raw.h5 preview --inputs chunk --output-path preview.png
 

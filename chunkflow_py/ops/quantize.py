@@ -1,4 +1,4 @@
-"""Turn an affinity or probability map into a uint8 image.
+"""Turn an affinity or probability map into uint8.
 
 Example: chunkflow load-h5 -f affinity.h5 quantize --mode z save-h5 -f thumbnail.h5
 """

@@ -1,4 +1,4 @@
-"""Give labels the ids that solve-labels has found for whole objects.
+"""Replace labels by the ids that solve-labels found.
 
 Example: chunkflow generate-tasks -v parts.zarr -c 64 256 256 load-volume -v parts.zarr
 relabel -t table save-volume -v zarr://labels.zarr

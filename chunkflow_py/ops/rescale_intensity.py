@@ -1,4 +1,4 @@
-"""Map a range of grey values linearly to another one, 0 to 255.
+"""Map a range of intensities linearly to another.
 
 Example: chunkflow load-h5 -f raw16.h5 rescale-intensity --low 300 --high 9000 --dtype uint8
 

@@ -1,4 +1,4 @@
-"""Save a chunk, or synapses or points, to an HDF5 file.
+"""Save a chunk, synapses or points to an HDF5 file.
 
 Example: chunkflow create-chunk save-h5 -f chunk.h5
 

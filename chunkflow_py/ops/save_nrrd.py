@@ -1,4 +1,4 @@
-"""Save a chunk to a NRRD file, with its place and voxel size.
+"""Save a chunk with its position to an NRRD file.
 
 Example: chunkflow create-chunk save-nrrd -f chunk.nrrd
 

@@ -1,4 +1,4 @@
-"""Store the labels that a task shares with its neighbours.
+"""Store labels that a task shares with neighbours.
 
 Example: chunkflow generate-tasks -v aff.zarr -c 64 256 256
 load-volume -v aff.zarr --expand-margin-size 8 32 32 agglomerate --global-ids

@@ -1,4 +1,4 @@
-"""Save every section of a chunk to a PNG file.
+"""Save each slice of a chunk to a PNG file.
 
 Example: chunkflow create-chunk save-pngs -o pngs/
 

@@ -1,4 +1,4 @@
-"""Write a chunk into a precomputed volume, which is created if missing.
+"""Write a chunk into a precomputed volume.
 
 Example: chunkflow create-chunk --size 64 128 128 save-precomputed -v file://out
 

@@ -1,4 +1,4 @@
-"""Save a chunk to a TIFF file, a page a section.
+"""Save a chunk to a TIFF file, one page per slice.
 
 Example: chunkflow create-chunk save-tif -f chunk.tif
 

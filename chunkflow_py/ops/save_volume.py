@@ -1,4 +1,4 @@
-"""Write a chunk into a volume of any format, which is created if missing.
+"""Write a chunk into a volume of any format.
 
 Example: chunkflow create-chunk --size 64 128 128 save-volume -v zarr://out.zarr
 

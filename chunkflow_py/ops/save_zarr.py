@@ -1,4 +1,4 @@
-"""Write a chunk into a zarr volume, which is created if it is missing.
+"""Write a chunk into a zarr volume.
 
 Example: chunkflow create-chunk --size 64 128 128 save-zarr -s out.zarr
 

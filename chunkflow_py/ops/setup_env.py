@@ -1,4 +1,4 @@
-"""Choose sizes for a network, make its output volume, and make its tasks.
+"""Choose sizes, create the output, and make tasks.
 
 The size of tasks is the one that computes the fewest voxels twice and fits into memory: half of
 --max-ram-size is for chunks and the sums of patches. Along y and x they hold whole voxels of the

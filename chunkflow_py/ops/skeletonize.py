@@ -1,4 +1,4 @@
-"""Trace the centre lines of the objects of a chunk.
+"""Trace the centre lines of objects.
 
 Example: chunkflow load-precomputed -v seg skeletonize --const 300 save-swc -p swc/
 

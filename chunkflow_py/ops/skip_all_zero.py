@@ -1,4 +1,4 @@
-"""Skip a task whose chunk holds nothing but zeros.
+"""Skip a task whose chunk is all zeros.
 
 Example: chunkflow load-h5 -f raw.h5 skip-all-zero --prefix flags/ save-h5 -f copy.h5
 

@@ -1,4 +1,4 @@
-"""Skip a task of which an item is None.
+"""Skip a task with an item that is None.
 
 Example: chunkflow load-h5 -f raw.h5 skip-none --input-name chunk save-h5 -f copy.h5
 

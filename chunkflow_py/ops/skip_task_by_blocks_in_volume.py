@@ -1,4 +1,4 @@
-"""Skip a task whose blocks are all stored in a volume already.
+"""Skip a task whose blocks are all stored.
 
 Example: chunkflow generate-tasks -v file://out -c 64 512 512
 skip-task-by-blocks-in-volume -v file://out load-h5 -f em.h5 save-volume --fill-missing -v file://out

@@ -1,4 +1,4 @@
-"""Find one id for each object from the links of all tasks.
+"""Find one id for each object from all links.
 
 Example: chunkflow solve-labels --links-path links --table-path table
 

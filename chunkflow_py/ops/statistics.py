@@ -1,4 +1,4 @@
-"""Print and keep the statistics of a chunk: grey values, or objects.
+"""Print statistics of intensities or objects.
 
 Example: chunkflow load-h5 -f raw.h5 statistics
 

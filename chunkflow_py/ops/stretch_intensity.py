@@ -1,4 +1,4 @@
-"""Stretch the grey values between two thresholds to the whole range.
+"""Stretch intensities between two thresholds.
 
 Example: chunkflow load-h5 -f raw.h5 stretch-intensity --min-threshold 40 save-h5 -f bright.h5
 

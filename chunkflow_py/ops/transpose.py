@@ -1,4 +1,4 @@
-"""Change the order of a chunk's axes, such as from zyx to xyz.
+"""Change the order of a chunk's axes.
 
 Example: chunkflow load-h5 -f written_as_xyz.h5 transpose save-h5 -f zyx.h5
 

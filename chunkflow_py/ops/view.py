@@ -1,4 +1,4 @@
-"""Show an image or a segmentation, or both, in the microviewer.
+"""Show an image, a segmentation or both in the microviewer.
 
 Example: chunkflow load-h5 -f raw.h5 view --image-chunk-name chunk --open
 

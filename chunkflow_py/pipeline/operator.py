@@ -28,13 +28,13 @@ from chunkflow_py.core.task import Skip, Task
 from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.pipeline.hooks import Boxes, Outline, RunsCode, StartsAhead
 from chunkflow_py.pipeline.params import (
-    Command,
     ItemName,
     ItemNames,
     input_option,
     output_option,
     spread_auto,
 )
+from chunkflow_py.pipeline.terminal import Command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -22,19 +22,6 @@ logger = logging.getLogger(__name__)
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-class Command(click.Command):
-    """A command whose help is shown by --help and by -h, in every context.
-
-    click takes the names from the first context that a command meets and keeps them. That context
-    may be one of completion, of a reference page, or of another program's group.
-    """
-
-    def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return --help and -h, less what the command's own options are called."""
-        taken = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
-        return [name for name in ("--help", "-h") if name not in taken]
-
-
 _Box = TypeVar("_Box", BoundingBox, Region)
 
 

@@ -77,7 +77,7 @@ def _stage(plan: LinePlan, stage: StagePlan) -> Iterator[str]:
         yield _line("misfit", misfit)
 
 
-def _transfer(title: str, transfer: Transfer, stage: StagePlan, verb: str) -> Iterator[str]:
+def _transfer(title: str, transfer: Transfer, stage: StagePlan, action: str) -> Iterator[str]:
     words = f"{describe_bytes(transfer.total_bytes)} by {transfer.operator}"
     if (stored := stage.stored.get(transfer.operator)) is not None:
         words += f", {describe_bytes(stored)} as it is stored (measured)"
@@ -88,7 +88,7 @@ def _transfer(title: str, transfer: Transfer, stage: StagePlan, verb: str) -> It
     if transfer.requests:
         most = "at most " if title == "reads" else ""
         more.append(
-            f"{most}{_amount(transfer.requests)} {verb}, {_amount(transfer.task_requests)} a task"
+            f"{most}{_amount(transfer.requests)} {action}, {_amount(transfer.task_requests)} a task"
         )
     if more:
         yield _INDENT + "; ".join(more)

@@ -126,9 +126,9 @@ class DirectoryQueue:
         write_whole(self._mark, _MARK)
 
     @contextmanager
-    def _calling(self, verb: str) -> Iterator[None]:
+    def _calling(self, action: str) -> Iterator[None]:
         try:
-            with os_errors(verb, self._root):
+            with os_errors(action, self._root):
                 yield
         except VolumeError as error:
             msg = f"queue {self.url} fails: {error}"

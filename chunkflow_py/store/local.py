@@ -162,11 +162,11 @@ def make_folder(path: str | os.PathLike[str]) -> None:
 
 
 @contextmanager
-def os_errors(verb: str, path: str | os.PathLike[str]) -> Iterator[None]:
+def os_errors(action: str, path: str | os.PathLike[str]) -> Iterator[None]:
     """Translate an OSError inside the block to one sentence that names *path*.
 
     Args:
-        verb: what was tried, such as ``read`` or ``write``.
+        action: what was tried, such as ``read`` or ``write``.
         path: what it was tried on.
 
     Raises:
@@ -179,14 +179,14 @@ def os_errors(verb: str, path: str | os.PathLike[str]) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno is None:  # as h5py raises, with all it knows in the text
-            msg = f"cannot {verb} {os.fspath(path)}: {error}"
+            msg = f"cannot {action} {os.fspath(path)}: {error}"
             raise VolumeError(msg) from error
         remedy = _REMEDIES.get(error.errno)
-        if verb == "read" and remedy == _NOT_ALLOWED:
+        if action == "read" and remedy == _NOT_ALLOWED:
             remedy = "change its permissions"
         reason = (error.strerror or os.strerror(error.errno)).lower()
-        msg = f"cannot {verb} {os.fspath(path)}: {reason}" + (f"; {remedy}" if remedy else "")
-        if verb == "read" and error.errno == errno.ENOENT:
+        msg = f"cannot {action} {os.fspath(path)}: {reason}" + (f"; {remedy}" if remedy else "")
+        if action == "read" and error.errno == errno.ENOENT:
             raise VolumeNotFoundError(msg) from error
         raise VolumeError(msg) from error
 

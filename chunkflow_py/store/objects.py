@@ -174,8 +174,8 @@ class CloudStore:
             self._service.clients.clear()
             self._client, self._patient = self._service.client(self._manners), None
 
-    def _fail(self, verb: str, key: str, failed: CallFailedError) -> NoReturn:
-        raise self._service.error(f"{verb} {self.url}/{key}".rstrip("/"), failed) from None
+    def _fail(self, action: str, key: str, failed: CallFailedError) -> NoReturn:
+        raise self._service.error(f"{action} {self.url}/{key}".rstrip("/"), failed) from None
 
     def _is_absent(self, failed: CallFailedError) -> bool:
         return failed.failure.status == 404 and failed.failure.code != "NoSuchBucket"

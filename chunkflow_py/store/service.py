@@ -119,7 +119,7 @@ class Service:
         """Return the sentence for a call that failed.
 
         Args:
-            what: verb and URL.
+            what: action and URL.
             failed: why.
         """
         status, code = failed.failure.status, failed.failure.code

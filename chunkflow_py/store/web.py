@@ -242,8 +242,8 @@ class WebStore:
         whole = self.get(key)
         return None if whole is None else len(whole)
 
-    def _refuse(self, verb: str) -> NoReturn:
-        msg = f"cannot {verb} {self.url}: web servers can only be read; use s3:// or gs://"
+    def _refuse(self, action: str) -> NoReturn:
+        msg = f"cannot {action} {self.url}: web servers can only be read; use s3:// or gs://"
         raise VolumeError(msg)
 
     def put(

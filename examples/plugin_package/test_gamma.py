@@ -7,7 +7,7 @@ import pytest
 from chunkflow_gamma.gamma import gamma
 
 from chunkflow_py import Chunk
-from chunkflow_py.cli.line import read_line
+from chunkflow_py.cli.command_line import read_line
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.pipeline.pipeline import Pipeline
 

@@ -31,7 +31,7 @@ def test_a_line_goes_on_with_commands():
     assert values("") == [*catalog.commands(), *catalog.more()]
     after = values("--mip 1 create-chunk --size 1 2 3")
     assert "threshold" in after
-    assert not set(catalog.verbs()) & set(after)
+    assert not set(catalog.subcommands()) & set(after)
     (found,) = candidates(["create-chunk"], "thr")
     assert (found.value, found.help) == ("threshold", catalog.describe("threshold").summary)
 

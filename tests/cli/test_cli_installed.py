@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.cli import catalog, installed
-from chunkflow_py.cli.line import read_line
+from chunkflow_py.cli import catalog
+from chunkflow_py.cli import installed_operators as installed
+from chunkflow_py.cli.command_line import read_line
 from chunkflow_py.cli.main import cli
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin_package"

@@ -14,7 +14,7 @@ from rigs.command_line import IMAGE, LINE, SAVE, TASKS, say
 from rigs.variants import gate_runs
 
 from chunkflow_py import BoundingBox, Chunk, open_volume
-from chunkflow_py.cli.run_lines import worker_line
+from chunkflow_py.cli.run_pipelines import worker_line
 from chunkflow_py.errors import OperatorError
 from chunkflow_py.pipeline.operator import TaskSource
 from chunkflow_py.run.home import RunHome

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.main import GRACE_S, OperatorGroup, cli, main
-from chunkflow_py.cli.verbs import verb
+from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 
 
 def test_help_has_a_section_for_each_kind(chunkflow: Run) -> None:
-    """Commands are listed by what they do, what a first line needs first, by their first lines."""
+    """Commands are listed by what they do, the sections in the order of a pipeline."""
     result = chunkflow("--help")
     assert (result.code, result.err) == (0, "")
     text = result.out
     places = [
         text.index(part)
         for part in (
-            "Run a line of chunk operations",
+            "Run a pipeline of operators",
+            "Make tasks (first in a pipeline):",
+            "four-boxes",
             "Load:",
             "create-chunk",
             "Process images and maps:",
             "threshold",
             "Save:",
             "refuse",
-            "Make tasks (first in a line):",
-            "four-boxes",
-            "Run and watch:",
+            "Run, watch and check whole volumes:",
             "  tune ",
         )
     ]
@@ -72,7 +72,7 @@ def test_help_of_a_command(chunkflow: Run) -> None:
     "make",
     [
         lambda: operator("compute")(lambda: None),
-        lambda: verb(lambda: None),
+        lambda: subcommand(lambda: None),
         lambda: OperatorGroup("chunkflow", chain=True),
     ],
 )
@@ -87,19 +87,17 @@ def test_help_has_both_names_whatever_saw_the_command_first(make: Callable[[], C
         assert "Show this message and exit" in result.output
 
 
-def test_long_summaries_are_cut_to_the_terminal(operators: Path, chunkflow: Run) -> None:
-    """One line a command, however narrow the terminal is."""
-    command = OperatorGroup("x", commands={})
-    context = click.Context(command, terminal_width=40)
+def test_every_command_has_one_row_in_80_columns() -> None:
+    """No summary is cut or wrapped, and the most used command of a section comes first."""
+    context = click.Context(cli, info_name="chunkflow", terminal_width=80)
     formatter = context.make_formatter()
-    command.format_commands(context, formatter)
-    lines = formatter.getvalue().splitlines()
-    assert max(map(len, lines)) <= 40
-    cut = [line.rstrip("…").split(maxsplit=1) for line in lines if line.endswith("…")]
-    whole = {name: catalog.describe(name).summary for name, _ in cut}
-    assert cut
-    assert all(whole[name].startswith((f"{text} ", f"{text},")) for name, text in cut), "mid-word"
-    assert len([line for line in lines if "create-chunk" in line]) == 1
+    cli.format_commands(context, formatter)
+    rows = [line for line in formatter.getvalue().splitlines() if line.startswith("  ")]
+    assert max(map(len, rows)) <= 80
+    assert sorted(row.split()[0] for row in rows) == sorted([*catalog.commands(), *catalog.more()])
+    assert all(row.endswith(".") for row in rows)
+    places = {row.split()[0]: place for place, row in enumerate(rows)}
+    assert places["inference"] < places["channel-voting"]
 
 
 def test_version(chunkflow: Run) -> None:
@@ -132,7 +130,7 @@ def test_completion_lists_names_without_importing(chunkflow: Run) -> None:
 def test_list_of_commands(chunkflow: Run) -> None:
     """Programs that ask click for the commands get the same names."""
     names = cli.list_commands(click.Context(cli))
-    assert names == [*catalog.names(), *catalog.verbs()]
+    assert names == [*catalog.names(), *catalog.subcommands()]
     assert cli.get_command(click.Context(cli), "no-such") is None
 
 

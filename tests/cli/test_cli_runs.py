@@ -415,12 +415,16 @@ def test_tasks_that_would_go_elsewhere_are_refused():
         assert not Path("r").exists()
 
 
-@pytest.mark.parametrize("verb", ["submit", "run --on local:1", "work", "repair", "retry --failed"])
-def test_what_acts_on_a_run_takes_no_dry_run(verb):
+@pytest.mark.parametrize(
+    "subcommand", ["submit", "run --on local:1", "work", "repair", "retry --failed"]
+)
+def test_what_acts_on_a_run_takes_no_dry_run(subcommand):
     """It would be done all the same, and others would see it."""
     line = f"{LINE} threshold {SAVE} a.zarr"
-    rest = f"--run r {line}" if verb.startswith(("submit", "run")) else "r"
-    assert "--dry-run leaves out commands that save" in say(f"--dry-run {verb} {rest}", code=2)
+    rest = f"--run r {line}" if subcommand.startswith(("submit", "run")) else "r"
+    assert "--dry-run leaves out commands that save" in say(
+        f"--dry-run {subcommand} {rest}", code=2
+    )
     assert not Path("r").exists()
     assert not Path("a.zarr").exists()
 

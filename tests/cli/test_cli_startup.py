@@ -94,8 +94,8 @@ def test_only_the_named_operators_are_imported(line: str, code: int) -> None:
 
 
 @pytest.mark.parametrize(("line", "code"), [("tune --help", 0), ("tune --memory much", 2)])
-def test_a_verb_is_imported_when_it_is_named(line: str, code: int) -> None:
-    """Help and wrong options of a verb import no operator and no library."""
+def test_a_subcommand_is_imported_when_it_is_named(line: str, code: int) -> None:
+    """Help and wrong options of a subcommand import no operator and no library."""
     ended, modules, operators = start(*line.split())
     assert ended == code
     assert modules <= ALLOWED, f"imported as well: {sorted(modules - ALLOWED)}"

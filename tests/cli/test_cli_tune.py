@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from chunkflow_py.cli import catalog
 from chunkflow_py.cli.main import cli
-from chunkflow_py.cli.verbs.tune import MemoryType, _print_table, _read
+from chunkflow_py.cli.subcommands.tune import MemoryType, _print_table, _read
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ChunkflowError

@@ -140,11 +140,11 @@ def test_tasks_that_a_dead_worker_did_not_send_are_sent_by_another(monkeypatch):
     queue.close()
 
 
-@pytest.mark.parametrize(("verb", "code"), [("submit", 143), ("run --on local:1", 75)])
-def test_a_submission_that_is_stopped_while_it_sends_goes_on(folder, started, verb, code):
+@pytest.mark.parametrize(("subcommand", "code"), [("submit", 143), ("run --on local:1", 75)])
+def test_a_submission_that_is_stopped_while_it_sends_goes_on(folder, started, subcommand, code):
     """The run is there, and it says so; `run` has work left, `submit` was ended by SIGTERM."""
     many = "generate-tasks --roi-size 8000 8192 8192 --chunk-size 8 16 16"
-    process = started(*f"{verb} --run r {many} create-chunk skip-all-zero".split())
+    process = started(*f"{subcommand} --run r {many} create-chunk skip-all-zero".split())
     wait_for((folder / "r/queue.sqlite").exists)
     wait_for((folder / "r/spec.json").exists)
     found, said = stopped(process, signal.SIGTERM)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chunkflow_py.cli import catalog
-from chunkflow_py.cli.line import read_line
+from chunkflow_py.cli.command_line import read_line
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.map_scale import check_threshold, full_scale
 from chunkflow_py.core.synapses import Synapses

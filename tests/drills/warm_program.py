@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 MODULES = (
     "chunkflow_py.cli.main",
-    "chunkflow_py.cli.run_lines",
+    "chunkflow_py.cli.run_pipelines",
     "chunkflow_py.queue.sqlite",
     "chunkflow_py.run.repair",
     "chunkflow_py.monitor.status",

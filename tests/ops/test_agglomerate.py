@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from chunkflow_py.cli.line import read_line
+from chunkflow_py.cli.command_line import read_line
 from chunkflow_py.cli.main import cli
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.task import Task

@@ -4,7 +4,7 @@ import cc3d
 import numpy as np
 import pytest
 
-from chunkflow_py.cli.line import read_line
+from chunkflow_py.cli.command_line import read_line
 from chunkflow_py.core.task import Task
 from chunkflow_py.ops.create_chunk import ChunkMaker, create_chunk
 

@@ -1,5 +1,7 @@
 """Operators whose result depends on how tasks divide a volume say so."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -45,7 +47,7 @@ def test_every_operator_says_what_its_result_depends_on():
         name
         for name in NAMES
         if decorator_of(name) == "transform"
-        or '@operator("compute")' in catalog.path_of(name).read_text()
+        or '@operator("compute")' in Path(catalog.path_of(name)).read_text()
     }
     groups = [set(WARNS), EACH_VOXEL, ASKS_FOR_A_MARGIN, JOINED_LATER, NO_VOXELS_MADE]
     assert sum(map(len, groups)) == len(set().union(*groups))

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import numpy as np
@@ -35,7 +36,7 @@ def options_of(name):
 
 def decorator_of(name):
     """Return the name of the decorator of a command's function."""
-    tree = ast.parse(catalog.path_of(name).read_text())
+    tree = ast.parse(Path(catalog.path_of(name)).read_text())
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == "command":
             first = node.decorator_list[0]
@@ -58,7 +59,7 @@ def test_help_shows_summary_and_example(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_examples_options_exist(name):
     """The options of the example are those of its commands."""
-    doc = ast.get_docstring(ast.parse(catalog.path_of(name).read_text()))
+    doc = ast.get_docstring(ast.parse(Path(catalog.path_of(name)).read_text()))
     lines = re.search(r"Example: chunkflow (.*?)(\n\n|\Z)", doc, re.DOTALL)[1]
     current = cli
     for word in lines.replace("\\\n", " ").split():
@@ -72,7 +73,7 @@ def test_the_examples_options_exist(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_summary_is_one_short_sentence(name):
     """The summary is the docstring's first line, short, capitalised, with a full stop."""
-    path = catalog.path_of(name)
+    path = Path(catalog.path_of(name))
     doc = ast.get_docstring(ast.parse(path.read_text()))
     summary, _, rest = doc.partition("\n")
     assert catalog.describe(name).summary == summary

@@ -8,7 +8,7 @@ import pytest
 import torch
 from rigs.command_line import say
 
-from chunkflow_py.cli.line import read_line
+from chunkflow_py.cli.command_line import read_line
 from chunkflow_py.cli.main import main
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Zyx

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -69,5 +70,5 @@ def test_a_source_tells_it_too(monkeypatch):
 @pytest.mark.parametrize("name", sorted(catalog.names()))
 def test_every_operator_that_imports_one_checks_it(name):
     """Who translates the failing import of a library has looked for it before."""
-    text = catalog.path_of(name).read_text()
+    text = Path(catalog.path_of(name)).read_text()
     assert name in LATE or "with needs_extra(" not in text or "check_extra(" in text

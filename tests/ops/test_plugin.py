@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkflow_py.cli.line import read_line
+from chunkflow_py.cli.command_line import read_line
 from chunkflow_py.cli.main import cli
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import Zyx

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rigs.command_line import say
 
-from chunkflow_py.cli.line import operators_of, read_line
+from chunkflow_py.cli.command_line import operators_of, read_line
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.planning.amounts import patches_of, reads_of, total, writes_of
 from chunkflow_py.planning.tasks import middle_tasks

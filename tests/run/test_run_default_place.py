@@ -1,5 +1,7 @@
 """Where a run is kept for which no place was named: beside the last output, for every operator."""
 
+from pathlib import Path
+
 import pytest
 from rigs.command_line import IMAGE, LINE, SAVE, say
 
@@ -64,7 +66,7 @@ def test_a_run_lies_beside_what_its_last_operator_writes(name, options, run, tmp
 def test_no_operator_that_writes_is_left_out():
     """The list above has every operator of the write stage that says where it writes."""
     for name in catalog.names():
-        if '@operator("write")' in catalog.path_of(name).read_text():
+        if '@operator("write")' in Path(catalog.path_of(name)).read_text():
             assert name in WRITERS
 
 

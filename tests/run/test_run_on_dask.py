@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chunkflow_py.cli.line import operators_of, read_line
+from chunkflow_py.cli.command_line import operators_of, read_line
 from chunkflow_py.cli.main import main
-from chunkflow_py.cli.run_lines import worker_line
+from chunkflow_py.cli.run_pipelines import worker_line
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.errors import OptionError
 from chunkflow_py.run.dask import on_dask

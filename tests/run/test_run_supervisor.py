@@ -161,7 +161,7 @@ def test_a_worker_may_leave_when_the_queue_is_empty(stage: Stage) -> None:
 
 
 def test_lost_messages_are_told(tmp_path: Path) -> None:
-    """Where nothing is queued or leased, but tasks are missing, it says so and names the verb."""
+    """If no task is queued or leased but some are missing, the message names the remedy."""
     stage = Stage(tmp_path, 5)
     stage.send([0, 1, 2])
     outcome = stage.work(lease_s=1.0)

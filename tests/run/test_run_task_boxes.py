@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkflow_py.cli.line import read_line
+from chunkflow_py.cli.command_line import read_line
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.errors import GeometryError
 from chunkflow_py.pipeline.operator import Source, TaskSource

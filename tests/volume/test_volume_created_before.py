@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from chunkflow_py.cli.line import read_line
+from chunkflow_py.cli.command_line import read_line
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import OptionError

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rigs.command_line import say
 
-from chunkflow_py.cli.line import read_line
+from chunkflow_py.cli.command_line import read_line
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkflowError, OptionError, VolumeError
 from chunkflow_py.pipeline.hooks import places_read, places_written

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 import numpy as np
 import pytest
 
-from chunkflow_py.cli.line import read_line
+from chunkflow_py.cli.command_line import read_line
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.pipeline.pipeline import Pipeline

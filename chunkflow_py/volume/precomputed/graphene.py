@@ -125,7 +125,7 @@ class GrapheneVolume:
         raise VolumeError(msg)
 
     @contextmanager
-    def _translated(self, verb: str, bbox: BoundingBox | None = None) -> Iterator[None]:
+    def _translated(self, action: str, bbox: BoundingBox | None = None) -> Iterator[None]:
         what = self.url if bbox is None else f"{bbox} of {self.url}"
         try:
             yield
@@ -134,7 +134,7 @@ class GrapheneVolume:
         except Exception as error:
             # CloudVolume and what it is made of raise whatever they stumble on
             reason = _ANSI.sub("", str(error)).strip() or type(error).__name__
-            msg = f"cannot {verb} {what}: {reason}"
+            msg = f"cannot {action} {what}: {reason}"
             raise VolumeError(msg) from error
 
 

@@ -1,4 +1,4 @@
-"""Join labels that tasks have cut: one id for each object of a volume.
+"""Join labels across tasks: one id for each object.
 
 LABELS were made task by task, with ids that are unique in the volume (connected-components or
 agglomerate with --global-ids). Labels that touch across task boundaries are linked; with
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from chunkflow_py.cli.verbs import verb
+from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.label_options import CONNECTIVITY, overlap_options
 from chunkflow_py.ops.options.saving_options import ENCODINGS
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 # fmt: off
-@verb
+@subcommand
 @click.argument("labels", required=False, metavar="LABELS")
 @click.argument("output", required=False, metavar="OUTPUT")
 @click.option("--volume-path", "-v", metavar="LABELS", help="Volume of the labels.")
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
             help="Box size of the tasks that made the labels, from the volume's first voxel on, "
                  "zyx.  [default: as recorded with LABELS]")
 @mip_option(help="Level of LABELS, which becomes level 0 of OUTPUT.  [default: --mip before the "
-                 "verb]")
+                 "subcommand]")
 @click.option("--connectivity", "-c", type=CONNECTIVITY,
               help="Neighbours share a face (6), also an edge (18), also a corner (26).  [default: "
                    "as recorded with LABELS; else 6]")
@@ -74,7 +74,7 @@ logger = logging.getLogger(__name__)
               help="Do all of it again; or leave out what is there.")
 @access_options()
 def command(**options: Any) -> Callable[[], None]:
-    """Check the options; volumes are opened when the verb acts."""
+    """Check the options; volumes are opened when the subcommand acts."""
     # fmt: on
     for argument, option in (("labels", "volume_path"), ("output", "output_path")):
         given, named = options.pop(argument), options[option]

@@ -1,4 +1,4 @@
-"""Carry out a line as a run, with several processes or on Dask.
+"""Submit and carry out a run on this machine or Dask.
 
 The same as submit and work in one: what is done is recorded, and the same line again goes on where
 this one stopped. The exit code is 0 if the run is complete, 1 if it is complete but for failures,
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.cli.failed import worker_fails_in_order
-from chunkflow_py.cli.verbs import line_verb, refuse_dry_run
+from chunkflow_py.cli.subcommands import pipeline_subcommand, refuse_dry_run
 from chunkflow_py.cli.working import working_from, working_options
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import OptionError
@@ -24,10 +24,10 @@ from chunkflow_py.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from chunkflow_py.cli.line import Part
+    from chunkflow_py.cli.command_line import Part
 
 
-@line_verb
+@pipeline_subcommand
 @click.option(
     "--on",
     "place",
@@ -61,7 +61,7 @@ def command(
     working = working_from(options)
 
     def act(parts: Sequence[Part]) -> None:
-        from chunkflow_py.cli.run_lines import stage_lines, worker_line
+        from chunkflow_py.cli.run_pipelines import stage_lines, worker_line
         from chunkflow_py.cli.work_report import WorkReport, tell_end
         from chunkflow_py.run.home import RunHome
         from chunkflow_py.run.submit import default_queue, default_run, submit

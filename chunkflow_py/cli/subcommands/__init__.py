@@ -1,13 +1,13 @@
-"""Verbs: what acts on a whole line or run. One file a verb; the file name is the verb's name.
+"""Subcommands act on a whole pipeline or run; one file each, and the file name is the command name.
 
-A verb comes first. Its function ``command`` receives the options once, checks them, and returns
-what is called when the whole line has been accepted, as that of an operator does:
+A subcommand comes first on its command line. Its function ``command`` receives the options once,
+checks them, and returns what is called after the whole command line has been accepted:
 
-    @verb
+    @subcommand
     @click.option(...)
     def command(**options) -> Callable[[], None]: ...
 
-One that acts on the line after it (``submit``) is a ``@line_verb`` and is given its parts.
+A ``@pipeline_subcommand`` such as ``submit`` is followed by a pipeline, whose parts it receives.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.pipeline.params import Command, is_dry_run
+from chunkflow_py.pipeline.params import is_dry_run
+from chunkflow_py.pipeline.terminal import Command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from chunkflow_py.cli.line import Part
+    from chunkflow_py.cli.command_line import Part
 
 
 @dataclass(frozen=True)
-class Verb:
-    """A verb with its options, ready to act.
+class Subcommand:
+    """A subcommand with its options, ready to act.
 
     Attributes:
         name: as it was typed.
@@ -43,8 +44,8 @@ class Verb:
     takes_line: bool = False
 
 
-class VerbCommand(Command):
-    """A click command that returns a verb instead of doing work."""
+class ClickSubcommand(Command):
+    """A click command that returns a subcommand instead of doing work."""
 
     takes_line = False
 
@@ -54,22 +55,22 @@ class VerbCommand(Command):
             ctx.allow_interspersed_args = True
         return super().parse_args(ctx, args)
 
-    def invoke(self, ctx: click.Context) -> Verb:
+    def invoke(self, ctx: click.Context) -> Subcommand:
         """Call the command with its options; what it returns runs later."""
-        return Verb(str(ctx.info_name), super().invoke(ctx), self.takes_line)
+        return Subcommand(str(ctx.info_name), super().invoke(ctx), self.takes_line)
 
 
-class LineVerbCommand(VerbCommand):
-    """A verb that is followed by a line."""
+class ClickPipelineSubcommand(ClickSubcommand):
+    """A subcommand that is followed by a line."""
 
     takes_line = True
 
 
 def refuse_dry_run() -> None:
-    """Refuse the global option --dry-run for a verb that begins, does or mends a run.
+    """Refuse the global option --dry-run for a subcommand that begins, does or mends a run.
 
     Raises:
-        OptionError: it was given; what the verb does others would rely on.
+        OptionError: it was given; what the subcommand does others would rely on.
     """
     if is_dry_run():
         name = click.get_current_context().info_name
@@ -80,17 +81,19 @@ def refuse_dry_run() -> None:
         raise OptionError(msg)
 
 
-def verb(function: Callable[..., Callable[[], None]]) -> VerbCommand:
-    """Make a verb that stands alone on its line."""
-    return _decorate(function, VerbCommand)
+def subcommand(function: Callable[..., Callable[[], None]]) -> ClickSubcommand:
+    """Make a subcommand that stands alone on its line."""
+    return _decorate(function, ClickSubcommand)
 
 
-def line_verb(function: Callable[..., Callable[[Sequence[Part]], None]]) -> VerbCommand:
-    """Make a verb that acts on the line after it."""
-    return _decorate(function, LineVerbCommand)
+def pipeline_subcommand(
+    function: Callable[..., Callable[[Sequence[Part]], None]],
+) -> ClickSubcommand:
+    """Make a subcommand that acts on the line after it."""
+    return _decorate(function, ClickPipelineSubcommand)
 
 
-def _decorate(function: Callable[..., Any], cls: type[VerbCommand]) -> VerbCommand:
+def _decorate(function: Callable[..., Any], cls: type[ClickSubcommand]) -> ClickSubcommand:
     module = inspect.getmodule(function)
     text = (inspect.getdoc(module) if module else None) or ""
     return click.command(

@@ -1,4 +1,4 @@
-"""Write the file of a new operator, and a test that passes.
+"""Write the file of a new operator, and its test.
 
 The file is called by its path, `plugin -f NAME.py`, or becomes a command as part of a package.
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.cli import catalog
-from chunkflow_py.cli.verbs import verb
+from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.terminal import echo
 
@@ -69,7 +69,7 @@ import numpy as np
 from {module} import {module}
 
 from chunkflow_py import Chunk, Task
-from chunkflow_py.cli.line import read_line
+from chunkflow_py.cli.command_line import read_line
 
 FILE = Path(__file__).with_name("{module}.py")
 CHUNK = Chunk(np.arange(24).reshape(2, 3, 4), (10, 20, 30), (40, 4, 4))
@@ -91,11 +91,11 @@ def test_it_works_in_a_line():
 '''
 
 
-@verb
+@subcommand
 @click.argument("name")
 @click.option("--folder", default=".", show_default=True, help="Where to write the two files.")
 def command(name: str, folder: str) -> Callable[[], None]:
-    """Check the name; the files are written when the verb acts."""
+    """Check the name; the files are written when the subcommand acts."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         near = "-".join(re.findall(r"[a-z0-9]+", name.lower().lstrip("0123456789")))
         hint = f"; {near} is one" if near else ""

@@ -1,4 +1,4 @@
-"""Do again what of a run is missing or damaged, and no more.
+"""Redo only missing or damaged tasks of a run.
 
 Checks as verify does, restores metadata of outputs, removes objects where a task stores nothing,
 and sends tasks again to the workers that run or are started afterwards.
@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.cli.verbs import refuse_dry_run, verb
+from chunkflow_py.cli.subcommands import refuse_dry_run, subcommand
 from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@verb
+@subcommand
 @click.argument("run")
 def command(run: str) -> Callable[[], None]:
-    """Take the address; the run is opened when the verb acts."""
+    """Take the address; the run is opened when the subcommand acts."""
     refuse_dry_run()
 
     def act() -> None:
-        from chunkflow_py.cli.run_lines import worker_line
+        from chunkflow_py.cli.run_pipelines import worker_line
         from chunkflow_py.run.home import RunHome
         from chunkflow_py.run.repair import repair_run
 

@@ -13,7 +13,7 @@ from chunkflow_py.pipeline.operator import Operator, Source
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from chunkflow_py.cli.verbs import Verb
+    from chunkflow_py.cli.subcommands import Subcommand
 
 _TAILS = "chunkflow_py.tails"
 
@@ -27,7 +27,7 @@ class Part:
         words: as they were typed, the command's name first.
     """
 
-    stage: Operator | Source | Verb
+    stage: Operator | Source | Subcommand
     words: tuple[str, ...]
 
 
@@ -42,7 +42,7 @@ def last_tail(ctx: click.Context) -> tuple[str, ...]:
     return tails[-1] if tails else ()
 
 
-def parts_of(ctx: click.Context, stages: Sequence[Operator | Source | Verb]) -> list[Part]:
+def parts_of(ctx: click.Context, stages: Sequence[Operator | Source | Subcommand]) -> list[Part]:
     """Return the commands of the line that *ctx* has read, with their words."""
     tails: list[tuple[str, ...]] = ctx.meta[_TAILS]
     ends = [*map(len, tails[1:]), 0]
@@ -72,7 +72,7 @@ def read_line(words: Sequence[str], *, mip: int = 0) -> list[Operator | Source]:
     return list(stages)
 
 
-def check_source_first(stages: Sequence[Operator | Source | Verb]) -> None:
+def check_source_first(stages: Sequence[Operator | Source | Subcommand]) -> None:
     """Refuse a source in the middle of a line.
 
     Raises:
@@ -87,7 +87,7 @@ def check_source_first(stages: Sequence[Operator | Source | Verb]) -> None:
             raise OptionError(msg)
 
 
-def operators_of(stages: Sequence[Operator | Source | Verb]) -> Iterator[Operator]:
+def operators_of(stages: Sequence[Operator | Source | Subcommand]) -> Iterator[Operator]:
     """Yield the operators of a line; the first may be what its source does with each task."""
     for stage in stages:
         if isinstance(stage, Operator):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chunkflow_py.cli.line import check_source_first, operators_of, read_line
-from chunkflow_py.cli.verbs import Verb
+from chunkflow_py.cli.command_line import check_source_first, operators_of, read_line
+from chunkflow_py.cli.subcommands import Subcommand
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import Operator, Source
 from chunkflow_py.pipeline.task_source import TaskGenerator
@@ -16,17 +16,17 @@ from chunkflow_py.run.worker.worker import LineOfStage, enter_folder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from chunkflow_py.cli.line import Part
+    from chunkflow_py.cli.command_line import Part
     from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.run.worker.child import Feed
 
-THEN = "then"  # the verb that divides the stages of a line
+THEN = "then"  # the subcommand that divides the stages of a line
 
 
 def stage_lines(
     parts: Sequence[Part], first: str | None, *, mip: int, device_class: str
 ) -> list[StageLine]:
-    """Return the stages of a line, which the verb ``then`` divides.
+    """Return the stages of a line, which the subcommand ``then`` divides.
 
     Args:
         parts: of the line.
@@ -39,14 +39,14 @@ def stage_lines(
     """
     groups: list[tuple[str | None, list[Part]]] = [(first, [])]
     for part in parts:
-        if isinstance(part.stage, Verb) and part.stage.name == THEN:
+        if isinstance(part.stage, Subcommand) and part.stage.name == THEN:
             groups.append((part.stage.act(), []))
         else:
             groups[-1][1].append(part)
     lines: list[StageLine] = []
     for name, group in groups:
         stages = [part.stage for part in group]
-        if others := [stage.name for stage in stages if isinstance(stage, Verb)]:
+        if others := [stage.name for stage in stages if isinstance(stage, Subcommand)]:
             msg = (
                 f"stage {len(lines) + 1} holds {', '.join(others)}, which is no part of a line; "
                 "leave it out"

@@ -1,4 +1,4 @@
-"""Show a run on a web page: map of tasks, speed, workers, errors, cost.
+"""Show a run on a web page: map, speed, errors, cost.
 
 Example: chunkflow dashboard s3://bucket/affinity.run --instance g5.xlarge --spot
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.cli.verbs import verb
+from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.terminal import echo
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@verb
+@subcommand
 @click.argument("run")
 @click.option("--port", "-p", type=click.IntRange(0, 65535), help="[default: a free one]")
 @click.option(
@@ -60,7 +60,7 @@ def command(
     spot: bool,
     price_file: str | None,
 ) -> Callable[[], None]:
-    """Check the options; the run is opened when the verb acts."""
+    """Check the options; the run is opened when the subcommand acts."""
     if spot and instance is None:
         msg = "--spot is about a type of machine; give --instance, such as g5.xlarge, or --price"
         raise OptionError(msg)

@@ -1,4 +1,4 @@
-"""Tell what a line will take: tasks, bytes, memory, hours, dollars.
+"""Estimate tasks, bytes, memory, time and cost.
 
 Nothing is made. A few tasks are rehearsed: done by processes of their own, which write into a
 folder that is removed, so that memory and time are measured. Whatever does not fit is told at once,
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.cli.verbs import Verb, line_verb
-from chunkflow_py.cli.verbs.tune import MemoryType
+from chunkflow_py.cli.subcommands import Subcommand, pipeline_subcommand
+from chunkflow_py.cli.subcommands.tune import MemoryType
 from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from chunkflow_py.cli.line import Part
+    from chunkflow_py.cli.command_line import Part
     from chunkflow_py.planning.plans import PlannedLine
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -31,7 +31,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
 # fmt: off
-@line_verb
+@pipeline_subcommand
 @click.option("--machines", type=click.IntRange(min=1), default=1, show_default=True,
               help="How many work at the same time.")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True,
@@ -90,8 +90,8 @@ def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None
 
 def _lines(parts: Sequence[Part]) -> list[PlannedLine]:
     """Return the stages of a line; one without tasks is a single stage."""
-    from chunkflow_py.cli.line import check_source_first, operators_of
-    from chunkflow_py.cli.run_lines import stage_lines
+    from chunkflow_py.cli.command_line import check_source_first, operators_of
+    from chunkflow_py.cli.run_pipelines import stage_lines
     from chunkflow_py.errors import OptionError
     from chunkflow_py.pipeline.operator import Source
     from chunkflow_py.planning.plans import PlannedLine
@@ -99,7 +99,7 @@ def _lines(parts: Sequence[Part]) -> list[PlannedLine]:
     told = click.get_current_context().find_root().params
     mip, ahead = told["mip"], told["ahead"]
     stages = [part.stage for part in parts]
-    if any(isinstance(stage, Source | Verb) for stage in stages):
+    if any(isinstance(stage, Source | Subcommand) for stage in stages):
         return [
             PlannedLine(
                 line.name,

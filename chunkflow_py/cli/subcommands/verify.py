@@ -1,4 +1,4 @@
-"""Compare what is stored with the plan and the records of a run.
+"""Check all that a run stored against its records.
 
 Lists what is missing, damaged or not done; the exit code is 1 if there is any. Everything that was
 stored is read again.
@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.cli.verbs import verb
+from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@verb
+@subcommand
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="Print one object of JSON a finding.")
 def command(run: str, as_json: bool) -> Callable[[], None]:
-    """Take the options; the run is opened when the verb acts."""
+    """Take the options; the run is opened when the subcommand acts."""
 
     def act() -> None:
         from chunkflow_py.run.home import RunHome

@@ -1,4 +1,4 @@
-"""Copy a whole volume into another format or place, task by task.
+"""Copy a whole volume into another format or place.
 
 Formats are those of load-volume and save-volume. What options do not say is as in the source. A
 line that was interrupted goes on where it stopped: what is stored already is not written again.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.cli.verbs import verb
+from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.ops.options.saving_options import ENCODINGS, check_shard
 from chunkflow_py.ops.options.volume_options import access_from, access_options
 from chunkflow_py.pipeline.params import channels_option, mip_option, zyx_option
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 # fmt: off
-@verb
+@subcommand
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
-@mip_option(help="Level of SRC, which becomes level 0 of DST.  [default: --mip before the verb]")
+@mip_option(help="Level of SRC, which becomes level 0 of DST.  [default: the global --mip]")
 @channels_option("-c")
 @click.option("--time", type=click.IntRange(min=0),
               help="The one time point to copy.  [default: all]")
@@ -56,7 +56,7 @@ def command(
     source: str, target: str, dtype: str | None, shard_size: Zyx | None, block_size: Zyx | None,
     parallel: int | None, fill_missing: bool, **options: Any,
 ) -> Callable[[], None]:
-    """Check the options; the volumes are opened when the verb acts."""
+    """Check the options; the volumes are opened when the subcommand acts."""
     # fmt: on
     if block_size is not None:
         check_shard(shard_size, block_size)

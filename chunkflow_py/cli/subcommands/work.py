@@ -1,4 +1,4 @@
-"""Work off the tasks of a run on this machine.
+"""Carry out tasks of a run on this machine.
 
 RUN is the address that submit prints: pipeline, network and queue are taken from it. Workers may be
 started and killed at any time, on any number of machines. The exit code is 0 if the run is
@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.cli.failed import worker_fails_in_order
-from chunkflow_py.cli.verbs import refuse_dry_run, verb
+from chunkflow_py.cli.subcommands import refuse_dry_run, subcommand
 from chunkflow_py.cli.working import working_from, working_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@verb
+@subcommand
 @click.argument("run")
 @working_options()
 def command(run: str, **options: Any) -> Callable[[], None]:
-    """Check the options; the run is opened when the verb acts."""
+    """Check the options; the run is opened when the subcommand acts."""
     refuse_dry_run()
     working = working_from(options)
 
     def act() -> None:
-        from chunkflow_py.cli.run_lines import worker_line
+        from chunkflow_py.cli.run_pipelines import worker_line
         from chunkflow_py.cli.work_report import WorkReport, tell_end
         from chunkflow_py.run.home import RunHome
         from chunkflow_py.run.worker.worker import work

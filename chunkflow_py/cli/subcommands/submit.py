@@ -1,4 +1,4 @@
-"""Check a line whole, make a run of it, and send its tasks.
+"""Check a pipeline, make a run of it, send its tasks.
 
 The line begins with generate-tasks, as when it is tried on a laptop. What it writes to is created;
 pipeline, network and queue are kept at --run, so that its address is all that workers need. The
@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.cli.verbs import line_verb, refuse_dry_run
+from chunkflow_py.cli.subcommands import pipeline_subcommand, refuse_dry_run
 from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from chunkflow_py.cli.line import Part
+    from chunkflow_py.cli.command_line import Part
 
 
 # fmt: off
-@line_verb
+@pipeline_subcommand
 @click.option("--run", metavar="URL",
               help="Where the run is kept.  [default: beside the output, OUTPUT.run]")
 @click.option("--queue", "-q", metavar="URL",
@@ -55,7 +55,7 @@ def command(
     refuse_dry_run()
 
     def act(parts: Sequence[Part]) -> None:
-        from chunkflow_py.cli.run_lines import stage_lines
+        from chunkflow_py.cli.run_pipelines import stage_lines
         from chunkflow_py.run.home import RunHome
         from chunkflow_py.run.submit import default_queue, default_run, submit
 

@@ -1,4 +1,4 @@
-"""Check this machine, and stores and queues, before a run.
+"""Check this machine, stores and queues before a run.
 
 Each line is ok, a note, or a problem with what to do; any problem makes the exit code 1. Stores and
 queues are only looked at, unless --write is given: then a small object is written and removed, and
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.cli.verbs import verb
+from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.pipeline.params import NAMES
 from chunkflow_py.pipeline.terminal import echo
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 # fmt: off
-@verb
+@subcommand
 @click.option("--store", "stores", multiple=True, metavar="URL",
               help="Folder, prefix or volume to try; may be given several times.")
 @click.option("--queue", "-q", "queues", multiple=True, metavar="URL",
@@ -41,7 +41,7 @@ def command(
     stores: tuple[str, ...], queues: tuple[str, ...], write: bool, only: tuple[str, ...] | None,
     policy: str | None, as_json: bool,
 ) -> Callable[[], None]:
-    """Take the options; all is tried when the verb acts."""
+    """Take the options; all is tried when the subcommand acts."""
     # fmt: on
 
     def act() -> None:

@@ -1,4 +1,4 @@
-"""Find the fastest way to run a network on this machine, by trying.
+"""Find the fastest way to run a network here.
 
 Measures backends, precisions, compilation, batch sizes and patch sizes, each in a process of its
 own. Prints a table, and the inference command of the best line. Errors are differences from
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.cli.verbs import verb
+from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.pipeline.params import zyx_option
 from chunkflow_py.pipeline.terminal import echo
 
@@ -52,7 +52,7 @@ class MemoryType(click.ParamType[int]):
 
 
 # fmt: off
-@verb
+@subcommand
 @click.option("--convnet-model", "-m", help="Network, as for inference.")
 @click.option("--convnet-weight-path", "-w", help="Weights: a state_dict file.")
 @zyx_option("--input-patch-size", "-s", minimum=1,
@@ -85,7 +85,7 @@ class MemoryType(click.ParamType[int]):
             help="Voxels of a volume, zyx, to tell the hours of its forwards for.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(*, as_json: bool, volume_size: Zyx | None, **options: Any) -> Callable[[], None]:
-    """Take the options; the measuring is done when the verb acts."""
+    """Take the options; the measuring is done when the subcommand acts."""
     # fmt: on
     same = ("framework", "num_input_channels", "num_output_channels", "device", "trust_weights")
     network = {name: options[name] for name in same}

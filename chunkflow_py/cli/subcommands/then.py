@@ -1,4 +1,4 @@
-"""Begin the next stage of a run, in a line that submit sends.
+"""Begin the next step of a run that submit sends.
 
 A stage opens when all tasks of the one before it are done.
 
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.cli.verbs import line_verb
+from chunkflow_py.cli.subcommands import pipeline_subcommand
 from chunkflow_py.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@line_verb
+@pipeline_subcommand
 @click.option("--stage", help="Name of the stage.  [default: that of its main operator]")
 def command(stage: str | None) -> Callable[..., Any]:
     """Keep the name; `submit` divides its line here."""

@@ -1,4 +1,4 @@
-"""Send those tasks of a run again that were given up.
+"""Send failed tasks of a run again.
 
 Their failures are forgotten, so that each has all its attempts again.
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.cli.verbs import refuse_dry_run, verb
+from chunkflow_py.cli.subcommands import refuse_dry_run, subcommand
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.terminal import echo
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@verb
+@subcommand
 @click.argument("run")
 @click.option("--failed", is_flag=True, help="Those that failed; there are no others to retry.")
 def command(run: str, failed: bool) -> Callable[[], None]:
-    """Take the options; the run is opened when the verb acts."""
+    """Take the options; the run is opened when the subcommand acts."""
     refuse_dry_run()
     if not failed:
         msg = "say --failed; chunkflow repair does again what is missing or damaged"

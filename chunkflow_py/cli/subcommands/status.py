@@ -1,4 +1,4 @@
-"""Say how far a run is.
+"""Show the progress of a run.
 
 Tasks that ended are counted from the run's records; what waits or is being worked on is what the
 queue says, which for SQS is about right. With --watch it looks again until no task is left: on a
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.cli.verbs import verb
+from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _WATCH_S = 10.0
 
 
-@verb
+@subcommand
 @click.argument("run", required=False, metavar="RUN")
 @click.option("--json", "as_json", is_flag=True, help="Print one object of JSON.")
 @click.option(
@@ -53,7 +53,7 @@ _WATCH_S = 10.0
 def command(
     ctx: click.Context, run: str | None, as_json: bool, most: int, failures: bool, watch: str | None
 ) -> Callable[[], None]:
-    """Take the options; the run is opened when the verb acts."""
+    """Take the options; the run is opened when the subcommand acts."""
     if run is None and watch and _seconds(watch) is None:
         run, watch = watch, ""  # status --watch RUN
     if run is None:

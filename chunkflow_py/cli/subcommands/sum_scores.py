@@ -1,4 +1,4 @@
-"""Add up what evaluate-segmentation has compared, and print the scores.
+"""Add up and print what evaluate-segmentation stored.
 
 They are those of the whole volume, as if it had been compared at once.
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.cli.verbs import verb
+from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.ops.options.scoring_options import scoring_options
 from chunkflow_py.pipeline.terminal import echo
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@verb
+@subcommand
 @click.argument("url")
 @scoring_options
 @click.option("--json", "as_json", is_flag=True, help="Print one object of JSON.")
 def command(url: str, as_json: bool, **options: Any) -> Callable[[], None]:
-    """Take the options; the tables are read when the verb acts."""
+    """Take the options; the tables are read when the subcommand acts."""
 
     def act() -> None:
         from chunkflow_py.segmentation.evaluate import score

@@ -1,4 +1,4 @@
-"""Make the coarser levels of a whole volume, one after the other.
+"""Make the coarser levels of a whole volume.
 
 Each level is made from the next finer one: the mean for images, the most frequent label for
 segmentations. The levels must have been created with the volume (create-volume --max-mip). Tasks
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.cli.verbs import verb
+from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.volume_options import access_from, requester_pays_option
 from chunkflow_py.pipeline.params import zyx_option
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 # fmt: off
-@verb
+@subcommand
 @click.argument("volume_path", metavar="URL")
 @click.option("--start-mip", "-s", type=click.IntRange(min=1), default=1, show_default=True,
               help="First level to make.")
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 def command(
     volume_path: str, start_mip: int, stop_mip: int | None, **options: Any
 ) -> Callable[[], None]:
-    """Check the levels; they are opened when the verb acts."""
+    """Check the levels; they are opened when the subcommand acts."""
     # fmt: on
     if stop_mip is not None and stop_mip <= start_mip:
         msg = (

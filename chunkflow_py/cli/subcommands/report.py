@@ -1,4 +1,4 @@
-"""Write one HTML file that says what a run did, took and cost.
+"""Write an HTML report of a run: times, cost, errors.
 
 It holds the whole spec with its hashes, times by operator, throughput, workers, cost a teravoxel,
 failures with tracebacks, slices of input and output, and whether seams show between tasks. The file
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.cli.verbs import verb
+from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.params import zyx_option
 from chunkflow_py.pipeline.terminal import echo
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 # fmt: off
-@verb
+@subcommand
 @click.argument("run")
 @click.option("--output", "-o", default="report.html", show_default=True,
               type=click.Path(dir_okay=False), help="File to write; replaced if it is there.")
@@ -48,7 +48,7 @@ def command(
     run: str, output: str, price: float | None, instance: str | None, spot: bool,
     price_file: str | None, at: Zyx | None, faces: int, failed: int, verify: bool,
 ) -> Callable[[], None]:
-    """Check the options; the run is opened when the verb acts."""
+    """Check the options; the run is opened when the subcommand acts."""
     # fmt: on
     if spot and instance is None:
         msg = "--spot is about a type of machine; give --instance, such as g5.xlarge, or --price"

@@ -1,4 +1,4 @@
-"""Add up what compute-statistics has counted, and print it.
+"""Add up and print what compute-statistics stored.
 
 The table has a line for each channel. --output writes the statistics file that
 `inference --normalize zscore|percentile --normalize-statistics FILE` takes.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.cli.verbs import verb
+from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.terminal import echo
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@verb
+@subcommand
 @click.argument("url")
 @click.option("--output", "-o", metavar="FILE", help="Write the statistics into this file, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object of JSON.")
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 def command(
     url: str, output: str | None, as_json: bool, percentiles: str | None
 ) -> Callable[[], None]:
-    """Check the percentiles; the counts are read when the verb acts."""
+    """Check the percentiles; the counts are read when the subcommand acts."""
     wanted = None if percentiles is None else _percentiles(percentiles)
 
     def act() -> None:

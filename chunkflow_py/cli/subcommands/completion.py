@@ -1,4 +1,4 @@
-"""Print what lets a shell complete commands, options and values.
+"""Print the completion script of a shell.
 
 Example: chunkflow completion bash
 
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chunkflow_py.cli.verbs import verb
+from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@verb
+@subcommand
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> Callable[[], None]:
-    """Take the shell; the script is printed when the verb acts."""
+    """Take the shell; the script is printed when the subcommand acts."""
 
     def act() -> None:
         from chunkflow_py.cli.completing import script
