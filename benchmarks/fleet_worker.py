@@ -1,7 +1,7 @@
 """A worker of a simulated fleet: what a supervisor does, called when it is its time.
 
-Lease keeper, intake, settler, returns and ledger are the real ones; their threads do not run. What
-a machine does is simulated: it computes, stands still, is interrupted.
+Lease keeper, receiver, recorder, acknowledger and ledger are the real ones; their threads do not
+run. What a machine does is simulated: it computes, stands still, is interrupted.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from chunkflow_py.queue.leases import LeaseKeeper
 from chunkflow_py.run.ledger.fold import Folder
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.ledger.record import Failure, Record
-from chunkflow_py.run.worker import returns
-from chunkflow_py.run.worker.doubt import Doubt
+from chunkflow_py.run.worker.acknowledger import Acknowledger, BatchThread
 from chunkflow_py.run.worker.failure_policy import AttemptLimits
-from chunkflow_py.run.worker.intake import Intake, Work
+from chunkflow_py.run.worker.outcome_recorder import OutcomeRecorder
+from chunkflow_py.run.worker.task_receiver import MessageFilter, PoisonTaskGuard, TaskReceiver
 from chunkflow_py.store.protocol import Stored
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fleet_services import SimulatedS3
     from simulate_fleet import Simulation
 
-    from chunkflow_py.run.worker.intake import Job
+    from chunkflow_py.run.worker.task_receiver import Job
 
 EPOCH = 1_750_000_000.0  # of records, seconds since 1970
 SPEC, STAGE = "5f2c" * 8, "inference"
@@ -38,22 +38,22 @@ TYPICAL = 4099  # different durations
 POLL_S = 10.0  # of a receive that finds nothing
 
 
-class _Inline(returns._Batches):
+class _Inline(BatchThread):
     """Does at once what its thread would do soon."""
 
     def __init__(self, _: str, on_error: Callable[[Exception], None]) -> None:
         self._on_error = on_error
 
     def _add(self, items: Any) -> None:
-        self._do(list(items))
+        self._process(list(items))
 
 
-class InlineReturns(returns.Returns, _Inline):
-    """`Returns` without a thread."""
+class InlineAcknowledger(Acknowledger, _Inline):
+    """`Acknowledger` without a thread."""
 
 
-class InlineSettler(returns.Settler, _Inline):
-    """`Settler` without a thread."""
+class InlineRecorder(OutcomeRecorder, _Inline):
+    """`OutcomeRecorder` without a thread."""
 
 
 class _Folder(Folder):
@@ -99,18 +99,24 @@ class Worker:
         self._stalled_until = 0.0
         self.keeper = LeaseKeeper(simulation.queue, fleet.lease_s, clock=simulation.clock)
         self.keeper.close()  # its thread never starts
-        self.returns = InlineReturns(self.keeper, _raise)
+        self.acknowledger = InlineAcknowledger(self.keeper, _raise)
         caps = AttemptLimits()
-        doubt = Doubt(simulation.ledger, caps, SPEC, keeps_attempts=False)
-        self.settler = InlineSettler(
-            simulation.ledger, self.returns, caps, SPEC, doubt, self._posted
+        guard = PoisonTaskGuard(simulation.ledger, caps, SPEC, keeps_attempts=False)
+        self.recorder = InlineRecorder(
+            simulation.ledger, self.acknowledger, caps, SPEC, guard, self._posted
         )
-        work = Work(self._name, simulation.plan, STAGE, {STAGE: SPEC})
-        self.intake = Intake(
-            work, self.keeper, simulation.ledger, self.returns, self._posted, POLL_S
+        messages = MessageFilter(simulation.plan, STAGE, {STAGE: SPEC})
+        self.receiver = TaskReceiver(
+            messages,
+            self._name,
+            self.keeper,
+            simulation.ledger,
+            self.acknowledger,
+            self._posted,
+            POLL_S,
         )
-        self.intake.close()  # its thread ends
-        self.intake.join(60)
+        self.receiver.close()  # its thread ends
+        self.receiver.join(60)
         simulation.workers[self] = None
 
     def age(self) -> float:
@@ -148,7 +154,7 @@ class Worker:
             return
         simulation = self.simulation
         simulation.s3.elapsed = 0.0
-        jobs = self.intake._jobs(self.keeper.receive(wanted))
+        jobs = self.receiver._jobs(self.keeper.receive(wanted))
         self._held += len(jobs)
         for job in jobs:
             simulation.said["read"] += 1
@@ -192,10 +198,10 @@ class Worker:
         if job.lost:
             simulation.said["lost"] += 1
             simulation.wasted_s += seconds
-            self.returns.release(job.leases)
+            self.acknowledger.release(job.leases)
         else:
             simulation.s3.elapsed = 0.0
-            self.settler.settle([(job, self._outcome(job, seconds))])
+            self.recorder.record([(job, self._outcome(job, seconds))])
         if self._drains and not self._writing and not self._computing:
             self._leave()
         elif not self._drains:
@@ -222,7 +228,7 @@ class Worker:
         if kind == "fatal":
             raise content
         simulation = self.simulation
-        if kind == "settled":
+        if kind == "recorded":
             for job, record, failure in content:
                 simulation.said["failed"] += failure is not None
                 if record is None:
@@ -258,7 +264,7 @@ class Worker:
         self.simulation.said["interruptions"] += 1
         self._drains = True
         for job, _ in self._ready:
-            self.returns.release(job.leases)
+            self.acknowledger.release(job.leases)
         self._ready.clear()
         if self._computing or self._writing:
             self._at(self.simulation.fleet.grace_s, self._leave)
@@ -269,7 +275,7 @@ class Worker:
         """Give back the rest."""
         left = [*self._writing, *([self._computing[0]] if self._computing else [])]
         for job in left:
-            self.returns.release(job.leases)
+            self.acknowledger.release(job.leases)
         self._end()
 
     def _killed(self) -> None:

@@ -3,9 +3,10 @@
     python benchmarks/simulate_fleet.py [--tasks 15e6] [--workers 3600 ...] [--output FILE]
 
 What is real: messages and their parsing, plan, queue (`memory://`, with a clock that is told the
-time), leases and their renewal (`LeaseKeeper`), the look into the ledger on receipt (`Intake`),
-records, failures, caps and back-off (`Settler`), giving back (`Returns`), the ledger with its pages
-and folds. Their threads do not run: each step is called when it is its time. What is simulated:
+time), leases and their renewal (`LeaseKeeper`), the look into the ledger on receipt
+(`TaskReceiver`), records, failures, limits and back-off (`OutcomeRecorder`), giving back
+(`Acknowledger`), the ledger with its pages and folds. Their
+threads do not run: each step is called when it is its time. What is simulated:
 machines, tasks that take time, interruptions, and the services (`fleet_services.py`). A call on the
 ledger happens at one instant of the simulation, so that races within one are not seen here; they
 have tests of their own.

@@ -17,8 +17,8 @@ from rigs.variants import gate_runs
 from rigs.workers import Background, Stage
 
 from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.run.worker.acknowledger import BatchThread
 from chunkflow_py.run.worker.child import Feed
-from chunkflow_py.run.worker.returns import _Batches
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,10 +114,10 @@ def test_what_cannot_be_sent_fails_its_task(tmp_path: Path) -> None:
     assert stage.states() == {0: "skipped", 1: "dead", 2: "dead", 3: "done"}
 
 
-class _ExitingStore(_Batches):
+class _ExitingStore(BatchThread):
     """Raises what is no Exception, as a panic in a store written in Rust does."""
 
-    def _do(self, batch: list[Any]) -> None:
+    def _process(self, batch: list[Any]) -> None:
         raise raising.Panic
 
 

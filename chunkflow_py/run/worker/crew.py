@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from chunkflow_py.run.worker.child import Broken, Ended, Ready
-    from chunkflow_py.run.worker.intake import Job
     from chunkflow_py.run.worker.looks import ChildLook
     from chunkflow_py.run.worker.settings import Settings
     from chunkflow_py.run.worker.task_limit import Durations
+    from chunkflow_py.run.worker.task_receiver import Job
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,6 @@ class Crew:
 
     def run_alone(self, job: Job) -> None:
         """Run a task again, with nothing else in its child."""
-        job.is_suspect = True
         self._suspects.append(job)
         for seat in self._seats:
             if seat.is_apart:
@@ -371,7 +370,6 @@ class Crew:
             job for slot, job in jobs.items() if slot != blamed and slot not in suspects
         )
         for slot in suspects:
-            jobs[slot].is_suspect = True
             self._suspects.append(jobs[slot])
             seat.is_apart = True
         if blamed is not None and blamed in jobs:

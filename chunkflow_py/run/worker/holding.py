@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from chunkflow_py.queue.leases import Held, LeaseKeeper
+    from chunkflow_py.run.worker.acknowledger import Acknowledger
     from chunkflow_py.run.worker.child import Ended
     from chunkflow_py.run.worker.children import Child
     from chunkflow_py.run.worker.crew import Crew
     from chunkflow_py.run.worker.failure_policy import Fault
-    from chunkflow_py.run.worker.intake import Job
-    from chunkflow_py.run.worker.returns import Returns, Settler
+    from chunkflow_py.run.worker.outcome_recorder import OutcomeRecorder
     from chunkflow_py.run.worker.settings import Listener, Outcome, Settings
+    from chunkflow_py.run.worker.task_receiver import Job
 
 logger = logging.getLogger(__name__)
 
@@ -65,15 +66,15 @@ class Holding:
         worker: str,
         settings: Settings,
         keeper: LeaseKeeper,
-        returns: Returns,
-        settler: Settler,
+        acknowledger: Acknowledger,
+        recorder: OutcomeRecorder,
         outcome: Outcome,
         listener: Listener,
         stop: Callable[[str], None],
     ) -> None:
         """Hold nothing."""
         self._spec, self._worker, self._settings = spec, worker, settings
-        self._keeper, self._returns, self._settler = keeper, returns, settler
+        self._keeper, self._acknowledger, self._recorder = keeper, acknowledger, recorder
         self._outcome, self._listener, self._stop = outcome, listener, stop
         self._active: dict[int, Job] = {}
         self._settling: dict[int, Job] = {}
@@ -130,9 +131,9 @@ class Holding:
             else:
                 self._active[job.number] = job
                 fresh.append(job)
-        self.crew.add(job for job in fresh if not job.is_doubtful)
+        self.crew.add(job for job in fresh if not job.is_suspected)
         for job in fresh:
-            if job.is_doubtful:
+            if job.is_suspected:
                 self.crew.run_alone(job)
 
     def ended_in(self, child: Child[Job], outcomes: Sequence[Ended]) -> None:
@@ -171,7 +172,7 @@ class Holding:
             self._active.pop(job.number, None)
             self._settling[job.number] = job
         if ended:
-            self._settler.settle(ended)
+            self._recorder.record(ended)
 
     def settled(self, ended: Sequence[tuple[Job, Record | None, Failure | None]]) -> None:
         """Take note of what is recorded."""
@@ -236,10 +237,10 @@ class Holding:
         self._release(job, delay_s)
 
     def _release(self, job: Job, delay_s: float = 0.0) -> None:
-        if job.is_doubtful:
-            self._settler.withdraw(job, delay_s)
+        if job.is_suspected:
+            self._recorder.withdraw(job, delay_s)
         else:
-            self._returns.release(job.leases, delay_s)
+            self._acknowledger.release(job.leases, delay_s)
 
     def release_untouched(self) -> None:
         """Release all that no child has begun."""

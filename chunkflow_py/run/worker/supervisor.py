@@ -1,7 +1,7 @@
 """One worker on one stage: receives tasks, has children work them off, records, acknowledges.
 
 ```
-queue -> Intake --jobs--> Supervisor --> Crew --> children       one thread each; the supervisor
+queue -> TaskReceiver --> Supervisor --> Crew --> children       one thread each; the supervisor
          renewed by        (events)  <-- outcomes -- |           alone decides, from events
          LeaseKeeper          |
                               +--> Settler: ledger --> Returns: queue
@@ -25,18 +25,18 @@ from typing import TYPE_CHECKING, Any, cast
 from chunkflow_py.core.interrupts import on_stop_signals, restore_signals
 from chunkflow_py.errors import ChunkflowError, as_error
 from chunkflow_py.queue.leases import LeaseKeeper
+from chunkflow_py.run.worker.acknowledger import Acknowledger
 from chunkflow_py.run.worker.child import Broken, Ended, Ready, Said
 from chunkflow_py.run.worker.completion import CompletionWatch
 from chunkflow_py.run.worker.crew import Crew
-from chunkflow_py.run.worker.doubt import Doubt
 from chunkflow_py.run.worker.failure_policy import AttemptLimits
 from chunkflow_py.run.worker.holding import Holding
-from chunkflow_py.run.worker.intake import Intake, Work
 from chunkflow_py.run.worker.interruption import InterruptionWatch
 from chunkflow_py.run.worker.looks import WorkerLook
-from chunkflow_py.run.worker.returns import Returns, Settler
+from chunkflow_py.run.worker.outcome_recorder import OutcomeRecorder
 from chunkflow_py.run.worker.settings import Listener, Outcome, Settings
 from chunkflow_py.run.worker.task_limit import Durations
+from chunkflow_py.run.worker.task_receiver import MessageFilter, PoisonTaskGuard, TaskReceiver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from chunkflow_py.queue.protocol import Counts, Queue
     from chunkflow_py.run.ledger.ledger import Ledger
     from chunkflow_py.run.worker.children import Child, ChildStart
-    from chunkflow_py.run.worker.intake import Job
     from chunkflow_py.run.worker.settings import EndState
+    from chunkflow_py.run.worker.task_receiver import Job
     from chunkflow_py.tasks.plan import Plan
 
 __all__ = ["Listener", "Outcome", "Settings", "Supervisor"]
@@ -72,7 +72,7 @@ class Supervisor:
         worker: who this is, for records.
         run: what the messages of this stage say to be of; ``None`` accepts those of all runs.
         stages: the same for all stages of the run, in order.
-        is_wanted: whether a message of another stage is to be kept; see `Work`.
+        is_wanted: whether a message of another stage is to be kept; see `MessageFilter`.
         listener: hears of progress.
     """
 
@@ -98,9 +98,8 @@ class Supervisor:
         self._settings, self._spec, self._worker = settings, spec, worker
         self._check_profile = check_profile
         self._listener = listener or Listener()
-        self._work = Work(
-            secrets.token_hex(6), plan, stage, {**(stages or {}), stage: run}, is_wanted
-        )
+        self._stage = stage
+        self._messages = MessageFilter(plan, stage, {**(stages or {}), stage: run}, is_wanted)
         self._events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._outcome = Outcome()
         self._watch_at = 0.0
@@ -128,7 +127,7 @@ class Supervisor:
             ChunkflowError: the queue or the ledger refuses, or no child can begin.
         """
         settings = self._settings
-        self._listener.stage_started(self._work.stage, len(self._plan))
+        self._listener.stage_started(self._stage, len(self._plan))
         began = time.monotonic()
         bound_s = settings.limits.deadline_s
         self._deadline = None if bound_s is None else began + bound_s
@@ -137,42 +136,45 @@ class Supervisor:
             self._keeper = stack.enter_context(
                 LeaseKeeper(self._queue, settings.lease_s, on_lost=lambda held: post("lost", held))
             )
-            self._returns = Returns(self._keeper, lambda error: post("fatal", error))
-            stack.callback(self._returns.close)
+            self._acknowledger = Acknowledger(self._keeper, lambda error: post("fatal", error))
+            stack.callback(self._acknowledger.close)
             caps = AttemptLimits(
                 settings.max_failures,
                 settings.max_transient,
                 settings.retry_s,
                 settings.max_worker_lost,
             )
-            doubt = Doubt(self._ledger, caps, self._spec, keeps_attempts=settings.records_attempts)
-            self._settler = Settler(
+            guard = PoisonTaskGuard(
+                self._ledger, caps, self._spec, keeps_attempts=settings.records_attempts
+            )
+            self._recorder = OutcomeRecorder(
                 self._ledger,
-                self._returns,
+                self._acknowledger,
                 caps,
                 self._spec,
-                doubt,
+                guard,
                 post,
                 records_attempts=settings.records_attempts,
             )
-            stack.callback(self._settler.close)
-            self._intake = Intake(
-                self._work,
+            stack.callback(self._recorder.close)
+            self._receiver = TaskReceiver(
+                self._messages,
+                secrets.token_hex(6),
                 self._keeper,
                 self._ledger,
-                self._returns,
+                self._acknowledger,
                 post,
                 settings.receive_wait_s,
-                doubt,
+                guard,
             )
-            stack.callback(self._intake.close)
+            stack.callback(self._receiver.close)
             self._holding = Holding(
                 self._spec,
                 self._worker,
                 settings,
                 self._keeper,
-                self._returns,
-                self._settler,
+                self._acknowledger,
+                self._recorder,
                 self._outcome,
                 self._listener,
                 self._stop,
@@ -251,7 +253,7 @@ class Supervisor:
             return
         self._keep_limits(now)
         self._crew.feed()
-        self._intake.want(self._holding.wanted(now))
+        self._receiver.want(self._holding.wanted(now))
         self._look_whether_complete(now)
 
     # --- events ----------------------------------------------------------------------------------
@@ -261,10 +263,10 @@ class Supervisor:
             case "child":
                 self._heard(*content)
             case "received":
-                self._intake.seen(len(content))
+                self._receiver.seen(len(content))
                 self._completion.busy()
                 self._holding.received(content)
-            case "settled":
+            case "recorded":
                 self._holding.settled(content)
             case "lost":
                 self._holding.lost(content)
@@ -308,7 +310,7 @@ class Supervisor:
                         profile = ", ".join(f"{k} {v}" for k, v in message.profile.items())
                         self._holding.profile = profile
                     if self._settings.records_attempts:
-                        self._intake.profile = self._holding.profile
+                        self._receiver.profile = self._holding.profile
                     self._listener.child_ready(child.number, message.profile)
                 case Broken():
                     self._crew.broken(child, message)
@@ -329,7 +331,7 @@ class Supervisor:
         if self._outcome.state != "stage-closed":
             self._outcome.state = "stopped"
         self._outcome.words = f"stopped: {reason}"
-        self._intake.close()
+        self._receiver.close()
         self._holding.release_untouched()
         left = self._holding.active
         words = f"stopping: {reason}; {left} tasks have begun and are finished first"
@@ -348,7 +350,7 @@ class Supervisor:
 
     def _leave(self) -> None:
         """Give back all that is left, and end the children."""
-        self._intake.close()
+        self._receiver.close()
         start = time.monotonic()
         self._holding.release_all()
         if self._leaves_at_once or self._outcome.state == "stopped":
@@ -358,22 +360,22 @@ class Supervisor:
         patience_s = RELEASE_S if self._leaves_at_once else max(RELEASE_S, 10.0)
         if self._drains_until is not None and not self._leaves_at_once:
             patience_s = max(RELEASE_S, min(patience_s, self._drains_until - start))
-        if not self._settler.flush(patience_s):
-            self._settler.give_up()
-            self._settler.flush(RELEASE_S)
+        if not self._recorder.flush(patience_s):
+            self._recorder.give_up()
+            self._recorder.flush(RELEASE_S)
         # A request under way may still bring messages, which others would wait for.
         waits_s = min(self._settings.receive_wait_s, self._settings.lease_s / 3) + 1
-        self._intake.join(min(waits_s, RELEASE_S) if self._leaves_at_once else waits_s)
+        self._receiver.join(min(waits_s, RELEASE_S) if self._leaves_at_once else waits_s)
         with suppress(Empty):
             while True:
                 kind, content = self._events.get_nowait()
-                if kind == "settled":  # what was recorded meanwhile counts
+                if kind == "recorded":  # what was recorded meanwhile counts
                     self._holding.settled(content)
                 elif kind == "received":
                     for job in content:
                         self._holding.give_back(job)
-        self._settler.flush(RELEASE_S)
-        self._returns.flush(RELEASE_S)
+        self._recorder.flush(RELEASE_S)
+        self._acknowledger.flush(RELEASE_S)
 
     # --- the end of the work ---------------------------------------------------------------------
 

@@ -23,8 +23,8 @@ from chunkflow_py.run.earlier import EarlierStep, earlier_steps
 from chunkflow_py.run.submit import send_stage
 from chunkflow_py.run.worker.children import ChildStart
 from chunkflow_py.run.worker.failure_policy import fault_of
-from chunkflow_py.run.worker.intake import FOREIGN_DELAY_S
 from chunkflow_py.run.worker.supervisor import Outcome, Settings, Supervisor
+from chunkflow_py.run.worker.task_receiver import FOREIGN_DELAY_S
 
 if TYPE_CHECKING:
     from chunkflow_py.pipeline.pipeline import Pipeline

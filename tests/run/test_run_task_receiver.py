@@ -1,4 +1,4 @@
-"""Tasks that may end their whole workers: counted by the marks that they leave."""
+"""Poison tasks: detected by the marks that they leave in the ledger."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from rigs.workers import Stage, wait_for
 
 from chunkflow_py.queue.body import parse_body
 from chunkflow_py.queue.leases import LeaseKeeper
-from chunkflow_py.run.worker.doubt import RECEIVES, Doubt
 from chunkflow_py.run.worker.failure_policy import AttemptLimits
-from chunkflow_py.run.worker.intake import Job
+from chunkflow_py.run.worker.task_receiver import RECEIVES, Job, PoisonTaskGuard
 
 
 @pytest.fixture
@@ -29,9 +28,11 @@ def deliver(stage: Stage, times: int) -> None:
         stage.queue.release(stage.queue.receive(10, 60))
 
 
-def doubt_of(stage: Stage, *, keeps_attempts: bool = False) -> Doubt:
-    """Return what a new worker doubts, which is nothing yet."""
-    return Doubt(stage.ledger, AttemptLimits(permanent=3), "5bec", keeps_attempts=keeps_attempts)
+def guard_of(stage: Stage, *, keeps_attempts: bool = False) -> PoisonTaskGuard:
+    """Return the guard of a new worker."""
+    return PoisonTaskGuard(
+        stage.ledger, AttemptLimits(permanent=3), "5bec", keeps_attempts=keeps_attempts
+    )
 
 
 def jobs_of(stage: Stage, keeper: LeaseKeeper, worker: int = 0) -> list[Job]:
@@ -53,25 +54,25 @@ def test_messages_that_came_often_are_no_failures(stage: Stage) -> None:
     assert not list(stage.ledger.failures())
 
 
-def test_only_one_doubtful_task_runs_at_a_time(stage: Stage) -> None:
+def test_only_one_suspected_task_runs_at_a_time(stage: Stage) -> None:
     """Else nobody could tell which of them has ended the worker."""
     deliver(stage, RECEIVES)
     with LeaseKeeper(stage.queue, 60) as keeper:
-        doubt = doubt_of(stage)
+        guard = guard_of(stage)
         first, second, *_ = jobs_of(stage, keeper)
-        assert doubt.is_next(first)
-        assert first.is_doubtful
-        assert not doubt.is_next(second)
+        assert guard.admits(first)
+        assert first.is_suspected
+        assert not guard.admits(second)
         keeper.drop(*first.leases)
-        assert doubt.is_next(second)
+        assert guard.admits(second)
 
 
-def test_what_is_not_doubtful_is_not_held_up(stage: Stage) -> None:
+def test_tasks_that_are_not_suspected_run_at_once(stage: Stage) -> None:
     """Messages that have come three times, say by two spot notices, are like all others."""
     deliver(stage, RECEIVES - 1)
     with LeaseKeeper(stage.queue, 60) as keeper:
-        doubt = doubt_of(stage)
-        assert all(doubt.is_next(job) and not job.is_doubtful for job in jobs_of(stage, keeper))
+        guard = guard_of(stage)
+        assert all(guard.admits(job) and not job.is_suspected for job in jobs_of(stage, keeper))
 
 
 @pytest.mark.parametrize("keeps_attempts", [False, True])
@@ -87,17 +88,17 @@ def test_many_workers_that_fall_silent_end_a_task(stage: Stage, keeps_attempts: 
     most = AttemptLimits().worker_lost
     assert most == 20
     for worker in range(most):
-        doubt = doubt_of(stage, keeps_attempts=keeps_attempts)
+        guard = guard_of(stage, keeps_attempts=keeps_attempts)
         job.attempt = f"orderly-{worker}"
-        assert doubt.begin(job, None) is None
-        doubt.withdraw(job)
+        assert guard.begin(job, None) is None
+        guard.withdraw(job)
         job.attempt = f"silent-{worker}"
-        assert doubt.begin(job, None) is None
+        assert guard.begin(job, None) is None
         assert job.number not in stage.states()
-    record = doubt_of(stage, keeps_attempts=keeps_attempts).begin(job, None)
+    record = guard_of(stage, keeps_attempts=keeps_attempts).begin(job, None)
     assert record is not None
     assert stage.states() == {job.number: "dead"}
-    assert "failed 20 times, the last time: its worker was not heard of" in (record.reason or "")
+    assert "failed 20 times, the last time: its worker disappeared" in (record.reason or "")
     silent = [failure for failure in stage.ledger.failures() if failure.kind == "worker-lost"]
     assert {failure.attempt for failure in silent} == {f"silent-{n}" for n in range(most)}
 
@@ -109,7 +110,7 @@ def test_lost_workers_and_failures_are_counted_apart(stage: Stage) -> None:
         jobs = jobs_of(stage, keeper)
         for worker in range(7):
             jobs[0].attempt = f"silent-{worker}"
-            assert doubt_of(stage).begin(jobs[0], None) is None
+            assert guard_of(stage).begin(jobs[0], None) is None
         stage.queue.release([lease.message for job in jobs for lease in job.leases])
     assert stage.work({0: "fails@2"}).state == "complete"
     assert set(stage.states().values()) == {"done"}
@@ -118,7 +119,7 @@ def test_lost_workers_and_failures_are_counted_apart(stage: Stage) -> None:
 
 
 def test_a_worker_that_stops_takes_its_mark_back(stage: Stage) -> None:
-    """A doubtful task that has not ended when its worker must leave counts for nothing."""
+    """A suspected task that has not ended when its worker must leave counts for nothing."""
     deliver(stage, RECEIVES)
     supervisor = stage.supervisor(seconds=30, grace_s=0.2)
     thread = threading.Thread(target=supervisor.run)

@@ -1,0 +1,158 @@
+"""Records how tasks ended, in the ledger, before their messages go back to the queue.
+
+```
+done, skipped -> record (durable) -> acknowledge
+failed        -> count -> release for a later attempt, or record as dead and bury
+given back    -> withdraw the mark of a suspected poison task -> release
+```
+
+Outcomes that arrive while one write is under way share the next one: one wait for the disk, and one
+request to the queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from chunkflow_py.core.failpoints import reached, removed
+from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.run.ledger.record import Failure, Record
+from chunkflow_py.run.worker.acknowledger import PAUSE_S, BatchThread
+from chunkflow_py.run.worker.failure_policy import AttemptLimits, fault_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from chunkflow_py.run.ledger.ledger import Ledger
+    from chunkflow_py.run.worker.acknowledger import Acknowledger
+    from chunkflow_py.run.worker.task_receiver import Job, PoisonTaskGuard
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+LONGEST_PAUSE_S = 15.0
+
+
+class OutcomeRecorder(BatchThread):
+    """Writes records and failures, then lets the acknowledger return the messages.
+
+    Args:
+        ledger: where outcomes are written.
+        acknowledger: of the messages.
+        limits: failures that end a task.
+        spec: hash of the step's spec, for the records of tasks that are given up.
+        guard: against poison tasks.
+        post: called in the thread with an event: ``recorded`` and a list of (job, its record or
+            ``None``, its failure or ``None``; neither if it was given back), ``stuck`` and a
+            reason, ``fatal`` and an error.
+        records_attempts: whether to record what an attempt wrote even if another attempt was first.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        acknowledger: Acknowledger,
+        limits: AttemptLimits,
+        spec: str,
+        guard: PoisonTaskGuard,
+        post: Callable[[str, Any], None],
+        *,
+        records_attempts: bool = False,
+    ) -> None:
+        """Start the thread."""
+        self._records_attempts = records_attempts
+        self._ledger = ledger
+        self._acknowledger = acknowledger
+        self._limits = limits
+        self._spec = spec
+        self._guard = guard
+        self._post = post
+        self._given_up = threading.Event()
+        super().__init__("recorder", lambda error: post("fatal", error))
+
+    def record(self, outcomes: Sequence[tuple[Job, Record | Failure]]) -> None:
+        """Queue these outcomes for the ledger; returns at once."""
+        self._add(outcomes)
+
+    def withdraw(self, job: Job, delay_s: float) -> None:
+        """Release a suspected poison task that has no outcome; returns at once."""
+        self._add([(job, delay_s)])
+
+    def give_up(self) -> None:
+        """Stop retrying: what cannot be written is released."""
+        self._given_up.set()
+
+    def _process(self, batch: list[tuple[Job, Record | Failure | float]]) -> None:
+        records: list[tuple[Job, Record]] = []
+        failures: list[tuple[Job, Failure]] = []
+        for job, outcome in batch:
+            if isinstance(outcome, Record):
+                records.append((job, outcome))
+            elif isinstance(outcome, Failure):
+                failures.append((job, outcome))
+            else:
+                self._retrying(partial(self._guard.withdraw, job))
+                self._acknowledger.release(job.leases, outcome)
+        recorded: list[tuple[Job, Record | None, Failure | None]] = []
+        if records:
+            is_recorded = self._record(records)
+            recorded += [(job, record if is_recorded else None, None) for job, record in records]
+        for job, failure in failures:
+            recorded.append((job, self._count(job, failure), failure))
+        if recorded:
+            self._post("recorded", recorded)
+
+    def _record(self, ended: Sequence[tuple[Job, Record]]) -> bool:
+        leases = [lease for job, _ in ended for lease in job.leases]
+        if unsafe := removed("ledger-before-acknowledgement"):
+            self._acknowledger.acknowledge(leases)
+            self._acknowledger.flush(60)
+        reached("written-not-recorded")
+        records = [record for _, record in ended]
+        first = self._retrying(lambda: self._ledger.record(records))
+        if first is None:
+            self._acknowledger.release(leases)
+            return False
+        if self._records_attempts:
+            for record, is_first in zip(records, first, strict=True):
+                if not is_first:
+                    self._retrying(partial(self._ledger.finish, record))
+        reached("recorded-not-acknowledged")
+        if not unsafe:
+            self._acknowledger.acknowledge(leases)
+        return True
+
+    def _count(self, job: Job, failure: Failure) -> Record | None:
+        """Count a failure; return the record of the task if it was the last."""
+        counts = self._retrying(lambda: self._ledger.fail(failure))
+        record, delay_s = self._limits.judge(failure, counts or {}, self._spec)
+        if counts is None or record is None:
+            self._acknowledger.release(job.leases, delay_s)
+            return None
+        if self._retrying(lambda: self._ledger.record([record])) is None:
+            self._acknowledger.release(job.leases)
+            return None
+        self._acknowledger.bury(job.leases, record.reason or "")
+        return record
+
+    def _retrying(self, call: Callable[[], Result]) -> Result | None:
+        """Call until it succeeds; return ``None`` after a final error or `give_up`."""
+        pause_s = PAUSE_S
+        while True:
+            try:
+                return call()
+            except ChunkflowError as error:
+                fault = fault_of(error)
+                if fault.is_final:
+                    self._post("fatal", error)
+                    return None
+                logger.warning("the ledger cannot be written for now: %s", fault.reason)
+                self._post("stuck", fault.reason)
+            if self._given_up.wait(pause_s * random.uniform(0.5, 1)):  # noqa: S311 jitter
+                return None
+            pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)

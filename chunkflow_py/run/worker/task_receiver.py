@@ -1,0 +1,397 @@
+"""Receives the messages of a queue, in a thread of its own, as many as the supervisor has room for.
+
+```
+receive -> renew the lease from here on -> parse -> look up in the ledger -> job for the supervisor
+                                             |         |
+                                    bury if invalid   acknowledge if recorded, bury if given up
+```
+
+Poison-task detection: a task that kills its worker process is counted by the supervisor. If the
+whole worker dies, as when a container exceeds its memory limit, nobody is left to count, and the
+message is delivered again. So a task whose message was delivered more than `RECEIVES` times is
+*suspected*: it runs alone, and a mark in the ledger says that it began. The next worker that
+receives the message counts every mark without an outcome as a failure of the kind ``worker-lost``;
+a worker that gives the task back withdraws its mark. Deliveries alone are no failure: workers are
+preempted and drained however healthy the task, so only many lost workers end a task.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import threading
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.failpoints import reached
+from chunkflow_py.errors import ChunkflowError, GeometryError
+from chunkflow_py.queue.body import BodyError, parse_body
+from chunkflow_py.run.ledger.record import Failure
+from chunkflow_py.run.worker.failure_policy import AttemptLimits, count_failure, fault_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from chunkflow_py.queue.leases import Held, LeaseKeeper
+    from chunkflow_py.run.ledger.ledger import Ledger
+    from chunkflow_py.run.ledger.record import Record
+    from chunkflow_py.run.worker.acknowledger import Acknowledger
+    from chunkflow_py.tasks.plan import Plan
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 15.0
+FIRST_WAIT_S = 1.0  # for a message; doubles while none arrives, so that a busy worker can stop fast
+FOREIGN_DELAY_S = 60.0  # before a message of another run is delivered again
+MOST_RECEIVED = 4096  # messages at once
+RECEIVES = 3  # deliveries of a message after which its task is suspected
+SUSPECT_DELAY_S = 4.0  # at most, before a suspected task is delivered again if another is running
+GIVEN_BACK = "given back by its worker in order"
+WORKER_LOST = (
+    "its worker disappeared: it was killed from outside, or this task ended all of its "
+    "processes, as in a container with too little memory"
+)
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A task that this worker has received and not yet recorded or given back.
+
+    Attributes:
+        number: of the task.
+        box: of the task.
+        leases: of its messages; several if it was delivered again meanwhile.
+        attempt: identifies this attempt.
+        is_suspected: whether it may be a poison task; see this module.
+        is_cancelled: whether its process was asked to stop it, because its lease is lost or about
+            to expire.
+        is_given_up: whether to ignore everything that its process still reports about it.
+    """
+
+    number: int
+    box: str
+    leases: list[Held]
+    attempt: str
+    is_suspected: bool = False
+    is_cancelled: bool = False
+    is_given_up: bool = False
+
+    @property
+    def lost(self) -> bool:
+        """Whether all of its leases are lost."""
+        return all(lease.lost for lease in self.leases)
+
+    @property
+    def lease_ends(self) -> float:
+        """When the last of its leases expires, by the keeper's clock."""
+        return max(lease.ends for lease in self.leases)
+
+
+@dataclass(frozen=True)
+class MessageFilter:
+    """Which messages a worker accepts.
+
+    Attributes:
+        plan: the tasks.
+        stage: name of the step.
+        runs: the run that messages of each step name, in the order of the steps; ``None`` accepts
+            messages of all runs.
+        is_wanted: whether to keep a message of another step; by default, those of later steps.
+    """
+
+    plan: Plan
+    stage: str
+    runs: Mapping[str, str | None]
+    is_wanted: Callable[[str], bool] | None = None
+
+
+class TaskReceiver:
+    """Receives and parses messages, looks them up in the ledger, and posts jobs.
+
+    Args:
+        messages: which messages to accept.
+        attempts: prefix of the names of this worker's attempts.
+        keeper: of leases, and the queue.
+        ledger: of finished tasks.
+        acknowledger: of messages that need no work.
+        post: called in the thread with an event: ``received`` and a list of jobs, ``closed-stage``
+            and a step, ``stuck`` and a reason, ``fatal`` and an error.
+        wait_s: how long one request waits for a message at most.
+        guard: against poison tasks; ``None`` suspects no task.
+
+    Attributes:
+        profile: compute profile of this worker, if the ledger must know of each attempt before it
+            begins.
+    """
+
+    def __init__(
+        self,
+        messages: MessageFilter,
+        attempts: str,
+        keeper: LeaseKeeper,
+        ledger: Ledger,
+        acknowledger: Acknowledger,
+        post: Callable[[str, Any], None],
+        wait_s: float,
+        guard: PoisonTaskGuard | None = None,
+    ) -> None:
+        """Start the thread; it receives nothing before `want` is called."""
+        self._messages = messages
+        self._attempts = (f"{attempts}-{number}" for number in itertools.count())
+        self._keeper = keeper
+        self._ledger = ledger
+        self._acknowledger = acknowledger
+        self._post = post
+        self._guard = guard
+        self._longest_wait_s = wait_s
+        self._wait_s = min(wait_s, FIRST_WAIT_S)
+        self.profile: str | None = None
+        self._changed = threading.Condition()
+        self._wanted = 0
+        self._unseen = 0  # posted jobs that the supervisor has not taken yet
+        self._closed = threading.Event()
+        self._foreign_runs: set[str] = set()
+        self._thread = threading.Thread(target=self._run, name="receiver", daemon=True)
+        self._thread.start()
+
+    def want(self, number: int) -> None:
+        """Set how many jobs the supervisor has room for, those still unseen included."""
+        with self._changed:
+            self._wanted = max(0, number - self._unseen)
+            if self._wanted:
+                self._changed.notify_all()
+
+    def seen(self, number: int) -> None:
+        """Note that the supervisor has taken so many of the posted jobs."""
+        with self._changed:
+            self._unseen -= number
+
+    def close(self) -> None:
+        """Receive no more; messages that a pending request still returns are released."""
+        self._closed.set()
+        with self._changed:
+            self._wanted = 0
+            self._changed.notify_all()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for a pending request; return ``False`` after a timeout."""
+        self._thread.join(max(0.0, timeout_s))
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while not self._closed.is_set():
+                self._receive()
+        except BaseException as error:  # noqa: BLE001  (raised in the supervisor's thread)
+            self._post("fatal", error)
+
+    def _receive(self) -> None:
+        with self._changed:
+            while not self._wanted and not self._closed.is_set():
+                self._changed.wait()
+            most = min(self._wanted, MOST_RECEIVED)
+        if not most:
+            return
+        held = self._retrying(lambda: self._keeper.receive(most, self._wait_s))
+        if held is None:
+            return
+        if held:
+            reached("leased")
+        if self._closed.is_set():
+            self._acknowledger.release(held)
+            return
+        jobs = self._jobs(held) if held else []
+        with self._changed:
+            self._wanted = max(0, self._wanted - len(jobs))
+            self._unseen += len(jobs)
+        if jobs:
+            self._post("received", jobs)
+        self._wait_s = min(self._longest_wait_s, FIRST_WAIT_S if held else 2 * self._wait_s)
+        if not held and not self._longest_wait_s:
+            self._closed.wait(FIRST_PAUSE_S)
+
+    def _retrying(self, call: Callable[[], Any]) -> Any:
+        """Call until it succeeds; return ``None`` when closed; raise a final error."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                return call()
+            except ChunkflowError as error:
+                fault = fault_of(error)
+                if fault.is_final:
+                    raise
+                logger.warning("no tasks for now: %s", fault.reason)
+                self._post("stuck", fault.reason)
+            if self._closed.wait(pause_s * random.uniform(0.5, 1)):  # noqa: S311 jitter
+                return None
+            pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+
+    def _jobs(self, held: Sequence[Held]) -> list[Job]:
+        """Return the messages that need work as jobs; deal with all others."""
+        jobs: dict[int, Job] = {}
+        for lease in held:
+            task = self._task(lease)
+            if task is None:
+                continue
+            number, box = task
+            if number in jobs:
+                jobs[number].leases.append(lease)
+            else:
+                jobs[number] = Job(number, box, [lease], next(self._attempts))
+        if not jobs:
+            return []
+        states = self._retrying(lambda: self._ledger.find(jobs))
+        if states is None:
+            self._acknowledger.release([lease for job in jobs.values() for lease in job.leases])
+            return []
+        for number, state in states.items():
+            leases = jobs.pop(number).leases
+            if state == "dead":
+                self._acknowledger.bury(leases, "was given up before; see the failures of the run")
+            else:
+                self._acknowledger.acknowledge(leases)
+        return [job for job in jobs.values() if self._may_begin(job)]
+
+    def _may_begin(self, job: Job) -> bool:
+        """Record the attempt in the ledger where that is required; return whether to make it."""
+        guard, profile = self._guard, self.profile
+        if guard is not None and not guard.admits(job):
+            self._acknowledger.release(job.leases, guard.delay_s())
+            return False
+        if guard is not None and job.is_suspected:
+            record = self._retrying(lambda: guard.begin(job, profile))
+            if record is not None:
+                logger.error("gave up task %s: %s", job.box, record.reason)
+                self._acknowledger.bury(job.leases, record.reason)
+                return False
+        elif profile is not None:
+            self._retrying(partial(self._ledger.begin, job.number, job.attempt, profile))
+        return True
+
+    def _task(self, held: Held) -> tuple[int, str] | None:
+        """Return number and box of a message, or ``None`` if it was dealt with."""
+        try:
+            body = parse_body(held.message.body)
+        except BodyError as error:
+            self._bury(held, str(error))
+            return None
+        expected, runs = self._messages.stage, self._messages.runs
+        stage = body.stage or expected
+        known = [runs[stage]] if stage in runs else list(runs.values())
+        if body.run is not None and None not in known and body.run not in known:
+            self._release_foreign(held, body.run)
+            return None
+        if stage not in runs:
+            self._bury(held, f"the run has no stage {stage!r}; its stages are {', '.join(runs)}")
+            return None
+        if stage != expected:
+            order, is_wanted = list(runs), self._messages.is_wanted
+            keep = order.index(stage) > order.index(expected)
+            if is_wanted is not None:
+                keep = self._retrying(lambda: is_wanted(stage)) is not False
+            if keep:
+                self._acknowledger.release([held])
+                self._post("closed-stage", stage)
+            else:
+                # That step has ended; or a repair has reopened an earlier step, and the worker that
+                # opens this one again will send its tasks.
+                self._acknowledger.acknowledge([held])
+            return None
+        try:
+            return self._messages.plan.number(body.region), str(body.region)
+        except GeometryError as error:
+            self._bury(held, str(error))
+            return None
+
+    def _release_foreign(self, held: Held, run: str) -> None:
+        if run not in self._foreign_runs:
+            self._foreign_runs.add(run)
+            logger.error(
+                "the queue holds tasks of run %s, and this worker is of run %s: they are left to "
+                "its workers; give each run a queue of its own",
+                run,
+                self._messages.runs[self._messages.stage],
+            )
+        self._acknowledger.release([held], FOREIGN_DELAY_S)
+
+    def _bury(self, held: Held, reason: str) -> None:
+        logger.warning("moved a message to the dead letters: %s", reason)
+        self._acknowledger.bury([held], reason)
+
+
+class PoisonTaskGuard:
+    """Detects tasks that kill their whole worker; see this module.
+
+    Args:
+        ledger: where attempts on suspected tasks are marked.
+        limits: failures that end a task.
+        spec: hash of the step's spec, for the records of tasks that are given up.
+        keeps_attempts: whether the ledger must keep the marks of all attempts.
+    """
+
+    def __init__(
+        self, ledger: Ledger, limits: AttemptLimits, spec: str, *, keeps_attempts: bool
+    ) -> None:
+        """Suspect no task."""
+        self._ledger = ledger
+        self._limits = limits
+        self._spec = spec
+        self._keeps_attempts = keeps_attempts
+        self._lock = threading.Lock()
+        self._running: Job | None = None  # with two, nobody could tell which one killed the worker
+
+    def admits(self, job: Job) -> bool:
+        """Set `Job.is_suspected`; return whether the task can run now."""
+        job.is_suspected = max(lease.message.receives for lease in job.leases) > RECEIVES
+        with self._lock:
+            if not job.is_suspected:
+                return True
+            if self._running is not None and not _is_over(self._running):
+                return False
+            self._running = job
+            return True
+
+    @staticmethod
+    def delay_s() -> float:
+        """Return a random delay for a task that cannot run now."""
+        return random.uniform(SUSPECT_DELAY_S / 2, SUSPECT_DELAY_S)  # noqa: S311 jitter
+
+    def begin(self, job: Job, profile: str | None) -> Record | None:
+        """Count the lost attempts on a suspected task, and mark the new one.
+
+        Args:
+            job: that is suspected.
+            profile: compute profile of this worker, if the ledger keeps all attempts.
+
+        Returns:
+            The record of the task if it was given up instead; the ledger has it.
+        """
+        failed = {failure.attempt for failure in self._ledger.failures(job.number)}
+        for attempt in self._ledger.attempts(job.number):
+            if attempt.record is None and attempt.attempt not in failed:
+                failure = Failure(
+                    job.number, job.box, attempt.attempt, "unknown", "worker-lost", WORKER_LOST
+                )
+                record, _ = count_failure(self._ledger, failure, self._limits, self._spec)
+                if record is not None:
+                    return record
+        self._ledger.begin(job.number, job.attempt, profile or "")
+        return None
+
+    def withdraw(self, job: Job) -> None:
+        """Remove the mark of an attempt that ended in order, without an outcome."""
+        if not self._keeps_attempts:
+            self._ledger.withdraw(job.number, job.attempt)
+            attempts = self._ledger.attempts(job.number)
+            if all(each.attempt != job.attempt for each in attempts):
+                return
+        # The mark has to stay, or is in a segment already: a failure says that no worker was lost.
+        self._ledger.fail(
+            Failure(job.number, job.box, job.attempt, "unknown", "transient", GIVEN_BACK)
+        )
+
+
+def _is_over(job: Job) -> bool:
+    return all(lease.dropped or lease.lost for lease in job.leases)
