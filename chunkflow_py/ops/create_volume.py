@@ -69,7 +69,7 @@ def command(
     **options: Any,
 ) -> VolumeCreator:
     """Take the description of the volume."""
-    from chunkflow_py.volume.engine.blocking import parsed_bytes
+    from chunkflow_py.volume.engine.block_sizes import parsed_bytes
     from chunkflow_py.volume.new_volume import checked_dtype
 
     if sharded == (task_memory is None) or (sharded and shard_size is not None):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.outputs import Output
     from chunkflow_py.core.task import Task
     from chunkflow_py.store.protocol import Leftover
-    from chunkflow_py.volume.engine.traffic import Traffic
+    from chunkflow_py.volume.engine.block_volume import Traffic
     from chunkflow_py.volume.labelling import Labelling
 
 Boxes = BoxGrid | Sequence[BoundingBox]
@@ -421,7 +421,7 @@ class ChecksMemory(Protocol):
 
 @runtime_checkable
 class HasTraffic(Protocol):
-    """A body that counts what it reads, see `chunkflow_py.volume.engine.traffic.Traffic`."""
+    """A body that counts what it reads, see `chunkflow_py.volume.engine.block_volume.Traffic`."""
 
     @property
     def traffic(self) -> Traffic | None:

@@ -155,7 +155,7 @@ class Environment:
     def creators(self) -> tuple[VolumeCreator, ...]:
         """What makes the volume, and its thumbnail."""
         from chunkflow_py.volume.creator import VolumeCreator
-        from chunkflow_py.volume.engine.blocking import common_unit, fitting_block
+        from chunkflow_py.volume.engine.block_sizes import common_unit, fitting_block
         from chunkflow_py.volume.location import Location
         from chunkflow_py.volume.protocol import Opening
         from chunkflow_py.volume.thumbnail import halvings

@@ -28,11 +28,11 @@ _SIGNS = {
     "attributes.json": "n5",
 }
 _MODULES = {
-    "precomputed": "precomputed.precomputed",
-    "zarr": "zarr.zarr",
-    "n5": "n5.n5",
+    "precomputed": "precomputed.precomputed_volume",
+    "zarr": "zarr.zarr_volume",
+    "n5": "n5.n5_volume",
     "h5": "files.hdf5_volume",
-    "graphene": "precomputed.graphene",
+    "graphene": "precomputed.graphene_volume",
 }
 # Files that are no volumes, but that commands load whole.
 _LOADERS = {
@@ -95,7 +95,7 @@ def create_volume(
         mip: resolution level that *spec* describes.
         format: ``precomputed``, ``zarr`` or ``h5``, where the address does not say it.
         opening: how to use the volume.
-        settings: of the format, see `precomputed.create_volume` and `zarr.create_volume`.
+        settings: of the format, see `create_volume` in `precomputed_volume` and `zarr_volume`.
 
     Raises:
         VolumeError: it cannot be written, or the format cannot hold such voxels, or there is

@@ -11,7 +11,7 @@ from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.disk import check_leave_to_write
-from chunkflow_py.volume.engine.blocking import fitting_block, shard_for_memory
+from chunkflow_py.volume.engine.block_sizes import fitting_block, shard_for_memory
 from chunkflow_py.volume.levels import volume_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.new_volume import check_new, names_of, names_setting

@@ -12,7 +12,6 @@ from chunkflow_py.core.memory import Need
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.cutout import Cutout
-from chunkflow_py.volume.engine.traffic import counting
 from chunkflow_py.volume.levels import level_name
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import Opening, check_channels, warn_of_assumed_size
@@ -239,6 +238,7 @@ class VolumeLoader:
     def __call__(self, task: Task) -> Task:
         """Read the part of the volume that the task needs."""
         from chunkflow_py.core.chunk import Chunk
+        from chunkflow_py.volume.engine.block_volume import counting
 
         box, domain = self.cutout.box(self.volume.bounds, task.bbox, self.url)
         time = self.time

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx, hull_of
 from chunkflow_py.errors import AlignmentError, OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.volume import driver_of, format_of_new, open_volume
-from chunkflow_py.volume.engine.blocking import fitting_block
+from chunkflow_py.volume.engine.block_sizes import fitting_block
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import check_alignment
 

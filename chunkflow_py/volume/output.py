@@ -16,7 +16,7 @@ from chunkflow_py.core.map_scale import check_threshold
 from chunkflow_py.core.outputs import Output
 from chunkflow_py.errors import OptionError, VolumeNotFoundError
 from chunkflow_py.volume import open_volume
-from chunkflow_py.volume.engine.blocking import common_unit
+from chunkflow_py.volume.engine.block_sizes import common_unit
 from chunkflow_py.volume.labelling import Labelling, LabellingRecords
 from chunkflow_py.volume.levels import volume_name
 from chunkflow_py.volume.location import Location

@@ -31,7 +31,7 @@ from chunkflow_py.errors import (
 )
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.disk import check_leave_to_write, check_room
-from chunkflow_py.volume.engine.blocking import fitting_block
+from chunkflow_py.volume.engine.block_sizes import fitting_block
 from chunkflow_py.volume.fitting import check_voxels, fitted, named
 from chunkflow_py.volume.levels import level_name, volume_name
 from chunkflow_py.volume.location import Location

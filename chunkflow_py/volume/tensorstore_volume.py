@@ -32,7 +32,7 @@ from chunkflow_py.errors import (
 from chunkflow_py.store.address import without_secrets
 from chunkflow_py.volume.loader import VolumeLoader
 from chunkflow_py.volume.protocol import check_channels, check_inside
-from chunkflow_py.volume.zarr import ome
+from chunkflow_py.volume.zarr import ome_metadata as ome
 
 with needs_extra("tensorstore", "load-tensorstore"):
     import tensorstore as ts

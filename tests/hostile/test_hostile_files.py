@@ -12,8 +12,8 @@ import pytest
 from rigs.variants import gate_runs
 
 from chunkflow_py.core.decoding import CODECS
-from chunkflow_py.volume.n5.n5_layout import COMPRESSIONS
-from chunkflow_py.volume.precomputed.declared import DECLARED
+from chunkflow_py.volume.engine.image_headers import DECLARED
+from chunkflow_py.volume.n5.n5_volume import COMPRESSIONS
 from chunkflow_py.volume.precomputed.precomputed_codec import COMPRESSED
 from chunkflow_py.volume.precomputed.precomputed_info import ENCODINGS
 from chunkflow_py.volume.zarr.zarr_codecs import COMPRESSORS

@@ -157,7 +157,7 @@ def test_a_plan_that_does_not_fit_creates_nothing(url, tmp_path):
         ("-z 8 8 8 -d nonsense", 2, "--data-type nonsense is not"),
         ("-z 8 8 8 -d uint8 --sharded", 2, "--sharded with --task-memory"),
         ("-z 8 8 8 -d uint8 --task-memory 1GB", 2, "--sharded with --task-memory"),
-        ("-z 8 8 8 -d uint8 --sharded --task-memory 1", 1, "more than --task-memory of 1;"),
+        ("-z 8 8 8 -d uint8 --sharded --task-memory 1", 1, "more than --task-memory 1;"),
         ("-z 8 8 8 -d uint8 --sharded --task-memory x", 2, "'x' is not an amount of memory"),
         ("-z 8 8 8 -d uint8 --shard-size 4 4 4", 2, "needs a block size"),
         ("-z 8 8 8 -d uint8 -b 4 4 4 --shard-size 6 4 4", 2, "try (8, 4, 4)"),

@@ -136,7 +136,7 @@ def test_disk_full(tmp_path):
     code = (
         "import resource\n"
         "from chunkflow_py.cli.main import main\n"
-        "import chunkflow_py.volume.zarr.zarr\n"
+        "import chunkflow_py.volume.zarr.zarr_volume\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
         "main()"
     )

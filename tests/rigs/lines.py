@@ -15,7 +15,7 @@ from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import Operator, Source
 from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.store.protocol import Stored
-from chunkflow_py.volume.engine.traffic import Traffic
+from chunkflow_py.volume.engine.block_volume import Traffic
 
 
 def number_of(task):

@@ -10,7 +10,7 @@ from contracts.volume_contract import BLOCK, BOUNDS, noise
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.errors import MissingExtraError, VolumeError
 from chunkflow_py.volume import create_volume, open_volume
-from chunkflow_py.volume.precomputed.precomputed_codec import Codec
+from chunkflow_py.volume.precomputed.precomputed_codec import PrecomputedCodec
 from chunkflow_py.volume.precomputed.precomputed_info import ENCODINGS
 from chunkflow_py.volume.protocol import Opening, VolumeSpec
 
@@ -203,7 +203,9 @@ def test_truncated(url, encoding, dtype, channels, left, tmp_path):
 @pytest.mark.parametrize("dtype", ["uint32", "uint64"])
 def test_truncated_segmentation(dtype):
     """Compressed segmentation without a checksum is an error wherever it ends too early."""
-    codec = Codec({"encoding": "compressed_segmentation"}, np.dtype(dtype), compress=False)
+    codec = PrecomputedCodec(
+        {"encoding": "compressed_segmentation"}, np.dtype(dtype), compress=False
+    )
     extent = (9, 17, 16)
     voxels = np.random.default_rng(2).integers(0, 40, extent).astype(dtype)
     data = codec.encode(voxels)
@@ -215,7 +217,7 @@ def test_truncated_segmentation(dtype):
 
 def test_raw_like_gzip():
     """Raw voxels that begin like a gzip file are taken for what they are."""
-    codec = Codec({"encoding": "raw"}, np.dtype("u1"), compress=False)
+    codec = PrecomputedCodec({"encoding": "raw"}, np.dtype("u1"), compress=False)
     voxels = np.random.default_rng(1).integers(0, 255, (4, 4, 4), "u1")
     voxels[0, 0, :3] = 0x1F, 0x8B, 8
     np.testing.assert_array_equal(codec.decode(codec.encode(voxels), (4, 4, 4)), voxels)
@@ -223,7 +225,7 @@ def test_raw_like_gzip():
 
 def test_torn_gzip_of_the_right_length():
     """A gzipped block that ends after as many bytes as it has voxels is not taken for them."""
-    codec = Codec({"encoding": "raw"}, np.dtype("u1"))
+    codec = PrecomputedCodec({"encoding": "raw"}, np.dtype("u1"))
     data = codec.encode(np.random.default_rng(1).integers(0, 255, (4, 4, 4), "u1"))
     with pytest.raises(Exception, match=r"(?i)gzip"):
         codec.decode(data[:64], (4, 4, 4))

@@ -418,7 +418,7 @@ class TestBadMetadata:
     def test_no_numbers(self, tmp_path, dtype):
         """Voxels that are no numbers are refused."""
         zarr.create_array(str(tmp_path), shape=(3, 4, 5), dtype=dtype, zarr_format=2)
-        with pytest.raises(VolumeError, match="but the voxels of a volume are numbers"):
+        with pytest.raises(VolumeError, match="but the voxels of a volume must be numbers"):
             open_volume(str(tmp_path))
 
     def test_other_blocks(self, tmp_path):

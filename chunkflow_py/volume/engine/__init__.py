@@ -1,1 +1,1 @@
-"""Blocks of a stored array: read, written, cached, in parallel."""
+"""Volumes of blocks: reading, writing and caching, for every block format."""

@@ -1,4 +1,4 @@
-"""Blocks that were decoded, kept for the next read up to a number of bytes, and fetched once."""
+"""Cache of decoded blocks, limited in bytes; concurrent readers of one block fetch it once."""
 
 from __future__ import annotations
 
@@ -15,53 +15,52 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.volume.engine.layout import Index
+    from chunkflow_py.volume.engine.block_layout import Index
 
 
 class BlockCache:
-    """The blocks of one volume that were used last.
+    """Least-recently-used cache of the blocks of one volume.
 
-    Two tasks that read one block at the same time fetch it once: the first claims it, the other
-    waits for what the first decodes.
+    If two tasks read a block at the same time, it is fetched once: the first task claims it, the
+    second waits for the decoded block.
 
     Args:
-        limit: bytes of voxels to keep; 0 keeps nothing, and lets everyone fetch for himself.
+        limit: bytes of voxels to keep; 0 turns the cache off, and every reader fetches.
     """
 
     def __init__(self, limit: int) -> None:
-        """Begin empty."""
+        """Create an empty cache."""
         self.limit, self.hits = limit, 0
         self._blocks: OrderedDict[Index, Future[NDArray[Any] | None]] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
 
     def claim(self, block: Index) -> Future[NDArray[Any] | None] | None:
-        """Return a block that is kept or on its way; ``None``: the caller is to fetch it.
+        """Return the future of a block that is cached or being fetched, or ``None``.
 
-        Who has claimed a block must `share` it or `give_up`. A future is cancelled when the reader
-        that it comes from gives up.
+        ``None`` means that the caller has claimed the block: it must fetch the block and then
+        `share` it, or `give_up`, which cancels the future that other readers wait for.
         """
         if not self.limit:
             return None
         with self._lock:
-            found = self._blocks.get(block)
-            if found is None:
+            future = self._blocks.get(block)
+            if future is None:
                 self._blocks[block] = Future()
                 return None
             self._blocks.move_to_end(block)
             self.hits += 1
-            return found
+            return future
 
     def share(self, block: Index, voxels: NDArray[Any] | None) -> None:
-        """Give a claimed block to whoever waits for it, and keep it."""
+        """Cache a claimed block and pass it to the readers that wait for it."""
         if not self.limit:
             return
         with self._lock:
-            found = self._blocks.get(block)
-            if found is None or found.done():
+            future = self._blocks.get(block)
+            if future is None or future.done():
                 return
-            kept = voxels if voxels is None else _apart(voxels)
-            found.set_result(kept)
+            future.set_result(voxels if voxels is None else _copy_outside_heap(voxels))
             self._bytes += _size(voxels)
             for oldest in list(self._blocks):
                 if self._bytes <= self.limit:
@@ -69,31 +68,31 @@ class BlockCache:
                 self._drop(oldest)
 
     def give_up(self, blocks: Iterable[Index]) -> None:
-        """Let others fetch what was claimed and not shared."""
+        """Release claims on blocks that were not shared, so that other readers fetch them."""
         with self._lock:
             for block in blocks:
-                found = self._blocks.get(block)
-                if found is not None and found.cancel():
+                future = self._blocks.get(block)
+                if future is not None and future.cancel():
                     del self._blocks[block]
 
     def forget(self, blocks: Iterable[Index]) -> None:
-        """Drop blocks that have changed."""
+        """Drop blocks that were overwritten."""
         with self._lock:
             for block in blocks:
                 self._drop(block)
 
     def _drop(self, block: Index) -> None:
-        found = self._blocks.get(block)
-        if found is not None and found.done():  # others wait for what is on its way
-            self._bytes -= _size(found.result())
+        future = self._blocks.get(block)
+        if future is not None and future.done():  # otherwise readers are still waiting for it
+            self._bytes -= _size(future.result())
             del self._blocks[block]
 
 
-def _apart(voxels: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy in memory of its own.
+def _copy_outside_heap(voxels: NDArray[Any]) -> NDArray[Any]:
+    """Return a copy in its own memory mapping.
 
-    What stays for long in the heap, between buffers that come and go, cuts it into pieces that
-    nothing else fits into: with the cache in the heap a line peaked a fifth higher.
+    Long-lived blocks between short-lived buffers fragment the heap: with the cache in the heap,
+    peak memory was a fifth higher.
     """
     copy: NDArray[Any] = np.frombuffer(mmap.mmap(-1, voxels.nbytes), voxels.dtype)
     copy = copy.reshape(voxels.shape)

@@ -32,7 +32,7 @@ from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
 from chunkflow_py.store.local import os_errors, replacing
 from chunkflow_py.volume.files.single_file import ORIGIN, FileArray, three_numbers
 from chunkflow_py.volume.protocol import UNIT_NM
-from chunkflow_py.volume.zarr import ome
+from chunkflow_py.volume.zarr import ome_metadata as ome
 
 with needs_extra("image", "reading and writing NRRD"):
     import nrrd

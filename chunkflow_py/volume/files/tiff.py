@@ -30,11 +30,11 @@ from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.core.memory import check_fits
 from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
 from chunkflow_py.store.local import os_errors, replacing
+from chunkflow_py.volume.engine.image_headers import check_declared
 from chunkflow_py.volume.files.sections import SectionStack, natural_order
 from chunkflow_py.volume.files.single_file import ORIGIN, FileArray, three_numbers
-from chunkflow_py.volume.precomputed.declared import check_declared
 from chunkflow_py.volume.protocol import UNIT_NM
-from chunkflow_py.volume.zarr import ome
+from chunkflow_py.volume.zarr import ome_metadata as ome
 
 with needs_extra("image", "reading and writing TIFF"):
     import imagecodecs  # noqa: F401  (tifffile finds its codecs there)

@@ -1,1 +1,1 @@
-"""N5, read only."""
+"""N5 volumes, read only."""

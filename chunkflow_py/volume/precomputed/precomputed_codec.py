@@ -18,8 +18,8 @@ import numpy as np
 
 from chunkflow_py.core.decoding import decode, npy, packed_most
 from chunkflow_py.errors import MissingExtraError, needs_extra
-from chunkflow_py.volume.engine.deflate import compressed
-from chunkflow_py.volume.precomputed.declared import DECLARED, check_declared
+from chunkflow_py.volume.engine.image_headers import DECLARED, check_declared
+from chunkflow_py.volume.engine.reproducible_gzip import gzip_compress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ _PARAMETERS = {
 }
 
 
-class Codec:
+class PrecomputedCodec:
     """Encodes and decodes the blocks of one level.
 
     Attributes:
@@ -103,7 +103,7 @@ class Codec:
                 compression_params=self._parameters,
             )
         if self.gzipped:
-            return compressed(data)
+            return gzip_compress(data)
         return data.tobytes() if isinstance(data, np.ndarray) else bytes(data)
 
     def decode(self, data: bytes, extent: Sequence[int]) -> NDArray[Any]:

@@ -18,7 +18,7 @@ from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.volume.levels import check_levels
 from chunkflow_py.volume.precomputed.precomputed_codec import GZIPPED
-from chunkflow_py.volume.precomputed.precomputed_sharding import Sharding
+from chunkflow_py.volume.precomputed.precomputed_layout import Sharding
 from chunkflow_py.volume.protocol import coarser
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ _LEVEL = (
 
 
 @dataclass(frozen=True)
-class Level:
+class PrecomputedLevel:
     """One level of a volume, as its info file says.
 
     Attributes:
@@ -96,7 +96,7 @@ class Level:
     scale: dict[str, Any]
 
 
-def parse_info(content: bytes, mip: int, url: str) -> Level:
+def parse_info(content: bytes, mip: int, url: str) -> PrecomputedLevel:
     """Return level *mip* of an info file.
 
     Raises:
@@ -131,7 +131,7 @@ def _scales(info: Any) -> list[dict[str, Any]]:
     return scales
 
 
-def _level(info: dict[str, Any], mip: int) -> Level:
+def _level(info: dict[str, Any], mip: int) -> PrecomputedLevel:
     scale = info["scales"][mip]
     dtype = np.dtype(str(info["data_type"]).lower()).newbyteorder("<")
     channels = info["num_channels"]
@@ -153,7 +153,7 @@ def _level(info: dict[str, Any], mip: int) -> Level:
         msg = f"cells of {cells} voxels (xyz)"
         raise ValueError(msg)
     sharding = scale.get("sharding")
-    return Level(
+    return PrecomputedLevel(
         _key(scale),
         bounds,
         (z, y, x),

@@ -8,23 +8,35 @@
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.core.decoding import packed_most
-from chunkflow_py.core.geometry import BoundingBox, Zyx
-from chunkflow_py.volume.engine.layout import Layout
-from chunkflow_py.volume.precomputed.precomputed_codec import Codec, decompressed
+import numpy as np
+
+from chunkflow_py.core.decoding import decode, packed_most
+from chunkflow_py.core.geometry import AXES, BoundingBox, Zyx
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.volume.engine.block_layout import BlockLayout
+from chunkflow_py.volume.engine.reproducible_gzip import gzip_compress
+from chunkflow_py.volume.precomputed.precomputed_codec import PrecomputedCodec, decompressed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from chunkflow_py.store.protocol import Store
-    from chunkflow_py.volume.engine.layout import Index
-    from chunkflow_py.volume.precomputed.precomputed_info import Level
+    from chunkflow_py.volume.engine.block_layout import Index
+    from chunkflow_py.volume.precomputed.precomputed_info import PrecomputedLevel
+
+    Read = Callable[[int, int], bytes | None]
+    Spans = dict[int, tuple[int, int]]
 
 _EXTENSIONS = ("", ".gz", ".br", ".zstd", ".xz", ".bz2")  # of cloud-volume
 _BLOCK = re.compile(
@@ -33,9 +45,19 @@ _BLOCK = re.compile(
 )
 _CONTENT_TYPES = {"jpeg": "image/jpeg", "png": "image/png", "jxl": "image/jxl"}
 _CACHE = "no-cache"  # a viewer is to see what has been written since
+_HEX = re.compile("[0-9a-f]+")
+_GAP = 1 << 18  # bytes between two blocks that are read rather than asked for apart
+_CACHED = 1 << 20  # entries of indices to keep
+_INDEX_BYTES = 1 << 24  # of one minishard, which has a few hundred blocks, and 24 bytes for each
+_TYPE = "neuroglancer_uint64_sharded_v1"
+_HASHES = ("identity", "murmurhash3_x86_128")
+_ENCODINGS = ("raw", "gzip")
+_PRESHIFT = 9  # up to 512 blocks share one index, which is read in one request
+_MOST_MINISHARD_BITS = 22  # an index of 64 MiB in each shard
+_UINT32 = 0xFFFFFFFF
 
 
-class PrecomputedLayout(Layout):
+class PrecomputedLayout(BlockLayout):
     """The blocks of one level.
 
     Args:
@@ -46,7 +68,7 @@ class PrecomputedLayout(Layout):
         gzipped: whether blocks are gzipped when written.
     """
 
-    def __init__(self, level: Level, *, is_local: bool) -> None:
+    def __init__(self, level: PrecomputedLevel, *, is_local: bool) -> None:
         """Load the library of the encoding.
 
         Raises:
@@ -61,7 +83,7 @@ class PrecomputedLayout(Layout):
         self._level, self.root = level, level.key
         # sharded volumes say once for all whether their blocks are gzipped
         compress = level.compress if level.sharding is None else level.sharding.gzip_data
-        self._codec = Codec(level.scale, level.dtype, compress=compress)
+        self._codec = PrecomputedCodec(level.scale, level.dtype, compress=compress)
         self.gzipped = self._codec.gzipped
         self._is_local = is_local
         self._written = ".gz" if self._codec.gzipped and is_local else ""
@@ -168,3 +190,438 @@ def content_type(encoding: str) -> str:
     ):  # fmt: skip
         return f"image/x.{encoding}"
     return _CONTENT_TYPES.get(encoding, "application/octet-stream")
+
+
+class ShardedPrecomputedLayout(PrecomputedLayout):
+    """The blocks of one level in shards.
+
+    Where a shard is a box of blocks, it is the unit, and can be written. By a hash, or by fewer
+    bits than there are shards, blocks get together that do not lie together: these are only read.
+    """
+
+    def __init__(self, level: PrecomputedLevel, sharding: Sharding, *, is_local: bool) -> None:
+        """Take the unit from the sharding."""
+        super().__init__(level, is_local=is_local)
+        self._sharding = sharding
+        self._grid = -(-level.bounds.size // level.block_size)
+        self._box_of_blocks = sharding.shard_box(self._grid)
+        if self._box_of_blocks is not None:
+            self.unit = (*self.block[:-3], *(self._box_of_blocks * level.block_size))
+        self._lock = Lock()
+        self._cache: dict[tuple[int, int | None], Any] = {}
+        self._cached = 0
+
+    @property
+    def writable(self) -> bool:
+        """Whether a shard is a box of blocks."""
+        return self._box_of_blocks is not None
+
+    def key(self, unit: Index) -> str:
+        """Return the key of the shard that holds *unit*."""
+        return self._file(self._shard(unit))
+
+    def unit_of(self, key: str) -> Index | None:
+        """Return the unit whose shard this is; ``None`` also where a shard is no box."""
+        name = key.removeprefix(f"{self._level.key}/").removesuffix(".shard")
+        if self._box_of_blocks is None or not _HEX.fullmatch(name):
+            return None
+        shard = int(name, 16)
+        position = block_of_number(self._sharding.first_number(shard), self._grid)
+        if shard >> self._sharding.shard_bits or self._file(shard) != key or position is None:
+            return None
+        return (0,) * (len(self.block) - 3) + tuple(position // self._box_of_blocks)
+
+    def _file(self, shard: int) -> str:
+        return f"{self._level.key}/{self._sharding.file_name(shard)}"
+
+    def _number(self, block: Index) -> int:
+        return number_of_block(Zyx(*block[-3:]), self._grid)
+
+    def _shard(self, unit: Index) -> int:
+        first = Zyx(*unit[-3:]) * (self._box_of_blocks or 1)
+        return self._sharding.place(number_of_block(first, self._grid))[0]
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def fetch(
+        self, store: Store, unit: Index, blocks: Sequence[Index]
+    ) -> dict[Index, bytes | None]:
+        """Return blocks of a shard: by ranges, or by the whole shard if half of it is wanted."""
+        shard = self._shard(unit)
+        key = self._file(shard)
+        read: Read = lambda start, stop: store.get_range(key, start, stop)  # noqa: E731
+        if 2 * len(blocks) >= self._blocks_of(unit) > 1:
+            whole = store.get(key, self._most_stored())
+            if whole is None:
+                return dict.fromkeys(blocks)
+            self._forget(shard)  # its indices are at hand, of this very moment
+            read = lambda start, stop: whole[start:stop]  # noqa: E731
+        spans = self._spans(read, shard, [self._number(block) for block in blocks])
+        found = _read_spans(read, spans)
+        return {block: found.get(self._number(block)) for block in blocks}
+
+    def _most_stored(self) -> int:
+        """Return the most bytes that a shard of a box of blocks may have."""
+        blocks = (self._box_of_blocks or Zyx(1, 1, 1)).product()
+        indices = (16 << self._sharding.minishard_bits) + packed_most(24 * blocks)
+        return blocks * packed_most(self.block_bytes) + indices
+
+    def exists(self, store: Store, unit: Index) -> bool:
+        """Tell whether a shard is stored; where it is no box, whether the block is in it."""
+        shard = self._shard(unit)
+        if self.writable:
+            return store.size(self._file(shard)) is not None
+        read: Read = lambda start, stop: store.get_range(self._file(shard), start, stop)  # noqa: E731
+        return bool(self._spans(read, shard, [self._number(unit)]))
+
+    def _blocks_of(self, unit: Index) -> int:
+        """Return how many blocks of the volume lie in *unit*."""
+        if self._box_of_blocks is None:
+            return 1
+        first = Zyx(*unit[-3:]) * self._box_of_blocks
+        return ((first + self._box_of_blocks).low(self._grid) - first).product()
+
+    def _spans(self, read: Read, shard: int, numbers: Sequence[int]) -> Spans:
+        """Return where blocks are in their shard; those that are not stored are left out."""
+        spans: Spans = {}
+        by_minishard = sorted((self._sharding.place(number)[1], number) for number in numbers)
+        for minishard, group in groupby(by_minishard, key=lambda pair: pair[0]):
+            index = self._minishard(read, shard, minishard)
+            for _, number in group:
+                row = int(np.searchsorted(index[0], np.uint64(number)))
+                if row < index.shape[1] and index[0, row] == number:
+                    span = int(index[1, row]), int(index[2, row])
+                    if span[1] - span[0] > packed_most(self.block_bytes):
+                        msg = f"its index gives {span[1] - span[0]} bytes to block {number}"
+                        raise ValueError(msg)
+                    spans[number] = span
+        return spans
+
+    def _minishard(self, read: Read, shard: int, minishard: int) -> NDArray[np.uint64]:
+        """Return numbers, starts and stops of the blocks of a minishard, in order of numbers."""
+        known = self._known(shard, minishard)
+        if known is not None:
+            return known
+        empty = np.zeros((3, 0), np.uint64)
+        bounds = self._shard_index(read, shard)
+        if bounds is None:
+            return empty
+        base = 16 << self._sharding.minishard_bits
+        start, stop = (base + int(bound) for bound in bounds[minishard])
+        if start == stop:
+            return empty
+        if stop - start > _INDEX_BYTES:
+            msg = f"an index of it has {stop - start} bytes, more than {_INDEX_BYTES}"
+            raise ValueError(msg)
+        codec = "gzip" if self._sharding.gzip_index else "raw"
+        content = decode(codec, _exactly(read, start, stop), _INDEX_BYTES)
+        index = np.frombuffer(content, "<u8").reshape(3, -1).copy()
+        numbers, gaps, lengths = index
+        np.cumsum(numbers, out=numbers)
+        # each block begins a gap after the end of the one before
+        stops = np.cumsum(gaps + lengths) + np.uint64(base)
+        index[1], index[2] = stops - lengths, stops
+        index = index[:, np.argsort(numbers, kind="stable")]
+        self._remember(shard, minishard, index)
+        return index
+
+    def _shard_index(self, read: Read, shard: int) -> NDArray[np.uint64] | None:
+        """Return where the indices of the minishards are, (minishard, 2)."""
+        known = self._known(shard, None)
+        if known is not None:
+            return known
+        length = 16 << self._sharding.minishard_bits
+        content = read(0, length)
+        if content is None:
+            return None
+        if len(content) != length:
+            msg = f"it ends after {len(content)} bytes, within its index of {length}"
+            raise ValueError(msg)
+        index: NDArray[np.uint64] = np.frombuffer(content, "<u8").reshape(-1, 2)
+        self._remember(shard, None, index)
+        return index
+
+    # --- indices that were read before -----------------------------------------------------------
+
+    def _known(self, shard: int, minishard: int | None) -> NDArray[np.uint64] | None:
+        with self._lock:
+            return self._cache.get((shard, minishard))
+
+    def _remember(self, shard: int, minishard: int | None, index: NDArray[np.uint64]) -> None:
+        with self._lock:
+            self._cache[shard, minishard] = index
+            self._cached += index.size
+            while self._cached > _CACHED and len(self._cache) > 1:
+                self._cached -= self._cache.pop(next(iter(self._cache))).size
+
+    def _forget(self, shard: int) -> None:
+        with self._lock:
+            for place in [place for place in self._cache if place[0] == shard]:
+                self._cached -= self._cache.pop(place).size
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def put(self, store: Store, unit: Index, blocks: Mapping[Index, bytes]) -> None:
+        """Write a shard, whole."""
+        shard = self._shard(unit)
+        content = self._assembled({self._number(block): data for block, data in blocks.items()})
+        self._forget(shard)
+        store.put(
+            self._file(shard),
+            content,
+            content_type="application/octet-stream",
+            cache_control="no-cache",
+        )
+        self._forget(shard)  # what was read meanwhile
+
+    def remove(self, store: Store, unit: Index) -> None:
+        """Remove a shard."""
+        shard = self._shard(unit)
+        store.delete(self._file(shard))
+        self._forget(shard)
+
+    def _assembled(self, blocks: Mapping[int, bytes]) -> bytes:
+        """Return the content of a shard, of the blocks by their numbers."""
+        place = self._sharding.place
+        numbers = sorted(blocks, key=lambda number: (place(number)[1], number))
+        index = np.zeros((1 << self._sharding.minishard_bits, 2), "<u8")
+        end = sum(map(len, blocks.values()))  # of the blocks: indices follow
+        parts: list[bytes] = [blocks[number] for number in numbers]
+        before = 0
+        for minishard, group in groupby(numbers, key=lambda number: place(number)[1]):
+            here = np.array(list(group), "<u8")
+            lengths = [len(blocks[int(number)]) for number in here]
+            table = np.zeros((3, len(here)), "<u8")
+            table[0] = np.diff(here, prepend=np.uint64(0))
+            table[1, 0] = before
+            table[2] = lengths
+            before += sum(lengths)
+            content = table.tobytes()
+            parts.append(gzip_compress(content) if self._sharding.gzip_index else content)
+            index[minishard] = end, end + len(parts[-1])
+            end += len(parts[-1])
+        return b"".join([index.tobytes(), *parts])
+
+
+def _read_spans(read: Read, spans: Spans) -> dict[int, bytes]:
+    """Return the bytes of blocks; those that lie near each other are read in one go."""
+    found: dict[int, bytes] = {}
+    group: list[tuple[int, int, int]] = []
+
+    def flush() -> None:
+        first = group[0][0]
+        content = _exactly(read, first, max(stop for _, stop, _ in group))
+        for start, stop, number in group:
+            found[number] = content[start - first : stop - first]
+        group.clear()
+
+    for start, stop, number in sorted((*span, number) for number, span in spans.items()):
+        if group and start > group[-1][1] + _GAP:
+            flush()
+        group.append((start, stop, number))
+    if group:
+        flush()
+    return found
+
+
+def _exactly(read: Read, start: int, stop: int) -> bytes:
+    content = read(start, stop) or b""
+    if start > stop or len(content) != stop - start:
+        msg = f"bytes {start} to {stop} of it are wanted, but it ends before"
+        raise ValueError(msg)
+    return content
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How blocks are put together to shards.
+
+    Attributes:
+        preshift_bits: lowest bits of a block's number, which do not choose its place.
+        minishard_bits: bits that choose the index within the shard.
+        shard_bits: bits that choose the shard.
+        hash: ``identity`` or ``murmurhash3_x86_128``.
+        gzip_index: whether the indices of minishards are gzipped.
+        gzip_data: whether blocks are gzipped.
+    """
+
+    preshift_bits: int
+    minishard_bits: int
+    shard_bits: int
+    hash: str = "identity"
+    gzip_index: bool = True
+    gzip_data: bool = True
+
+    @classmethod
+    def parse(cls, said: Mapping[str, Any]) -> Sharding:
+        """Return what an info file says.
+
+        Raises:
+            ValueError: it is not what the format allows.
+        """
+        if said["@type"] != _TYPE or said["hash"] not in _HASHES:
+            msg = f"sharding {said['@type']!r} with hash {said['hash']!r} is not known"
+            raise ValueError(msg)
+        bits = [said[f"{name}_bits"] for name in ("preshift", "minishard", "shard")]
+        if not all(type(n) is int and 0 <= n <= 64 for n in bits) or bits[1] + bits[2] > 64:
+            msg = f"preshift, minishard and shard bits {bits} do not lie within 64"
+            raise ValueError(msg)
+        if bits[1] > _MOST_MINISHARD_BITS:
+            msg = f"{bits[1]} bits for minishards, more than {_MOST_MINISHARD_BITS}"
+            raise ValueError(msg)
+        encodings = [said.get(f"{name}_encoding", "raw") for name in ("minishard_index", "data")]
+        if not all(encoding in _ENCODINGS for encoding in encodings):
+            msg = f"minishard index and data are encoded as {encodings}, not raw or gzip"
+            raise ValueError(msg)
+        index, data = (encoding == "gzip" for encoding in encodings)
+        return cls(bits[0], bits[1], bits[2], said["hash"], index, data)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the info file is to say."""
+        return {
+            "@type": _TYPE,
+            "preshift_bits": self.preshift_bits,
+            "hash": self.hash,
+            "minishard_bits": self.minishard_bits,
+            "shard_bits": self.shard_bits,
+            "minishard_index_encoding": _ENCODINGS[self.gzip_index],
+            "data_encoding": _ENCODINGS[self.gzip_data],
+        }
+
+    @classmethod
+    def fitting(
+        cls, shard: Zyx, block: Zyx, extent: Zyx, *, gzip_data: bool = True, exactly: bool = True
+    ) -> Sharding:
+        """Return the sharding whose shards are boxes of a given size.
+
+        Args:
+            shard: what is wanted, voxels; along an axis it may be longer than the volume.
+            block: extent of a block, voxels.
+            extent: of the volume, voxels.
+            gzip_data: gzip the blocks.
+            exactly: if not, take the largest shard that fits into the one that is wanted.
+
+        Raises:
+            VolumeError: there is no such sharding; names the nearest size that there is.
+        """
+        grid = -(-extent // block)
+        order = axis_of_bits(grid)
+        boxes = [box_of_bits(grid, count) * block for count in range(len(order) + 1)]
+        # along an axis that a shard covers whole, it is as long as one likes
+        cut = [box.low(extent) for box in boxes]
+        wanted = shard.low(extent)
+        fits = [n for n, box in enumerate(cut) if box.low(wanted) == box]
+        if exactly and wanted not in cut:
+            nearest = boxes[min(range(len(cut)), key=lambda n: _distance(cut[n], wanted))]
+            msg = (
+                f"shards of {shard} cannot be made of blocks {block} in a volume of {extent} "
+                "(zyx, voxels): sharded precomputed volumes double a block along x, y, z in turn, "
+                f"along each to the end of the volume; nearest possible is {nearest}"
+            )
+            raise VolumeError(msg)
+        bits = cut.index(wanted) if wanted in cut else max(fits, default=0)
+        preshift = min(bits, _PRESHIFT)
+        return cls(preshift, bits - preshift, len(order) - bits, gzip_data=gzip_data)
+
+    def shard_box(self, grid: Zyx) -> Zyx | None:
+        """Return the blocks of a shard, zyx, or ``None`` where a shard is not a box.
+
+        Args:
+            grid: number of blocks along each axis.
+        """
+        total = len(axis_of_bits(grid))
+        bits = self.preshift_bits + self.minishard_bits
+        if self.hash != "identity" or bits + self.shard_bits < total:
+            return None
+        return box_of_bits(grid, bits)
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Return shard and minishard of a block."""
+        hashed = number >> self.preshift_bits
+        if self.hash != "identity":
+            hashed = murmurhash3_x86_128(hashed)
+        minishard = hashed & ((1 << self.minishard_bits) - 1)
+        return (hashed >> self.minishard_bits) & ((1 << self.shard_bits) - 1), minishard
+
+    def first_number(self, shard: int) -> int:
+        """Return the lowest number of a block in a shard, where there is no hash."""
+        return shard << (self.minishard_bits + self.preshift_bits)
+
+    def file_name(self, shard: int) -> str:
+        """Return the name of the file of a shard."""
+        return f"{shard:0{max(1, -(-self.shard_bits // 4))}x}.shard"
+
+
+@cache
+def axis_of_bits(grid: Zyx) -> tuple[int, ...]:
+    """Return for each bit of a block's number, lowest first, the axis (0 is z) that it counts.
+
+    x, y and z take turns; an axis leaves out when it has bits for all its blocks.
+
+    Raises:
+        VolumeError: 64 bits are not enough.
+    """
+    highest = max((n - 1).bit_length() for n in grid)
+    order = tuple(a for i in range(highest) for a in (2, 1, 0) if 1 << i < grid[a])
+    if len(order) > 64:
+        msg = f"a grid of {grid} blocks (zyx) has more than 64 bits can number; take larger blocks"
+        raise VolumeError(msg)
+    return order
+
+
+def box_of_bits(grid: Zyx, count: int) -> Zyx:
+    """Return the blocks, zyx, whose numbers differ in the lowest *count* bits alone."""
+    order = axis_of_bits(grid)[:count]
+    return Zyx(*(1 << order.count(axis) for axis in range(len(AXES))))
+
+
+def number_of_block(position: Zyx, grid: Zyx) -> int:
+    """Return the number of the block at *position* (zyx), its compressed Morton code."""
+    used, number = [0, 0, 0], 0
+    for bit, axis in enumerate(axis_of_bits(grid)):
+        number |= (position[axis] >> used[axis] & 1) << bit
+        used[axis] += 1
+    return number
+
+
+def block_of_number(number: int, grid: Zyx) -> Zyx | None:
+    """Return the position (zyx) of the block of a number, or ``None`` if the grid has none."""
+    position, used = [0, 0, 0], [0, 0, 0]
+    order = axis_of_bits(grid)
+    for bit, axis in enumerate(order):
+        position[axis] |= (number >> bit & 1) << used[axis]
+        used[axis] += 1
+    found = Zyx(*position)
+    return found if not number >> len(order) and found.low(grid - 1) == found else None
+
+
+def murmurhash3_x86_128(value: int) -> int:
+    """Return the lower 64 bits of the hash of a 64 bit number, with seed 0.
+
+    From the reference by Austin Appleby, ``MurmurHash3.cpp``, for a key of 8 bytes.
+    """
+    c1, c2, c3 = 0x239B961B, 0xAB0E9789, 0x38B34AE5
+    k2 = _rotated((value >> 32) * c2, 16) * c3
+    k1 = _rotated((value & _UINT32) * c1, 15) * c2
+    h = [(k1 & _UINT32) ^ 8, (k2 & _UINT32) ^ 8, 8, 8]
+    for final in (False, True):
+        if final:
+            h = [_mixed(part) for part in h]
+        h[0] = sum(h) & _UINT32
+        h[1:] = [(part + h[0]) & _UINT32 for part in h[1:]]
+    return h[0] | h[1] << 32
+
+
+def _rotated(value: int, bits: int) -> int:
+    value &= _UINT32
+    return (value << bits | value >> (32 - bits)) & _UINT32
+
+
+def _mixed(h: int) -> int:
+    h = ((h ^ h >> 16) * 0x85EBCA6B) & _UINT32
+    h = ((h ^ h >> 13) * 0xC2B2AE35) & _UINT32
+    return h ^ h >> 16
+
+
+def _distance(size: Zyx, wanted: Zyx) -> float:
+    return sum(abs(math.log(a / b)) for a, b in zip(size, wanted, strict=True))

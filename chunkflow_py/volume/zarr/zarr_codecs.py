@@ -20,7 +20,7 @@ import numpy as np
 
 from chunkflow_py.core.decoding import decode, packed_most, unpack_lzma
 from chunkflow_py.errors import VolumeError, needs_extra
-from chunkflow_py.volume.engine.deflate import compressed
+from chunkflow_py.volume.engine.reproducible_gzip import gzip_compress
 
 with needs_extra("zarr", "a zarr or N5 volume"):
     import google_crc32c
@@ -204,7 +204,9 @@ class Compressor:
     def encode(self, data: Any) -> Any:
         """Compress; a gzip header holds no time."""
         return (
-            compressed(data, self.codec.level) if self.name == "gzip" else self.codec.encode(data)
+            gzip_compress(data, self.codec.level)
+            if self.name == "gzip"
+            else self.codec.encode(data)
         )
 
     def decode(self, data: Any, most: int) -> bytes:

@@ -22,7 +22,7 @@ import numpy as np
 
 from chunkflow_py.core.decoding import packed_most
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.volume.engine.layout import Layout
+from chunkflow_py.volume.engine.block_layout import BlockLayout
 from chunkflow_py.volume.zarr.zarr_codecs import v2_chain, v3_chain
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from chunkflow_py.store.protocol import Store
-    from chunkflow_py.volume.engine.layout import Index
+    from chunkflow_py.volume.engine.block_layout import Index
 
 _ABSENT = 2**64 - 1
 _NUMBER = re.compile("[0-9]+")
 _GAP_BYTES = 1 << 18  # read rather than left out, where a request costs more than the bytes
 
 
-class ZarrLayout(Layout):
+class ZarrLayout(BlockLayout):
     """Objects of one array without shards.
 
     Args:
@@ -65,7 +65,7 @@ class ZarrLayout(Layout):
         """
         stored = np.dtype(array.dtype)
         if stored.kind not in "biuf":
-            msg = f"{url} holds {stored}, but the voxels of a volume are numbers"
+            msg = f"{url} holds {stored}, but the voxels of a volume must be numbers"
             raise VolumeError(msg)
         self.axes, self.shape, self.block = tuple(axes), tuple(array.shape), tuple(array.chunks)
         self.unit = tuple(array.shards or array.chunks)
@@ -107,7 +107,7 @@ class ZarrLayout(Layout):
         return self._chain.encode(voxels)
 
 
-class ShardedLayout(ZarrLayout):
+class ShardedZarrLayout(ZarrLayout):
     """Objects of one array with shards; the arguments are those of `ZarrLayout`."""
 
     def _codecs(self, document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -235,7 +235,7 @@ def layout_of(
     url: str,
 ) -> ZarrLayout:
     """Return the layout of an array with or without shards; see `ZarrLayout`."""
-    made = ZarrLayout if array.shards is None else ShardedLayout
+    made = ZarrLayout if array.shards is None else ShardedZarrLayout
     return made(array, document, axes, prefix, url)
 
 

@@ -1,23 +1,31 @@
-"""The block engine: volumes that are stored as many small objects, whatever their format.
+"""Volumes that are stored as many small objects, whatever their format.
 
 ```
-read     which blocks?  ->  fetch, decode, place      one job a block, in a pool of threads
-write    encode, put                                  one job a unit; the blocks of a shard in
-                                                      parallel, then the shard, whole
+read     which blocks?  ->  fetch, decode, place      one job per block, in a thread pool
+write    encode, put                                  one job per unit; the blocks of a shard in
+                                                      parallel, then the whole shard
+
+blocks   |------|------|------|------|
+request      |-------------|                  three pieces; each lies `inside` of its block and
+              ..|------|...                   `outside` of it in the array that is read or written
 ```
 
-A format says where a block is and how it is encoded (`Layout`), a store how bytes are kept
-(`Store`); what is the same for all of them is here, once: the pool, the edges, blocks that are
-missing or damaged, the check of write units, the cache.
+A format defines where a block is and how it is encoded (`BlockLayout`); a store keeps the bytes
+(`Store`). Everything that formats share is here: the thread pool, blocks at the edge of the volume,
+missing and damaged blocks, the check of write units, the cache.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 from collections import deque
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from threading import Lock
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,15 +35,12 @@ from chunkflow_py.core.decoding import BLOCK_BYTES
 from chunkflow_py.core.failpoints import reached
 from chunkflow_py.core.geometry import AXES, BoundingBox, Zyx
 from chunkflow_py.core.memory import check_fits
-from chunkflow_py.errors import VolumeError
+from chunkflow_py.errors import ChunkflowError, VolumeError
 from chunkflow_py.store.address import without_secrets
 from chunkflow_py.store.protocol import together
 from chunkflow_py.store.recording import RecordingStore
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.engine.block_cache import BlockCache
-from chunkflow_py.volume.engine.block_jobs import Foreign, cores, results, run_all, stop
-from chunkflow_py.volume.engine.pieces import pieces
-from chunkflow_py.volume.engine.traffic import Traffic, note_missing
 from chunkflow_py.volume.expected import expected_of
 from chunkflow_py.volume.protocol import (
     Opening,
@@ -46,42 +51,94 @@ from chunkflow_py.volume.protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
     from chunkflow_py.core.chunk import Kind
     from chunkflow_py.store.protocol import Store, Stored
     from chunkflow_py.volume import Mode
-    from chunkflow_py.volume.engine.layout import Index, Layout
-    from chunkflow_py.volume.engine.pieces import Piece, Positions
+    from chunkflow_py.volume.engine.block_layout import BlockLayout, Index
 
 _CANONICAL = "tczyx"
-_WAITING = 4  # threads that wait for the disk while others compress
+_DISK_THREADS = 4  # extra threads, which wait for the disk while others compress
+
+Positions = range | list[int]  # along one axis of the array
+
+
+@dataclass
+class Traffic:
+    """Cost of all reads so far, in bytes.
+
+    Attributes:
+        stored_bytes: fetched, as stored.
+        decoded_bytes: voxels of the decoded blocks.
+        needed_bytes: voxels of the requested boxes.
+        cache_hits: blocks that did not have to be fetched again.
+        missing_blocks: blocks that are not stored and were read as the fill value, counted once
+            per read.
+    """
+
+    stored_bytes: int = 0
+    decoded_bytes: int = 0
+    needed_bytes: int = 0
+    cache_hits: int = 0
+    missing_blocks: int = 0
+
+
+_thread = threading.local()
+
+
+@contextmanager
+def counting() -> Iterator[Traffic]:
+    """Count the missing blocks in all reads of this thread inside the ``with`` block."""
+    before, _thread.traffic = getattr(_thread, "traffic", None), Traffic()
+    try:
+        yield _thread.traffic
+    finally:
+        _thread.traffic = before
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Part of an array that lies in one block.
+
+    Attributes:
+        block: index of the block, one number per axis.
+        inside: its place in the block.
+        outside: its place in the array that is read or written.
+    """
+
+    block: Index
+    inside: tuple[slice | list[int], ...]
+    outside: tuple[slice | list[int], ...]
 
 
 class BlockVolume:
     """One level of a volume of blocks, as a `Volume`.
 
     Args:
-        url: what a person would write to open it again, with a password if it has one.
+        url: address that opens it again, including a password if it has one.
         store: of the objects.
         layout: of the array in the store.
         voxel_offset: position of the first voxel, zyx.
         voxel_size_nm: nanometres, zyx.
-        kind: what the voxels mean, if known.
+        kind: meaning of the voxels, if known.
         mode: ``r`` or ``r+``.
         mip: number of this level.
         mips: numbers of all levels.
         opening: how to use it.
-        channel_names: one a channel, if known.
+        channel_names: one per channel, if known.
+        encoding: compression of the blocks, if `VolumeSpec` has a name for it.
+        documents: keys of the metadata documents that describe this level; some may not exist.
 
     Attributes:
         url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
-            single_writer: as `Volume` says.
-        channel_blocks: number of blocks along the channels.
-        traffic: what reading has cost so far.
+            single_writer: see `Volume`.
+        channel_blocks: number of blocks along the channel axis.
+        channel_names, encoding, documents: as given.
+        traffic: cost of all reads so far.
     """
 
     single_writer = False
@@ -90,7 +147,7 @@ class BlockVolume:
         self,
         url: str,
         store: Store,
-        layout: Layout,
+        layout: BlockLayout,
         *,
         voxel_offset: Zyx,
         voxel_size_nm: tuple[float, float, float],
@@ -100,23 +157,28 @@ class BlockVolume:
         mips: tuple[int, ...] = (0,),
         opening: Opening | None = None,
         channel_names: tuple[str, ...] = (),
+        encoding: str | None = None,
+        documents: tuple[str, ...] = (),
     ) -> None:
-        """Read off the shape of the array.
+        """Derive bounds, channels and times from the shape of the array.
 
         Raises:
-            VolumeError: it has an axis that is neither t, c, z, y nor x and longer than 1, or
+            VolumeError: it has an axis other than t, c, z, y and x that is longer than 1, or
                 blocks of more than `BLOCK_BYTES`.
         """
         shape = dict(zip(layout.axes, layout.shape, strict=True))
         for axis, length in shape.items():
             if axis not in _CANONICAL and length != 1:
-                msg = f"{url} has an axis {axis!r} of length {length}; known are t, c, z, y, x"
+                msg = (
+                    f"{url} has an axis {axis!r} of length {length}; supported axes are t, c, z, "
+                    "y, x"
+                )
                 raise VolumeError(msg)
         if layout.block_bytes > BLOCK_BYTES:
             msg = (
                 f"{without_secrets(url)} has blocks of {layout.block} {layout.dtype} "
-                f"({', '.join(layout.axes)}), which are {layout.block_bytes} bytes, more than the "
-                f"{BLOCK_BYTES} that are read at once; store it again in smaller blocks"
+                f"({', '.join(layout.axes)}), {layout.block_bytes} bytes each; the limit is "
+                f"{BLOCK_BYTES} bytes; store it again in smaller blocks"
             )
             raise VolumeError(msg)
         self._address, self.url = url, without_secrets(url)
@@ -132,21 +194,21 @@ class BlockVolume:
         self.write_unit = self._spatial(layout.unit)
         width = dict(zip(layout.axes, layout.block, strict=True)).get("c", 1)
         self.channel_blocks = -(-(self.channels or 1) // width)
-        self.channel_names = channel_names
+        self.channel_names, self.encoding, self.documents = channel_names, encoding, documents
         self.traffic = Traffic()
         self._lock = Lock()
         self._pools: dict[int, ThreadPoolExecutor] = {}
         self._cache = BlockCache(self._opening.cache_bytes)
         self._expected = expected_of(self.array_url) if mode == "r" else None
-        self._there: set[Index] = set()  # shards that are stored, without some of their blocks
+        self._stored_shards: set[Index] = set()  # known to exist, although some blocks are empty
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
-        """Open it again in another process."""
+        """Reopen the volume in another process."""
         return partial(open_volume, self._address, self.mip, self._mode, opening=self._opening), ()
 
     @property
     def array_url(self) -> str:
-        """Where the array itself is: the folder or prefix of its blocks."""
+        """Address of the folder or prefix that holds the blocks of this level."""
         return f"{self._store.url}/{self._layout.root}".rstrip("/")
 
     # --- reading ---------------------------------------------------------------------------------
@@ -158,7 +220,7 @@ class BlockVolume:
         *,
         time: int | None = None,
     ) -> Chunk:
-        """Return the voxels inside *bbox*, as `Volume.read` says."""
+        """Return the voxels inside *bbox*, see `Volume.read`."""
         check_inside(bbox, self.bounds, self.url)
         check_channels(channels, self.channels, self.url)
         wanted: dict[str, Positions] = self._wanted(bbox, time)
@@ -170,7 +232,9 @@ class BlockVolume:
         check_fits(size, f"box {bbox} of {self.url} with {count} channels of {self.dtype}")
         voxels: NDArray[Any] = np.empty((1, count, *bbox.size), self.dtype)
         missing = self._read_into(self._as_stored(voxels), wanted) if voxels.size else 0
-        note_missing(missing)
+        counted: Traffic | None = getattr(_thread, "traffic", None)
+        if counted is not None:
+            counted.missing_blocks += missing
         with self._lock:
             self.traffic.missing_blocks += missing
             self.traffic.needed_bytes += voxels.nbytes
@@ -179,24 +243,24 @@ class BlockVolume:
         return Chunk(result, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
 
     def _read_into(self, array: NDArray[Any], wanted: Mapping[str, Positions]) -> int:
-        """Fill *array*; return how many blocks are not stored."""
-        mine: dict[Index, list[Piece]] = {}
-        coming: list[tuple[Piece, Future[NDArray[Any] | None]]] = []
+        """Fill *array*; return the number of blocks that are not stored."""
+        claimed: dict[Index, list[Piece]] = {}
+        cached: list[tuple[Piece, Future[NDArray[Any] | None]]] = []
         try:
             for unit, parts in self._units(wanted).items():
                 for piece in parts:
-                    found = self._cache.claim(piece.block)
-                    if found is None:
-                        mine.setdefault(unit, []).append(piece)
+                    future = self._cache.claim(piece.block)
+                    if future is None:
+                        claimed.setdefault(unit, []).append(piece)
                     else:
-                        coming.append((piece, found))
-            missing = self._read_units(mine, array)
+                        cached.append((piece, future))
+            missing = self._read_units(claimed, array)
         finally:
-            self._cache.give_up(piece.block for parts in mine.values() for piece in parts)
-        for piece, found in coming:
+            self._cache.give_up(piece.block for parts in claimed.values() for piece in parts)
+        for piece, future in cached:
             try:
-                block = found.result()
-            except CancelledError:  # the other reader failed before it came to this block
+                block = future.result()
+            except CancelledError:  # the reader that claimed this block failed before reading it
                 missing += self._read_units({self._unit_of(piece.block): [piece]}, array)
             else:
                 missing += block is None
@@ -204,34 +268,38 @@ class BlockVolume:
         return missing
 
     def _read_units(self, units: Mapping[Index, Sequence[Piece]], array: NDArray[Any]) -> int:
-        missing: list[int] = []  # of each unit, by several threads
+        missing: list[int] = []  # one number per unit; several threads append
 
         def fetch(unit: Index, parts: Sequence[Piece]) -> list[Callable[[], None]]:
             blocks = [piece.block for piece in parts]
             with self._damage(unit):
-                found = self._layout.fetch(self._store, unit, blocks)
+                fetched = self._layout.fetch(self._store, unit, blocks)
             reached("mid-read")
-            missing.append(sum(data is None for data in found.values()))
+            missing.append(sum(data is None for data in fetched.values()))
             with self._lock:
-                self.traffic.stored_bytes += sum(len(data or b"") for data in found.values())
-            rest: list[Callable[[], None]] = [
-                partial(self._place, unit, piece, found[piece.block], array) for piece in parts
+                self.traffic.stored_bytes += sum(len(data or b"") for data in fetched.values())
+            decoding: list[Callable[[], None]] = [
+                partial(self._decode_into, unit, piece, fetched[piece.block], array)
+                for piece in parts
             ]
-            if len(rest) == 1:
-                rest.pop()()
-            return rest
+            if len(decoding) == 1:
+                decoding.pop()()
+            return decoding
 
         jobs = [partial(fetch, unit, parts) for unit, parts in units.items()]
         if len(jobs) == 1:
-            run_all(self._pool, jobs[0]())
+            _run_all(self._pool, jobs[0]())
         else:
-            # the blocks of a shard are decoded in parallel, as soon as they are there
-            run_all(self._pool, (job for rest in results(self._pool, jobs) for job in rest))
+            # decode the blocks of a shard in parallel, as soon as they have been fetched
+            fetching = _results(self._pool, jobs)
+            _run_all(self._pool, (job for decoding in fetching for job in decoding))
         return sum(missing)
 
-    def _place(self, unit: Index, piece: Piece, data: bytes | None, array: NDArray[Any]) -> None:
+    def _decode_into(
+        self, unit: Index, piece: Piece, data: bytes | None, array: NDArray[Any]
+    ) -> None:
         if data is None:
-            self._check_lost(unit)
+            self._check_not_lost(unit)
             if not self._opening.fill_missing:
                 msg = (
                     f"block {piece.block} of {self.url} is not stored "
@@ -253,22 +321,22 @@ class BlockVolume:
             self.traffic.decoded_bytes += block.nbytes
         self._cache.share(piece.block, block)
 
-    def _check_lost(self, unit: Index) -> None:
-        """Refuse that a block is absent that an earlier step of this run has stored."""
-        if self._expected is None or unit in self._there:
+    def _check_not_lost(self, unit: Index) -> None:
+        """Raise an error if an earlier step of this run has stored the missing block."""
+        if self._expected is None or unit in self._stored_shards:
             return
         is_shard = self._layout.unit != self._layout.block
         if is_shard and self._layout.exists(self._store, unit):
-            self._there.add(unit)  # it was written whole: what it has not got is empty
+            self._stored_shards.add(unit)  # it was written whole: its missing blocks are empty
             return
-        box, time = self._place_of(unit)
+        box, time = self._box_of(unit)
         root = self._layout.root
         self._expected.check(self._layout.key(unit).removeprefix(f"{root}/"), box, time)
 
     # --- writing ---------------------------------------------------------------------------------
 
     def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
-        """Write *chunk*, as `Volume.write` says."""
+        """Write *chunk*, see `Volume.write`."""
         if self._mode == "r":
             msg = f"{self.url} was opened for reading; open it with mode 'r+'"
             raise VolumeError(msg)
@@ -276,8 +344,8 @@ class BlockVolume:
         length = dict(zip(self._layout.axes, self._layout.unit, strict=True)).get("t", 1)
         if length > 1:
             msg = (
-                f"a block of {self.url} holds {length} time points, which tasks would overwrite "
-                "for each other; store it with one time point a block"
+                f"a block of {self.url} holds {length} time points, so tasks would overwrite each "
+                "other's; store it with one time point per block"
             )
             raise VolumeError(msg)
         if chunk.bbox.is_empty:
@@ -289,7 +357,7 @@ class BlockVolume:
             with together(self._store) as within:
                 store = RecordingStore(within)
                 jobs = self._blocks_to_write if whole else self._shards_to_write
-                run_all(self._pool, jobs(store, units, array))
+                _run_all(self._pool, jobs(store, units, array))
         finally:
             self._cache.forget(piece.block for parts in units.values() for piece in parts)
         return tuple(sorted(store.written, key=lambda stored: stored.url))
@@ -305,10 +373,10 @@ class BlockVolume:
     def _shards_to_write(
         self, store: RecordingStore, units: Mapping[Index, Sequence[Piece]], array: NDArray[Any]
     ) -> Iterator[Callable[[], None]]:
-        """Encode the blocks of a shard while those of the one before end; yield what writes it."""
+        """Yield jobs that write one shard each; encode the next shard's blocks meanwhile."""
         begun: deque[tuple[Index, list[Future[tuple[Index, bytes | None]]]]] = deque()
 
-        def whole() -> Callable[[], None]:
+        def write_oldest() -> Callable[[], None]:
             unit, blocks = begun[0]
             encoded = [block.result() for block in blocks]
             begun.popleft()
@@ -319,19 +387,19 @@ class BlockVolume:
                 blocks = [self._pool.submit(self._encode, piece, array) for piece in parts]
                 begun.append((unit, blocks))
                 if len(begun) > 1:
-                    yield whole()
+                    yield write_oldest()
             while begun:
-                yield whole()
+                yield write_oldest()
         finally:
             for _, blocks in begun:
-                stop(blocks)
+                _stop(blocks)
 
     def _encode(self, piece: Piece, array: NDArray[Any]) -> tuple[Index, bytes | None]:
         voxels, fill = array[piece.outside], self._layout.fill
-        row = voxels[(0,) * (voxels.ndim - 1)]  # most blocks show here that they are not empty
+        row = voxels[(0,) * (voxels.ndim - 1)]  # enough to see that most blocks are not empty
         if not (self._opening.store_zeros or (row != fill).any() or (voxels != fill).any()):
             return piece.block, None
-        with Foreign(f"cannot encode block {piece.block} of {self.url}"):
+        with _translated_errors(f"cannot encode block {piece.block} of {self.url}"):
             return piece.block, self._layout.encode(voxels, piece.block)
 
     def _put(
@@ -349,7 +417,7 @@ class BlockVolume:
     # --- what is stored --------------------------------------------------------------------------
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:
-        """Return the addresses of the write units that *bbox* touches, as `Volume` says."""
+        """Return the addresses of the write units that *bbox* touches, see `Volume`."""
         check_inside(bbox, self.bounds, self.url)
         if bbox.is_empty:
             return []
@@ -357,26 +425,26 @@ class BlockVolume:
         return [f"{self._store.url.rstrip('/')}/{self._layout.key(unit)}" for unit in units]
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
-        """Tell whether every write unit that *bbox* touches is stored, as `Volume` says."""
+        """Tell whether every write unit that *bbox* touches is stored, see `Volume`."""
         check_inside(bbox, self.bounds, self.url)
         units = self._units(self._wanted(bbox, time))
         jobs = (partial(self._layout.exists, self._store, unit) for unit in units)
-        return all(results(self._pool, jobs))
+        return all(_results(self._pool, jobs))
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Yield the write units that are stored, as `Volume` says."""
+        """Yield the write units that are stored, see `Volume`."""
         root = self._layout.root
         for key in self._store.list(f"{root}/" if root else ""):
             unit = self._layout.unit_of(key)
             if unit is None:
                 continue
-            box, time = self._place_of(unit)
+            box, time = self._box_of(unit)
             if not box.is_empty:
                 remove = partial(self._layout.remove, self._store, unit)
                 yield StoredUnit(f"{self._store.url}/{key}", box, time, remove)
 
     def to_dask(self, **settings: Any) -> Any:
-        """Return the voxels as a dask array, see `dask_array.to_dask`."""
+        """Return a dask array of the volume, see `dask_array.to_dask`."""
         from chunkflow_py.volume.dask_array import to_dask
 
         return to_dask(self, **settings)
@@ -384,7 +452,7 @@ class BlockVolume:
     # --- geometry --------------------------------------------------------------------------------
 
     def _wanted(self, bbox: BoundingBox, time: int | None) -> dict[str, Positions]:
-        """Return the positions along each axis, all channels."""
+        """Return the positions of *bbox* along each axis, with all channels."""
         wanted: dict[str, Positions] = {
             axis: range(part.start, part.stop)
             for axis, part in zip(AXES, bbox.slices(self.bounds.start), strict=True)
@@ -393,7 +461,7 @@ class BlockVolume:
         if self.times is not None:
             if time is None and self.times > 1:
                 msg = (
-                    f"{self.url} has {self.times} time points and the task names none; name one "
+                    f"{self.url} has {self.times} time points, but the task names none; give one "
                     "with --time or in the task's box, such as t0_0-64_0-512_0-512"
                 )
                 raise VolumeError(msg)
@@ -404,18 +472,18 @@ class BlockVolume:
         return wanted
 
     def _units(self, wanted: Mapping[str, Positions]) -> dict[Index, list[Piece]]:
-        """Return the units that hold the *wanted* positions, with the pieces of their blocks."""
+        """Return the pieces of the *wanted* positions, grouped by unit."""
         positions = [wanted.get(axis, range(1)) for axis in self._layout.axes]
         units: dict[Index, list[Piece]] = {}
-        for piece in pieces(positions, self._layout.block):
+        for piece in _pieces(positions, self._layout.block):
             units.setdefault(self._unit_of(piece.block), []).append(piece)
         return units
 
-    def _place_of(self, unit: Index) -> tuple[BoundingBox, int | None]:
-        """Return the box of a unit, what of it is in the array, and its time index."""
-        place = dict(zip(self._layout.axes, unit, strict=True))
-        low = self.bounds.start + Zyx(*(place.get(axis, 0) for axis in AXES)) * self.write_unit
-        return BoundingBox(low, low + self.write_unit).intersection(self.bounds), place.get("t")
+    def _box_of(self, unit: Index) -> tuple[BoundingBox, int | None]:
+        """Return the box of a unit, clipped to the volume, and its time index."""
+        index = dict(zip(self._layout.axes, unit, strict=True))
+        low = self.bounds.start + Zyx(*(index.get(axis, 0) for axis in AXES)) * self.write_unit
+        return BoundingBox(low, low + self.write_unit).intersection(self.bounds), index.get("t")
 
     def _unit_of(self, block: Index) -> Index:
         sizes = zip(block, self._layout.block, self._layout.unit, strict=True)
@@ -426,7 +494,7 @@ class BlockVolume:
         return tuple(min(length, total - index * length) for index, length, total in sizes)
 
     def _as_stored(self, voxels: NDArray[Any]) -> NDArray[Any]:
-        """Return (t, c, z, y, x) voxels as a view with the axes of the array, in their order."""
+        """Return a view of (t, c, z, y, x) voxels in the axis order of the stored array."""
         axes = self._layout.axes
         kept = [axis for axis in _CANONICAL if axis in axes]
         view = voxels[tuple(slice(None) if axis in axes else 0 for axis in _CANONICAL)]
@@ -434,14 +502,14 @@ class BlockVolume:
         return view[tuple(slice(None) if axis in kept else np.newaxis for axis in axes)]
 
     def _spatial(self, shape: Sequence[int]) -> Zyx:
-        found = dict(zip(self._layout.axes, shape, strict=True))
-        return Zyx(*(found.get(axis, 1) for axis in AXES))
+        lengths = dict(zip(self._layout.axes, shape, strict=True))
+        return Zyx(*(lengths.get(axis, 1) for axis in AXES))
 
     # --- threads and errors ----------------------------------------------------------------------
 
     @property
     def _pool(self) -> ThreadPoolExecutor:
-        process = os.getpid()  # threads do not follow into a process that is forked
+        process = os.getpid()  # a forked process does not inherit threads
         with self._lock:
             if process not in self._pools:
                 self._pools = {process: ThreadPoolExecutor(self._threads, "block")}
@@ -449,14 +517,108 @@ class BlockVolume:
 
     @property
     def _threads(self) -> int:
-        threads = self._opening.parallel or cores()
+        threads = self._opening.parallel or _cores()
         if self._store.is_local:
-            return threads + (_WAITING if self._mode == "r+" else 0)
+            return threads + (_DISK_THREADS if self._mode == "r+" else 0)
         return max(threads, self._store.connections)
 
-    def _damage(self, unit: Index, block: Index | None = None) -> Foreign:
-        which = "" if block is None or self._layout.unit == self._layout.block else f"{block} in "
-        return Foreign(
-            f"block {which}{self._layout.key(unit)} of {self.url} is damaged",
-            "; restore it from a copy, or remove it to have it made again",
+    def _damage(self, unit: Index, block: Index | None = None) -> AbstractContextManager[None]:
+        in_shard = block is not None and self._layout.unit != self._layout.block
+        return _translated_errors(
+            f"block {f'{block} in ' if in_shard else ''}{self._layout.key(unit)} of {self.url} "
+            "is damaged",
+            "; restore it from a copy, or remove it so that it is computed again",
         )
+
+
+# --- pieces --------------------------------------------------------------------------------------
+
+
+def _pieces(wanted: Sequence[Positions], block: Sequence[int]) -> Iterator[Piece]:
+    """Yield the pieces of the positions *wanted* along each axis, for blocks of extent *block*."""
+    spans = [list(_spans(each, length)) for each, length in zip(wanted, block, strict=True)]
+    for combination in itertools.product(*spans):
+        index, inside, outside = zip(*combination, strict=True)
+        yield Piece(index, inside, outside)
+
+
+def _spans(
+    wanted: Positions, length: int
+) -> Iterator[tuple[int, slice | list[int], slice | list[int]]]:
+    """Yield block index, positions inside and positions outside of the block along one axis."""
+    if isinstance(wanted, range):
+        for block in range(wanted.start // length, -(-wanted.stop // length)):
+            low = max(wanted.start, block * length)
+            high = min(wanted.stop, (block + 1) * length)
+            inside = slice(low - block * length, high - block * length)
+            yield block, inside, slice(low - wanted.start, high - wanted.start)
+        return
+    for block in sorted({position // length for position in wanted}):
+        outside = [i for i, position in enumerate(wanted) if position // length == block]
+        yield block, [wanted[i] - block * length for i in outside], outside
+
+
+# --- jobs in a thread pool -----------------------------------------------------------------------
+
+_NOT_RUN = object()
+
+
+def _run_all(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Any]]) -> None:
+    """Run the jobs; see `_results` for failures."""
+    for _ in _results(pool, jobs):
+        pass
+
+
+def _results(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Any]]) -> Iterator[Any]:
+    """Yield the results of the jobs in any order; start no further job after a failure.
+
+    No job is still running when this ends: jobs may write to an array of the caller.
+    """
+    futures: set[Future[Any]] = set()
+    failed = Event()
+
+    def guarded(job: Callable[[], Any]) -> Any:
+        if failed.is_set():
+            return _NOT_RUN
+        try:
+            return job()
+        except BaseException:
+            failed.set()
+            raise
+
+    try:
+        futures.update(pool.submit(guarded, job) for job in jobs)
+        for future in as_completed(futures):
+            result = future.result()
+            if result is not _NOT_RUN:
+                yield result
+    finally:
+        failed.set()
+        _stop(futures)
+
+
+def _stop(futures: Collection[Future[Any]]) -> None:
+    """Cancel the jobs that have not started, and wait for those that run."""
+    for future in futures:
+        future.cancel()
+    wait(futures)
+
+
+def _cores() -> int:
+    """Return the number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def _translated_errors(message: str, remedy: str = "") -> Iterator[None]:
+    """Translate any exception of a codec into a `VolumeError`."""
+    try:
+        yield
+    except ChunkflowError:
+        raise
+    except Exception as error:
+        reason = str(error).strip() or type(error).__name__
+        msg = f"{message}: {reason}{remedy}"
+        raise VolumeError(msg) from error

@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.engine.blocking."""
+"""Tests of chunkflow_py.volume.engine.block_sizes."""
 
 import pytest
 from hypothesis import given, settings
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import OptionError
-from chunkflow_py.volume.engine.blocking import (
+from chunkflow_py.volume.engine.block_sizes import (
     common_unit,
     fitting_block,
     parsed_bytes,
@@ -86,7 +86,7 @@ def test_shards_double_along_x_first():
 
 def test_a_block_that_does_not_fit():
     """Where not even a block fits, both numbers are named."""
-    text = r"one block \(64, 64, 64\) .* takes 1310720 bytes .* more than --task-memory of 1000000"
+    text = r"one block \(64, 64, 64\) .* takes 1310720 bytes .* more than --task-memory 1000000"
     with pytest.raises(OptionError, match=text):
         shard_for_memory(
             Zyx(64, 64, 64), Zyx(64, 64, 64), memory_bytes=10**6, input_bytes=1, output_bytes=2

@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.zarr.zarr."""
+"""Tests of chunkflow_py.volume.zarr.zarr_volume."""
 
 import json
 from dataclasses import replace
@@ -141,7 +141,7 @@ class TestZarr(LocalContract):
         """Of several time points one must be named, and it must exist; only it is written."""
         array = image_04(tmp_path / "em")
         volume = open_volume(str(tmp_path / "em"), mode="r+")
-        with pytest.raises(VolumeError, match=r"has 2 time points and the task names none; .*t0_"):
+        with pytest.raises(VolumeError, match=r"has 2 time points, but the task names none; .*t0_"):
             volume.read(volume.bounds)
         with pytest.raises(VolumeError, match=r"time indices 0 to 1; got 2"):
             volume.read(volume.bounds, time=2)

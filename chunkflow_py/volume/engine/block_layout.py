@@ -1,8 +1,8 @@
-"""What the block engine needs to know of a format: which object holds which blocks, and how.
+"""What a block format defines: which object holds which blocks, and how blocks are encoded.
 
 ```
-array     |----|----|----|----|----|---|      blocks, counted from 0 along each axis of the array
-objects   |---------|---------|--------|      units: one block each, or a shard of several
+array     |----|----|----|----|----|---|      blocks, numbered from 0 along each axis
+objects   |---------|---------|--------|      units: one block, or one shard of several blocks
 ```
 """
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
     from chunkflow_py.store.protocol import Store
 
-Index = tuple[int, ...]  # of a block or a unit, one number an axis of the array
+Index = tuple[int, ...]  # of a block or a unit, one number per axis of the array
 
 
-class Layout(ABC):
-    """How one resolution level keeps its voxels as objects.
+class BlockLayout(ABC):
+    """Maps the voxels of one resolution level to objects in a store.
 
     Attributes:
-        axes: names of the array's axes, in the order of a decoded block; of t, c, z, y, x.
+        axes: names of the array's axes (t, c, z, y, x), in the order of a decoded block.
         shape: of the whole array.
         block: extent of a block.
-        unit: extent of what one object holds: a block, or a shard of whole blocks.
+        unit: extent of the region that one object holds: a block, or a shard of whole blocks.
         dtype: of the voxels.
         fill: value of voxels that are not stored.
-        root: key of the array: of all its objects, what comes before the last slash that they have
-            in common; empty for an array that is alone in its store.
+        root: key prefix of all objects of the array, without the final slash; empty for an array
+            that is alone in its store.
     """
 
     axes: tuple[str, ...]
@@ -58,17 +58,17 @@ class Layout(ABC):
 
     @abstractmethod
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that the object *key* holds; ``None`` if it is no object of the array."""
+        """Return the unit that object *key* holds; ``None`` if the array has no such object."""
 
     @abstractmethod
     def decode(self, data: bytes, block: Index) -> NDArray[Any]:
-        """Return the voxels of a block, (the extent of a block, or what of it is in the array).
+        """Return the voxels of a block: a full block, or its part inside the array.
 
         The result may be read-only and share the memory of *data*.
 
         Raises:
-            Exception: whatever the damage makes the codec stumble on; `ValueError` if the number
-                of bytes is not what the extent and the type need.
+            Exception: any error of the codec on damaged data; `ValueError` if the number of bytes
+                does not match the extent and the dtype.
         """
 
     @abstractmethod
@@ -77,11 +77,11 @@ class Layout(ABC):
 
         Args:
             voxels: of the part of the block that lies in the array, of `dtype`, in the order of
-                `axes`, any strides.
+                `axes`, with any strides.
             block: its index.
         """
 
-    # --- one object, one block: what a format of shards or of other names does differently -------
+    # --- one object per block by default; formats with shards or several names override these -----
 
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
@@ -90,7 +90,7 @@ class Layout(ABC):
         return dict.fromkeys(blocks, store.get(self.key(unit), packed_most(self.block_bytes)))
 
     def put(self, store: Store, unit: Index, blocks: Mapping[Index, bytes]) -> None:
-        """Write *unit* whole: its encoded blocks, without those that hold nothing but `fill`."""
+        """Write *unit* whole; *blocks* lacks those that hold only the fill value."""
         (data,) = blocks.values()
         store.put(self.key(unit), data)
 

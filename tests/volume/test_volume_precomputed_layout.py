@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.precomputed.precomputed_shards and precomputed_sharding."""
+"""Tests of chunkflow_py.volume.precomputed.precomputed_layout: blocks in shards."""
 
 import json
 
@@ -15,7 +15,7 @@ from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.volume import create_volume, open_volume
-from chunkflow_py.volume.precomputed.precomputed_sharding import (
+from chunkflow_py.volume.precomputed.precomputed_layout import (
     Sharding,
     axis_of_bits,
     block_of_number,

@@ -1,9 +1,9 @@
-"""Blocks and shards of a new volume, chosen so that no task cuts one and a task fits into memory.
+"""Sizes of blocks and shards of a new volume, so that tasks align with them and fit into memory.
 
 ```
-tasks   |-----------|-----------|-----------|    what all faces have in common
-blocks  |---|---|---|---|---|---|---|---|---|    up to 64 voxels, and no task cuts one
-shards  |-------|-------|-------|-------|---|    a power of two of blocks: a task of its own
+tasks   |-----------|-----------|-----------|    boundaries on a common grid
+blocks  |---|---|---|---|---|---|---|---|---|    up to 64 voxels; tasks consist of whole blocks
+shards  |-------|-------|-------|-------|---|    a power of two of blocks; a task writes one shard
 ```
 """
 
@@ -22,29 +22,30 @@ if TYPE_CHECKING:
 USUAL_BLOCK = 64  # voxels along each axis
 _SMALL_BLOCK = 16
 _LARGE_BLOCK = 256
-_USELESS_BLOCK = 4  # below this along an axis, a volume of any size is millions of files
+_USELESS_BLOCK = 4  # below this along an axis, even a small volume has millions of files
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
 def common_unit(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox) -> Zyx:
-    """Return the largest step on whose grid, from the start of *bounds*, all faces lie.
+    """Return the largest grid step, from the start of *bounds*, that all box boundaries lie on.
 
-    Faces on or beyond those of *bounds* do not count; 0 along an axis without any other.
+    Boundaries that are not inside of *bounds* do not count; 0 along an axis without any inside.
     """
     steps = []
     for axis, spans in enumerate(_spans(boxes)):
         first, last = bounds.start[axis], bounds.stop[axis]
-        steps.append(math.gcd(*(f - first for span in spans for f in span if first < f < last)))
+        inside = [edge - first for span in spans for edge in span if first < edge < last]
+        steps.append(math.gcd(*inside))
     return Zyx(*steps)
 
 
 def fitting_block(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox) -> Zyx:
-    """Return a block size for a new volume, so that no task cuts a block.
+    """Return a block size for a new volume whose blocks align with the tasks.
 
-    That is 64 voxels, or the largest divisor of what the tasks have in common up to that; if it
-    is below 16, what the tasks have in common itself, up to 256. Tasks that have less than 4
-    voxels in common, but are larger, get blocks as large as they are, which they cut.
+    Along each axis this is the largest divisor of the tasks' common step up to 64 voxels. If that
+    is below 16, it is the common step itself, up to 256. If the common step is below 4, blocks are
+    as long as the longest task and do not align.
     """
     block = []
     common = common_unit(boxes, bounds)
@@ -53,8 +54,8 @@ def fitting_block(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: Boundin
         if 0 < step <= _LARGE_BLOCK and best < _SMALL_BLOCK:
             best = step
         if best < _USELESS_BLOCK:
-            largest = max(high - low for low, high in spans)
-            best = largest if step < _USELESS_BLOCK else step
+            longest = max(high - low for low, high in spans)
+            best = longest if step < _USELESS_BLOCK else step
         block.append(max(1, min(best, extent)))
     return Zyx(*block)
 
@@ -69,33 +70,33 @@ def _spans(boxes: BoxGrid | Sequence[BoundingBox] | None) -> list[list[tuple[int
 def shard_for_memory(
     block: Zyx, extent: Zyx, *, memory_bytes: int, input_bytes: int, output_bytes: int
 ) -> Zyx:
-    """Return the largest shard that a task can make in memory; the task is as large as the shard.
+    """Return the largest shard that one task can produce in memory; the task has the same size.
 
     A task holds its input, its output and the encoded shard, which may be as large as the output:
-    voxels · (input_bytes + 2 · output_bytes). What the network takes beside that, and the margin
-    that is read around the task, are not part of it.
+    voxels · (input_bytes + 2 · output_bytes). The memory of the network and of the margin around
+    the task is not included.
 
     A shard is a block doubled along x, y, z, x, … (the order in which sharded precomputed volumes
-    count their blocks), along an axis no further than to the end of the volume.
+    number their blocks), along each axis up to the end of the volume.
 
     Args:
         block: extent of a block, voxels.
         extent: of the volume, voxels.
-        memory_bytes: what a task may take.
-        input_bytes: of a voxel that is read, all channels together.
-        output_bytes: of a voxel that is written, all channels together.
+        memory_bytes: limit per task.
+        input_bytes: bytes per input voxel, all channels together.
+        output_bytes: bytes per output voxel, all channels together.
 
     Raises:
-        OptionError: not even a block fits.
+        OptionError: not even one block fits.
     """
     voxel_bytes = input_bytes + 2 * output_bytes
     most = memory_bytes // voxel_bytes
     if block.product() > most:
         msg = (
             f"a task of one block {block} (zyx, voxels) takes {block.product() * voxel_bytes} "
-            f"bytes ({input_bytes} a voxel for the input, 2 x {output_bytes} for the output and "
-            f"what is encoded of it), more than --task-memory of {memory_bytes}; make the block "
-            "smaller or the memory larger"
+            f"bytes ({input_bytes} per voxel for the input, 2 x {output_bytes} for the output and "
+            f"its encoded copy), more than --task-memory {memory_bytes}; choose smaller blocks or "
+            "more memory"
         )
         raise OptionError(msg)
     shard, grown = block, True
@@ -112,10 +113,10 @@ def shard_for_memory(
 
 
 def parsed_bytes(text: str) -> int:
-    """Return the number of bytes that *text* says, such as ``8GB`` or ``512MiB``.
+    """Parse a number of bytes such as ``8GB`` or ``512MiB``.
 
     Raises:
-        OptionError: it says none.
+        OptionError: *text* is not a number of bytes, or less than 1.
     """
     match = _SIZE.fullmatch(text.strip())
     count = 0

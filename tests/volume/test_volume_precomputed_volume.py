@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.precomputed.precomputed, by the contract of volumes."""
+"""Tests of chunkflow_py.volume.precomputed.precomputed_volume, by the contract of volumes."""
 
 import json
 import subprocess

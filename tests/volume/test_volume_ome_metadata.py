@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.zarr.ome and ome_write: what OME-Zarr says of voxels."""
+"""Tests of chunkflow_py.volume.zarr.ome_metadata: reading and writing OME-Zarr attributes."""
 
 import itertools
 import json

@@ -24,10 +24,10 @@ from chunkflow_py.core.geometry import AXES, Zyx
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError, needs_extra
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import ZARR_ENCODINGS
+from chunkflow_py.volume.engine.block_volume import BlockVolume
 from chunkflow_py.volume.levels import check_levels
-from chunkflow_py.volume.zarr import ome
-from chunkflow_py.volume.zarr.encoded import EncodedVolume
-from chunkflow_py.volume.zarr.ome_write import (
+from chunkflow_py.volume.zarr import ome_metadata as ome
+from chunkflow_py.volume.zarr.ome_metadata import (
     check_channel_names,
     image_attributes,
     plain_attributes,
@@ -65,7 +65,7 @@ OmeVersion = Literal["0.4", "0.5"]
 _LABELS = "labels"
 
 
-def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> EncodedVolume:
+def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> BlockVolume:
     """Open level *mip* of an image, or a plain array, whose only level is 0.
 
     Raises:
@@ -105,7 +105,7 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Enco
             axes = ", ".join(frame.axes)
             msg = f"{place} names the axes {axes} of an array of {array.array.ndim} dimensions"
             raise VolumeError(msg)
-        volume = EncodedVolume(
+        return BlockVolume(
             place.address,
             store,
             layout_of(array.array, array.document, frame.axes, prefix, place.url),
@@ -117,10 +117,9 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Enco
             mips=mips,
             opening=opening,
             channel_names=frame.channel_names,
+            encoding=encoding_of(array.document),
+            documents=document_keys("", prefix),
         )
-        volume.encoding = encoding_of(array.document)
-        volume.documents = document_keys("", prefix)
-        return volume
 
 
 def _array_of(store: Store, path: str, mip: int, place: Location) -> ArrayNode:
@@ -155,7 +154,7 @@ def create_volume(
     ome_version: OmeVersion | None = None,
     channel_names: Sequence[str] = (),
     overwrite: bool = False,
-) -> EncodedVolume:
+) -> BlockVolume:
     """Create an OME-Zarr image with all its levels, or a plain array, and open level *mip*.
 
     An image of the same voxels is kept, and gets the levels that it does not have. An image in a

@@ -13,15 +13,14 @@ from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import AlignmentError, VolumeError
 from chunkflow_py.store import open_store
-from chunkflow_py.volume.engine.blocks import BlockVolume
-from chunkflow_py.volume.engine.layout import Layout
-from chunkflow_py.volume.engine.traffic import counting
+from chunkflow_py.volume.engine.block_layout import BlockLayout
+from chunkflow_py.volume.engine.block_volume import BlockVolume, counting
 from chunkflow_py.volume.protocol import Opening, check_alignment, check_disjoint
 
 OFFSET = Zyx(-3, 5, 1000)
 
 
-class PlainLayout(Layout):
+class PlainLayout(BlockLayout):
     """Voxels as they are in memory; a shard is its blocks in a dictionary."""
 
     def __init__(self, axes, shape, block, blocks_a_unit, fill=0):
@@ -219,7 +218,7 @@ def test_time_in_a_block():
     assert not volume.read(volume.bounds, time=3).array.any()
     with pytest.raises(VolumeError, match="holds 2 time points"):
         volume.write(random_chunk(volume, volume.bounds), time=0)
-    with pytest.raises(VolumeError, match="has 4 time points and the task names none"):
+    with pytest.raises(VolumeError, match="has 4 time points, but the task names none"):
         volume.read(volume.bounds)
     with pytest.raises(VolumeError, match="has the time indices 0 to 3; got 4"):
         volume.read(volume.bounds, time=4)
@@ -231,7 +230,9 @@ def test_unknown_axis():
     assert volume_of(PlainLayout(("q", "y", "x"), (1, 2, 2), (1, 2, 2), (1, 1, 1))).bounds.size == (
         1, 2, 2,
     )  # fmt: skip
-    with pytest.raises(VolumeError, match="an axis 'q' of length 3; known are t, c, z, y, x"):
+    with pytest.raises(
+        VolumeError, match="an axis 'q' of length 3; supported axes are t, c, z, y, x"
+    ):
         volume_of(PlainLayout(("q", "y", "x"), (3, 2, 2), (1, 2, 2), (1, 1, 1)))
 
 

@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.n5.n5."""
+"""Tests of chunkflow_py.volume.n5.n5_volume."""
 
 import bz2
 import json
@@ -288,8 +288,11 @@ class TestBad:
     @pytest.mark.parametrize(
         ("attributes", "text"),
         [
-            ({"compression": {"type": "jpeg"}}, "compressed by 'jpeg', which is not known; known"),
-            ({"dataType": "object"}, "holds object, but the voxels of a volume are numbers"),
+            (
+                {"compression": {"type": "jpeg"}},
+                "compressed by 'jpeg', which is not one of",
+            ),
+            ({"dataType": "object"}, "holds object, but the voxels of a volume must be numbers"),
             ({"dataType": "nonsense"}, "holds nonsense, but"),
             ({"dimensions": ["a", 2, 3]}, "cannot open .*damaged"),
             ({"blockSize": [0, 2, 3]}, r"has blocks of \(0, 2, 3\)"),

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.core.decoding import DOCUMENT_BYTES, parse_json
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.store import open_store
-from chunkflow_py.volume.engine.deflate import check_compressed
+from chunkflow_py.volume.engine.block_volume import BlockVolume
+from chunkflow_py.volume.engine.reproducible_gzip import check_gzip_available
 from chunkflow_py.volume.precomputed.precomputed_codec import GZIPPED
 from chunkflow_py.volume.precomputed.precomputed_info import (
     CREATE,
@@ -28,9 +29,10 @@ from chunkflow_py.volume.precomputed.precomputed_info import (
     merged_info,
     parse_info,
 )
-from chunkflow_py.volume.precomputed.precomputed_layout import PrecomputedLayout
-from chunkflow_py.volume.precomputed.precomputed_shards import ShardedLayout
-from chunkflow_py.volume.zarr.encoded import EncodedVolume
+from chunkflow_py.volume.precomputed.precomputed_layout import (
+    PrecomputedLayout,
+    ShardedPrecomputedLayout,
+)
 
 if TYPE_CHECKING:
     from chunkflow_py.volume import Mode
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.protocol import Opening, VolumeSpec
 
 
-def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> EncodedVolume:
+def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> BlockVolume:
     """Open one level; always z, y, x outside. A volume of one channel has no channel axis.
 
     Raises:
@@ -59,7 +61,7 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Enco
     if level.sharding is None:
         layout = PrecomputedLayout(level, is_local=store.is_local)
     else:
-        layout = ShardedLayout(level, level.sharding, is_local=store.is_local)
+        layout = ShardedPrecomputedLayout(level, level.sharding, is_local=store.is_local)
         if mode == "r+" and not layout.writable:
             msg = (
                 f"the shards of {place} at mip {mip} hold blocks that do not lie together "
@@ -68,8 +70,8 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Enco
             )
             raise VolumeError(msg)
     if mode == "r+" and layout.gzipped:
-        check_compressed()
-    volume = EncodedVolume(
+        check_gzip_available()
+    return BlockVolume(
         place.address,
         store,
         layout,
@@ -80,10 +82,9 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Enco
         mip=mip,
         mips=level.mips,
         opening=opening,
+        encoding=level.scale["encoding"],
+        documents=("info",),
     )
-    volume.encoding = level.scale["encoding"]
-    volume.documents = ("info",)
-    return volume
 
 
 def check_new(
@@ -100,7 +101,7 @@ def check_new(
         spec = replace(spec, dtype=any_dtype(spec.encoding), channels=None)
     create_info(spec, mip, layer_type=layer_type, url=str(place))
     if spec.encoding in (None, *GZIPPED):
-        check_compressed()
+        check_gzip_available()
 
 
 def create_volume(
@@ -112,7 +113,7 @@ def create_volume(
     layer_type: LayerType | None = None,
     compress: bool = True,
     overwrite: bool = False,
-) -> EncodedVolume:
+) -> BlockVolume:
     """Write the info file, all levels, and open level *mip* for writing.
 
     A file of the same volume is kept, and gets the levels that it does not have.

@@ -1,7 +1,7 @@
-"""How many voxels a compressed image says that it holds, read before it is decoded.
+"""Number of voxels that the header of a compressed image declares, read before decoding.
 
-The libraries of these formats take the memory that a header asks for; a block of a volume is known
-to hold a certain number of voxels, so that all other headers can be refused.
+The decoders of these formats allocate as much memory as a header declares. The size of a block is
+known from the volume, so blocks whose headers declare another size are refused.
 """
 
 from __future__ import annotations
@@ -13,36 +13,37 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_SCANS = 64  # of a progressive JPEG, each of which goes through the whole image
-_START_OF_SCAN = b"\xff\xda"  # nowhere in the coded voxels, where a zero follows each 0xff
-_MARK, _FRAMES = 0xFF, {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+_SCANS = 64  # limit for a progressive JPEG: decoding a scan passes over the whole image
+_START_OF_SCAN = b"\xff\xda"  # cannot occur in coded voxels, where a zero follows each 0xff
+_MARK = 0xFF
+_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _PNG = b"\x89PNG\r\n\x1a\n"
 _WORD = 0xFFFFFFFF
 
 
 def check_declared(encoding: str, data: bytes, voxels: int, *, or_fewer: bool = False) -> None:
-    """Refuse an image whose header does not say that it has this number of *voxels*.
+    """Refuse an image whose header does not declare this number of *voxels*.
 
-    Channels do not count as voxels of their own where the format keeps them beside each other.
+    Where the format interleaves the channels, they are not counted separately.
 
     Args:
         encoding: one of `DECLARED`.
         data: the image.
-        voxels: that a block has, in all channels.
-        or_fewer: fewer will do.
+        voxels: expected number of voxels in all channels.
+        or_fewer: accept fewer voxels too.
 
     Raises:
-        ValueError: it says another number.
-        Exception: whatever a damaged header makes a library stumble on.
+        ValueError: the header declares another number.
+        Exception: any error of a library on a damaged header.
     """
-    found = DECLARED[encoding](data)
-    if found > voxels or (found < voxels and not or_fewer):
-        msg = f"its header says {found} voxels, not {voxels} ({encoding})"
+    declared = DECLARED[encoding](data)
+    if declared > voxels or (declared < voxels and not or_fewer):
+        msg = f"its header declares {declared} voxels, not {voxels} ({encoding})"
         raise ValueError(msg)
 
 
 def _jpeg(data: bytes) -> int:
-    """Return the number of pixels, by the first header of a frame; ITU T.81, annex B."""
+    """Return the number of pixels, from the first frame header; ITU T.81, annex B."""
     scans = data.count(_START_OF_SCAN)
     if scans > _SCANS:
         msg = f"it has {scans} scans, more than {_SCANS} (jpeg)"
@@ -53,7 +54,7 @@ def _jpeg(data: bytes) -> int:
         if kind in _FRAMES:
             height, width = struct.unpack_from(">HH", data, place + 5)
             return int(height * width)
-        if kind == _MARK:  # fills up
+        if kind == _MARK:  # fill byte
             place += 1
         else:
             place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
@@ -70,7 +71,7 @@ def _png(data: bytes) -> int:
 
 
 def _jpeg2000(data: bytes) -> int:
-    """Return the number of pixels, by the first marker after that of the codestream (SIZ)."""
+    """Return the number of pixels, from the SIZ marker after the start of the codestream."""
     place = data.find(b"\xff\x4f\xff\x51")
     if place < 0:
         msg = "it has no header (jpeg2000)"
@@ -154,17 +155,18 @@ def _zfpc(data: bytes) -> int:
         raise ValueError(msg)
     inside = 0
     for stream in zfpc.disassemble_container(header, data):
-        said = zfpy.header(stream)
-        inside += math.prod(max(1, said[axis]) for axis in ("nx", "ny", "nz", "nw"))
+        shape = zfpy.header(stream)
+        inside += math.prod(max(1, shape[axis]) for axis in ("nx", "ny", "nz", "nw"))
     if inside != voxels:
-        msg = f"its streams say {inside} voxels, its header {voxels} (zfpc)"
+        msg = f"its streams declare {inside} voxels, its header {voxels} (zfpc)"
         raise ValueError(msg)
     return voxels
 
 
 def _fpzip(data: bytes) -> int:
     """Return the number of values; the header is range-coded, see ``rcdecoder.inl`` of fpzip."""
-    code, low, span, place = int.from_bytes(data[:4], "big"), 0, _WORD, 4
+    code = int.from_bytes(data[:4], "big")
+    low, span, place = 0, _WORD, 4
 
     def take(count: int) -> None:
         nonlocal code, low, span, place

@@ -1,0 +1,64 @@
+"""Gzip that writes the same bytes for the same voxels on every processor and in every thread.
+
+| voxels                      | library                        | 8 bit images, against zlib    |
+|-----------------------------|--------------------------------|-------------------------------|
+| in general                  | libdeflate (in imagecodecs)    | 2.6 times as fast             |
+| noise, as in most images    | zlib-ng, only runs and Huffman | 4.5 times as fast, 1 % larger |
+
+A sample of each block decides: if it has no repetitions, the encoder does not search for any. ISA-L
+is faster than both, but its output depends on earlier contents of its memory: about one in a
+thousand small blocks differed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chunkflow_py.errors import check_extra, needs_extra
+
+FASTEST = 1
+_LARGE = 1 << 16  # bytes; both libraries are fast enough below
+_SAMPLE = 1 << 14  # bytes
+_GAIN = 1.02  # size ratio from which a search for repetitions is worth its time
+
+
+def check_gzip_available() -> None:
+    """Check that the libraries for writing gzip are installed, before any data is produced.
+
+    Raises:
+        MissingExtraError: a library is not installed.
+    """
+    check_extra("precomputed", "writing gzip", "imagecodecs", "zlib_ng")
+
+
+def gzip_compress(data: Any, level: int = FASTEST) -> bytes:
+    """Return *data* gzipped; the header contains no time.
+
+    Args:
+        data: any object with a contiguous buffer.
+        level: 1 to 9, as for zlib.
+
+    Raises:
+        MissingExtraError: a library is not installed.
+    """
+    with needs_extra("precomputed", "writing gzip"):
+        from imagecodecs import gzip_encode
+        from zlib_ng import zlib_ng
+    content = memoryview(data).cast("B")
+    if level == FASTEST and len(content) >= _LARGE and _is_noise(content):
+        packing = zlib_ng.compressobj(FASTEST, zlib_ng.DEFLATED, 31, 9, zlib_ng.Z_RLE)
+        return bytes(packing.compress(content) + packing.flush())
+    return bytes(gzip_encode(data, level=level))
+
+
+def _is_noise(content: memoryview) -> bool:
+    """Return whether repetitions in a sample save less than 2 % beyond entropy coding."""
+    import numpy as np
+    from imagecodecs import gzip_encode
+
+    middle = len(content) // 2
+    sample = bytes(content[middle - _SAMPLE // 2 : middle + _SAMPLE // 2])
+    counts = np.bincount(np.frombuffer(sample, np.uint8))
+    shares = counts[counts > 0] / _SAMPLE
+    entropy_bytes = -float((shares * np.log2(shares)).sum()) / 8 * _SAMPLE
+    return bool(entropy_bytes <= _GAIN * len(gzip_encode(sample, level=FASTEST)))
