@@ -54,13 +54,13 @@ def run(line: list[str]) -> dict[str, Any]:
     Raises:
         SystemExit: the line failed.
     """
-    from chunkflow_py.cli import main, report
+    from chunkflow_py.cli import main, progress_report
 
     intervals: dict[str, list[tuple[float, float]]] = {lane: [] for lane in LANES}
     lanes: dict[str, str] = {}
     done: dict[str, float] = {"tasks": 0, "end": 0.0}
 
-    class Watch(report.Report):
+    class Watch(progress_report.PipelineReport):
         def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:
             lanes.update({stage.name: stage.lane for stage in operators})
             super().run_started(operators, tasks)
@@ -78,8 +78,8 @@ def run(line: list[str]) -> dict[str, Any]:
             done["end"] = perf_counter()
             super().run_finished()
 
-    watched: Any = report
-    watched.Report = Watch
+    watched: Any = progress_report
+    watched.PipelineReport = Watch
     handler = Forecast()
     logging.getLogger("chunkflow_py").addHandler(handler)
     try:

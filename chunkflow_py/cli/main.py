@@ -271,7 +271,7 @@ def run_pipeline(
             raise OptionError(_APPLIED_TWICE.format(subcommand.name, "a run"))
         subcommand.act(*([parts_of(ctx, stages)[1:]] if subcommand.takes_line else []))
         return
-    from chunkflow_py.cli import report
+    from chunkflow_py.cli import progress_report
     from chunkflow_py.pipeline.hooks import HasSettle
     from chunkflow_py.pipeline.operator import Source
     from chunkflow_py.pipeline.pipeline import Pipeline
@@ -282,7 +282,7 @@ def run_pipeline(
         raise OptionError(_APPLIED_TWICE.format(source.name, "a queue"))
     operators = list(operators_of(stages))
     show_progress = False if progress is None and not verbose else progress
-    listener = report.Report(show_progress=show_progress, show_table=verbose)
+    listener = progress_report.PipelineReport(show_progress=show_progress, show_table=verbose)
     pipeline = Pipeline(
         operators, source, ahead=ahead, dry_run=dry_run, in_place=in_place, listener=listener
     )

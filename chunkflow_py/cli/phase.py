@@ -27,12 +27,12 @@ def run_phase(make: Callable[..., Pipeline], what: str) -> None:
     Raises:
         ChunkflowError: tasks failed; they have been listed on stderr.
     """
-    from chunkflow_py.cli.report import Report
+    from chunkflow_py.cli.progress_report import PipelineReport
     from chunkflow_py.run.whole_volume import run_all
 
     options: dict[str, Any] = click.get_current_context().find_root().params
     verbose, progress = options["verbose"], options["progress"]
-    report = Report(
+    report = PipelineReport(
         show_progress=False if progress is None and not verbose else progress, show_table=verbose
     )
     line = make(ahead=options["ahead"], listener=report, dry_run=options["dry_run"])

@@ -41,14 +41,14 @@ def main() -> None:
 
 
 def _rehearse(request: dict[str, Any], tell: Any) -> None:
-    from chunkflow_py.cli import report
     from chunkflow_py.cli.command_line import operators_of, read_line
+    from chunkflow_py.cli.logs import configure_logging
     from chunkflow_py.pipeline.operator import Source
     from chunkflow_py.planning.rehearsal import Heard, act, rehearsed
 
     # Nothing that removes files, sends tasks or makes volumes may do so.
     stages = read_line(["--dry-run", *request["words"]], mip=request["mip"])
-    report.configure_logging(verbose=False, debug=False)
+    configure_logging(verbose=False, debug=False)
     source = stages[0] if isinstance(stages[0], Source) else None
     heard = Heard(tell, request["started"])
     pipeline = rehearsed(

@@ -127,8 +127,8 @@ class Metrics:
         """Count an attempt that failed."""
         self._failures.labels(self._stage, failure.kind).inc()
 
-    def looked(self, look: WorkerLook) -> None:
-        """Take what the worker does now."""
+    def update(self, look: WorkerLook) -> None:
+        """Update the metrics by a snapshot of the worker."""
         renewed, lost = self._leases_of_stage
         self._leases_of_stage = look.renewed, look.lost
         self._renewed.inc(look.renewed - renewed)

@@ -62,7 +62,7 @@ def command(
 
     def act(parts: Sequence[Part]) -> None:
         from chunkflow_py.cli.run_pipelines import stage_lines, worker_line
-        from chunkflow_py.cli.work_report import WorkReport, tell_end
+        from chunkflow_py.cli.worker_report import WorkerReport, tell_exit
         from chunkflow_py.run.home import RunHome
         from chunkflow_py.run.submit import default_queue, default_run, submit
 
@@ -76,14 +76,14 @@ def command(
 
                 queue = default_queue(home.url)
                 submit(home, lines, queue, rehearse=False, clear_output=clear_output)
-                with WorkReport(home, root | options) as report:
+                with WorkerReport(home, root | options) as report:
                     code, words = work(home, working(), worker_line, report)
             else:
                 from chunkflow_py.run.dask.on_dask import run_on_dask
 
                 submit(home, lines, "", rehearse=False, clear_output=clear_output)
                 code, words = run_on_dask(home, f"tcp:{rest}", worker_line, working())
-        tell_end(code, words)
+        tell_exit(code, words)
         context.exit(code)
 
     return act

@@ -13,8 +13,7 @@ from rigs.terminal import on_terminal
 from rigs.variants import gate_runs
 
 from chunkflow_py.cli.gpu_use import GpuWatch
-from chunkflow_py.cli.work_state import WorkState
-from chunkflow_py.cli.work_view import work_rows
+from chunkflow_py.cli.progress import WorkerProgress, progress_rows
 from chunkflow_py.run.ledger.record import Record
 from chunkflow_py.run.worker.looks import ChildLook, TaskLook, WorkerLook
 from chunkflow_py.store.protocol import Stored
@@ -42,9 +41,9 @@ def test_each_process_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it does in each lane; how far the stage is, of all workers and of this one."""
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    state = WorkState("affinity", 20)
-    state.look = WorkerLook((child(0, seconds=None, network_seconds=None),), 0, 0, 0, None)
-    head, only = work_rows(state, GpuWatch())
+    state = WorkerProgress("affinity", 20)
+    state.snapshot = WorkerLook((child(0, seconds=None, network_seconds=None),), 0, 0, 0, None)
+    head, only = progress_rows(state, GpuWatch())
     assert head.text == "affinity: 0 of 20 tasks   0.0 s gone", "the ledger was not asked yet"
     assert only == (" 0  starts", "dim")
     state.recorded(8)
@@ -56,8 +55,8 @@ def test_each_process_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = [TaskLook(f"{z}-2_0-1_0-1", "load", "read", 3.0 - z) for z in range(2)]
     between = TaskLook("5-6_0-1_0-1", "", "", 1.0)
     children = (child(0, running, *reading, device="3"), child(1, between), child(12, seconds=20.0))
-    state.look = WorkerLook(children, 0, 0, 0, None)
-    rows = [row.text for row in work_rows(state, GpuWatch())]
+    state.snapshot = WorkerLook(children, 0, 0, 0, None)
+    rows = [row.text for row in progress_rows(state, GpuWatch())]
     assert rows[0].startswith(
         "###########.........  55%  affinity: 11 of 20 tasks, 3 of them here, 1 skipped, 1 given "
         "up, 4 failures   0:10 gone, ends in 0:30, "

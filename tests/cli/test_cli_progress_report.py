@@ -15,10 +15,10 @@ from rigs.terminal import Terminal, on_terminal
 
 from chunkflow_py import BoundingBox, BoxGrid, Pipeline, Zyx
 from chunkflow_py.cli.gpu_use import GpuUse, GpuWatch
-from chunkflow_py.cli.line_state import LineState, voxels_of
-from chunkflow_py.cli.line_view import line_rows
+from chunkflow_py.cli.logs import configure_logging, restore_logging
 from chunkflow_py.cli.main import cli
-from chunkflow_py.cli.report import Report, configure_logging, restore_logging
+from chunkflow_py.cli.progress import PipelineProgress, progress_rows, task_voxels
+from chunkflow_py.cli.progress_report import PipelineReport
 from chunkflow_py.core.task import Skip, Task
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.pipeline.operator import Operator, Source, TaskSource
@@ -49,20 +49,20 @@ def run(
     *,
     ahead: int = 0,
     stream: io.StringIO | None = None,
-    watch: Callable[[Report], None] | None = None,
+    watch: Callable[[PipelineReport], None] | None = None,
     **settings: Any,
 ) -> str:
     """Run a line over eight tasks, or *tasks*, and return what was written."""
     body = TaskSource(GRID) if tasks is None else tasks
     with redirect_stderr(stream or Terminal()) as screen:
-        report = Report(**{"show_progress": True, "show_table": False} | settings)
+        report = PipelineReport(**{"show_progress": True, "show_table": False} | settings)
         if watch:
             watch(report)
         for task in Pipeline(operators, Source("s", body), ahead=ahead, listener=report).run():
             if task.failed:
                 report.print_failure(task, debug=False)
                 break
-    assert task.failed or not (report.state._steps or report.state._work), "all is forgotten"
+    assert task.failed or report.progress.is_idle, "all is forgotten"
     return screen.getvalue()
 
 
@@ -76,14 +76,14 @@ class Works:
         self.views: list[list[str]] = []
         self.shares: list[float | None] = []
 
-    def watch(self, report: Report) -> None:
+    def watch(self, report: PipelineReport) -> None:
         self.report = report
 
     def __call__(self, task: Task) -> Task:
         for done in (0, 1, 3):
             self.on_progress(done, 4)
-            self.views.append([row.text for row in line_rows(self.report.state, GpuWatch())])
-            self.shares.append(self.report.state.share())
+            self.views.append([row.text for row in progress_rows(self.report.progress, GpuWatch())])
+            self.shares.append(self.report.progress.share())
         return task
 
 
@@ -120,26 +120,26 @@ def test_the_view_says_how_much_the_network_has_of_the_time(monkeypatch: Any) ->
     """Time outside of the network, and the GPUs if there are any."""
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    state = LineState([make("inference", Network())], 4)
+    progress = PipelineProgress([make("inference", Network())], 4)
     now = 110.0
     gpu = GpuWatch()
     gpu.now = [GpuUse("0", 0.88, 12_100_000_000, 80_000_000_000), GpuUse("1", None, 0, 0)]
-    assert line_rows(state, gpu)[1].text == (
+    assert progress_rows(progress, gpu)[1].text == (
         "50% of the time outside of the network   GPU 88% busy, 12.1 of 80 GB"
     )
-    report = Report(show_progress=False, show_table=True)
-    report.state = state
+    report = PipelineReport(show_progress=False, show_table=True)
+    report.progress = progress
     name, _, share = report.table().splitlines()[2].rsplit(maxsplit=2)
     assert (name, share) == ("outside network", "50%")
 
 
 def test_several_tasks_in_one_lane_are_counted() -> None:
     """The oldest is shown, and how many there are beside it."""
-    state = LineState([make("load", lane="read")], None)
+    progress = PipelineProgress([make("load", lane="read")], None)
     tasks = [Task(region) for region in map(_region, range(3))]
     for task in tasks:
-        state.started("load", task)
-    head, lane = line_rows(state, GpuWatch())
+        progress.operator_started("load", task)
+    head, lane = progress_rows(progress, GpuWatch())
     assert head.text.startswith("0 tasks   0.0 s gone"), "no share of what is not known"
     assert lane.text == "read     load 0-1_0-1_0-1, 0.0 s, and 2 more"
 
@@ -160,8 +160,8 @@ def test_all_of_the_work_is_done_at_the_end(ahead: int) -> None:
     body = Works()
     line = [make("load", lane="read"), make("skip", skip), make("inference", body)]
     run([*line, make("save", lane="write")], ahead=ahead, watch=body.watch)
-    state = body.report.state
-    assert (state.share(), state.done, state.skipped, state.voxels) == (1.0, 5, 3, 8)
+    progress = body.report.progress
+    assert (progress.share(), progress.done, progress.skipped, progress.voxels) == (1.0, 5, 3, 8)
     known = [share for share in body.shares if share is not None]
     assert len(known) == 15
     assert max(known) < 1
@@ -172,12 +172,12 @@ def test_the_end_of_a_single_task_is_told_by_what_is_within(monkeypatch: Any) ->
     """Its operators are not alike, so that none of them tells for the others."""
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    state, task = LineState([make("inference"), make("save")], 1), Task()
-    state.started("inference", task)
-    assert state.left_s() is None
+    progress, task = PipelineProgress([make("inference"), make("save")], 1), Task()
+    progress.operator_started("inference", task)
+    assert progress.left_s() is None
     now = 110.0
-    state.progressed("inference", task, 2, 8)
-    assert state.left_s() == pytest.approx(30)
+    progress.operator_progressed("inference", task, 2, 8)
+    assert progress.left_s() == pytest.approx(30)
 
 
 def test_tasks_without_a_box_have_the_voxels_of_their_chunk() -> None:
@@ -187,13 +187,13 @@ def test_tasks_without_a_box_have_the_voxels_of_their_chunk() -> None:
     from chunkflow_py.core.chunk import Chunk
 
     chunk = Chunk(np.zeros((2, 3, 4, 5), np.uint8), (0, 0, 0), (1, 1, 1))
-    assert voxels_of(Task(items={"chunk": chunk, "other": 3})) == 60
-    assert voxels_of(Task()) is None
+    assert task_voxels(Task(items={"chunk": chunk, "other": 3})) == 60
+    assert task_voxels(Task()) is None
 
 
 def test_progress_may_come_from_several_threads() -> None:
     """Nothing is lost when lanes report at the same time."""
-    report = Report(show_progress=True, show_table=False)
+    report = PipelineReport(show_progress=True, show_table=False)
     with redirect_stderr(Terminal()):
         report.run_started([make(name) for name in "abcd"], 1600)
 
@@ -217,9 +217,9 @@ def test_progress_may_come_from_several_threads() -> None:
         finally:
             sys.setswitchinterval(before)
         report.run_finished()
-    assert report.state.share() == 1
-    assert report.state.seconds == dict.fromkeys("abcd", 200.0)
-    assert report.state.done == 1600
+    assert report.progress.share() == 1
+    assert report.progress.seconds == dict.fromkeys("abcd", 200.0)
+    assert report.progress.done == 1600
 
 
 @pytest.mark.parametrize(

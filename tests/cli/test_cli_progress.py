@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chunkflow_py.cli.pace import Pace, bar, duration, voxel_speed
+from chunkflow_py.cli.progress import Pace, bar, duration, voxel_speed
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,264 @@
+"""What a person and a program see of a pipeline while it runs; `WorkerReport` does the same.
+
+On a terminal one view changes in place; elsewhere every task has a line. At the end a table shows
+where the time went. A program reads the same as JSON lines (``--log-json``, docs/progress.md).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.cli.gpu_use import GpuWatch
+from chunkflow_py.cli.logs import says_json, tell
+from chunkflow_py.cli.progress import (
+    PipelineProgress,
+    Progress,
+    progress_rows,
+    voxel_speed,
+)
+from chunkflow_py.cli.screen import Screen, is_terminal
+from chunkflow_py.core.memory import describe_bytes
+from chunkflow_py.errors import OperatorError
+from chunkflow_py.pipeline.hooks import HasTraffic
+from chunkflow_py.pipeline.pipeline import Listener
+from chunkflow_py.pipeline.terminal import echo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.pipeline.operator import Operator
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOT_S = 0.25
+LEDGER_S = 60.0  # between two reads of the ledger, which are made for a terminal only
+
+
+class ProgressReport:
+    """Shows the view of a progress while it goes on, and its table at the end.
+
+    Args:
+        show_progress: the view, or a line for each task.
+        show_table: the table of times at the end.
+    """
+
+    def __init__(self, *, show_progress: bool, show_table: bool) -> None:
+        """Show nothing yet."""
+        self.show_progress, self.show_table = show_progress, show_table
+        self._shown = ExitStack()
+
+    @property
+    def shows_view(self) -> bool:
+        """Whether progress is a view that changes in place."""
+        return self.show_progress and not says_json() and is_terminal(sys.stderr)
+
+    @property
+    def shows_tasks(self) -> bool:
+        """Whether each task has a line."""
+        return self.show_progress and not self.shows_view
+
+    def _show(self, progress: Progress, gpu: GpuWatch) -> None:
+        self._shown.enter_context(Screen(sys.stderr, lambda: progress_rows(progress, gpu)))
+
+    def _tell_end(
+        self, event: str, progress: Progress, *, shows_table: bool, **fields: Any
+    ) -> None:
+        """Erase the view, log the counts, and print the table."""
+        self._shown.close()
+        tell(
+            logger,
+            logging.INFO,
+            event,
+            done=progress.done,
+            skipped=progress.skipped,
+            tasks=progress.total,
+            seconds=progress.elapsed_s,
+            operators=progress.seconds,
+            voxels=progress.voxels,
+            **fields,
+        )
+        if shows_table and not says_json():
+            echo(self.table(), err=True)
+
+    def table(self) -> str:
+        """Return the table of times."""
+        raise NotImplementedError
+
+
+class PipelineReport(ProgressReport, Listener):
+    """Shows the progress of a pipeline in this process.
+
+    Args:
+        show_progress: the view, or a line for each task; ``None``: yes.
+        show_table: the table of times at the end.
+
+    Attributes:
+        progress: of the pipeline.
+    """
+
+    def __init__(self, *, show_progress: bool | None, show_table: bool) -> None:
+        """Begin with nothing counted."""
+        super().__init__(show_progress=show_progress is not False, show_table=show_table)
+        self.progress = PipelineProgress()
+
+    @property
+    def total(self) -> int | None:
+        """Number of tasks, if it is known."""
+        return self.progress.total
+
+    def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:
+        """Show the view, if stderr is a terminal."""
+        self.progress = PipelineProgress(operators, tasks)
+        names = [operator.name for operator in operators]
+        tell(logger, logging.INFO, "run_started", operators=names, tasks=tasks)
+        if self.shows_view:
+            gpu = GpuWatch()
+            if self.progress.network_s is not None:
+                self._shown.enter_context(gpu)
+            self._show(self.progress, gpu)
+
+    def operator_started(self, label: str, task: Task) -> None:
+        """Show which operator is at work on which task."""
+        if logger.isEnabledFor(logging.DEBUG):  # formatting takes longer than a task may
+            text = f"{task}: {label} begins"
+            tell(logger, logging.DEBUG, "operator_started", text, task=_name(task), operator=label)
+        self.progress.operator_started(label, task)
+
+    def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:
+        """Show how far it is."""
+        self.progress.operator_progressed(label, task, done, total)
+
+    def operator_finished(self, label: str, task: Task, seconds: float) -> None:
+        """Count its time."""
+        if logger.isEnabledFor(logging.DEBUG):
+            text = f"{task}: {label} took {seconds:.3f} s"
+            fields = {"task": _name(task), "operator": label, "seconds": seconds}
+            tell(logger, logging.DEBUG, "operator_finished", text, **fields)
+        self.progress.operator_finished(label, task, seconds)
+
+    def task_finished(self, task: Task) -> None:
+        """Count the task, and log it."""
+        voxels = self.progress.task_ended(task)
+        text = ""
+        # The table at the end says it of an only task; the reason of a skip was logged before.
+        if task.outcome is None and self.total != 1 and self.shows_tasks:
+            text = f"{task}: {task_times(task.seconds, voxels)}"
+        tell(
+            logger,
+            logging.ERROR if task.failed else logging.INFO,
+            "task_finished",
+            text,
+            task=_name(task),
+            seconds=sum(task.seconds.values()),
+            operators=task.seconds,
+            voxels=None if task.failed else voxels,
+            **_outcome(task),
+        )
+
+    def run_finished(self) -> None:
+        """Erase the view, and print the table."""
+        progress = self.progress
+        network_s = progress.network_s
+        self._tell_end(
+            "run_finished",
+            progress,
+            shows_table=self.show_table,
+            failed=progress.failed,
+            network_seconds=network_s,
+        )
+
+    def table(self) -> str:
+        """Return where the time went: seconds of each operator, all tasks together.
+
+        Stages overlap, so the sum over operators may exceed the elapsed time; so may the seconds of
+        an operator that works on several tasks at once.
+        """
+        progress = self.progress
+        rows = dict(progress.seconds)
+        if (network_s := progress.network_s) is not None:
+            rows["outside network"] = max(0.0, progress.elapsed_s - network_s)
+        return "\n".join(table_lines(rows, progress) + self._traffic_lines())
+
+    def _traffic_lines(self) -> list[str]:
+        """Return what each loader has read, and how much of that was needed."""
+        lines = []
+        for operator in self.progress.operators:
+            traffic = operator.body.traffic if isinstance(operator.body, HasTraffic) else None
+            if traffic is not None and traffic.needed_bytes:
+                share = traffic.decoded_bytes / traffic.needed_bytes
+                hits = traffic.cache_hits
+                lines.append(
+                    f"{operator.name} read {_amount(traffic.stored_bytes)} and decoded "
+                    f"{_amount(traffic.decoded_bytes)}, "
+                    f"{share:{'.2f' if share < 100 else ',.0f'}} times the "
+                    f"{_amount(traffic.needed_bytes)} that were needed; {hits} "
+                    f"block{'' if hits == 1 else 's'} were kept from earlier tasks"
+                )
+            if traffic is not None and traffic.missing_blocks:
+                many = traffic.missing_blocks
+                lines.append(
+                    f"{operator.name} found no data for {many} block{'' if many == 1 else 's'}, "
+                    f"which w{'as' if many == 1 else 'ere'} read as the fill value (--fill-missing)"
+                )
+        return lines
+
+    def print_failure(self, task: Task, *, debug: bool) -> None:
+        """Print why a task failed and what was not run."""
+        # The sentence stands alone: no view below it, no table after it.
+        self._shown.close()
+        self.show_table = False
+        if debug and task.outcome is not None:
+            logger.error("traceback", exc_info=task.outcome)
+        if says_json():
+            return  # it was logged when the task ended
+        echo(f"Error: {task.outcome}", err=True)
+        if self.total is not None and self.total > 1:
+            ended = self.progress.ended
+            left = self.total - ended - 1
+            echo(f"{ended} of {self.total} tasks done, 1 failed, {left} not run.", err=True)
+
+
+def task_times(seconds: Mapping[str, float], voxels: int | None) -> str:
+    """Return where the time of a task went, in one line."""
+    total = sum(seconds.values())
+    parts = ", ".join(f"{name} {each:.2f}" for name, each in seconds.items())
+    speed = f", {voxel_speed(voxels / total)}" if voxels and total else ""
+    return f"done in {total:.2f} s ({parts}){speed}"
+
+
+def table_lines(seconds: Mapping[str, float], progress: Progress) -> list[str]:
+    """Return a table of the seconds of each operator; its last line counts the tasks."""
+    elapsed_s, ended, voxels = progress.elapsed_s, progress.ended, progress.voxels
+    width = max([len("operator"), *(len(name) for name in seconds)])
+    lines = [f"{'operator':<{width}}   seconds  of elapsed"]
+    for name, each in seconds.items():
+        share = each / elapsed_s if elapsed_s else 0.0
+        lines.append(f"{name:<{width}}  {each:8.2f}  {share:10.0%}")
+    speed = f"{voxel_speed(voxels / elapsed_s)}, " if voxels and elapsed_s else ""
+    tasks = f"{ended} task{'' if ended == 1 else 's'}"
+    skipped = f", {progress.skipped} of them skipped" if progress.skipped else ""
+    return [*lines, f"{'elapsed':<{width}}  {elapsed_s:8.2f}  {speed}{tasks}{skipped}"]
+
+
+def _name(task: Task) -> str | None:
+    return None if task.region is None else str(task)
+
+
+def _outcome(task: Task) -> dict[str, str | None]:
+    match task.outcome:
+        case None:
+            return {"outcome": "done"}
+        case OperatorError() as error:
+            return {"outcome": "failed", "operator": error.operator, "error": str(error)}
+        case skip:
+            last = next(reversed(task.seconds), None)
+            return {"outcome": "skipped", "operator": last, "reason": str(skip)}
+
+
+def _amount(size: int) -> str:
+    """Return a number of bytes as it is printed, in bytes if it is far less than a megabyte."""
+    return describe_bytes(size) if size >= 1e5 else f"{size:,} bytes"

@@ -1,0 +1,199 @@
+"""What a person, a program and Prometheus see of a worker."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.cli.gpu_use import GpuWatch
+from chunkflow_py.cli.logs import say_in_all, says_json, tell
+from chunkflow_py.cli.progress import WorkerProgress
+from chunkflow_py.cli.progress_report import ProgressReport, table_lines, task_times
+from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.pipeline.terminal import echo
+from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.worker.settings import Listener
+from chunkflow_py.store.address import without_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chunkflow_py.monitor.metrics import Metrics
+    from chunkflow_py.run.ledger.record import Failure, Record
+    from chunkflow_py.run.worker.looks import WorkerLook
+    from chunkflow_py.run.worker.settings import Outcome
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOT_S = 0.25
+LEDGER_S = 60.0  # between two reads of the ledger, which are made for a terminal only
+
+
+class WorkerReport(ProgressReport, Listener):
+    """Shows the progress of a worker, and serves its metrics.
+
+    Args:
+        home: of the run.
+        options: ``verbose`` and ``progress`` of the command line; ``worker_name``,
+            ``metrics_port`` and ``metrics_address`` of the subcommand.
+
+    Attributes:
+        progress: of the step that the worker is at.
+    """
+
+    def __init__(self, home: RunHome, options: dict[str, Any]) -> None:
+        """Show nothing yet."""
+        is_verbose, progress = options["verbose"], options["progress"]
+        super().__init__(
+            show_progress=is_verbose if progress is None else progress, show_table=is_verbose
+        )
+        self._home, self._worker = home, options["worker_name"]
+        self._port, self._address = options["metrics_port"], options["metrics_address"]
+        self.progress = WorkerProgress()
+        self._gpu = GpuWatch()
+        self._metrics: Metrics | None = None
+        self._next_snapshot = 0.0
+        self._run = ExitStack()  # open for the whole run; self._shown for a step
+
+    def __enter__(self) -> WorkerReport:
+        """Serve metrics, if they were asked for.
+
+        Raises:
+            OptionError: the port cannot be listened on.
+            MissingExtraError: prometheus_client is not installed.
+        """
+        run = without_secrets(self._home.url)
+        say_in_all(run=run, worker=self._worker)
+        if self._port is not None:
+            from chunkflow_py.monitor.metrics import Metrics
+
+            self._metrics = Metrics(run, self._worker)
+            url = self._run.enter_context(self._metrics.served(self._port, self._address))
+            tell(logger, logging.INFO, "metrics_served", f"metrics are at {url}", url=url)
+        if self._metrics is not None or self.shows_view:
+            self._run.enter_context(self._gpu)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Erase the view, and stop to serve metrics."""
+        self._shown.close()
+        self._run.close()
+
+    def stage_started(self, stage: str, tasks: int) -> None:
+        """Begin a view."""
+        self.progress = WorkerProgress(stage, tasks)
+        say_in_all(stage=stage)
+        tell(logger, logging.INFO, "stage_started", tasks=tasks)
+        if self._metrics is not None:
+            self._metrics.stage_started(stage, tasks)
+        if self.shows_view:
+            reader = _LedgerReader(self._home.address, self.progress)
+            self._shown.callback(reader.stop)
+            reader.start()
+            self._show(self.progress, self._gpu)
+
+    def child_ready(self, number: int, profile: dict[str, str] | None) -> None:
+        """Log it."""
+        tell(logger, logging.INFO, "process_ready", process=number, profile=profile)
+
+    def task_ended(self, record: Record) -> None:
+        """Count the task, and log it."""
+        voxels = self.progress.task_ended(record)
+        if self._metrics is not None:
+            self._metrics.task_ended(record)
+        if record.state == "dead":  # logged when it was given up
+            return
+        text = ""
+        if self.shows_tasks:
+            is_skipped = record.state == "skipped"
+            how = f"skipped: {record.reason}" if is_skipped else task_times(record.seconds, voxels)
+            text = f"{record.box}: {how}"
+        tell(
+            logger,
+            logging.INFO,
+            "task_finished",
+            text,
+            task=record.box,
+            outcome=record.state,
+            reason=record.reason,
+            seconds=sum(record.seconds.values()),
+            operators=record.seconds,
+            voxels=voxels,
+            written_bytes=record.stored_bytes,
+            attempt=record.attempt,
+        )
+
+    def task_failed(self, failure: Failure) -> None:
+        """Count it."""
+        self.progress.failures += 1
+        if self._metrics is not None:
+            self._metrics.task_failed(failure)
+
+    def may_look(self, look: Callable[[], WorkerLook], *, is_last: bool) -> None:
+        """Take a snapshot of the worker, if it is time."""
+        now = time.monotonic()
+        if now < self._next_snapshot and not is_last:
+            return
+        self._next_snapshot = now + SNAPSHOT_S
+        self.progress.snapshot = look()
+        if self._metrics is not None:
+            self._metrics.update(self.progress.snapshot)
+            self._metrics.gpus((use.number, use.busy, use.used_bytes) for use in self._gpu.now)
+
+    def stage_ended(self, outcome: Outcome) -> None:
+        """Erase the view, and print the table."""
+        progress = self.progress
+        self._tell_end(
+            "stage_finished",
+            progress,
+            shows_table=self.show_table and bool(progress.seconds),
+            state=outcome.state,
+            given_up=progress.failed,
+            failures=progress.failures,
+            written_bytes=progress.written_bytes,
+            outside_network=progress.outside_network(),
+        )
+
+    def table(self) -> str:
+        """Return where the time of the step went here: seconds of all processes together."""
+        progress = self.progress
+        rows = dict(progress.seconds)
+        if (outside := progress.outside_network()) is not None:
+            rows["outside network"] = outside * progress.elapsed_s
+        return "\n".join(table_lines(rows, progress))
+
+
+def tell_exit(code: int, text: str) -> None:
+    """Report how a worker ended: on stdout if all is well, else on stderr."""
+    if code == 0:
+        echo(text)
+    elif says_json():
+        tell(logger, logging.ERROR, "work_stopped", text, code=code)
+    else:
+        echo(text, err=True)
+
+
+class _LedgerReader(threading.Thread):
+    """Reads now and then from the ledger how many tasks all workers have recorded."""
+
+    def __init__(self, address: str, progress: WorkerProgress) -> None:
+        super().__init__(name="ledger-reader", daemon=True)
+        self._address, self._progress = address, progress
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Read until it is stopped; a read that fails is tried again at the next turn."""
+        while not self._ended.is_set():
+            try:
+                ledger = RunHome.parse(self._address).ledger(self._progress.step)
+                self._progress.recorded(ledger.ended())
+            except ChunkflowError as error:
+                logger.debug("the ledger cannot be read for now: %s", error)
+            self._ended.wait(LEDGER_S)
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._ended.set()
