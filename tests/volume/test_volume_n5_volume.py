@@ -327,7 +327,7 @@ class TestBad:
     def test_reading_only(self, tmp_path):
         """N5 is neither made nor written, and boxes are checked."""
         write(tmp_path / "em", noise())
-        with pytest.raises(VolumeError, match="only read"):
+        with pytest.raises(VolumeError, match="read only"):
             open_volume(str(tmp_path / "em"), mode="r+")
         box = BoundingBox.from_size((0, 0, 0), SHAPE)
         spec = VolumeSpec(box, (1, 1, 1), np.dtype("u1"), None, None, Zyx(*BLOCK))
