@@ -6,7 +6,7 @@ input of each |-------------|                        the patches that touch it: 
 ```
 
 Patches lie where they lie in a line over the same volume, so that neither the chunks nor the
-scheduler change a voxel (for one numerical profile: see docs/inference.md).
+scheduler change a voxel (for one compute profile: see docs/inference.md).
 
 Example:
     >>> from chunkflow_py import open_volume

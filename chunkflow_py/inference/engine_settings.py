@@ -52,7 +52,7 @@ class EngineSettings:
         mask_myelin_threshold: zero the other channels where the last one, which is dropped, is
             not below this.
         lower_batch: run smaller batches where the GPU has too little memory, which changes the
-            numerical profile.
+            compute profile.
         skip_empty: do not run patches whose input is zero everywhere: the output of the network
             there is defined as zero.
     """

@@ -14,7 +14,6 @@ from chunkflow_py.inference.backend_comparison import compare
 from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.backends.compute_profile import describe_profile
 from chunkflow_py.inference.engine import Engine, as_channels
-from chunkflow_py.inference.files import network_code, network_files
 from chunkflow_py.inference.memory_estimate import (
     INPUT,
     LIBRARIES,
@@ -25,6 +24,7 @@ from chunkflow_py.inference.memory_estimate import (
     estimate_memory,
 )
 from chunkflow_py.inference.network_memory import Activations, NetworkMemory
+from chunkflow_py.inference.network_source import network_code, network_files
 from chunkflow_py.inference.normalization import dtype_warning
 from chunkflow_py.inference.patch_grid import divisor_warning
 from chunkflow_py.inference.patch_loader import PatchSource, sample
@@ -66,7 +66,7 @@ class Inferencer:
             off are refused.
         statistics: path of the file that the normalisation was taken from, if there is one.
         origins: places that are read besides the chunks, in which nothing of the line may write.
-        report_precision: log the numerical profile with the first chunk, and, where the network
+        report_precision: log the compute profile with the first chunk, and, where the network
             does not run in plain float32, its error against that on a few patches.
         on_progress: called as (patches done, patches in all).
     """
@@ -358,4 +358,4 @@ class Inferencer:
                 reference = self._backend(**exact, device=device, cuda_graphs=False)
                 words = f"{compare(engine.backend, reference, batches)}, on a few patches"
             logger.info("error against float32: %s", words)
-        logger.info("numerical profile: %s", describe_profile(engine.backend.profile))
+        logger.info("compute profile: %s", describe_profile(engine.backend.profile))

@@ -305,7 +305,7 @@ def out_of_memory(device: torch.device, batch_size: int, smaller: int | None) ->
 def lowered_batch(batch_size: int, smaller: int) -> str:
     """Return what to warn of when the run goes on with smaller batches."""
     return (
-        f"--batch-size {batch_size} did not fit, going on with {smaller}: the numerical profile "
+        f"--batch-size {batch_size} did not fit, going on with {smaller}: the compute profile "
         "changed, so results differ by rounding from those computed so far"
     )
 

@@ -18,7 +18,7 @@ from rigs.engines import CASES, computed
 
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.inference.backend_factory import create_backend
-from chunkflow_py.inference.backends.compute_profile import numerical_profile
+from chunkflow_py.inference.backends.compute_profile import profile_of
 from chunkflow_py.inference.backends.torch_core import TorchCore
 from chunkflow_py.inference.device_streams import Device, Stopwatch
 from chunkflow_py.inference.memory_estimate import available_device_bytes
@@ -204,7 +204,7 @@ def test_tf32_is_a_choice(tmp_path: Path) -> None:
 def test_the_profile_names_the_model_of_a_gpu_not_its_place() -> None:
     """Two GPUs of one model in one machine compute with the same profile."""
     last = torch.device("cuda", torch.cuda.device_count() - 1)
-    assert numerical_profile(last)["device"] == f"cuda {torch.cuda.get_device_name(last)}"
+    assert profile_of(last)["device"] == f"cuda {torch.cuda.get_device_name(last)}"
 
 
 # --- memory, doctor ------------------------------------------------------------------------------

@@ -19,8 +19,7 @@ from chunkflow_py.errors import ModelError, OptionError
 from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.backends.compute_profile import device_of
 from chunkflow_py.inference.backends.model_files import run_model_file
-from chunkflow_py.inference.files import check_network, network_files
-from chunkflow_py.inference.network_source import NetworkSource
+from chunkflow_py.inference.network_source import NetworkSource, check_network, network_files
 
 NETWORK = """
     import torch

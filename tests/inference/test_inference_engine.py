@@ -200,7 +200,7 @@ def test_blending_equals_a_float64_reference_over_the_same_patches():
 
 
 def test_every_forward_has_the_same_shape():
-    """The last batch is filled up with zeros, so that the numerical profile never changes."""
+    """The last batch is filled up with zeros, so that the compute profile never changes."""
     geometry = PatchGeometry(Zyx(2, 2, 2), Zyx(2, 2, 2), Zyx(0, 0, 0))
     sums = []
 
@@ -973,4 +973,4 @@ def test_lower_batch_goes_on_with_a_warning_and_the_same_result(caplog):
     np.testing.assert_array_equal(engine.run(image, box), expected)
     np.testing.assert_array_equal(engine.run(image, box), expected)
     assert {shape[0] for shape in network.shapes} == {2}
-    assert caplog.text.count("going on with 2: the numerical profile changed") == 1
+    assert caplog.text.count("going on with 2: the compute profile changed") == 1

@@ -7,8 +7,8 @@ from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import GeometryError, OptionError
 from chunkflow_py.inference.engine_settings import EngineSettings
-from chunkflow_py.inference.files import check_network, network_files
 from chunkflow_py.inference.inferencer import Inferencer
+from chunkflow_py.inference.network_source import check_network, network_files
 from chunkflow_py.inference.patch_grid import PatchGeometry
 from chunkflow_py.inference.placement import Placement
 from chunkflow_py.pipeline.operator import Outline

@@ -89,7 +89,7 @@ NAMED = ["--output-names", "a,b"]
         ([*NAMED, "--output-channels", "3,x"], "'3,x' is not a list of numbers above 0"),
         (
             [*NAMED, "--output-channels", "3,1", "--output-kind", "affinity"],
-            "--output-kind 1 words; give one of each",
+            "--output-kind 1 kinds; give one of each",
         ),
         ([*NAMED, "--output-channels", "3,1", "--augment"], "--augment is for networks of one"),
         ([*NAMED, "--output-channels", "3,1", "-y", 0.3], "--mask-myelin-threshold is for .* one"),
@@ -258,13 +258,13 @@ def test_the_error_of_a_lower_precision_is_logged(folder, capsys):
     words = ["-f", "pytorch", "-m", model, *PATCHES, "-c", 4]
     run(*words, "--dtype", "bfloat16", source=("--verbose", "load-h5", "-f", "em.h5"))
     text = capsys.readouterr().err
-    assert "numerical profile:" in text
+    assert "compute profile:" in text
     assert "bfloat16" in text
     assert "error against float32" in text
     assert "largest" in text
     run(*words, save="f.h5", source=("--verbose", "load-h5", "-f", "em.h5"))
     text = capsys.readouterr().err
-    assert "numerical profile:" in text
+    assert "compute profile:" in text
     assert "error against float32" not in text
 
 

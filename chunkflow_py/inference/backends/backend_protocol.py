@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from chunkflow_py.core.geometry import Zyx
-from chunkflow_py.inference.backends.compute_profile import numerical_profile
+from chunkflow_py.inference.backends.compute_profile import profile_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -88,7 +88,7 @@ class Identity:
         self._channels = num_output_channels
         self.device = device
         self.divisor: Zyx | None = Zyx(1, 1, 1)
-        self.profile = numerical_profile(device, framework="identity", dtype="float32")
+        self.profile = profile_of(device, framework="identity", dtype="float32")
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
         """Return (n, num_output_channels, z, y, x) of the output patch size; see the class.

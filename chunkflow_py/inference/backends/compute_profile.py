@@ -64,7 +64,7 @@ def describe_device(device: torch.device) -> str:
     return f"cpu {torch.backends.cpu.get_cpu_capability()}"
 
 
-def numerical_profile(device: torch.device, **more: str) -> dict[str, str]:
+def profile_of(device: torch.device, **more: str) -> dict[str, str]:
     """Return what decides the bytes of a result: library, device, threads, and *more*.
 
     Which of several GPUs it is does not decide them, only its model.
@@ -80,7 +80,7 @@ def numerical_profile(device: torch.device, **more: str) -> dict[str, str]:
 
 
 def describe_profile(profile: dict[str, str]) -> str:
-    """Return a numerical profile in one line, for the log."""
+    """Return a compute profile in one line, for the log."""
     return ", ".join(f"{name} {value}" for name, value in profile.items())
 
 

@@ -12,7 +12,7 @@ import torch
 from chunkflow_py.core.allocator import apart_from_heap
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ChunkflowError, ModelError, OptionError, OutOfMemoryError
-from chunkflow_py.inference.backends.compute_profile import numerical_profile
+from chunkflow_py.inference.backends.compute_profile import profile_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +126,7 @@ class NetworkBackend:
     @property
     def profile(self) -> dict[str, str]:
         """What decides the bytes; the first batch may still change it (see `warm`)."""
-        return numerical_profile(self.device, **self._more, **self._core.profile)
+        return profile_of(self.device, **self._more, **self._core.profile)
 
     def warm(self) -> None:
         """Run a batch of zeros, so that kernels are made and compiled before the first chunk.

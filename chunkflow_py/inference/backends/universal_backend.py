@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from chunkflow_py.errors import ModelError
-from chunkflow_py.inference.backends.compute_profile import numerical_profile
+from chunkflow_py.inference.backends.compute_profile import profile_of
 from chunkflow_py.inference.backends.network_backend import ChannelSpreader
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Universal:
         self.divisor: Zyx | None = None
         where = getattr(self._inferencer, "compute_device", None)
         more = {"compute_device": str(where)} if where is not None else {}
-        self.profile = numerical_profile(self.device, framework="universal", **more)
+        self.profile = profile_of(self.device, framework="universal", **more)
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
         """Return (n, c, z, y, x) of the output patch size, weighted; see `Backend`."""

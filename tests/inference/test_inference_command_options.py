@@ -3,7 +3,7 @@
 import pytest
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.inference.options import network_options, settings_from
+from chunkflow_py.inference.command_options import backend_arguments, engine_settings
 from chunkflow_py.ops.inference import command
 
 
@@ -16,7 +16,7 @@ def options(*words):
 
 def test_defaults_are_those_of_the_settings():
     """Without options: all of the patch is kept, dtype normalisation, one unnamed output."""
-    made = settings_from(options())
+    made = engine_settings(options())
     assert made.geometry.output_patch_size == made.geometry.input_patch_size == (4, 8, 8)
     assert (made.batch_size, made.num_output_channels, made.outputs) == (1, 3, ())
     assert (made.normalizer.method, made.output_kind, made.skip_empty) == ("dtype", None, False)
@@ -25,16 +25,16 @@ def test_defaults_are_those_of_the_settings():
 def test_outputs_are_put_together():
     """Names, channels and kinds belong together in order; channels are added up."""
     words = ["--output-names", "aff,m", "--output-channels", "3,2"]
-    made = settings_from(options(*words))
+    made = engine_settings(options(*words))
     assert made.outputs == (("aff", 3, "affinity"), ("m", 2, "probability"))
     assert made.num_output_channels == 5
-    made = settings_from(options(*words, "--output-kind", "vector,embedding"))
+    made = engine_settings(options(*words, "--output-kind", "vector,embedding"))
     assert [output.kind for output in made.outputs] == ["vector", "embedding"]
 
 
 def test_one_named_output_is_one_of_several():
     """A single name works like many."""
-    made = settings_from(options("--output-names", "a", "--output-channels", 2))
+    made = engine_settings(options("--output-names", "a", "--output-channels", 2))
     assert made.outputs == (("a", 2, "probability"),)
 
 
@@ -50,12 +50,21 @@ def test_one_named_output_is_one_of_several():
 def test_lists_that_do_not_belong_together_are_refused(words, said):
     """Each output has a name, a number of channels and a kind."""
     with pytest.raises(OptionError, match=said):
-        settings_from(options(*words))
+        engine_settings(options(*words))
 
 
-def test_a_backend_is_told_what_the_line_says():
+def test_options_reach_the_backend_as_its_arguments():
     """Model, device and precision reach the backend under the names of its arguments."""
     given = options("--dtype", "float16", "--no-cuda-graphs", "--spatial-dims", 2, "-w", "w.pt")
-    made = network_options(given)
+    made = backend_arguments(given)
     assert (made["framework"], made["dtype"], made["cuda_graphs"]) == ("identity", "float16", False)
     assert (made["spatial_dims"], made["weights"], made["model"]) == (2, "w.pt", None)
+
+
+def test_an_option_with_the_name_of_a_setting_or_argument_sets_it():
+    """No list of names has to be kept: a field or a parameter is enough."""
+    given = options("--tf32", "--compile", "--lower-batch", "--batch-size", 3, "--bump", "zung")
+    arguments, settings = backend_arguments(given), engine_settings(given)
+    assert (arguments["tf32"], arguments["compile"], arguments["device"]) == (True, True, "auto")
+    assert "batch_size" not in arguments
+    assert (settings.lower_batch, settings.batch_size, settings.bump) == (True, 3, "zung")

@@ -1,0 +1,153 @@
+"""Turn the options of the command `inference` into engine settings and arguments of a backend."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.inference.backend_factory import create_backend
+from chunkflow_py.inference.bioimage import is_package, read_package
+from chunkflow_py.inference.engine_settings import EngineSettings
+from chunkflow_py.inference.network_output import OUTPUT_KINDS, NetworkOutput
+from chunkflow_py.inference.normalization import Normalizer, create_normalizer
+from chunkflow_py.inference.patch_grid import PatchGeometry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from chunkflow_py.inference.network_output import OutputKind
+
+# What the engine settings say already; `Inferencer` hands it from there to `create_backend`.
+_FROM_SETTINGS = {
+    "input_patch_size",
+    "output_patch_size",
+    "num_input_channels",
+    "num_output_channels",
+    "batch_size",
+    "output_channels",
+}
+
+
+def with_package(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return *options*, completed from a package of the BioImage Model Zoo if the network is one.
+
+    Channels and dimensions come from the package. Margin, normalisation, activation and voxel size
+    come from it unless the user chose them.
+
+    Raises:
+        ModelError: the package cannot be read, or asks for something unsupported.
+        OptionError: the network does not take the sizes.
+    """
+    model = options["convnet_model"]
+    if model is None or not is_package(model):
+        return options
+    package = read_package(model)
+    completed = dict(options, package=package)
+    size = options["input_patch_size"]
+    completed["output_patch_size"] = options["output_patch_size"] or size - package.margin * 2
+    completed["num_input_channels"] = package.num_input_channels
+    completed["num_output_channels"] = package.num_output_channels
+    completed["spatial_dims"] = str(package.spatial_dims)
+    completed["model_voxel_size_nm"] = options["model_voxel_size_nm"] or package.voxel_size_nm
+    if options["activation"] == "none":
+        completed["activation"] = package.activation
+    if len(package.outputs) > 1:
+        completed["output_names"] = options["output_names"] or package.outputs
+        completed["output_channels"] = options["output_channels"] or package.output_channels
+    package.check_sizes(size, completed["output_patch_size"], options["batch_size"])
+    return completed
+
+
+def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
+    """Return the settings of the engine; an option with the name of a setting sets it.
+
+    Args:
+        options: of the command ``inference``, by their Python names.
+
+    Raises:
+        OptionError: options contradict each other.
+    """
+    if options["activate"] == "after" and options["activation"] == "none":
+        msg = "--activate after needs an activation; add --activation sigmoid or softmax"
+        raise OptionError(msg)
+    kinds = _kinds(options["output_kind"])
+    outputs = _outputs(options["output_names"], options["output_channels"], kinds)
+    same_name = {f.name: options[f.name] for f in fields(EngineSettings) if f.name in options}
+    sizes = ("input_patch_size", "output_patch_size", "output_patch_overlap")
+    derived = {
+        "geometry": PatchGeometry.of(*(options[name] for name in sizes)),
+        "num_output_channels": sum(output.channels for output in outputs)
+        or options["num_output_channels"],
+        "outputs": outputs,
+        "normalizer": _normalizer(options),
+        "output_kind": None if outputs or not kinds else kinds[0],
+        "keep_stride": options["grid"] == "padded",
+        "skip_empty": options["skip_empty_patches"],
+    }
+    return EngineSettings(**same_name | derived)
+
+
+def backend_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of `create_backend`; an option with the name of an argument sets it.
+
+    Args:
+        options: of the command ``inference``, by their Python names.
+    """
+    names = inspect.signature(create_backend).parameters.keys() - _FROM_SETTINGS
+    return {name: options[name] for name in sorted(names) if name in options} | {
+        "model": options["convnet_model"],
+        "weights": options["convnet_weight_path"],
+        "spatial_dims": int(options["spatial_dims"]),
+    }
+
+
+def _normalizer(options: Mapping[str, Any]) -> Normalizer:
+    package, statistics = options.get("package"), options["normalize_statistics"]
+    channels = options["num_input_channels"]
+    if package is not None and options["normalize"] is None:
+        normalizer: Normalizer = package.normalization.normalizer(channels, statistics)
+        return normalizer
+    return create_normalizer(
+        options["normalize"] or "dtype",
+        num_channels=channels,
+        statistics=statistics,
+        percentiles=options["normalize_percentiles"],
+    )
+
+
+def _kinds(names: tuple[str, ...] | None) -> tuple[OutputKind, ...]:
+    kinds: list[OutputKind] = []
+    for name in names or ():
+        known = [kind for kind in OUTPUT_KINDS if kind == name]
+        if not known:
+            msg = f"--output-kind {name!r} is not one of {', '.join(OUTPUT_KINDS)}"
+            raise OptionError(msg)
+        kinds += known
+    return tuple(kinds)
+
+
+def _outputs(
+    names: tuple[str, ...] | None,
+    channels: tuple[int, ...] | None,
+    kinds: tuple[OutputKind, ...],
+) -> tuple[NetworkOutput, ...]:
+    if not names:
+        if channels or len(kinds) > 1:
+            option = "--output-channels" if channels else "--output-kind"
+            msg = f"{option} lists several outputs; name them with --output-names"
+            raise OptionError(msg)
+        return ()
+    if len(names) != len(channels or ()) or (kinds and len(kinds) != len(names)):
+        msg = (
+            f"--output-names has {len(names)} names, --output-channels {len(channels or ())} "
+            f"numbers and --output-kind {len(kinds)} kinds; give one of each for every output"
+        )
+        raise OptionError(msg)
+    rows = zip_longest(names, channels or (), kinds)
+    return tuple(
+        NetworkOutput(name, count, kind or ("affinity" if count == 3 else "probability"))
+        for name, count, kind in rows
+    )
