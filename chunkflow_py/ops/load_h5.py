@@ -8,17 +8,22 @@ raw_0-64_0-256_0-256.h5. An empty file, as save-h5 leaves for a task without a r
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.ops.options.file_options import (
+    dtype_option,
+    file_loader,
+    file_name_option,
+    layer_type_option,
+    placement_options,
+)
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import (
     channels_option,
     expand_margin_option,
-    floats_option,
     is_dry_run,
     output_option,
     zyx_option,
@@ -27,7 +32,7 @@ from chunkflow_py.pipeline.params import (
 if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.core.geometry import BoundingBox, Zyx
-    from chunkflow_py.volume.files.single_file import FileLoader
+    from chunkflow_py.volume.loader import VolumeLoader
 
 DTYPES = ("float32", "float64", "uint16", "uint32", "uint64", "uint8")
 
@@ -53,37 +58,23 @@ def load_h5(
         ChunkError: the dataset is neither 3D nor 4D, has not these channels, or does not fit
             into *dtype*.
     """
+    from chunkflow_py.volume.conversion import converted
     from chunkflow_py.volume.files.hdf5 import open_hdf5
 
-    found = open_hdf5(Path(path), dataset_path)
-    return None if found is None else found.read(bbox, channels, dtype)
+    volume = open_hdf5(Path(path), dataset_path)
+    return None if volume is None else converted(volume.read(bbox, channels), dtype)
 
 
 @operator("read")
-@click.option("--file-name", "-f", required=True, help="HDF5 file, or prefix of one file a task.")
+@file_name_option("HDF5 file, or prefix of one file a task.")
 @click.option(
     "--dataset-path",
     "-d",
     help="Dataset inside the file.  [default: main, else the first that is 3D or 4D]",
 )
-@click.option(
-    "--dtype",
-    "-e",
-    type=click.Choice(DTYPES),
-    help="Convert the voxels; what cannot be is an error.",
-)
-@click.option(
-    "--layer-type",
-    "-l",
-    type=click.Choice(["image", "segmentation"]),
-    help="What the voxels mean.  [default: as in the file]",
-)
-@zyx_option(
-    "--voxel-offset", "-v", help="Global position of the first voxel, instead of the file's."
-)
-@floats_option(
-    "--voxel-size", "-x", help="Edge lengths of a voxel, nm, zyx, instead of the file's."
-)
+@dtype_option(DTYPES, "-e")
+@layer_type_option()
+@placement_options("-x")
 @channels_option("-c")
 @zyx_option("--cutout-start", "-t", help="First voxel of the part to read, global, zyx.")
 @zyx_option("--cutout-stop", "-p", help="End of the part to read, exclusive, global, zyx.")
@@ -104,39 +95,21 @@ def load_h5(
 @output_option()
 def command(
     file_name: str,
-    dataset_path: str | None,
-    dtype: str | None,
-    layer_type: Literal["image", "segmentation"] | None,
-    voxel_offset: Zyx | None,
-    voxel_size: tuple[float, float, float] | None,
-    channels: tuple[int, ...] | None,
     cutout_start: Zyx | None,
     cutout_stop: Zyx | None,
     cutout_size: Zyx | None,
-    expand_margin_size: Zyx | Literal["auto"],
-    set_bbox: bool,
     remove_empty: bool,
-    output_name: str,
-) -> FileLoader:
+    **options: Any,
+) -> VolumeLoader:
     """Take the file and the part of it."""
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.hdf5 import EXTENSIONS, open_hdf5
-    from chunkflow_py.volume.files.single_file import FileLoader
 
-    return FileLoader(
+    return file_loader(
         FileName(file_name, EXTENSIONS, reads=True),
-        partial(
-            open_hdf5,
-            dataset_path=dataset_path,
-            voxel_offset=voxel_offset,
-            voxel_size_nm=voxel_size,
-            kind=layer_type,
-        ),
-        Cutout(cutout_start, cutout_stop, cutout_size, expand_margin_size),
-        output_name,
-        channels,
-        dtype,
-        set_bbox,
-        remove_empty and not is_dry_run(),
+        open_hdf5,
+        cutout=Cutout(cutout_start, cutout_stop, cutout_size, options["expand_margin_size"]),
+        remove_empty=remove_empty and not is_dry_run(),
+        **options,
     )

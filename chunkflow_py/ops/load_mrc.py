@@ -9,24 +9,24 @@ the file is compressed (.mrc.gz). A name without an extension is a prefix: with 
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from chunkflow_py.pipeline.operator import operator
-from chunkflow_py.pipeline.params import (
-    expand_margin_option,
-    floats_option,
-    output_option,
-    zyx_option,
+from chunkflow_py.ops.options.file_options import (
+    dtype_option,
+    file_loader,
+    file_name_option,
+    placement_options,
 )
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import expand_margin_option, output_option
 
 if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
-    from chunkflow_py.core.geometry import BoundingBox, Zyx
-    from chunkflow_py.volume.files.single_file import FileLoader
+    from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.volume.loader import VolumeLoader
 
 DTYPES = ("uint8", "uint16", "float32", "float64")
 
@@ -46,28 +46,17 @@ def load_mrc(
         VolumeError: the file cannot be read.
         ChunkError: it holds complex numbers, or does not fit into *dtype*.
     """
+    from chunkflow_py.volume.conversion import converted
     from chunkflow_py.volume.files.mrc import open_mrc
 
-    found = open_mrc(Path(path), **place)
-    return None if found is None else found.read(bbox, dtype=dtype)
+    volume = open_mrc(Path(path), **place)
+    return None if volume is None else converted(volume.read(bbox), dtype)
 
 
 @operator("read")
-@click.option(
-    "--file-name", "--fname", "-f", required=True, help="MRC file, or prefix of one file a task."
-)
-@zyx_option(
-    "--voxel-offset", "-v", help="Global position of the first voxel, instead of the file's."
-)
-@floats_option(
-    "--voxel-size", "-s", help="Edge lengths of a voxel, nm, zyx, instead of the file's."
-)
-@click.option(
-    "--dtype",
-    "-d",
-    type=click.Choice(DTYPES),
-    help="Convert the voxels; what cannot be is an error.",
-)
+@file_name_option("MRC file, or prefix of one file a task.", "--fname")
+@placement_options()
+@dtype_option(DTYPES, "-d")
 @click.option(
     "--bytes",
     "stored_bytes",
@@ -78,31 +67,9 @@ def load_mrc(
 )
 @expand_margin_option()
 @output_option()
-def command(
-    file_name: str,
-    voxel_offset: Zyx | None,
-    voxel_size: tuple[float, float, float] | None,
-    dtype: str | None,
-    stored_bytes: Literal["auto", "signed", "unsigned"],
-    expand_margin_size: Zyx | Literal["auto"],
-    output_name: str,
-) -> FileLoader:
-    """Take the file and where it lies."""
-    from chunkflow_py.volume.cutout import Cutout
+def command(file_name: str, **options: Any) -> VolumeLoader:
+    """Take the file and its place."""
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.mrc import EXTENSIONS, open_mrc
-    from chunkflow_py.volume.files.single_file import FileLoader
 
-    read = partial(
-        open_mrc,
-        voxel_offset=voxel_offset,
-        voxel_size_nm=voxel_size,
-        stored_bytes=stored_bytes,
-    )
-    return FileLoader(
-        FileName(file_name, EXTENSIONS, reads=True),
-        read,
-        Cutout(margin=expand_margin_size),
-        output_name,
-        dtype=dtype,
-    )
+    return file_loader(FileName(file_name, EXTENSIONS, reads=True), open_mrc, **options)

@@ -8,26 +8,23 @@ raw_0-64_0-256_0-256.npy.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from chunkflow_py.pipeline.operator import operator
-from chunkflow_py.pipeline.params import (
-    channels_option,
-    expand_margin_option,
-    floats_option,
-    output_option,
-    zyx_option,
+from chunkflow_py.ops.options.file_options import (
+    assumed_placement_options,
+    chunk_options,
+    file_loader,
+    file_name_option,
 )
+from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
-    from chunkflow_py.core.geometry import Zyx
-    from chunkflow_py.volume.files.single_file import FileLoader
+    from chunkflow_py.volume.loader import VolumeLoader
 
 
 def load_npy(
@@ -46,50 +43,20 @@ def load_npy(
     """
     from chunkflow_py.volume.files.npy import open_npy
 
-    found = open_npy(Path(path), **place)  # type: ignore[arg-type]
-    return None if found is None else found.read(channels=channels)
+    volume = open_npy(Path(path), **place)  # type: ignore[arg-type]
+    return None if volume is None else volume.read(channels=channels)
 
 
 @operator("read")
-@click.option("--file-name", "-f", required=True, help=".npy file, or prefix of one file a task.")
-@zyx_option(
-    "--voxel-offset",
-    "-t",
-    default=(0, 0, 0),
-    show_default=True,
-    help="Global position of the first voxel, voxels, zyx.",
-)
-@floats_option(
-    "--voxel-size",
-    "-s",
-    default=(1, 1, 1),
-    show_default=True,
-    help="Edge lengths of a voxel, nm, zyx; if not given, a warning says so.",
-)
-@channels_option("-c")
-@expand_margin_option()
-@output_option()
+@file_name_option(".npy file, or prefix of one file a task.")
+@assumed_placement_options("Global position of the first voxel, voxels, zyx.", "-s")
+@chunk_options("-c")
 @click.pass_context
-def command(
-    ctx: click.Context,
-    file_name: str,
-    voxel_offset: Zyx,
-    voxel_size: tuple[float, float, float],
-    channels: tuple[int, ...] | None,
-    expand_margin_size: Zyx | Literal["auto"],
-    output_name: str,
-) -> FileLoader:
-    """Take the file and where it lies."""
-    from chunkflow_py.volume.cutout import Cutout
+def command(ctx: click.Context, /, file_name: str, **options: Any) -> VolumeLoader:
+    """Take the file and its place."""
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.npy import EXTENSIONS, open_npy
-    from chunkflow_py.volume.files.single_file import FileLoader
 
-    given = ctx.get_parameter_source("voxel_size") is not ParameterSource.DEFAULT
-    return FileLoader(
-        FileName(file_name, EXTENSIONS, reads=True),
-        partial(open_npy, voxel_offset=voxel_offset, voxel_size_nm=voxel_size if given else None),
-        Cutout(margin=expand_margin_size),
-        output_name,
-        channels,
-    )
+    if ctx.get_parameter_source("voxel_size") is ParameterSource.DEFAULT:
+        options["voxel_size"] = None
+    return file_loader(FileName(file_name, EXTENSIONS, reads=True), open_npy, **options)

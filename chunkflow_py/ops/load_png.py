@@ -17,19 +17,18 @@ from typing import TYPE_CHECKING, Literal
 import click
 from click.core import ParameterSource
 
-from chunkflow_py.pipeline.operator import operator
-from chunkflow_py.pipeline.params import (
-    channels_option,
-    expand_margin_option,
-    floats_option,
-    output_option,
-    zyx_option,
+from chunkflow_py.ops.options.file_options import (
+    assumed_placement_options,
+    chunk_options,
+    dtype_option,
 )
+from chunkflow_py.pipeline.operator import operator
+from chunkflow_py.pipeline.params import zyx_option
 
 if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.core.geometry import BoundingBox, Zyx
-    from chunkflow_py.volume.files.single_file import FileLoader
+    from chunkflow_py.volume.loader import VolumeLoader
 
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 
@@ -55,12 +54,13 @@ def load_png(
         VolumeError: a section is missing or cannot be read.
         ChunkError: sections differ in size or type, or do not fit into *dtype*.
     """
+    from chunkflow_py.volume.conversion import converted
+    from chunkflow_py.volume.files.file_volume import ORIGIN
     from chunkflow_py.volume.files.png import open_png
-    from chunkflow_py.volume.files.single_file import ORIGIN
 
     if bbox is None and voxel_offset is None:
         voxel_offset = ORIGIN
-    return open_png(Path(path), voxel_offset).read(bbox, channels, dtype)
+    return converted(open_png(Path(path), voxel_offset).read(bbox, channels), dtype)
 
 
 @operator("read")
@@ -72,19 +72,8 @@ def load_png(
     show_default=True,
     help="First voxel of the part that --chunk-size asks for, global, zyx.",
 )
-@zyx_option(
-    "--voxel-offset",
-    "-t",
-    default=(0, 0, 0),
-    show_default=True,
-    help="Global position of the first voxel; if not given, parts have the z of their numbers.",
-)
-@floats_option(
-    "--voxel-size",
-    "-x",
-    default=(1, 1, 1),
-    show_default=True,
-    help="Edge lengths of a voxel, nm, zyx; if not given, a warning says so.",
+@assumed_placement_options(
+    "Global position of the first voxel; if not given, parts have the z of their numbers.", "-x"
 )
 @click.option(
     "--digit-num",
@@ -95,10 +84,8 @@ def load_png(
     help="Digits of the number in a name, where names differ in nothing else.",
 )
 @zyx_option("--chunk-size", "-s", minimum=1, help="Extent of the part to read, voxels, zyx.")
-@click.option("--dtype", type=click.Choice(DTYPES), help="Convert the voxels.")
-@channels_option()
-@expand_margin_option()
-@output_option()
+@dtype_option(DTYPES)
+@chunk_options()
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -112,28 +99,26 @@ def command(
     channels: tuple[int, ...] | None,
     expand_margin_size: Zyx | Literal["auto"],
     output_name: str,
-) -> FileLoader:
-    """Take the sections and where they lie."""
+) -> VolumeLoader:
+    """Take the sections and their place."""
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.files.file_name import OnePath, local_path
-    from chunkflow_py.volume.files.png import PngLoader, open_png
+    from chunkflow_py.volume.files.file_volume import FileSource
+    from chunkflow_py.volume.files.png import open_png
+    from chunkflow_py.volume.loader import VolumeLoader
 
-    offset_given, size_given = (
-        ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
-        for name in ("voxel_offset", "voxel_size")
+    def is_given(name: str) -> bool:
+        return ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+
+    size_nm = voxel_size if is_given("voxel_size") else None
+    open_file = partial(open_png, voxel_size_nm=size_nm, digit_num=digit_num)
+    numbered = None if not is_given("voxel_offset") else voxel_offset
+    source = FileSource(
+        OnePath(Path(local_path(path, "--path")).expanduser()),
+        partial(open_file, voxel_offset=numbered),
+        open_whole=partial(open_file, voxel_offset=voxel_offset),
     )
     spelling = ("--cutout-offset", "its stop", "--chunk-size", "--expand-margin-size")
     start = cutout_offset if chunk_size else None
-    return PngLoader(
-        OnePath(Path(local_path(path, "--path")).expanduser()),
-        partial(
-            open_png,
-            voxel_offset=voxel_offset if offset_given else None,
-            voxel_size_nm=voxel_size if size_given else None,
-            digit_num=digit_num,
-        ),
-        Cutout(start, None, chunk_size, expand_margin_size, spelling),
-        output_name,
-        channels,
-        dtype,
-    )
+    cutout = Cutout(start, None, chunk_size, expand_margin_size, spelling)
+    return VolumeLoader(source, cutout, output_name, channels, dtype)

@@ -24,7 +24,7 @@ from chunkflow_py.pipeline.params import (
 
 if TYPE_CHECKING:
     from chunkflow_py.core.geometry import Zyx
-    from chunkflow_py.volume.tensorstore_volume import TensorStoreLoader
+    from chunkflow_py.volume.loader import VolumeLoader
 
 
 @operator("read")
@@ -64,7 +64,7 @@ def command(
     expand_margin_size: Zyx | Literal["auto"],
     channels: tuple[int, ...] | None,
     output_name: str,
-) -> TensorStoreLoader:
+) -> VolumeLoader:
     """Take the array and the part of it; it is opened later."""
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.tensorstore_volume import loader_of, parsed_spec

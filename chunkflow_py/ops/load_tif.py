@@ -8,25 +8,23 @@ A name without an extension that is no folder is a prefix: with the task 0-64_0-
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
-import click
-
-from chunkflow_py.pipeline.operator import operator
-from chunkflow_py.pipeline.params import (
-    channels_option,
-    expand_margin_option,
-    floats_option,
-    output_option,
-    zyx_option,
+from chunkflow_py.ops.options.file_options import (
+    chunk_options,
+    dtype_option,
+    file_loader,
+    file_name_option,
+    layer_type_option,
+    placement_options,
 )
+from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
-    from chunkflow_py.core.geometry import BoundingBox, Zyx
-    from chunkflow_py.volume.files.single_file import FileLoader
+    from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.volume.loader import VolumeLoader
 
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "float32", "float64", "float16")
 
@@ -49,58 +47,24 @@ def load_tif(
         VolumeError: the file cannot be read.
         ChunkError: it has other axes than a chunk, not these channels, or does not fit *dtype*.
     """
+    from chunkflow_py.volume.conversion import converted
     from chunkflow_py.volume.files.tiff import open_tiff
 
-    found = open_tiff(Path(path))
-    return None if found is None else found.read(bbox, channels, dtype)
+    volume = open_tiff(Path(path))
+    return None if volume is None else converted(volume.read(bbox, channels), dtype)
 
 
 @operator("read")
-@click.option(
-    "--file-name", "-f", required=True, help="TIFF file, folder of sections, or prefix of files."
-)
-@zyx_option(
-    "--voxel-offset", "-v", help="Global position of the first voxel, instead of the file's."
-)
-@floats_option(
-    "--voxel-size", "-s", help="Edge lengths of a voxel, nm, zyx, instead of the file's."
-)
-@click.option(
-    "--layer-type",
-    "-l",
-    type=click.Choice(["image", "segmentation"]),
-    help="What the voxels mean.  [default: as in the file]",
-)
-@click.option(
-    "--dtype",
-    "-d",
-    type=click.Choice(DTYPES),
-    help="Convert the voxels; what cannot be is an error.",
-)
-@channels_option("-c")
-@expand_margin_option()
-@output_option()
-def command(
-    file_name: str,
-    voxel_offset: Zyx | None,
-    voxel_size: tuple[float, float, float] | None,
-    layer_type: Literal["image", "segmentation"] | None,
-    dtype: str | None,
-    channels: tuple[int, ...] | None,
-    expand_margin_size: Zyx | Literal["auto"],
-    output_name: str,
-) -> FileLoader:
-    """Take the file and where it lies."""
-    from chunkflow_py.volume.cutout import Cutout
+@file_name_option("TIFF file, folder of sections, or prefix of files.")
+@placement_options()
+@layer_type_option()
+@dtype_option(DTYPES, "-d")
+@chunk_options("-c")
+def command(file_name: str, **options: Any) -> VolumeLoader:
+    """Take the file and its place."""
     from chunkflow_py.volume.files.file_name import FileName
-    from chunkflow_py.volume.files.single_file import FileLoader
     from chunkflow_py.volume.files.tiff import EXTENSIONS, open_tiff
 
-    return FileLoader(
-        FileName(file_name, EXTENSIONS, reads=True, folders=True),
-        partial(open_tiff, voxel_offset=voxel_offset, voxel_size_nm=voxel_size, kind=layer_type),
-        Cutout(margin=expand_margin_size),
-        output_name,
-        channels,
-        dtype,
+    return file_loader(
+        FileName(file_name, EXTENSIONS, reads=True, folders=True), open_tiff, **options
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.geometry import Zyx
     from chunkflow_py.core.points import Points
     from chunkflow_py.core.synapses import Synapses
-    from chunkflow_py.volume.files.single_file import FileSaver
+    from chunkflow_py.volume.files.file_saver import FileSaver
 
 
 DTYPES = (
@@ -109,8 +109,8 @@ def command(
     from chunkflow_py.core.points import Points
     from chunkflow_py.core.synapses import Synapses
     from chunkflow_py.volume.files.file_name import FileName
+    from chunkflow_py.volume.files.file_saver import FileSaver
     from chunkflow_py.volume.files.hdf5 import EXTENSIONS, check_compression
-    from chunkflow_py.volume.files.single_file import FileSaver
 
     check_compression(compression)
     write = partial(

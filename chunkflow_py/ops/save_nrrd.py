@@ -21,7 +21,7 @@ from chunkflow_py.pipeline.params import input_option
 
 if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
-    from chunkflow_py.volume.files.single_file import FileSaver
+    from chunkflow_py.volume.files.file_saver import FileSaver
 
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "float32", "float64")
 
@@ -67,7 +67,7 @@ def save_nrrd(
 def command(input_name: str, file_name: str | None, dtype: str | None, encoding: str) -> FileSaver:
     """Take the name and the compression of the file."""
     from chunkflow_py.volume.files.file_name import FileName
-    from chunkflow_py.volume.files.single_file import FileSaver
+    from chunkflow_py.volume.files.file_saver import FileSaver
 
     check_extra("image", "save-nrrd", "nrrd")
     write = partial(_write, dtype=dtype, encoding=encoding)

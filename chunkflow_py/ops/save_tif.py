@@ -19,7 +19,7 @@ from chunkflow_py.pipeline.params import input_option
 
 if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
-    from chunkflow_py.volume.files.single_file import FileSaver
+    from chunkflow_py.volume.files.file_saver import FileSaver
 
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "float32", "float64")
 
@@ -68,7 +68,7 @@ def command(
 ) -> FileSaver:
     """Take the name and the compression of the file."""
     from chunkflow_py.volume.files.file_name import FileName
-    from chunkflow_py.volume.files.single_file import FileSaver
+    from chunkflow_py.volume.files.file_saver import FileSaver
     from chunkflow_py.volume.files.tiff import EXTENSIONS
 
     write = partial(_write, dtype=dtype, compression=compression)

@@ -26,8 +26,9 @@ from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.inference.patch_grid import PatchGrid
 from chunkflow_py.pipeline.forecast import largest_size, voxel_bytes
 from chunkflow_py.pipeline.hooks import HasBounds
-from chunkflow_py.volume.files.single_file import FileSaver
+from chunkflow_py.volume.files.file_saver import FileSaver
 from chunkflow_py.volume.levels import volume_name
+from chunkflow_py.volume.loader import VolumeLoader
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.new_volume import plan_blocks
 from chunkflow_py.volume.output import VolumeOutput
@@ -204,7 +205,7 @@ def _read(stage: Operator, outline: Outline) -> Transfer | None:
     if bounds is None or (outline.has_tasks and not boxes):
         return None
     boxes = boxes or [bounds]
-    volume = getattr(body, "volume", None)
+    volume = body.volume if isinstance(body, VolumeLoader) and body.source.is_shared else None
     origin = bounds.start if volume is None else volume.bounds.start
     block = None if volume is None else volume.block_size
 

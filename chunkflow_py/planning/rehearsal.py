@@ -29,7 +29,7 @@ from chunkflow_py.pipeline.pipeline import Listener, Pipeline
 from chunkflow_py.planning.tasks import plan_of
 from chunkflow_py.run.stage_line import worker_pipeline
 from chunkflow_py.volume import open_volume
-from chunkflow_py.volume.files.single_file import FileSaver
+from chunkflow_py.volume.files.file_saver import FileSaver
 from chunkflow_py.volume.levels import volume_name
 from chunkflow_py.volume.output import VolumeOutput
 

@@ -25,7 +25,7 @@ from chunkflow_py.run.earlier import place_of
 from chunkflow_py.run.task_boxes import TaskBoxes
 from chunkflow_py.run.worker.worker import line_of_stage
 from chunkflow_py.volume.identity import Place
-from chunkflow_py.volume.loader import VolumeLoader
+from chunkflow_py.volume.loader import StoredVolume, VolumeLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -85,7 +85,9 @@ def dependents(
                 continue
             task = tasks.moved(plan.region(number).bbox)
             inside = task.intersection(bounds)
-            if not inside.is_empty and boxes.touch(body.cutout.box(bounds, task, body.url)[0]):
+            if inside.is_empty:
+                continue
+            if boxes.touch(body.cutout.box(bounds, task, body.volume.url)[0]):
                 found.add(number)
     return found
 
@@ -128,6 +130,8 @@ def _readers(
             if not any(place.is_same(other) for other in places):
                 continue
             if not isinstance(body, VolumeLoader) or place.text != body.origin:
+                return None
+            if not isinstance(body.source, StoredVolume):
                 return None
             found.append((body, tasks, place))
     return found

@@ -31,7 +31,7 @@ from chunkflow_py.volume.creator import kept_names
 from chunkflow_py.volume.disk import check_leave_to_write
 from chunkflow_py.volume.identity import same_array
 from chunkflow_py.volume.levels import level_name
-from chunkflow_py.volume.loader import VolumeLoader
+from chunkflow_py.volume.loader import StoredVolume, VolumeLoader
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.output import VolumeOutput
 from chunkflow_py.volume.protocol import Opening, VolumeSpec, check_channels
@@ -135,7 +135,9 @@ class Conversion:
         size = self.task_size or task_size(target.write_unit if target else unit, source)
         boxes = BoxGrid.covering(source.bounds, size, respect_stop=True)
         loader = VolumeLoader(
-            self.source, self.mip, channels=self.channels, time=self.time, opening=self.reading
+            StoredVolume(self.source, self.mip, options=self.reading),
+            channels=self.channels,
+            time=self.time,
         )
         saver = VolumeSaver(self.target, create=False, dtype=self.dtype, opening=self.writing)
         tasks = VolumeTasks(boxes, spec.times)

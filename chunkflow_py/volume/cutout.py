@@ -99,9 +99,11 @@ class Cutout:
             needed = task.grow(self.margin)
         return needed.intersection(bounds), bounds
 
-    def known_domain(self, bounds: BoundingBox, *, has_task: bool) -> BoundingBox:
-        """Return the domain that `box` will give, before any task is known."""
-        return self._explicit(bounds) if self.is_explicit and not has_task else bounds
+    def known_box(self) -> BoundingBox | None:
+        """Return the box of an explicit cut, if the options alone say it."""
+        if self.start is None or not (self.stop or self.size):
+            return None
+        return BoundingBox(self.start, self.stop or self.start + (self.size or 0))
 
     def _explicit(self, bounds: BoundingBox) -> BoundingBox:
         start, stop = region_of(self.start, self.stop, self.size, bounds, self.spelling[:3])

@@ -1,13 +1,14 @@
-"""Read what each task needs out of one volume."""
+"""Read what each task needs out of a volume, or out of a file of its own."""
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.core.memory import Need
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.volume import open_volume
@@ -19,164 +20,284 @@ from chunkflow_py.volume.protocol import Opening, check_channels, warn_of_assume
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.core.chunk import Kind, Voxels
+    from chunkflow_py.core.chunk import Chunk, Kind, Voxels
     from chunkflow_py.core.task import Task
     from chunkflow_py.volume.checks import Check
     from chunkflow_py.volume.protocol import Volume
 
+logger = logging.getLogger(__name__)
+
 MOST_CACHED = 512 * 2**20  # bytes of decoded blocks that are kept for the tasks to come
 _COPIES = 2  # of a block that is being read: as stored, and decoded
+
+
+class VolumeSource:
+    """Where a loader gets the volume of a task: one volume for all tasks, or a file of each.
+
+    Attributes:
+        is_shared: whether one volume, which is opened once, serves all tasks.
+        thread_safe: whether several tasks may be read at the same time.
+        tells_missing: whether a block that is missing can be told from one that holds zeros.
+        removes_empty: whether to delete a volume of which only zeros were read.
+    """
+
+    is_shared: bool = True
+    thread_safe: bool = True
+    tells_missing: bool = True
+    removes_empty: bool = False
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Canonical addresses of all that is read, to which the pipeline must not write."""
+        raise NotImplementedError
+
+    @property
+    def is_one_file(self) -> bool:
+        """Whether all tasks read the same file, of a source that is not shared."""
+        return False
+
+    def open(
+        self,
+        region: Region | BoundingBox | None = None,
+        *,
+        cache_bytes: int = 0,
+        is_whole: bool = False,
+    ) -> Volume | None:
+        """Open the volume of a task.
+
+        Args:
+            region: of the task; a shared volume is the same for all.
+            cache_bytes: how much of what was decoded to keep for the next read.
+            is_whole: whether all of the volume is read, at once.
+
+        Returns:
+            The volume, or ``None`` for a file of no bytes.
+
+        Raises:
+            VolumeNotFoundError: there is none, or it has no such level.
+            VolumeError: it cannot be read.
+        """
+        raise NotImplementedError
+
+    def remove(self, region: Region | BoundingBox | None) -> None:
+        """Delete what `open` opens for *region*, if `removes_empty`."""
+        raise NotImplementedError
+
+
+@dataclass
+class StoredVolume(VolumeSource):
+    """A volume that `open_volume` opens.
+
+    Attributes:
+        url: of the volume.
+        mip: resolution level.
+        format: of the volume, where the address does not say it.
+        options: how to use the volume. If it says no ``cache_bytes``, the loader decides.
+    """
+
+    url: str
+    mip: int = 0
+    format: str | None = None
+    options: Opening = field(default_factory=Opening)
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The level."""
+        return (level_name(Location.parse(self.url), self.mip),)
+
+    def open(
+        self,
+        region: Region | BoundingBox | None = None,  # noqa: ARG002
+        *,
+        cache_bytes: int = 0,
+        is_whole: bool = False,  # noqa: ARG002
+    ) -> Volume:
+        """Open the level."""
+        options = self.options
+        if not options.cache_bytes:
+            options = replace(options, cache_bytes=cache_bytes)
+        return open_volume(self.url, self.mip, format=self.format, opening=options)
 
 
 @dataclass
 class VolumeLoader:
     """Puts a volume, or the part of it that a task needs, into every task.
 
+    Where tasks share blocks, what a plane of tasks reads is kept, or a row, or two tasks: the most
+    of these that fits into 512 MiB.
+
     Attributes:
-        url: of the volume.
-        mip: resolution level.
-        format: of the volume, where the address does not say it.
+        source: where the volumes are.
         cutout: which part.
         output_name: name of the chunk in the task.
         channels: which, in this order (default: all).
+        dtype: type of the voxels (default: that of the volume).
         voxel_size_nm: instead of the volume's.
         kind: what the voxels mean, instead of what the volume says.
         time: time index to read (default: the task's).
-        opening: how to use the volume. If it says no ``cache_bytes``, the loader decides: none
-            where tasks share no blocks, else what a plane of tasks reads, or a row, or two
-            tasks, the most of these that fits into 512 MiB.
+        set_bbox: give the task the box of the chunk.
         checks: called with the chunk, the volume and the time; each returns the chunk to go on
             with.
     """
 
-    url: str
-    mip: int = 0
-    format: str | None = None
+    source: VolumeSource
     cutout: Cutout = field(default_factory=Cutout)
     output_name: str = "chunk"
     channels: tuple[int, ...] | None = None
+    dtype: str | None = None
     voxel_size_nm: tuple[float, float, float] | None = None
     kind: Kind | None = None
     time: int | None = None
-    opening: Opening = field(default_factory=Opening)
+    set_bbox: bool = False
     checks: tuple[Check, ...] = ()
-    thread_safe: ClassVar[bool] = True
     _volume: Volume | None = field(default=None, init=False, repr=False)
     _has_warned: bool = field(default=False, init=False, repr=False)
-    _line: Any = field(default=None, init=False, repr=False)
+    _outline: Any = field(default=None, init=False, repr=False)
     _lock: Lock = field(default_factory=Lock, init=False, repr=False)
 
     @property
+    def thread_safe(self) -> bool:
+        """Whether several tasks may be read at the same time."""
+        return self.source.thread_safe
+
+    @property
+    def tells_missing(self) -> bool:
+        """Whether a block that is missing can be told from one that holds zeros."""
+        return self.source.tells_missing
+
+    @property
     def origin(self) -> str:
-        """The level that is read, in which nothing of the line may write."""
-        return level_name(Location.parse(self.url), self.mip)
+        """What is read, to which the pipeline must not write."""
+        return self.source.origins[0]
 
     @property
     def origins(self) -> tuple[str, ...]:
         """All that is read: also the levels that chunks are compared with."""
         compared = (getattr(check, "origin", None) for check in self.checks)
-        return (self.origin, *(place for place in compared if place is not None))
+        return (*self.source.origins, *(each for each in compared if each is not None))
 
     @property
     def volume(self) -> Volume:
-        """The volume, opened on first use.
+        """The volume of all tasks, opened on first use.
 
         Raises:
             VolumeNotFoundError: there is none, or it has no such level.
-            VolumeError: it cannot be read, or has no such time index.
+            VolumeError: it cannot be read, has no such time index, or each task has its own.
             ChunkError: it has not these channels.
         """
+        if (volume := self._known_volume()) is None:
+            msg = f"{self.origin} is not one volume for all tasks; each task has its own"
+            raise VolumeError(msg)
+        return volume
+
+    def _known_volume(self) -> Volume | None:
+        """Return the volume that serves all tasks, opened once, or ``None``."""
         with self._lock:
-            if self._volume is None:
-                self._volume = self._open(self.opening)
+            if self._volume is None and (self.source.is_shared or self.source.is_one_file):
+                self._volume = self._open()
             return self._volume
 
-    def _open(self, opening: Opening) -> Volume:
-        found = open_volume(self.url, self.mip, format=self.format, opening=opening)
-        check_channels(self.channels, found.channels, found.url)
-        if self.time is not None and not 0 <= self.time < (found.times or 0):
+    def _open(
+        self, region: Region | BoundingBox | None = None, cache_bytes: int = 0
+    ) -> Volume | None:
+        is_whole = not self._has_tasks and not self.cutout.is_explicit
+        volume = self.source.open(region, cache_bytes=cache_bytes, is_whole=is_whole)
+        if volume is None:
+            return None
+        check_channels(self.channels, volume.channels, volume.url)
+        if self.time is not None and not 0 <= self.time < (volume.times or 0):
             there = "no time axis"
-            if found.times is not None:
-                there = f"the time indices 0 to {found.times - 1}"
-            msg = f"{self.url} has {there}, but --time {self.time} was asked for; change --time"
+            if volume.times is not None:
+                there = f"the time indices 0 to {volume.times - 1}"
+            msg = f"{volume.url} has {there}, but --time {self.time} was asked for; change --time"
             raise VolumeError(msg)
-        return found
+        if self.voxel_size_nm is None and not self._has_warned:
+            self._has_warned = warn_of_assumed_size(volume.voxel_size_nm, volume.url)
+        return volume
 
     def __enter__(self) -> VolumeLoader:
-        """Keep blocks for the tasks to come, if the tasks of the line share some."""
-        if not self.opening.cache_bytes and (wanted := self._shared_bytes()):
-            self._volume = self._open(replace(self.opening, cache_bytes=wanted))
+        """Keep blocks for the tasks to come, if tasks share some."""
+        if self.source.is_shared and (wanted := self._shared_bytes()):
+            self._volume = self._open(cache_bytes=wanted)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Nothing is held but what is freed with the loader."""
 
-    # --- the line ------------------------------------------------------------------------------
+    # --- what the pipeline asks ----------------------------------------------------------------
 
     def prepare(self, outline: Any) -> None:
-        """Take from the line (an `Outline`) its tasks, and see whether all checks can be made.
+        """Take the tasks from an `Outline`, and see whether all checks can be made.
 
         Raises:
             VolumeNotFoundError: something that a check needs is missing.
         """
-        self._line = outline
+        self._outline = outline
+        if not self.source.is_shared:
+            self._volume = None  # another pipeline may have replaced the file
         for check in self.checks:
             check.prepare()
 
     @property
     def _has_tasks(self) -> bool:
-        return self._line is not None and self._line.has_tasks
+        return self._outline is not None and self._outline.has_tasks
 
-    def bounds(self) -> BoundingBox:
-        """Return the domain of the chunks.
+    def bounds(self) -> BoundingBox | None:
+        """Return the domain of the chunks, if one volume serves all tasks.
 
         Raises:
             GeometryError: an explicit cut reaches outside of the volume.
         """
-        bounds = self.volume.bounds
-        domain = self.cutout.box(bounds, None, self.url)[1]
-        return bounds if self._has_tasks else domain
+        if (volume := self._known_volume()) is None:
+            return None
+        domain = self.cutout.box(volume.bounds, None, volume.url)[1]
+        return volume.bounds if self._has_tasks else domain
 
     @property
     def times(self) -> int | None:
         """The length of the volume's time axis, if tasks name the time."""
-        return self.volume.times if self.time is None else None
+        volume = self._known_volume() if self.time is None else None
+        return None if volume is None else volume.times
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Take what the rest of the line needs for a task's box."""
+        """Take what the rest of the pipeline needs for a task's box."""
         self.cutout.negotiate(required)
 
-    def voxels(self) -> Voxels:
-        """Return what the chunks will hold."""
+    def voxels(self) -> Voxels | None:
+        """Return what the chunks will hold, if one volume serves all tasks."""
         from chunkflow_py.core.chunk import Voxels
         from chunkflow_py.volume.new_volume import names_of
 
-        volume = self.volume
+        if (volume := self._known_volume()) is None:
+            return None
         count = volume.channels or 1
         if volume.channels is not None and self.channels is not None:
             count = len(self.channels)
         kind, has_axis = self.kind or volume.kind, volume.channels is not None
         names = names_of(volume, self.channels)
-        return Voxels(str(volume.dtype), count, kind, has_axis, names)
+        return Voxels(self.dtype or str(volume.dtype), count, kind, has_axis, names)
 
-    def known_voxel_size_nm(self) -> tuple[float, float, float]:
-        """Return the voxel size of the chunks."""
-        if self.voxel_size_nm is None and not self._has_warned:
-            self._has_warned = warn_of_assumed_size(self.volume.voxel_size_nm, self.url)
-        return self.voxel_size_nm or self.volume.voxel_size_nm
+    def known_voxel_size_nm(self) -> tuple[float, float, float] | None:
+        """Return the voxel size of the chunks, if one volume serves all tasks."""
+        if self.voxel_size_nm is not None:
+            return self.voxel_size_nm
+        return None if (volume := self._known_volume()) is None else volume.voxel_size_nm
 
     def memory(self, size: Zyx | None) -> Need | None:  # noqa: ARG002  (nothing is read from)
-        """Return what reading takes: chunks with their margin, blocks on their way, the cache."""
+        """Return what reading takes: chunks with their margin, blocks being decoded, the cache."""
+        if not self.source.is_shared:
+            return Need()
         covered = [self._covered(task) for task in self._samples()]
         if not covered:
             return None
         block = self.volume.block_size.product() * self._voxel_bytes
         touched = max(blocks.voxels for _, blocks in covered) * self._voxel_bytes
-        threads = self.opening.parallel or os.cpu_count() or 1
+        options = self.source.options if isinstance(self.source, StoredVolume) else Opening()
+        threads = options.parallel or os.cpu_count() or 1
         return Need(
             size=max((box.size for box, _ in covered), key=Zyx.product),
             work=_COPIES * min(threads * block, touched),
-            held={"blocks kept for later tasks": self.opening.cache_bytes or self._shared_bytes()},
+            held={"blocks kept for later tasks": options.cache_bytes or self._shared_bytes()},
         )
 
     @property
@@ -192,7 +313,7 @@ class VolumeLoader:
         """Return boxes of tasks, the largest among them; ``None`` stands for no box."""
         if not self._has_tasks:
             return [None]
-        boxes = self._line.boxes or ()
+        boxes = self._outline.boxes or ()
         if isinstance(boxes, BoxGrid):
             # all of one size; those inside have margins on both sides
             found = [boxes.box(boxes.count // 2), boxes[0]]
@@ -203,7 +324,7 @@ class VolumeLoader:
     def _covered(self, task: BoundingBox | None) -> tuple[BoundingBox, BoundingBox]:
         """Return what is read for a task, and the box of the blocks that this touches."""
         bounds = self.volume.bounds
-        box = self.cutout.box(bounds, task, self.url)[0]
+        box = self.cutout.box(bounds, task, self.volume.url)[0]
         return box, box.aligned_outward(self.volume.block_size, bounds.start).intersection(bounds)
 
     def _shared_bytes(self) -> int:
@@ -213,7 +334,7 @@ class VolumeLoader:
         along y, and nothing between two along x; in the other orders neighbours are nearer. What
         is kept is the most of these that tasks share blocks across and that fits.
         """
-        grid = self._line.boxes if self._has_tasks else None
+        grid = self._outline.boxes if self._has_tasks else None
         if not isinstance(grid, BoxGrid) or len(grid) == 1 or self.cutout.is_explicit:
             return 0
 
@@ -235,21 +356,45 @@ class VolumeLoader:
                 return wanted
         return 0
 
+    # --- the tasks -----------------------------------------------------------------------------
+
     def __call__(self, task: Task) -> Task:
-        """Read the part of the volume that the task needs."""
+        """Read the part of the volume that the task needs.
+
+        An empty file, as a saver leaves for a task without a result, becomes ``None``.
+        """
         from chunkflow_py.core.chunk import Chunk
+        from chunkflow_py.volume.conversion import converted
         from chunkflow_py.volume.engine.block_volume import counting
 
-        box, domain = self.cutout.box(self.volume.bounds, task.bbox, self.url)
+        region = task.region or self.cutout.known_box()
+        volume = self.volume if self.source.is_shared else self._open(region)
+        if volume is None:
+            logger.info("the file of task %s is empty, so %s is None", task, self.output_name)
+            task[self.output_name] = None
+            if self.source.removes_empty:
+                self.source.remove(region)
+            return task
+        box, domain = self.cutout.box(volume.bounds, task.bbox, volume.url)
         time = self.time
         if time is None and task.region is not None:
             time = task.region.time
-        with counting() as found:
-            chunk = self.volume.read(box, self.channels, time=time)
-        task.missing_blocks += found.missing_blocks
+        with counting() as traffic:
+            chunk = volume.read(box, self.channels, time=time)
+        task.missing_blocks += traffic.missing_blocks
+        chunk = converted(chunk, self.dtype)
         for check in self.checks:
-            chunk = check(chunk, self.volume, time)
+            chunk = check(chunk, volume, time)
         size_nm = self.voxel_size_nm or chunk.voxel_size_nm
         kind = self.kind or chunk.kind
         task[self.output_name] = Chunk(chunk.array, box.start, size_nm, kind, domain)
+        if self.set_bbox:
+            task.region = Region(box, None if task.region is None else task.region.time)
+        if self.source.removes_empty and self._is_all_zero(chunk, volume):
+            self.source.remove(region)
         return task
+
+    def _is_all_zero(self, chunk: Chunk, volume: Volume) -> bool:
+        """Return whether *chunk* shows that *volume* holds nothing but zeros."""
+        is_whole = chunk.bbox == volume.bounds and chunk.channels == (volume.channels or 1)
+        return is_whole and not chunk.array.any()

@@ -15,7 +15,7 @@ import json
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from chunkflow_py.errors import (
     needs_extra,
 )
 from chunkflow_py.store.address import without_secrets
-from chunkflow_py.volume.loader import VolumeLoader
+from chunkflow_py.volume.loader import VolumeLoader, VolumeSource
 from chunkflow_py.volume.protocol import check_channels, check_inside
 from chunkflow_py.volume.zarr import ome_metadata as ome
 
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from chunkflow_py.core.chunk import Kind
+    from chunkflow_py.core.geometry import Region
     from chunkflow_py.store.protocol import Stored
-    from chunkflow_py.volume.protocol import Opening, StoredUnit
+    from chunkflow_py.volume.protocol import StoredUnit
 
 Spec = str | dict[str, Any]
 
@@ -116,9 +117,9 @@ class TensorStoreVolume:
     Attributes: as `chunkflow_py.volume.protocol.Volume` says.
     """
 
-    times = None
-    mips = (0,)
-    single_writer = False
+    times: int | None = None
+    mips: tuple[int, ...] = (0,)
+    single_writer: bool = False
 
     def __init__(self, spec: Spec, axes: str | None = None, cache_bytes: int = 0) -> None:
         """Open the array.
@@ -205,48 +206,59 @@ class TensorStoreVolume:
 
 
 @dataclass
-class TensorStoreLoader(VolumeLoader):
-    """Puts an array that TensorStore reads, or a part of it, into every task.
+class TensorStoreSource(VolumeSource):
+    """An array that TensorStore reads, for a loader.
 
     Attributes:
         spec: of the array.
         axes: names of its dimensions (default: see the module).
-        cache_bytes: how much of what was decoded to keep (default: as `VolumeLoader` chooses).
+        cache_bytes: how much of what was decoded to keep (default: as the loader chooses).
     """
 
-    spec: Spec = field(default_factory=dict)
+    spec: Spec
     axes: str | None = None
     cache_bytes: int | None = None
-    tells_missing: ClassVar[bool] = False  # a block that is lost is read as the fill value
-
-    @property
-    def origin(self) -> str:
-        """The array that is read, in which nothing of the line may write."""
-        return self.origins[0]
+    tells_missing = False  # a missing block is read as the fill value
+    _opened: tuple[int, TensorStoreVolume] | None = field(default=None, init=False, repr=False)
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """The arrays that are read: several, where a spec puts some together.
+        """The arrays that are read: several, where a spec combines some.
 
-        One that cannot be opened is what its spec says; why it cannot, the first use tells.
+        For an array that cannot be opened, its spec; the loader raises the reason.
         """
         try:
-            found: Any = self.volume
+            places = self.open().places
         except ChunkflowError:
-            return (self.url,)
-        places: tuple[str, ...] = found.places
-        return places or (self.url,)
+            places = ()
+        return places or (_shown(self.spec),)
 
-    def _open(self, opening: Opening) -> Any:
-        kept = opening.cache_bytes if self.cache_bytes is None else self.cache_bytes
-        found = TensorStoreVolume(self.spec, self.axes, kept)
-        check_channels(self.channels, found.channels, found.url)
-        return found
+    def open(
+        self,
+        region: Region | BoundingBox | None = None,  # noqa: ARG002
+        *,
+        cache_bytes: int = 0,
+        is_whole: bool = False,  # noqa: ARG002
+    ) -> TensorStoreVolume:
+        """Open the array."""
+        kept = cache_bytes if self.cache_bytes is None else self.cache_bytes
+        if self._opened is None or self._opened[0] != kept:
+            self._opened = kept, TensorStoreVolume(self.spec, self.axes, kept)
+        return self._opened[1]
 
 
-def loader_of(spec: Spec, **settings: Any) -> TensorStoreLoader:
-    """Return the loader of a spec; *settings* are attributes of `TensorStoreLoader`."""
-    return TensorStoreLoader(url=_shown(spec), spec=spec, **settings)
+def loader_of(
+    spec: Spec, *, axes: str | None = None, cache_bytes: int | None = None, **settings: Any
+) -> VolumeLoader:
+    """Return the loader of an array.
+
+    Args:
+        spec: of the array.
+        axes: names of its dimensions (default: see the module).
+        cache_bytes: how much of what was decoded to keep (default: what tasks share).
+        settings: attributes of `VolumeLoader`.
+    """
+    return VolumeLoader(TensorStoreSource(spec, axes, cache_bytes), **settings)
 
 
 def _places(spec: Any) -> Iterator[str]:

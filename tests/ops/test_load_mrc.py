@@ -105,7 +105,7 @@ def test_images_stacks_and_compressed_files():
         ("load-mrc -f missing.mrc", "missing.mrc does not exist"),
         ("load-mrc -f text.mrc", "which is damaged or no MRC file"),
         ("load-mrc -f cut.mrc", "which is damaged or no MRC file"),
-        ("load-mrc -f waves.mrc", "holds complex64 numbers, but a chunk holds real ones"),
+        ("load-mrc -f waves.mrc", "holds complex64, but a chunk holds real numbers"),
         ("load-mrc -f axes.mrc", "its axes are [3, 2, 2], not 1, 2 and 3"),
     ],
 )

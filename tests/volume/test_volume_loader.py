@@ -14,7 +14,7 @@ from chunkflow_py.core.task import Task
 from chunkflow_py.pipeline.operator import Operator, Outline, Source, TaskSource
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.cutout import Cutout
-from chunkflow_py.volume.loader import MOST_CACHED, VolumeLoader
+from chunkflow_py.volume.loader import MOST_CACHED, StoredVolume, VolumeLoader
 from chunkflow_py.volume.protocol import Opening, VolumeSpec
 
 BOUNDS = BoundingBox(Zyx(4, 0, 10), Zyx(12, 64, 74))
@@ -45,7 +45,7 @@ def run(loader, boxes=TASKS, ahead=0):
 def test_blocks_that_tasks_share_are_decoded_once(em, margin, ahead):
     """Whatever the margin and however many tasks are read at once, each block is decoded once."""
     url, array = em
-    loader = VolumeLoader(url, cutout=Cutout(margin=Zyx(0, margin, margin)))
+    loader = VolumeLoader(StoredVolume(url), cutout=Cutout(margin=Zyx(0, margin, margin)))
     for task in run(loader, ahead=ahead):
         chunk = task["chunk"]
         np.testing.assert_array_equal(chunk.array, array[chunk.bbox.slices(BOUNDS.start)])
@@ -59,7 +59,9 @@ def test_nothing_is_kept_where_tasks_share_no_block(em):
     url, _ = em
 
     def kept(boxes, margin=0, **settings):
-        loader = VolumeLoader(url, cutout=Cutout(margin=Zyx(0, margin, margin)), **settings)
+        loader = VolumeLoader(
+            StoredVolume(url, **settings), cutout=Cutout(margin=Zyx(0, margin, margin))
+        )
         run(loader, boxes)
         return loader.memory(None).held["blocks kept for later tasks"]
 
@@ -73,13 +75,15 @@ def test_nothing_is_kept_where_tasks_share_no_block(em):
     flat = BoxGrid(BOUNDS.start, Zyx(4, 16, 32), Zyx(4, 16, 32), Zyx(2, 4, 2))
     assert kept(flat) == BOUNDS.voxels + 8 * 16 * 32
     assert kept(BoxGrid(BOUNDS.start, BOUNDS.size, BOUNDS.size, Zyx(1, 1, 1)), 4) == 0
-    assert kept(TASKS, 4, opening=Opening(cache_bytes=77)) == 77
+    assert kept(TASKS, 4, options=Opening(cache_bytes=77)) == 77
     assert MOST_CACHED == 512 * 2**20
 
 
 def test_the_memory_of_reading_is_told(em):
     """The largest box that is read, with its margin, and blocks on their way."""
-    loader = VolumeLoader(em[0], cutout=Cutout(margin=Zyx(0, 4, 4)), opening=Opening(parallel=2))
+    loader = VolumeLoader(
+        StoredVolume(em[0], options=Opening(parallel=2)), Cutout(margin=Zyx(0, 4, 4))
+    )
     assert loader.voxels() == Voxels("uint8", 1, "image")
     run(loader)
     need = loader.memory(None)
@@ -91,7 +95,7 @@ def test_the_memory_of_reading_is_told(em):
 
 def test_a_volume_is_opened_once_by_many_threads(em):
     """Threads that ask for the volume at the same time get the same one."""
-    loader = VolumeLoader(em[0])
+    loader = VolumeLoader(StoredVolume(em[0]))
     with ThreadPoolExecutor(8) as pool:
         found = set(pool.map(lambda _: id(loader.volume), range(32)))
     assert len(found) == 1
@@ -105,5 +109,5 @@ def test_a_time_may_be_said_once_for_all_tasks(tmp_path):
     for time in range(3):
         volume.write(Chunk(np.full(BOUNDS.size, time + 1, "u1"), BOUNDS.start), time=time)
     task = Region(BOUNDS, 2)
-    assert VolumeLoader(url)(Task(task))["chunk"].array.max() == 3
-    assert VolumeLoader(url, time=1)(Task(task))["chunk"].array.max() == 2
+    assert VolumeLoader(StoredVolume(url))(Task(task))["chunk"].array.max() == 3
+    assert VolumeLoader(StoredVolume(url), time=1)(Task(task))["chunk"].array.max() == 2

@@ -81,7 +81,7 @@ def test_other_names_are_taken_in_order(tmp_path):
     for number in (10, 2):
         section(tmp_path / f"s{number}.png", number)
     found = open_png(tmp_path)
-    assert found.voxel_offset == (0, 0, 0)
+    assert found.bounds.start == (0, 0, 0)
     assert found.read().array[:, 0, 0].tolist() == [2, 10]
     assert open_png(tmp_path / "s10.png").read().array.tolist() == [[[10] * 5] * 4]
 

@@ -120,7 +120,7 @@ def loader_from(
     """
     from chunkflow_py.volume.checks import Blackout, Validation
     from chunkflow_py.volume.cutout import Cutout
-    from chunkflow_py.volume.loader import VolumeLoader
+    from chunkflow_py.volume.loader import StoredVolume, VolumeLoader
     from chunkflow_py.volume.protocol import Opening
 
     coarse, mip = options["validate_mip"], options["mip"]
@@ -139,16 +139,13 @@ def loader_from(
     spelling = ("--chunk-start", "--chunk-stop", "--chunk-size", "--expand-margin-size")
     start, stop, size = options["chunk_start"], options["chunk_stop"], options["chunk_size"]
     return VolumeLoader(
-        url,
-        mip,
-        format,
+        StoredVolume(url, mip, format, opening),
         Cutout(start, stop, size, options["expand_margin_size"], spelling),
         options["output_name"],
         options["channels"],
-        voxel_size_nm,
-        kind,
+        voxel_size_nm=voxel_size_nm,
+        kind=kind,
         time=options["time"],
-        opening=opening,
         checks=tuple(checks),
     )
 

@@ -30,8 +30,8 @@ from chunkflow_py.core.hdf5_reading import (
 )
 from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.store.local import os_errors, replacing
+from chunkflow_py.volume.files.file_volume import ORIGIN, FileVolume, three_numbers
 from chunkflow_py.volume.files.hdf5_file import Sink, reading
-from chunkflow_py.volume.files.single_file import ORIGIN, FileArray, three_numbers
 from chunkflow_py.volume.protocol import UNIT_NM
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def open_hdf5(
     kind: Kind | None = None,
     *,
     one_only: bool = False,
-) -> FileArray | None:
-    """Return the array of an HDF5 file by its header, or ``None`` for a file of no bytes.
+) -> FileVolume | None:
+    """Open the array of an HDF5 file by its header, or ``None`` for a file of no bytes.
 
     Args:
         path: of the file.
@@ -91,14 +91,14 @@ def open_hdf5(
     with reading(path) as file:
         dataset = find_dataset(file, path, dataset_path, one_only=one_only)
         what = f"dataset {dataset.name} of {path}"
-        return FileArray(
-            what=what,
-            shape=dataset.shape,
-            read_part=partial(_read_part, path, dataset.name),
+        return FileVolume(
+            what,
+            dataset.shape,
+            dataset.dtype,
+            partial(_read_part, path, dataset.name),
             voxel_offset=voxel_offset or _voxel_offset(file, dataset, what),
             voxel_size_nm=voxel_size_nm or _voxel_size_nm(file, dataset, what),
             kind=kind or _kind(file, dataset),
-            dtype=dataset.dtype.newbyteorder("=").name,
         )
 
 

@@ -79,11 +79,10 @@ class Hdf5Volume:
             raise VolumeNotFoundError(msg)
         self._array = array
         self.bounds, self.channels, self.kind = array.bounds, array.channels, array.kind
-        self.voxel_size_nm = array.voxel_size_nm
+        self.voxel_size_nm, self.dtype = array.voxel_size_nm, array.dtype
         with reading(self._path) as file:
             dataset = find_dataset(file, self._path, place.dataset)
             self._name: str = dataset.name
-            self.dtype: np.dtype[Any] = dataset.dtype.newbyteorder("=")
             self._blocks: tuple[int, ...] | None = dataset.chunks
             shape = dataset.chunks or dataset.shape
             self.encoding: str = dataset.compression or "raw"

@@ -29,7 +29,7 @@ from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.core.memory import check_fits
 from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
 from chunkflow_py.store.local import os_errors
-from chunkflow_py.volume.files.single_file import ORIGIN, FileArray
+from chunkflow_py.volume.files.file_volume import FileVolume
 from chunkflow_py.volume.protocol import UNIT_NM
 
 with needs_extra("image", "reading MRC"):
@@ -59,8 +59,8 @@ def open_mrc(
     voxel_offset: Zyx | None = None,
     voxel_size_nm: tuple[float, float, float] | None = None,
     stored_bytes: Bytes = "auto",
-) -> FileArray | None:
-    """Return the array of a MRC file by its header.
+) -> FileVolume | None:
+    """Open the array of a MRC file by its header.
 
     Args:
         path: of the file.
@@ -81,21 +81,17 @@ def open_mrc(
             return None
     with _opened(path) as file:
         header, dtype = file.header, _dtype(file, stored_bytes)
-        if dtype.kind not in "uif":
-            msg = f"{path} holds {dtype} numbers, but a chunk holds real ones; convert it"
-            raise ChunkError(msg)
-        array = _ordered(file, path)
-        shape = array.shape
+        shape = _ordered(file, path).shape
         size_nm = voxel_size_nm or _voxel_size(file)
         start = Zyx(int(header.nzstart), int(header.nystart), int(header.nxstart))
-    return FileArray(
+    return FileVolume(
         str(path),
         shape,
+        dtype,
         partial(_read_part, path, stored_bytes),
-        voxel_offset or start or ORIGIN,
-        size_nm,
-        "image",
-        dtype.newbyteorder("=").name,
+        voxel_offset=voxel_offset or start,
+        voxel_size_nm=size_nm,
+        kind="image",
     )
 
 

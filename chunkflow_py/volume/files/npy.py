@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chunkflow_py.core.decoding import check_npy_header
-from chunkflow_py.errors import ChunkError, VolumeError
+from chunkflow_py.errors import VolumeError
 from chunkflow_py.store.local import os_errors
-from chunkflow_py.volume.files.single_file import ORIGIN, FileArray
-from chunkflow_py.volume.protocol import UNIT_NM
+from chunkflow_py.volume.files.file_volume import FileVolume
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,14 +25,14 @@ EXTENSIONS = (".npy",)
 
 def open_npy(
     path: Path,
-    voxel_offset: Zyx = ORIGIN,
+    voxel_offset: Zyx | None = None,
     voxel_size_nm: tuple[float, float, float] | None = None,
-) -> FileArray | None:
-    """Return the array of a .npy file by its header, or ``None`` for a file of no bytes.
+) -> FileVolume | None:
+    """Open the array of a .npy file by its header, or ``None`` for a file of no bytes.
 
     Args:
         path: of the file.
-        voxel_offset: global position of the first voxel, zyx.
+        voxel_offset: global position of the first voxel, zyx (default: the origin).
         voxel_size_nm: nanometres, zyx (default: 1 nm, of which loaders warn).
 
     Raises:
@@ -44,12 +43,13 @@ def open_npy(
         if path.stat().st_size == 0:
             return None
     array = _mapped(path)
-    if array.dtype.kind not in "buif":
-        msg = f"{path} holds {array.dtype}, but a chunk holds real numbers; convert it"
-        raise ChunkError(msg)
-    read_part, dtype = partial(_read_part, path), array.dtype.newbyteorder("=").name
-    return FileArray(
-        str(path), array.shape, read_part, voxel_offset, voxel_size_nm or UNIT_NM, dtype=dtype
+    return FileVolume(
+        str(path),
+        array.shape,
+        array.dtype,
+        partial(_read_part, path),
+        voxel_offset=voxel_offset,
+        voxel_size_nm=voxel_size_nm,
     )
 
 

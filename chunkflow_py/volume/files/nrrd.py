@@ -30,7 +30,7 @@ from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.core.memory import check_fits
 from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
 from chunkflow_py.store.local import os_errors, replacing
-from chunkflow_py.volume.files.single_file import ORIGIN, FileArray, three_numbers
+from chunkflow_py.volume.files.file_volume import ORIGIN, FileVolume, three_numbers
 from chunkflow_py.volume.protocol import UNIT_NM
 from chunkflow_py.volume.zarr import ome_metadata as ome
 
@@ -68,8 +68,8 @@ def open_nrrd(
     voxel_size_nm: tuple[float, float, float] | None = None,
     kind: Kind | None = None,
     order: str = "xyz",
-) -> FileArray | None:
-    """Return the array of a NRRD file by its header.
+) -> FileVolume | None:
+    """Open the array of a NRRD file by its header.
 
     Args:
         path: of the file; a header whose voxels are in another file of the same folder will do.
@@ -99,9 +99,15 @@ def open_nrrd(
     shape = tuple(lengths.get(axis, 1) for axis in ("czyx" if "c" in axes else "zyx"))
     if kind is None and header.get("layer_type") in KINDS:
         kind = cast("Kind", header["layer_type"])
-    read_part = partial(_read_part, path, axes)
-    name = dtype.newbyteorder("=").name
-    return FileArray(str(path), shape, read_part, offset, size_nm, kind, name)
+    return FileVolume(
+        str(path),
+        shape,
+        dtype,
+        partial(_read_part, path, axes),
+        voxel_offset=offset,
+        voxel_size_nm=size_nm,
+        kind=kind,
+    )
 
 
 @contextmanager

@@ -40,8 +40,6 @@ from chunkflow_py.store.recording import RecordingStore
 from chunkflow_py.volume.conversion import converted
 from chunkflow_py.volume.files.file_name import FileName
 from chunkflow_py.volume.files.sections import SectionStack, natural_order
-from chunkflow_py.volume.files.single_file import ORIGIN, FileArray, FileLoader
-from chunkflow_py.volume.protocol import UNIT_NM
 
 with needs_extra("image", "reading and writing PNG"):
     from PIL import Image
@@ -58,6 +56,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.geometry import BoundingBox, Region
     from chunkflow_py.core.task import Task
     from chunkflow_py.store.protocol import Stored
+    from chunkflow_py.volume.files.file_volume import FileVolume
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +71,8 @@ def open_png(
     voxel_offset: Zyx | None = None,
     voxel_size_nm: tuple[float, float, float] | None = None,
     digit_num: int = 5,
-) -> FileArray:
-    """Return PNG sections as one array, by the first section's size.
+) -> FileVolume:
+    """Open PNG sections as one volume, by the first section's size.
 
     Args:
         path: a file, a folder or a prefix, see the module.
@@ -92,20 +91,7 @@ def open_png(
         raise VolumeNotFoundError(msg)
     stack = SectionStack(files, read_png, f"sections {path}", EXTENSIONS)
     offset = voxel_offset or Zyx(min(files) if numbered else 0, 0, 0)
-    return stack.as_file_array(offset, voxel_size_nm or UNIT_NM, None)
-
-
-@dataclass
-class PngLoader(FileLoader):
-    """Puts sections into every task; the part of a task is chosen by the numbers of sections."""
-
-    def bounds(self) -> BoundingBox | None:
-        """Return the domain of the chunks; all sections at once begin at 0 unless it is said."""
-        open_file: Any = self.open_file
-        if not self._has_tasks and not self.cutout.is_explicit:
-            offset = open_file.keywords["voxel_offset"] or ORIGIN
-            self.open_file = partial(open_file, voxel_offset=offset)
-        return super().bounds()
+    return stack.as_volume(offset, voxel_size_nm)
 
 
 def _sections(path: Path, digit_num: int) -> tuple[dict[int, Path], bool]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import ChunkError, VolumeNotFoundError
-from chunkflow_py.volume.files.single_file import FileArray
+from chunkflow_py.volume.files.file_volume import FileVolume
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -49,10 +49,13 @@ class SectionStack:
     what: str
     extensions: tuple[str, ...]
 
-    def as_file_array(
-        self, voxel_offset: Zyx, voxel_size_nm: tuple[float, float, float], kind: Kind | None
-    ) -> FileArray:
-        """Return the stack as one array, by the first section's shape and dtype.
+    def as_volume(
+        self,
+        voxel_offset: Zyx | None,
+        voxel_size_nm: tuple[float, float, float] | None,
+        kind: Kind | None = None,
+    ) -> FileVolume:
+        """Return the stack as one volume, by the first section's shape and dtype.
 
         Raises:
             VolumeNotFoundError: there is no section.
@@ -70,8 +73,15 @@ class SectionStack:
         ) -> NDArray[Any]:
             return self._read_part(first.shape, first.dtype, slices, channels)
 
-        name = first.dtype.newbyteorder("=").name
-        return FileArray(self.what, shape, read_part, voxel_offset, voxel_size_nm, kind, name)
+        return FileVolume(
+            self.what,
+            shape,
+            first.dtype,
+            read_part,
+            voxel_offset=voxel_offset,
+            voxel_size_nm=voxel_size_nm,
+            kind=kind,
+        )
 
     def _read_part(
         self,

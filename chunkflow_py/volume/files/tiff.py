@@ -31,9 +31,8 @@ from chunkflow_py.core.memory import check_fits
 from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
 from chunkflow_py.store.local import os_errors, replacing
 from chunkflow_py.volume.engine.image_headers import check_declared
+from chunkflow_py.volume.files.file_volume import FileVolume, three_numbers
 from chunkflow_py.volume.files.sections import SectionStack, natural_order
-from chunkflow_py.volume.files.single_file import ORIGIN, FileArray, three_numbers
-from chunkflow_py.volume.protocol import UNIT_NM
 from chunkflow_py.volume.zarr import ome_metadata as ome
 
 with needs_extra("image", "reading and writing TIFF"):
@@ -84,8 +83,8 @@ def open_tiff(
     voxel_offset: Zyx | None = None,
     voxel_size_nm: tuple[float, float, float] | None = None,
     kind: Kind | None = None,
-) -> FileArray | None:
-    """Return the array of a TIFF file or of a folder of sections, by its header.
+) -> FileVolume | None:
+    """Open the array of a TIFF file or of a folder of sections, by its header.
 
     Args:
         path: of the file or folder; sections are taken in the order of their names.
@@ -107,23 +106,22 @@ def open_tiff(
             return None
     with _opened(path) as file:
         layout = _Layout(file, path)
-        shape = layout.shape
         saved = (file.shaped_metadata or [{}])[0] if file.is_shaped else {}
         if voxel_size_nm is None:
             voxel_size_nm = _voxel_size(file, f"{path}")
-    what = f"{path}"
     if voxel_offset is None and "voxel_offset" in saved:
-        numbers = three_numbers(saved["voxel_offset"], f"voxel_offset of {what}")
+        numbers = three_numbers(saved["voxel_offset"], f"voxel_offset of {path}")
         voxel_offset = Zyx.of(int(v) for v in numbers)
     if kind is None and saved.get("layer_type") in KINDS:
         kind = saved["layer_type"]
-    return FileArray(
-        what,
-        shape,
+    return FileVolume(
+        str(path),
+        layout.shape,
+        layout.series.dtype,
         partial(_read_part, path),
-        voxel_offset or ORIGIN,
-        voxel_size_nm or UNIT_NM,
-        kind,
+        voxel_offset=voxel_offset,
+        voxel_size_nm=voxel_size_nm,
+        kind=kind,
     )
 
 
@@ -132,7 +130,7 @@ def _open_folder(
     voxel_offset: Zyx | None,
     voxel_size_nm: tuple[float, float, float] | None,
     kind: Kind | None,
-) -> FileArray:
+) -> FileVolume:
     files = sorted(
         (p for p in path.iterdir() if p.suffix.lower() in EXTENSIONS and p.name[0] != "."),
         key=natural_order,
@@ -141,7 +139,7 @@ def _open_folder(
     if voxel_size_nm is None and files:
         with _opened(files[0]) as file:
             voxel_size_nm = _voxel_size(file, f"{files[0]}")
-    return stack.as_file_array(voxel_offset or ORIGIN, voxel_size_nm or UNIT_NM, kind)
+    return stack.as_volume(voxel_offset, voxel_size_nm, kind)
 
 
 def _voxel_size(file: tifffile.TiffFile, what: str) -> tuple[float, float, float] | None:

@@ -1,0 +1,131 @@
+"""Options that loaders of single files share, and the loader that they describe."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chunkflow_py.ops.options.volume_options import together
+from chunkflow_py.pipeline.params import (
+    Decorator,
+    channels_option,
+    expand_margin_option,
+    floats_option,
+    output_option,
+    zyx_option,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from chunkflow_py.volume.cutout import Cutout
+    from chunkflow_py.volume.files.file_name import FileName, OnePath
+    from chunkflow_py.volume.files.file_volume import FileVolume
+    from chunkflow_py.volume.loader import VolumeLoader
+
+
+def file_name_option(help: str, *aliases: str) -> Decorator:
+    """Declare ``--file-name/-f``, which is required."""
+    return click.option("--file-name", *aliases, "-f", required=True, help=help)
+
+
+def placement_options(size_flag: str = "-s") -> Decorator:
+    """Declare ``--voxel-offset`` and ``--voxel-size`` that replace those of the file."""
+    return together(
+        zyx_option(
+            "--voxel-offset",
+            "-v",
+            help="Global position of the first voxel, instead of the file's.",
+        ),
+        floats_option(
+            "--voxel-size",
+            size_flag,
+            help="Edge lengths of a voxel, nm, zyx, instead of the file's.",
+        ),
+    )
+
+
+def assumed_placement_options(offset_help: str, size_flag: str) -> Decorator:
+    """Declare ``--voxel-offset`` and ``--voxel-size`` of a format that stores neither."""
+    return together(
+        zyx_option("--voxel-offset", "-t", default=(0, 0, 0), show_default=True, help=offset_help),
+        floats_option(
+            "--voxel-size",
+            size_flag,
+            default=(1, 1, 1),
+            show_default=True,
+            help="Edge lengths of a voxel, nm, zyx; if not given, a warning says so.",
+        ),
+    )
+
+
+def layer_type_option() -> Decorator:
+    """Declare ``--layer-type/-l``."""
+    return click.option(
+        "--layer-type",
+        "-l",
+        type=click.Choice(["image", "segmentation"]),
+        help="What the voxels mean.  [default: as in the file]",
+    )
+
+
+def dtype_option(dtypes: Sequence[str], *flags: str) -> Decorator:
+    """Declare ``--dtype``, the type to convert the voxels to."""
+    return click.option(
+        "--dtype",
+        *flags,
+        type=click.Choice(dtypes),
+        help="Convert the voxels; what cannot be converted is an error.",
+    )
+
+
+def chunk_options(*channel_flags: str) -> Decorator:
+    """Declare ``--channels``, ``--expand-margin-size`` and ``--output-name``."""
+    return together(channels_option(*channel_flags), expand_margin_option(), output_option())
+
+
+def file_loader(
+    files: FileName | OnePath,
+    open_file: Callable[..., FileVolume | None],
+    *,
+    expand_margin_size: Any,
+    output_name: str,
+    cutout: Cutout | None = None,
+    channels: tuple[int, ...] | None = None,
+    dtype: str | None = None,
+    set_bbox: bool = False,
+    remove_empty: bool = False,
+    **settings: Any,
+) -> VolumeLoader:
+    """Return the loader that the options of a format describe.
+
+    Args:
+        files: name of the file, or prefix of one file a task.
+        open_file: (path, *settings*) -> volume.
+        expand_margin_size: voxels to read beyond the task's box, where *cutout* is not given.
+        output_name: name of the chunk.
+        cutout: which part to read (default: the task's box with its margin).
+        channels: which to read (default: all).
+        dtype: type to convert the voxels to.
+        set_bbox: whether to give the task the box of the chunk.
+        remove_empty: whether to delete a file without content.
+        settings: arguments of *open_file*, by the names of their options.
+    """
+    from chunkflow_py.volume.cutout import Cutout
+    from chunkflow_py.volume.files.file_volume import FileSource
+    from chunkflow_py.volume.loader import VolumeLoader
+
+    if "voxel_size" in settings:
+        settings["voxel_size_nm"] = settings.pop("voxel_size")
+    if "layer_type" in settings:
+        settings["kind"] = settings.pop("layer_type")
+    return VolumeLoader(
+        FileSource(files, partial(open_file, **settings), remove_empty),
+        cutout or Cutout(margin=expand_margin_size),
+        output_name,
+        channels,
+        dtype,
+        set_bbox=set_bbox,
+    )

@@ -1,0 +1,103 @@
+"""Write one chunk of each task to a file, whatever its format."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.geometry import Region
+from chunkflow_py.core.outputs import Output
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.store.local import replacing, stored_file
+from chunkflow_py.store.protocol import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.volume.files.file_name import FileName
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class FileSaver:
+    """Writes a chunk of every task to a file.
+
+    Attributes:
+        files: name of the file, or prefix of one file a task.
+        write: (path, chunk) -> the whole file, under its final name only when complete.
+        input_name: name of the chunk in the task.
+        touch: make an empty file where the item is ``None`` (a task without a result).
+        others: types that *write* takes as well as chunks.
+    """
+
+    files: FileName
+    write: Callable[[Path, Any], None]
+    input_name: str = "chunk"
+    touch: bool | None = None
+    others: tuple[type, ...] = ()
+    _written: tuple[Path, Region | None] | None = field(default=None, repr=False)
+
+    @property
+    def destination(self) -> str:
+        """The file or files."""
+        return self.files.place
+
+    def stores(self) -> tuple[Output, ...]:
+        """Return the file, or the file of every task."""
+        return (Output("file", f"file://{self.files.place}"),)
+
+    def prepare(self, outline: Any) -> None:
+        """Check the name against the tasks of the line (an `Outline`).
+
+        Raises:
+            OptionError: several tasks would write one file.
+            VolumeError: no file can be made there.
+        """
+        self.files.check_written_once(outline.boxes)
+        self.files.check_writable()
+
+    def __call__(self, task: Task) -> Task:
+        """Write the chunk.
+
+        Raises:
+            VolumeError: the file cannot be written, or an earlier task has written it.
+        """
+        item = task[self.input_name] if self.touch is not None else None
+        if self.touch is not None and item is None:
+            path = self._path(task, task.region)
+            if self.touch:
+                with replacing(path) as temporary:
+                    temporary.touch()
+                task.written.append(stored_file(path))
+            else:
+                task.written.append(Stored(f"file://{path.absolute()}"))
+            return task
+        region = task.region
+        if not isinstance(item, self.others):
+            item = task.chunk(self.input_name)
+            region = region or Region(item.bbox)
+        path = self._path(task, region)
+        self.write(path, item)
+        task.written.append(stored_file(path))
+        logger.info("wrote %s", path)
+        return task
+
+    def _path(self, task: Task, region: Region | None) -> Path:
+        path = self.files.path(region)
+        # The tasks of a queue are not known in advance, so `prepare` could not see this.
+        if (
+            self._written is not None
+            and self._written[0] == path
+            and self._written[1] != task.region
+        ):
+            msg = (
+                f"task {task} would replace {path}, which task {self._written[1]} has written; "
+                f"give {self.files.option} a prefix without {self.files.extensions[0]}"
+            )
+            raise VolumeError(msg)
+        self._written = (path, task.region)
+        return path

@@ -1,0 +1,215 @@
+"""A file that holds one array, as a read-only volume; and a file of each task as a source of them.
+
+A format offers a function path -> `FileVolume` (or ``None`` for a file of no bytes). Which file a
+task reads, and what errors and messages say, is the same for all formats.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.failpoints import reached
+from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.core.memory import check_fits
+from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
+from chunkflow_py.store.local import os_errors
+from chunkflow_py.volume.files.file_name import FileName
+from chunkflow_py.volume.loader import VolumeSource
+from chunkflow_py.volume.protocol import UNIT_NM, check_channels, check_inside
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from chunkflow_py.core.chunk import Kind
+    from chunkflow_py.core.geometry import Region
+    from chunkflow_py.store.protocol import Stored
+    from chunkflow_py.volume.files.file_name import OnePath
+    from chunkflow_py.volume.protocol import StoredUnit
+
+logger = logging.getLogger(__name__)
+
+ReadPart = Callable[[tuple[slice, slice, slice], "Sequence[int] | None"], "NDArray[Any]"]
+
+ORIGIN = Zyx(0, 0, 0)
+
+
+class FileVolume:
+    """An array in a file as a `Volume` that is only read, known by its header.
+
+    Voxels are read from the file at each `read`; the whole file counts as one block.
+
+    Attributes:
+        url: file and array, for messages.
+        shape: (z, y, x) or (c, z, y, x).
+        bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
+            single_writer: as `Volume` says.
+    """
+
+    times: int | None = None
+    mips: tuple[int, ...] = (0,)
+    single_writer: bool = True
+
+    def __init__(
+        self,
+        url: str,
+        shape: Sequence[int],
+        dtype: np.dtype[Any],
+        read_part: ReadPart,
+        *,
+        voxel_offset: Zyx | None = None,
+        voxel_size_nm: tuple[float, float, float] | None = None,
+        kind: Kind | None = None,
+    ) -> None:
+        """Take what the header says.
+
+        Args:
+            url: file and array, for messages.
+            shape: of the array.
+            dtype: of its voxels, in any byte order.
+            read_part: (slices zyx, channels or ``None``) -> voxels.
+            voxel_offset: global position of the first voxel, voxels, zyx (default: the origin).
+            voxel_size_nm: nanometres, zyx (default: `UNIT_NM`, of which loaders warn).
+            kind: what the voxels mean, if known.
+
+        Raises:
+            ChunkError: the array has other dimensions than a chunk, or does not hold real numbers.
+        """
+        if len(shape) not in (3, 4):
+            section = f"; store a section as {(1, *shape)}" if len(shape) == 2 else ""
+            msg = (
+                f"{url} has {len(shape)} dimensions, shape {tuple(shape)}; a chunk is "
+                f"(z, y, x) or (c, z, y, x){section}"
+            )
+            raise ChunkError(msg)
+        if dtype.kind not in "buif":
+            msg = f"{url} holds {dtype}, but a chunk holds real numbers; convert it"
+            raise ChunkError(msg)
+        self.url = url
+        self.shape = tuple(shape)
+        self.dtype = dtype.newbyteorder("=")
+        self.bounds = BoundingBox.from_size(voxel_offset or ORIGIN, self.shape[-3:])
+        self.channels = None if len(self.shape) == 3 else self.shape[0]
+        self.voxel_size_nm = voxel_size_nm or UNIT_NM
+        self.kind = kind
+        self.block_size = self.write_unit = self.bounds.size.high((1, 1, 1))
+        self._read_part = read_part
+
+    def read(
+        self,
+        bbox: BoundingBox | None = None,
+        channels: Sequence[int] | None = None,
+        *,
+        time: int | None = None,  # noqa: ARG002  (the same at all times)
+    ) -> Chunk:
+        """Return the voxels inside *bbox* (default: all), as `Volume.read` says."""
+        box = self.bounds if bbox is None else bbox
+        check_inside(box, self.bounds, self.url)
+        check_channels(channels, self.channels, self.url)
+        if self.channels is None:
+            channels = None
+        count = (self.channels or 1) if channels is None else len(channels)
+        size = box.voxels * count * self.dtype.itemsize
+        check_fits(size, f"box {box} of {self.url} with {count} channels")
+        array = self._read_part(box.slices(self.bounds.start), channels)
+        reached("mid-read")
+        return Chunk(array, box.start, self.voxel_size_nm, self.kind, self.bounds)
+
+    def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
+        """Refuse to write."""
+        del time
+        msg = f"cannot write {chunk.bbox} to {self.url}: this file is only read; write to zarr://"
+        raise VolumeError(msg)
+
+    def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
+        """Return nothing: no task writes objects of its own."""
+        return []
+
+    def stored_units(self) -> Iterator[StoredUnit]:
+        """Refuse: a file is one object."""
+        msg = f"the blocks of {self.url} are not objects of their own: it is one file"
+        raise VolumeError(msg)
+
+    def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
+        """Return whether *bbox* is stored: all of a file is."""
+        del time
+        check_inside(bbox, self.bounds, self.url)
+        return True
+
+
+OpenFile = Callable[["Path"], "FileVolume | None"]
+
+
+@dataclass
+class FileSource(VolumeSource):
+    """A file for all tasks, or one file for each of them.
+
+    Attributes:
+        files: name of the file, or prefix of one file a task.
+        open_file: path -> its volume, or ``None`` for a file of no bytes.
+        removes_empty: whether to delete a file that holds nothing, or nothing but zeros.
+        open_whole: opens a file that is read whole (default: *open_file*).
+    """
+
+    files: FileName | OnePath
+    open_file: OpenFile
+    removes_empty: bool = False
+    open_whole: OpenFile | None = None
+    is_shared = False
+    thread_safe = False
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The file, or the files of all tasks."""
+        return (self.files.place,)
+
+    @property
+    def is_one_file(self) -> bool:
+        """Whether all tasks read the same file."""
+        return self.files.fixed_path is not None
+
+    def open(
+        self,
+        region: Region | BoundingBox | None = None,
+        *,
+        cache_bytes: int = 0,  # noqa: ARG002
+        is_whole: bool = False,
+    ) -> FileVolume | None:
+        """Open the file of a task, or return ``None`` for a file of no bytes."""
+        path = self.files.path(region)
+        if isinstance(self.files, FileName) and not path.exists():
+            msg = f"{path} does not exist; check {self.files.option}"
+            raise VolumeNotFoundError(msg)
+        open_file = self.open_whole if is_whole and self.open_whole else self.open_file
+        return open_file(path)
+
+    def remove(self, region: Region | BoundingBox | None) -> None:
+        """Delete the file of a task."""
+        path = self.files.path(region)
+        with os_errors("remove", path):
+            path.unlink()
+        logger.info("removed %s, which held nothing but zeros", path)
+
+
+def three_numbers(values: Iterable[Any], what: str) -> tuple[float, float, float]:
+    """Return the three numbers that a header holds for z, y and x.
+
+    Raises:
+        VolumeError: there are not three finite numbers.
+    """
+    try:
+        numbers = [float(v) for v in np.asarray(values).ravel()]
+    except (TypeError, ValueError):
+        numbers = []
+    if len(numbers) != 3 or not np.isfinite(numbers).all():
+        msg = f"{what} must be three numbers (zyx), got {values}; override it by an option"
+        raise VolumeError(msg)
+    return numbers[0], numbers[1], numbers[2]
