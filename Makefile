@@ -1,7 +1,7 @@
 # `make demo` and `make test` do everything on a fresh Debian or Ubuntu that has make and
 # Python 3.11 to 3.13 with venv. `make help` lists the rest.
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators gpu-check peers clean
+.PHONY: help demo quick test coverage lint drills image install-test docs docs-test rigs bench bench-inference bench-volumes bench-queue bench-operators gpu-check peers clean
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -12,8 +12,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # with one thread. tests/conftest.py puts long tests first; a process is given few tests at a time,
 # or it would be given all of the long ones.
 PROCESSES := -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2))) --maxschedchunk=4
-SHORT := 'not (drill and slow) and not long and not container'
-test coverage drills docs-test: export OMP_NUM_THREADS := 1
+SHORT := not (drill and slow) and not long and not container
+quick test coverage drills docs-test: export OMP_NUM_THREADS := 1
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -21,14 +21,18 @@ help: ## list the targets
 demo: $(READY) ## segment neurons in the shipped electron microscopy volume; results in demo-output/
 	@$(BIN)/python examples/fib25/demo.py
 
+quick: $(READY) ## in 3 minutes: lint, the tests of the files that you have changed, and a fixed core
+	@$(MAKE) --no-print-directory lint
+	@$(BIN)/pytest $(PROCESSES) -q -m "$(SHORT) and not slow" $$($(BIN)/python tests/quick.py $(BASE))
+
 # pytest rewrites the asserts of each test file: once beside lint, not in each of its processes.
 test: $(READY) ## lint, then every test but long ones and long drills; pytest's summary is last
 	@$(BIN)/pytest --collect-only -q >/dev/null & \
 	  $(MAKE) --no-print-directory -j 2 rigs lint && wait
-	@$(BIN)/pytest $(PROCESSES) -rs -m $(SHORT)
+	@$(BIN)/pytest $(PROCESSES) -rs -m "$(SHORT)"
 
 coverage: $(READY) rigs ## the same tests, and how many lines of the package they run: at least 90 %
-	@$(BIN)/pytest $(PROCESSES) -m $(SHORT) --cov=chunkflow_py --cov-report=term:skip-covered --cov-fail-under=90
+	@$(BIN)/pytest $(PROCESSES) -m "$(SHORT)" --cov=chunkflow_py --cov-report=term:skip-covered --cov-fail-under=90
 
 lint: $(READY) ## ruff, mypy --strict, and the rules on who may import whom
 	@$(BIN)/ruff check .

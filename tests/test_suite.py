@@ -76,3 +76,14 @@ def test_long_tests_come_first(tmp_path: Path, seed: str) -> None:
     assert set(order[1:3]) == {"b", "e"}
     assert order[3] == "f"
     assert set(order[4:]) == {"a", "d"}
+
+
+def test_quick_runs_the_tests_of_a_changed_file() -> None:
+    """`make quick` finds tests by name and by import, and its fixed list names existing files."""
+    import quick
+
+    assert "tests/core/test_geometry.py" in quick.core()
+    assert "tests/ops/test_threshold.py" in quick.tests_of("chunkflow_py/ops/threshold.py")
+    assert "tests/core/test_geometry.py" in quick.tests_of("chunkflow_py/core/geometry.py")
+    assert quick.tests_of("tests/test_suite.py") == {"tests/test_suite.py"}
+    assert quick.tests_of("README.md") == set()

@@ -32,7 +32,7 @@ KEEP = "from chunkflow_py import keep_freed_memory; assert keep_freed_memory()"
 START = """
 from chunkflow_py.cli.main import main
 try:
-    main(["--version"])
+    main(["--quiet", "create-chunk", "--size", "1", "1", "1"])
 except SystemExit:
     pass
 """
