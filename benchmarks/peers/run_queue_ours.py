@@ -126,9 +126,9 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
 
     from chunkflow_py.run.home import RunHome
     from chunkflow_py.run.ledger.ledger import Ledger
-    from chunkflow_py.run.worker.settings import Settings
     from chunkflow_py.run.worker.worker import Working
     from chunkflow_py.run.worker.worker import work as work_off
+    from chunkflow_py.run.worker.worker_limits import WorkerSettings
 
     kind, last, folding = kind_of(job["queue"]), [0.0], [0.0]
     acknowledge, fold = kind.acknowledge, Ledger.fold
@@ -150,7 +150,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         plugin = ("plugin", "-f", job["plugin"], "-a", f"seconds={job['seconds']}")
         submit = ("submit", "--run", run, "--queue", job["queue"], "--no-rehearse")
         command_line(*submit, "generate-tasks", *grid_of(job["tasks"]), *plugin)
-        settings = Settings(processes=job["processes"], watches_notices=False)
+        settings = WorkerSettings(processes=job["processes"], watches_notices=False)
         cpu, start = process_time(), monotonic()
         code, words = work_off(
             RunHome(run), Working(settings, "benchmark"), partial(timed_line, str(times))

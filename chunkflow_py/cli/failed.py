@@ -48,12 +48,12 @@ def worker_fails_in_order() -> Iterator[None]:
     like it. 75 if it may work later, or was asked to stop. 70 for all that nobody foresaw, such as
     worker processes that die before they begin: another machine may do better.
     """
-    from chunkflow_py.run.worker.stopping import AskedToStop, stops_when_asked
+    from chunkflow_py.run.worker.worker_interruption import StopRequested, stops_on_signals
 
     try:
-        with stops_when_asked(_TryAgain.exit_code):
+        with stops_on_signals(_TryAgain.exit_code):
             yield
-    except AskedToStop as asked:
+    except StopRequested as asked:
         msg = f"stopped: got {asked}"
         raise _TryAgain(msg) from asked
     except (click.ClickException, click.Abort, Exit, OptionError, Interrupted):

@@ -98,20 +98,23 @@ def working_from(options: dict[str, Any]) -> Callable[[], Working]:
     root = click.get_current_context().find_root().params
 
     def make() -> Working:
-        from chunkflow_py.run.worker.limits import Limits, walltime_of_job
-        from chunkflow_py.run.worker.supervisor import Settings
-        from chunkflow_py.run.worker.task_limit import TaskLimit
         from chunkflow_py.run.worker.worker import Working
+        from chunkflow_py.run.worker.worker_limits import (
+            TaskLimit,
+            WorkerLimits,
+            WorkerSettings,
+            walltime_of_job,
+        )
 
         devices = _devices(options["gpus"])
         walltime = options["walltime"]
-        settings = Settings(
+        settings = WorkerSettings(
             processes=options["processes"] * (len(devices) or 1),
             devices=devices,
             lease_s=options["lease"],
             max_failures=options["max_failures"],
             task_limit=TaskLimit(_TASK_LIMITS.get(limit := options["task_limit"], limit)),
-            limits=Limits(
+            limits=WorkerLimits(
                 max_tasks=options["max_tasks"],
                 walltime_s=walltime_of_job() if walltime == "auto" else walltime,
                 max_cost=options["max_cost"],
@@ -146,7 +149,7 @@ def _devices(said: str | None) -> tuple[str, ...]:
     if visible is not None:
         found = tuple(filter(None, visible.split(",")))
     else:
-        from chunkflow_py.run.worker.gpus import gpu_numbers
+        from chunkflow_py.run.worker.worker_limits import gpu_numbers
 
         found = gpu_numbers()
     if not found:

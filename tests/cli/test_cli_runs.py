@@ -199,10 +199,10 @@ print(worker.stderr.read(), worker.wait())
 # As `python -m chunkflow_py`, with less patience.
 HASTY = """
 import sys
-from chunkflow_py.run.worker.settings import Settings
+from chunkflow_py.run.worker.worker_limits import WorkerSettings
 from chunkflow_py.__main__ import main
-init = Settings.__init__
-Settings.__init__ = lambda *a, **k: init(*a, **{"disk_wait_s": 0.2} | k)
+init = WorkerSettings.__init__
+WorkerSettings.__init__ = lambda *a, **k: init(*a, **{"disk_wait_s": 0.2} | k)
 main()
 """
 

@@ -14,7 +14,8 @@ from chunkflow_py.queue.body import Body
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.worker.children import ChildStart
-from chunkflow_py.run.worker.supervisor import Listener, Settings, Supervisor
+from chunkflow_py.run.worker.supervisor import Listener, Supervisor
+from chunkflow_py.run.worker.worker_limits import WorkerSettings
 from chunkflow_py.store import open_store
 from chunkflow_py.tasks.plan import GridPlan
 from rigs import lines
@@ -92,7 +93,7 @@ class Stage:
             queue=self.queue,
             ledger=self.ledger,
             start=start,
-            settings=Settings(**QUICK | settings),
+            settings=WorkerSettings(**QUICK | settings),
             worker="tester",
             listener=self.notes,
             **{"check_profile": lambda profile: None} | said,

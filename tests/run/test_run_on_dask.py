@@ -27,10 +27,8 @@ from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.stage_line import StageLine
 from chunkflow_py.run.submit import submit
 from chunkflow_py.run.worker.failure_policy import AttemptLimits
-from chunkflow_py.run.worker.limits import Limits
-from chunkflow_py.run.worker.supervisor import Settings
-from chunkflow_py.run.worker.task_limit import TaskLimit
 from chunkflow_py.run.worker.worker import Working
+from chunkflow_py.run.worker.worker_limits import TaskLimit, WorkerLimits, WorkerSettings
 from chunkflow_py.volume.files.hdf5 import write_hdf5
 
 distributed = pytest.importorskip("distributed")
@@ -143,7 +141,7 @@ def submitted(tmp_path, commands):
 
 def carried_out(home, cluster, **settings):
     """Carry a run out; what has failed is tried again at once."""
-    working = Working(Settings(retry_s=0.05, **settings), "client")
+    working = Working(WorkerSettings(retry_s=0.05, **settings), "client")
     return run_on_dask(home, cluster.scheduler_address, worker_line, working)
 
 
@@ -226,7 +224,7 @@ def test_stopped_and_resumed(tmp_path, raw, cluster):
         time.sleep(0.05)
     before = records(home)
     assert 1 <= len(before) < 7
-    code, said = carried_out(home, cluster, limits=Limits(max_tasks=1))
+    code, said = carried_out(home, cluster, limits=WorkerLimits(max_tasks=1))
     assert (code, "1 tasks have ended" in said) == (75, True), said
     assert len(records(home)) == len(before) + 1
     assert carried_out(RunHome.parse(home.url), cluster)[0] == 0
@@ -375,7 +373,7 @@ def test_no_scheduler(tmp_path, raw, monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        working = Working(Settings(), "client")
+        working = Working(WorkerSettings(), "client")
         code, said = run_on_dask(home, address, worker_line, working)
     assert (code, address in said) == (75, True)
 
@@ -383,7 +381,7 @@ def test_no_scheduler(tmp_path, raw, monkeypatch):
 def test_what_the_cluster_decides_is_refused(tmp_path):
     """Options of workers of one machine are named, and not left out in silence."""
     home = RunHome.parse(f"{tmp_path}/none.run")
-    working = Working(Settings(processes=3, devices=("0",)), "client", until_complete=False)
+    working = Working(WorkerSettings(processes=3, devices=("0",)), "client", until_complete=False)
     with pytest.raises(OptionError, match="--processes, --gpus, --no-until-complete"):
         run_on_dask(home, "tcp://127.0.0.1:1", worker_line, working)
 

@@ -13,7 +13,7 @@ from rigs.workers import LONG_S, Background, Stage, wait_for
 
 from chunkflow_py.errors import OptionError
 from chunkflow_py.run.ledger.record import Record
-from chunkflow_py.run.worker.limits import Limits
+from chunkflow_py.run.worker.worker_limits import WorkerLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +102,7 @@ def test_tasks_of_another_run_are_refused(stage: Stage, caplog: pytest.LogCaptur
     """They are left to their own workers, said once, and never computed here."""
     stage.send([0, 1], run="other", stage="infer")
     stage.send([2], run="other", stage="unheard-of")
-    outcome = stage.work(run="mine", limits=Limits(idle_exit_s=2.0))
+    outcome = stage.work(run="mine", limits=WorkerLimits(idle_exit_s=2.0))
     assert outcome.state == "stopped"  # the queue is not empty: nobody may claim it is complete
     assert stage.queue.counts().waiting == 3
     assert caplog.text.count("the queue holds tasks of run other") == 1
@@ -116,7 +116,7 @@ def test_stages_follow_each_other(stage: Stage) -> None:
     assert stage.work(run="hash1", stages=stages).state == "complete"
     assert stage.queue.counts().waiting == 0
     stage.send([0], run="hash2", stage="label")
-    outcome = stage.work(run="hash1", stages=stages, limits=Limits(idle_exit_s=LONG_S))
+    outcome = stage.work(run="hash1", stages=stages, limits=WorkerLimits(idle_exit_s=LONG_S))
     assert outcome.state in ("stage-closed", "complete")
     assert stage.queue.counts().waiting == 1
 
@@ -131,7 +131,7 @@ def test_stages_that_a_repair_has_reopened(stage: Stage) -> None:
     stage.send([0], run="hash0", stage="mask")
     outcome = stage.work(
         run="hash1", stages=stages, is_wanted=lambda name: name == "mask",
-        limits=Limits(idle_exit_s=LONG_S),
+        limits=WorkerLimits(idle_exit_s=LONG_S),
     )  # fmt: skip
     assert outcome.state in ("stage-closed", "complete")
     assert stage.queue.counts().waiting == 1
@@ -171,7 +171,7 @@ def test_lost_messages_are_told(tmp_path: Path) -> None:
 
 def test_no_more_tasks_are_taken_than_asked_for(stage: Stage) -> None:
     """With --max-tasks exactly so many end here, and the others wait for other workers."""
-    outcome = stage.work(processes=2, limits=Limits(max_tasks=5))
+    outcome = stage.work(processes=2, limits=WorkerLimits(max_tasks=5))
     assert (outcome.state, outcome.done) == ("stopped", 5)
     assert stage.queue.counts().waiting == 7
 
@@ -179,7 +179,7 @@ def test_no_more_tasks_are_taken_than_asked_for(stage: Stage) -> None:
 def test_no_task_is_begun_that_would_last_too_long(stage: Stage) -> None:
     """Before the walltime ends, a worker stops taking tasks; all that it began is finished."""
     start = time.monotonic()
-    outcome = stage.work(seconds=0.4, limits=Limits(walltime_s=4.0))
+    outcome = stage.work(seconds=0.4, limits=WorkerLimits(walltime_s=4.0))
     assert outcome.state == "stopped"
     assert "walltime of 4 s" in outcome.words
     assert 1 <= outcome.done < 12
@@ -234,7 +234,9 @@ def test_each_child_has_its_device_and_threads(
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     names = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "LINE")
     line = partial(lines.tells, names, str(stage.output))
-    stage.work(line=line, devices=["2"], environment={"LINE": "yes"}, limits=Limits(max_tasks=6))
+    stage.work(
+        line=line, devices=["2"], environment={"LINE": "yes"}, limits=WorkerLimits(max_tasks=6)
+    )
     said = (stage.output / "environment").read_text().splitlines()
     assert said == ["CUDA_VISIBLE_DEVICES=2", "OMP_NUM_THREADS=3", "LINE=yes"]
     stage.work(line=line, threads=1)

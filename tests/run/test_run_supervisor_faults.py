@@ -21,8 +21,8 @@ from chunkflow_py.core.interrupts import STOP
 from chunkflow_py.errors import QueueUnreachableError
 from chunkflow_py.queue.protocol import Counts, open_queue
 from chunkflow_py.run.worker.children import Child
-from chunkflow_py.run.worker.task_limit import TaskLimit
 from chunkflow_py.run.worker.task_receiver import GIVEN_BACK
+from chunkflow_py.run.worker.worker_limits import TaskLimit
 
 TESTS = Path(__file__).parents[1]
 

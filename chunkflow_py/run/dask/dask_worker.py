@@ -32,8 +32,8 @@ from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.ledger.record import Failure, Record
 from chunkflow_py.run.worker.child import THREADS, ChildLease, Ended, Feed, ended_of, profile_of
 from chunkflow_py.run.worker.failure_policy import Fault, count_failure, fault_of
-from chunkflow_py.run.worker.task_limit import Bound, Durations, TaskLimit
 from chunkflow_py.run.worker.worker import line_of_stage
+from chunkflow_py.run.worker.worker_limits import Bound, TaskDurations, TaskLimit
 from chunkflow_py.store.protocol import Stored
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ class _Line(Listener):
         self._home = RunHome.parse(order.run)
         stage = self._stage = self._home.spec.stage(order.stage)
         self.plan, self.ledger = self._home.plan(stage.name), self._home.ledger(stage.name)
-        self._durations = Durations(order.task_limit, self.ledger.durations)
+        self._durations = TaskDurations(order.task_limit, self.ledger.durations)
         self.spec, self.records_attempts = stage.hash, stage.device_class == "any"
         self.profile, self.has_ended = "", False
         self._changing = threading.Lock()

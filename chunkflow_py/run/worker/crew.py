@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
     from chunkflow_py.run.worker.child import Broken, Ended, Ready
     from chunkflow_py.run.worker.looks import ChildLook
-    from chunkflow_py.run.worker.settings import Settings
-    from chunkflow_py.run.worker.task_limit import Durations
     from chunkflow_py.run.worker.task_receiver import Job
+    from chunkflow_py.run.worker.worker_limits import TaskDurations, WorkerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -99,10 +98,10 @@ class Crew:
     def __init__(
         self,
         start: ChildStart,
-        settings: Settings,
+        settings: WorkerSettings,
         post: Callable[[Child[Job], Sequence[Any] | None], None],
         on_failed: Callable[[Job, Fault, float | None], None],
-        durations: Durations,
+        durations: TaskDurations,
     ) -> None:
         """Start no child yet."""
         self._start, self._durations = start, durations

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from chunkflow_py.run.worker.crew import Crew
     from chunkflow_py.run.worker.failure_policy import Fault
     from chunkflow_py.run.worker.outcome_recorder import OutcomeRecorder
-    from chunkflow_py.run.worker.settings import Listener, Outcome, Settings
+    from chunkflow_py.run.worker.settings import Listener, Outcome
     from chunkflow_py.run.worker.task_receiver import Job
+    from chunkflow_py.run.worker.worker_limits import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Holding:
         self,
         spec: str,
         worker: str,
-        settings: Settings,
+        settings: WorkerSettings,
         keeper: LeaseKeeper,
         acknowledger: Acknowledger,
         recorder: OutcomeRecorder,

@@ -31,12 +31,12 @@ from chunkflow_py.run.worker.completion import CompletionWatch
 from chunkflow_py.run.worker.crew import Crew
 from chunkflow_py.run.worker.failure_policy import AttemptLimits
 from chunkflow_py.run.worker.holding import Holding
-from chunkflow_py.run.worker.interruption import InterruptionWatch
 from chunkflow_py.run.worker.looks import WorkerLook
 from chunkflow_py.run.worker.outcome_recorder import OutcomeRecorder
-from chunkflow_py.run.worker.settings import Listener, Outcome, Settings
-from chunkflow_py.run.worker.task_limit import Durations
+from chunkflow_py.run.worker.settings import Listener, Outcome
 from chunkflow_py.run.worker.task_receiver import MessageFilter, PoisonTaskGuard, TaskReceiver
+from chunkflow_py.run.worker.worker_interruption import InterruptionWatch
+from chunkflow_py.run.worker.worker_limits import TaskDurations, WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from chunkflow_py.run.worker.settings import EndState
     from chunkflow_py.run.worker.task_receiver import Job
     from chunkflow_py.tasks.plan import Plan
-
-__all__ = ["Listener", "Outcome", "Settings", "Supervisor"]
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +83,7 @@ class Supervisor:
         queue: Queue,
         ledger: Ledger,
         start: ChildStart,
-        settings: Settings,
+        settings: WorkerSettings,
         check_profile: Callable[[dict[str, str] | None], None],
         worker: str,
         run: str | None = None,
@@ -179,7 +177,7 @@ class Supervisor:
                 self._listener,
                 self._stop,
             )
-            durations = Durations(settings.task_limit, self._ledger.durations)
+            durations = TaskDurations(settings.task_limit, self._ledger.durations)
             self._crew = Crew(
                 self._start, settings, self._from_child, self._holding.failed, durations
             )

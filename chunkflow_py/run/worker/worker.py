@@ -23,7 +23,7 @@ from chunkflow_py.run.earlier import EarlierStep, earlier_steps
 from chunkflow_py.run.submit import send_stage
 from chunkflow_py.run.worker.children import ChildStart
 from chunkflow_py.run.worker.failure_policy import fault_of
-from chunkflow_py.run.worker.supervisor import Outcome, Settings, Supervisor
+from chunkflow_py.run.worker.supervisor import Supervisor
 from chunkflow_py.run.worker.task_receiver import FOREIGN_DELAY_S
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from chunkflow_py.run.home import RunHome
     from chunkflow_py.run.spec import Stage
     from chunkflow_py.run.worker.child import Feed
-    from chunkflow_py.run.worker.limits import Limits
-    from chunkflow_py.run.worker.settings import Listener
+    from chunkflow_py.run.worker.settings import Listener, Outcome
+    from chunkflow_py.run.worker.worker_limits import WorkerLimits, WorkerSettings
     from chunkflow_py.tasks.plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class Working:
         until_complete: leave when the run is complete; or wait until it is repaired or retried.
     """
 
-    settings: Settings
+    settings: WorkerSettings
     worker: str
     threads: int | None = None
     allow_code: bool = True
@@ -240,7 +240,7 @@ def _work_on(
     queue: Queue,
     name: str,
     working: Working,
-    limits: Limits,
+    limits: WorkerLimits,
     make_line: MakeLine,
     listener: Listener | None,
 ) -> Outcome:

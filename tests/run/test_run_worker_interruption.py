@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rigs.metadata import metadata_server
 
-from chunkflow_py.run.worker.interruption import InterruptionWatch
+from chunkflow_py.run.worker.worker_interruption import InterruptionWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,14 +36,14 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
     ("notice", "says"),
     [
         ({"action": {"action": "terminate", "time": "2026-09-18T08:22:00Z"}}, "terminate"),
-        ({"rebalance": {"noticeTime": "2026-10-27T08:22:00Z"}}, "interrupted soon"),
+        ({"rebalance": {"noticeTime": "2026-10-27T08:22:00Z"}}, "likely to be interrupted"),
         ({"preempted": True}, "preempted"),
     ],
 )
 def test_a_notice_is_told_once(metadata: Metadata, notice: dict[str, object], says: str) -> None:
     """Each kind of notice that comes up is heard, once, by the protocol of its cloud."""
     heard: Queue[str] = Queue()
-    watch = InterruptionWatch(heard.put, every_s=0.02)
+    watch = InterruptionWatch(heard.put, interval_s=0.02)
     try:
         with pytest.raises(Empty):  # there is none yet
             heard.get(timeout=0.3)
@@ -59,7 +59,7 @@ def test_a_notice_is_told_once(metadata: Metadata, notice: dict[str, object], sa
 def test_a_token_that_has_ended_is_renewed(metadata: Metadata) -> None:
     """A server that forgets its tokens, as one that is restarted, is asked for a new one."""
     heard: Queue[str] = Queue()
-    watch = InterruptionWatch(heard.put, every_s=0.02)
+    watch = InterruptionWatch(heard.put, interval_s=0.02)
     try:
         while not metadata.tokens:
             time.sleep(0.01)
@@ -74,7 +74,7 @@ def test_a_slow_server_delays_nothing(metadata: Metadata) -> None:
     """To start and to end the watch takes no time, however slow the servers are."""
     metadata.delay_s = 1.0
     start = time.monotonic()
-    watch = InterruptionWatch(pytest.fail, every_s=0.02)
+    watch = InterruptionWatch(pytest.fail, interval_s=0.02)
     watch.close()
     assert time.monotonic() - start < 0.9
 
@@ -88,7 +88,7 @@ def test_an_absent_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GCE_METADATA_HOST", host)
         monkeypatch.delenv("AWS_EC2_METADATA_DISABLED", raising=False)
         before = set(threading.enumerate())
-        InterruptionWatch(pytest.fail, every_s=0.01)
+        InterruptionWatch(pytest.fail, interval_s=0.01)
         for thread in set(threading.enumerate()) - before:
             thread.join(LONG_S)
             assert not thread.is_alive()
@@ -101,7 +101,7 @@ def test_aws_is_not_asked_where_that_is_forbidden(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     metadata.notices["action"] = {"action": "terminate"}
     heard: Queue[str] = Queue()
-    watch = InterruptionWatch(heard.put, every_s=0.02)
+    watch = InterruptionWatch(heard.put, interval_s=0.02)
     try:
         with pytest.raises(Empty):
             heard.get(timeout=0.3)

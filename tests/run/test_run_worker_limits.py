@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.run.worker.limits import Limits, parse_time_left, walltime_of_job
+from chunkflow_py.run.worker.worker_limits import WorkerLimits, parse_time_left, walltime_of_job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,38 +58,38 @@ def test_squeue_is_asked_where_the_environment_does_not_say(
 
 def test_the_first_limit_is_the_deadline() -> None:
     """Walltime, less a little for leaving, or the money: whatever ends first, and it is named."""
-    assert Limits().deadline_s is None
-    time_first = Limits(walltime_s=100, max_cost=1, cost_per_hour=2)
+    assert WorkerLimits().deadline_s is None
+    time_first = WorkerLimits(walltime_s=100, max_cost=1, cost_per_hour=2)
     assert time_first.deadline_s == 98
     assert "walltime of 100 s" in time_first.reason
-    money_first = Limits(walltime_s=3600, max_cost=1, cost_per_hour=2)
+    money_first = WorkerLimits(walltime_s=3600, max_cost=1, cost_per_hour=2)
     assert money_first.deadline_s == 1800
     assert "cost limit of 1 at 2" in money_first.reason
-    assert Limits(walltime_s=10_000).deadline_s == 9980
+    assert WorkerLimits(walltime_s=10_000).deadline_s == 9980
 
 
 def test_a_cost_limit_needs_a_price() -> None:
     """Without a price nobody can say when the money is spent."""
     with pytest.raises(OptionError, match="--cost-per-hour"):
-        Limits(max_cost=5)
+        WorkerLimits(max_cost=5)
 
 
 def test_the_limits_are_those_of_the_worker_not_of_a_stage() -> None:
     """What one stage has taken is gone for the next, and what is used up is named."""
-    limits = Limits(max_tasks=5, walltime_s=100, idle_exit_s=30)
+    limits = WorkerLimits(max_tasks=5, walltime_s=100, idle_exit_s=30)
     later = limits.after(90, 3)
     assert (later.max_tasks, later.deadline_s, later.reached) == (2, 8, None)
     assert "walltime of 100 s" in later.reason
     assert "as were asked for" in (limits.after(1, 7).reached or "")
     assert limits.after(98, 0).reached == "the walltime of 100 s is over"
-    money = Limits(max_cost=1, cost_per_hour=3600)
+    money = WorkerLimits(max_cost=1, cost_per_hour=3600)
     assert "cost limit of 1 at 3600" in (money.after(2, 0).reached or "")
 
 
 def test_a_worker_waits_no_longer_than_its_limits() -> None:
     """Idle workers, too, leave in time: after --idle-exit, or when the walltime is over."""
-    limits = Limits(walltime_s=100, idle_exit_s=30)
+    limits = WorkerLimits(walltime_s=100, idle_exit_s=30)
     assert limits.idle_left_s(0) == 30
     assert limits.after(90, 0).idle_left_s(25) == 5
     assert limits.after(95, 0).idle_left_s(0) == 3
-    assert Limits().idle_left_s(1e9) == float("inf")
+    assert WorkerLimits().idle_left_s(1e9) == float("inf")

@@ -17,7 +17,7 @@ from chunkflow_py.cli.main import cli
 from chunkflow_py.cli.working import working_from
 from chunkflow_py.errors import VolumeUnreachableError
 from chunkflow_py.run.ledger.record import Record
-from chunkflow_py.run.worker.task_limit import Durations, TaskLimit
+from chunkflow_py.run.worker.worker_limits import TaskDurations, TaskLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ HOUR_S = 3600.0
 
 def test_until_eight_tasks_have_finished_only_six_hours_are_too_long() -> None:
     """Seven say too little of what a task takes; a task that hangs still ends."""
-    durations = Durations(TaskLimit(), list)
+    durations = TaskDurations(TaskLimit(), list)
     for _ in range(7):
         durations.add(1.0)
     assert durations.exceeded(6 * HOUR_S) is None
@@ -42,7 +42,7 @@ def test_then_it_is_twenty_times_the_median_and_at_least_an_hour(
     median_s: float, limit_s: float
 ) -> None:
     """One that takes much longer than the others does not matter, and short tasks get an hour."""
-    durations = Durations(TaskLimit(), list)
+    durations = TaskDurations(TaskLimit(), list)
     for _ in range(7):
         durations.add(median_s)
     durations.add(100_000.0)
@@ -62,7 +62,7 @@ def test_the_ledger_counts_where_this_worker_has_finished_too_few() -> None:
         asked.append(True)
         yield from [400.0] * 9
 
-    durations = Durations(TaskLimit(), recorded)
+    durations = TaskDurations(TaskLimit(), recorded)
     assert durations.exceeded(HOUR_S) is None
     assert not asked
     assert durations.exceeded(HOUR_S + 1) is None  # the answer is not there yet
@@ -78,18 +78,18 @@ def test_a_ledger_that_does_not_answer_changes_nothing() -> None:
         msg = "503"
         raise VolumeUnreachableError(msg)
 
-    durations = Durations(TaskLimit(), recorded)
+    durations = TaskDurations(TaskLimit(), recorded)
     assert durations.exceeded(2 * HOUR_S) is None
     assert durations.exceeded(7 * HOUR_S) is not None
 
 
 def test_seconds_and_none() -> None:
     """What is given is the limit from the first task on; none is none."""
-    assert Durations(TaskLimit(10.0), list).exceeded(10.0) is None
-    bound = Durations(TaskLimit(10.0), list).exceeded(10.5)
+    assert TaskDurations(TaskLimit(10.0), list).exceeded(10.0) is None
+    bound = TaskDurations(TaskLimit(10.0), list).exceeded(10.5)
     assert bound is not None
     assert "--task-limit allows 10 s" in bound.why
-    assert Durations(TaskLimit(math.inf), list).exceeded(1e9) is None
+    assert TaskDurations(TaskLimit(math.inf), list).exceeded(1e9) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,216 @@
+"""Requests to stop that come from outside: preemption notices of clouds, and signals.
+
+| cloud  | question                              | meaning                                |
+|--------|---------------------------------------|----------------------------------------|
+| AWS    | ``spot/instance-action``              | interrupted in about two minutes       |
+| AWS    | ``events/recommendations/rebalance``  | interruption is likely                 |
+| Google | ``instance/preempted``                | preempted in about thirty seconds      |
+
+A notice only saves money: correctness never depends on one. Each metadata server is asked in a
+thread of its own, so that one that is absent, slow or wrong delays nothing. A server that has never
+answered is asked a few times only.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import os
+import signal
+import threading
+import time
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from chunkflow_py.core.interrupts import (
+    Interrupted,
+    kept_signal,
+    leave_within,
+    on_stop_signals,
+    restore_signals,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S = 5.0
+TIMEOUT_S = 2.0
+TRIES = 3  # of a server that has never answered
+GRACE_S = 10.0  # from a signal to the end of the process, for what is given back
+
+_AMAZON = "http://169.254.169.254"
+_GOOGLE = "metadata.google.internal"
+_TOKEN_S = 21600  # longest lifetime of a token
+_LONGEST_ANSWER = 4096  # bytes
+_NOTICES = {
+    "spot/instance-action": "this spot instance is to be interrupted",
+    "events/recommendations/rebalance": "this spot instance is likely to be interrupted",
+}
+
+
+class InterruptionWatch:
+    """Asks the metadata servers of this machine until one gives notice.
+
+    Args:
+        on_notice: called once, in a thread of the watch, with the notice.
+        interval_s: between two questions, in seconds.
+    """
+
+    def __init__(self, on_notice: Callable[[str], None], interval_s: float = INTERVAL_S) -> None:
+        """Start one thread for each server."""
+        self._on_notice = on_notice
+        self._interval_s = interval_s
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        for server in _servers():
+            name = type(server).__name__.strip("_")
+            thread = threading.Thread(target=self._run, args=(server,), name=name, daemon=True)
+            thread.start()
+
+    def close(self) -> None:
+        """Ask no more; does not wait for a pending question."""
+        self._stopped.set()
+
+    def _run(self, server: _Amazon | _Google) -> None:
+        has_answered, tries = False, 0
+        while not self._stopped.is_set():
+            try:
+                notice = server.notice()
+            except _NoAnswerError:
+                tries += 1
+                if not has_answered and tries >= TRIES:
+                    logger.debug("there is no metadata server of %s", type(server).__name__)
+                    return
+            else:
+                has_answered = True
+                if notice is not None:
+                    self._notify(notice)
+                    return
+            self._stopped.wait(self._interval_s)
+
+    def _notify(self, notice: str) -> None:
+        with self._lock:
+            if self._stopped.is_set():
+                return
+            self._stopped.set()
+        self._on_notice(notice)
+
+
+class _NoAnswerError(Exception):
+    """A metadata server is absent, slow, or something else listens there."""
+
+
+class _Amazon:
+    """The metadata service of EC2, version 2: every question carries a token."""
+
+    def __init__(self, address: str) -> None:
+        parts = urlsplit(address)
+        self._host, self._prefix = parts.netloc, parts.path.rstrip("/")
+        self._token, self._token_ends = "", 0.0
+
+    def notice(self) -> str | None:
+        for path, meaning in _NOTICES.items():
+            status, answer = self._ask(f"/latest/meta-data/{path}")
+            if status == 401:  # the token has expired early
+                self._token_ends = 0.0
+                status, answer = self._ask(f"/latest/meta-data/{path}")
+            if status == 200:
+                return f"{meaning} ({answer})"
+            if status != 404:
+                raise _NoAnswerError
+        return None
+
+    def _ask(self, path: str) -> tuple[int, str]:
+        now = time.monotonic()
+        if now >= self._token_ends:
+            headers = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_S)}
+            status, self._token = _ask(
+                self._host, "PUT", f"{self._prefix}/latest/api/token", headers
+            )
+            if status != 200:
+                raise _NoAnswerError
+            self._token_ends = now + _TOKEN_S / 2
+        return _ask(
+            self._host, "GET", self._prefix + path, {"X-aws-ec2-metadata-token": self._token}
+        )
+
+
+class _Google:
+    """The metadata server of Compute Engine."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+
+    def notice(self) -> str | None:
+        path = "/computeMetadata/v1/instance/preempted"
+        status, answer = _ask(self._host, "GET", path, {"Metadata-Flavor": "Google"})
+        if status != 200:
+            raise _NoAnswerError
+        return "this instance is being preempted" if answer.upper() == "TRUE" else None
+
+
+def _ask(host: str, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
+    try:
+        # No proxy: these addresses mean this very machine.
+        with closing(http.client.HTTPConnection(host, timeout=TIMEOUT_S)) as connection:
+            connection.request(method, path, headers=headers)
+            response = connection.getresponse()
+            text = response.read(_LONGEST_ANSWER).decode(errors="replace").strip()
+            return response.status, text
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise _NoAnswerError from error
+
+
+def _servers() -> list[_Amazon | _Google]:
+    servers: list[_Amazon | _Google] = []
+    if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() != "true":
+        servers.append(_Amazon(os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _AMAZON))
+    if os.environ.get("NO_GCE_CHECK", "").lower() != "true":
+        servers.append(_Google(os.environ.get("GCE_METADATA_HOST") or _GOOGLE))
+    return servers
+
+
+# --- signals while no supervisor listens ---------------------------------------------------------
+
+
+class StopRequested(Interrupted):
+    """A signal asks the worker to stop; not an error, so that no error handler catches it."""
+
+
+@contextmanager
+def stops_on_signals(code: int) -> Iterator[None]:
+    """Raise `StopRequested` in the main thread at the first signal, and exit at the second.
+
+    This holds while a worker starts and between two steps; supervisors install handlers of their
+    own and put these back.
+
+    Args:
+        code: exit code of the process if it has not ended `GRACE_S` after the first signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    has_stopped = False
+
+    def leave() -> None:
+        os._exit(code)
+
+    def stop(number: int) -> None:
+        nonlocal has_stopped
+        if has_stopped:
+            leave()
+        has_stopped = True
+        leave_within(GRACE_S, leave)
+        raise StopRequested(signal.Signals(number).name)
+
+    before = on_stop_signals(stop)
+    try:
+        if (kept := kept_signal()) is not None:  # it came while the command line was imported
+            raise StopRequested(kept)
+        yield
+    finally:
+        restore_signals(before)

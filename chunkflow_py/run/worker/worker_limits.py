@@ -1,0 +1,337 @@
+"""How a worker is set up, and how long it and its tasks may run: time, tasks and money.
+
+```
+start ------- takes tasks -------| takes tasks that fit |------- finishes tasks -------| deadline
+```
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import subprocess
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from chunkflow_py.core.plain_text import is_digits
+from chunkflow_py.errors import OptionError, named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+logger = logging.getLogger(__name__)
+
+SHUTDOWN_SHARE = 0.02  # of the walltime, kept for leaving in order
+LONGEST_SHUTDOWN_S = 20.0
+
+KEPT_DURATIONS = 1024  # of the tasks that this worker finished last
+SAMPLED_DURATIONS = 256  # of tasks that other workers finished
+READ_AGAIN_S = 600.0  # between two reads of durations from the ledger
+
+_COMMAND_TIMEOUT_S = 20
+
+
+# --- one worker ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WorkerLimits:
+    """When a worker stops.
+
+    Attributes:
+        max_tasks: stop after so many tasks, failures included.
+        walltime_s: leave within so many seconds.
+        max_cost: stop when the worker has cost so much, in any currency.
+        cost_per_hour: of this machine, in the same currency.
+        idle_exit_s: stop after so many seconds without work.
+        spent_s: seconds of *walltime_s* and *max_cost* that are used up already.
+    """
+
+    max_tasks: int | None = None
+    walltime_s: float | None = None
+    max_cost: float | None = None
+    cost_per_hour: float | None = None
+    idle_exit_s: float | None = None
+    spent_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check that the cost can be computed.
+
+        Raises:
+            OptionError: the cost is limited, but the price is unknown.
+        """
+        if self.max_cost is not None and not self.cost_per_hour:
+            msg = f"max cost {self.max_cost} needs the price of this machine; add --cost-per-hour"
+            raise OptionError(msg)
+
+    @property
+    def deadline_s(self) -> float | None:
+        """Seconds from now until everything must have ended; ``None`` without a limit."""
+        bounds = [] if self.walltime_s is None else [_without_shutdown(self.walltime_s)]
+        if self.max_cost is not None and self.cost_per_hour:
+            bounds.append(3600 * self.max_cost / self.cost_per_hour)
+        return min(bounds) - self.spent_s if bounds else None
+
+    @property
+    def reason(self) -> str:
+        """Which limit sets the deadline, for messages."""
+        walltime_s = self.walltime_s
+        if (
+            walltime_s is not None
+            and self.deadline_s == _without_shutdown(walltime_s) - self.spent_s
+        ):
+            return f"the walltime of {walltime_s:g} s"
+        return f"the cost limit of {self.max_cost} at {self.cost_per_hour} per hour"
+
+    def after(self, seconds: float, tasks: int) -> WorkerLimits:
+        """Return the limits that remain for the next step of a run.
+
+        Args:
+            seconds: for which the worker has run.
+            tasks: that have ended on it.
+        """
+        most = None if self.max_tasks is None else max(0, self.max_tasks - tasks)
+        return replace(self, max_tasks=most, spent_s=seconds)
+
+    def idle_left_s(self, idle_s: float) -> float:
+        """Return for how many more seconds a worker may wait that has been idle for *idle_s*."""
+        bounds = [] if self.idle_exit_s is None else [self.idle_exit_s - idle_s]
+        if (deadline_s := self.deadline_s) is not None:
+            bounds.append(deadline_s)
+        return min(bounds, default=math.inf)
+
+    @property
+    def reached(self) -> str | None:
+        """Which limit leaves no time or tasks to begin with, for messages."""
+        if self.max_tasks == 0:
+            return "as many tasks have ended as were asked for"
+        deadline_s = self.deadline_s
+        return f"{self.reason} is over" if deadline_s is not None and deadline_s <= 0 else None
+
+
+def _without_shutdown(walltime_s: float) -> float:
+    return walltime_s - min(LONGEST_SHUTDOWN_S, SHUTDOWN_SHARE * walltime_s)
+
+
+def walltime_of_job() -> float:
+    """Return the seconds that remain of the Slurm job in which this process runs.
+
+    Raises:
+        OptionError: there is no such job, or it has no limit; names the option to give instead.
+    """
+    end = os.environ.get("SLURM_JOB_END_TIME", "")
+    if is_digits(end):
+        return max(0.0, int(end) - time.time())
+    job = os.environ.get("SLURM_JOB_ID", "")
+    if not job:
+        msg = "--walltime auto asks Slurm, but SLURM_JOB_ID is not set; write --walltime SECONDS"
+        raise OptionError(msg)
+    try:
+        time_left = subprocess.run(
+            ["squeue", "--noheader", "--job", job, "--format", "%L"],
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_TIMEOUT_S,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        msg = f"squeue does not tell how long job {job} may run ({error}); write --walltime SECONDS"
+        raise OptionError(msg) from error
+    return parse_time_left(time_left)
+
+
+def parse_time_left(text: str) -> float:
+    """Return the seconds of a time as Slurm writes it: ``1-02:03:04``, ``02:03:04``, ``3:04``.
+
+    Raises:
+        OptionError: the text is not a time, such as ``UNLIMITED``.
+    """
+    days, dash, clock = text.rpartition("-")
+    fields = clock.split(":")
+    if not all(is_digits(each) for each in [days if dash else "0", *fields]) or len(fields) > 3:
+        msg = f"Slurm gives this job {text or 'no time'}, which is no limit; leave out --walltime"
+        raise OptionError(msg)
+    seconds = 0
+    for each in fields:
+        seconds = 60 * seconds + int(each)
+    return float(86400 * int(days or 0) + seconds)
+
+
+# --- one task ------------------------------------------------------------------------------------
+
+
+class Bound(NamedTuple):
+    """A limit in seconds, and how it was derived, as the end of a sentence."""
+
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True)
+class TaskLimit:
+    """How long a task may run before it is killed: the option ``--task-limit``.
+
+    Attributes:
+        seconds: for every task; infinite: no limit; ``None``: ``auto``.
+        first_s: with ``auto``, until *tasks* tasks of the step have finished.
+        least_s, times: with ``auto``, afterwards: *times* the median of their seconds, but at least
+            *least_s*.
+        tasks: how many finished tasks the median needs.
+    """
+
+    seconds: float | None = None
+    first_s: float = 6 * 3600.0
+    least_s: float = 3600.0
+    times: float = 20.0
+    tasks: int = 8
+
+    @property
+    def shortest_s(self) -> float:
+        """Seconds below which no task is killed, however long others took."""
+        return min(self.first_s, self.least_s) if self.seconds is None else self.seconds
+
+    @property
+    def start_s(self) -> float:
+        """How long a process may take until it is ready for its first task."""
+        return self.first_s if self.seconds is None else max(self.first_s, self.seconds)
+
+    def after(self, durations: Sequence[float]) -> Bound:
+        """Return the limit once tasks of the step have taken *durations* seconds."""
+        remedy = "if tasks may take longer, give --task-limit SECONDS or none"
+        if self.seconds is not None:
+            why = f"--task-limit allows {self.seconds:g} s; {remedy}"
+            return Bound(self.seconds, why)
+        if len(durations) < self.tasks:
+            why = (
+                f"--task-limit auto allows {self.first_s:g} s until {self.tasks} tasks of the step "
+                f"have finished; {remedy}"
+            )
+            return Bound(self.first_s, why)
+        middle = median(durations)
+        seconds = max(self.least_s, self.times * middle)
+        why = (
+            f"--task-limit auto allows {seconds:.4g} s, the larger of {self.least_s:g} s and "
+            f"{self.times:g} times the median of {middle:.3g} s of {len(durations)} tasks that "
+            f"have finished; {remedy}"
+        )
+        return Bound(seconds, why)
+
+
+class TaskDurations:
+    """Durations of finished tasks of a step, from this worker or else from the ledger.
+
+    Args:
+        limit: of a task.
+        recorded: returns the seconds of tasks that the ledger has as done. It is called in a thread
+            of its own, and only once a task runs for longer than `TaskLimit.shortest_s`.
+    """
+
+    def __init__(self, limit: TaskLimit, recorded: Callable[[], Iterable[float]]) -> None:
+        """Start without durations."""
+        self.limit = limit
+        self._recorded = recorded
+        self._own: deque[float] = deque(maxlen=KEPT_DURATIONS)
+        self._others: list[float] = []
+        self._read_at = -math.inf
+        self._reader: threading.Thread | None = None
+
+    def add(self, seconds: float) -> None:
+        """Add the duration of a task that is done."""
+        self._own.append(seconds)
+
+    def exceeded(self, seconds: float) -> Bound | None:
+        """Return the limit if a task that has run for *seconds* is beyond it."""
+        limit = self.limit
+        if seconds <= limit.shortest_s:
+            return None
+        durations: Sequence[float] = self._own
+        if limit.seconds is None and len(durations) < limit.tasks:
+            self._start_reading()
+            durations = max(durations, self._others, key=len)
+        bound = limit.after(durations)
+        return bound if seconds > bound.seconds else None
+
+    def _start_reading(self) -> None:
+        """Read durations from the ledger now and then, without waiting for it."""
+        now = time.monotonic()
+        is_reading = self._reader is not None and self._reader.is_alive()
+        if is_reading or now < self._read_at or len(self._others) >= self.limit.tasks:
+            return
+        self._read_at = now + READ_AGAIN_S
+        self._reader = threading.Thread(target=self._read, name="durations", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        try:
+            self._others = list(islice(self._recorded(), SAMPLED_DURATIONS))
+        except BaseException as error:  # noqa: BLE001  (the limit stays what it is)
+            logger.warning("cannot read from the ledger what tasks have taken: %s", named(error))
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """How a worker works.
+
+    Attributes:
+        processes: how many worker processes run at the same time.
+        devices: one for each process, in turn; empty: every process sees all devices.
+        lease_s: of messages; renewed every third of it.
+        max_failures: failures of a task's own that end it.
+        max_transient: transient failures that end a task.
+        max_worker_lost: attempts whose whole worker disappeared that end a task.
+        retry_s: delay before a failed task is tried again; doubles each time.
+        task_limit: from the start of a task's first operator to the end of its last.
+        until_complete: whether to wait for tasks that other workers hold.
+        limits: of time, tasks and money.
+        grace_s: for tasks that have begun, when the worker is asked to stop.
+        receive_wait_s: how long one request waits for messages at most.
+        disk_wait_s: pause after a full disk, before the first retry.
+        records_attempts: whether the ledger must know of each attempt before it begins, for runs
+            whose workers compute different bytes.
+        watches_notices: whether to ask metadata servers of clouds for notices of preemption.
+        ahead: how many tasks each stage of the pipeline may work ahead.
+    """
+
+    processes: int = 1
+    devices: Sequence[str | None] = ()
+    lease_s: float = 120.0
+    max_failures: int = 3
+    max_transient: int = 20
+    max_worker_lost: int = 20
+    retry_s: float = 5.0
+    task_limit: TaskLimit = field(default_factory=TaskLimit)
+    until_complete: bool = True
+    limits: WorkerLimits = field(default_factory=WorkerLimits)
+    grace_s: float = 90.0
+    receive_wait_s: float = 10.0
+    disk_wait_s: float = 15.0
+    records_attempts: bool = False
+    watches_notices: bool = True
+    ahead: int | None = None
+
+
+def gpu_numbers() -> tuple[str, ...]:
+    """Return the numbers of the GPUs that nvidia-smi lists; empty without nvidia-smi.
+
+    No library is loaded that would reserve memory on a GPU.
+    """
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_TIMEOUT_S,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return tuple(line.strip() for line in listed.splitlines() if is_digits(line.strip()))
