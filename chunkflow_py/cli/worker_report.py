@@ -21,7 +21,7 @@ from chunkflow_py.store.address import without_secrets
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.monitor.metrics import Metrics
+    from chunkflow_py.monitor.worker_metrics import Metrics
     from chunkflow_py.run.ledger.record import Failure, Record
     from chunkflow_py.run.worker.looks import WorkerLook
     from chunkflow_py.run.worker.settings import Outcome
@@ -68,7 +68,7 @@ class WorkerReport(ProgressReport, Listener):
         run = without_secrets(self._home.url)
         say_in_all(run=run, worker=self._worker)
         if self._port is not None:
-            from chunkflow_py.monitor.metrics import Metrics
+            from chunkflow_py.monitor.worker_metrics import Metrics
 
             self._metrics = Metrics(run, self._worker)
             url = self._run.enter_context(self._metrics.served(self._port, self._address))

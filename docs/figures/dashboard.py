@@ -20,8 +20,8 @@ from rigs.browser import headless  # noqa: E402
 from rigs.planted import failure, planted_run, record  # noqa: E402
 
 from chunkflow_py.core.geometry import BoxGrid, Zyx  # noqa: E402
-from chunkflow_py.monitor.dashboard.server import DashboardServer  # noqa: E402
-from chunkflow_py.monitor.dashboard.watch import RunWatch  # noqa: E402
+from chunkflow_py.monitor.dashboard.dashboard_server import DashboardServer  # noqa: E402
+from chunkflow_py.monitor.dashboard.run_watch import RunWatch  # noqa: E402
 from chunkflow_py.queue.body import body_text  # noqa: E402
 from chunkflow_py.queue.protocol import open_queue  # noqa: E402
 from chunkflow_py.tasks.plan import GridPlan  # noqa: E402

@@ -16,7 +16,7 @@ MODULES = (
     "chunkflow_py.cli.run_pipelines",
     "chunkflow_py.queue.sqlite",
     "chunkflow_py.run.repair",
-    "chunkflow_py.monitor.status",
+    "chunkflow_py.monitor.run_status",
     "chunkflow_py.run.submit",
     "chunkflow_py.run.verify",
     "chunkflow_py.run.worker.worker",

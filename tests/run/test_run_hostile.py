@@ -17,8 +17,8 @@ from rigs.planted import failure, planted_run, record
 
 from chunkflow_py.core.geometry import BoxGrid, Zyx
 from chunkflow_py.errors import OptionError
-from chunkflow_py.monitor.dashboard.server import DashboardServer
-from chunkflow_py.monitor.dashboard.watch import RunWatch
+from chunkflow_py.monitor.dashboard.dashboard_server import DashboardServer
+from chunkflow_py.monitor.dashboard.run_watch import RunWatch
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.ledger.record import Failure, Record

@@ -69,8 +69,8 @@ def command(
         import threading
         import webbrowser
 
-        from chunkflow_py.monitor.dashboard.server import DashboardServer
-        from chunkflow_py.monitor.dashboard.watch import RunWatch
+        from chunkflow_py.monitor.dashboard.dashboard_server import DashboardServer
+        from chunkflow_py.monitor.dashboard.run_watch import RunWatch
         from chunkflow_py.run.home import RunHome
         from chunkflow_py.store.address import public
 

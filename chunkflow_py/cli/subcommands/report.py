@@ -57,8 +57,8 @@ def command(
     def act() -> None:
         from pathlib import Path
 
-        from chunkflow_py.monitor.report.measured import Wanted, report_of
-        from chunkflow_py.monitor.report.page import page_of
+        from chunkflow_py.monitor.report.report_page import page_of
+        from chunkflow_py.monitor.report.run_report import ReportOptions, report_of
         from chunkflow_py.planning.prices import load_prices
         from chunkflow_py.run.home import RunHome
         from chunkflow_py.store.local import write_whole
@@ -67,8 +67,8 @@ def command(
         if instance is not None and hour is None:
             machine = prices.instance(instance)
             hour = machine.spot_hour if spot else machine.hour
-        wanted = Wanted(at, faces, failed, verify, hour, prices)
-        report = report_of(RunHome.parse(run), wanted)
+        options = ReportOptions(at, faces, failed, verify, hour, prices)
+        report = report_of(RunHome.parse(run), options)
         write_whole(output, page_of(report).encode())
         echo(output)
         click.get_current_context().exit(1 if report.damages else 0)

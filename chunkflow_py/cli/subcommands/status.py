@@ -21,7 +21,7 @@ from chunkflow_py.pipeline.terminal import echo
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from chunkflow_py.monitor.status import RunStatus
+    from chunkflow_py.monitor.run_status import RunStatus
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def command(
         raise click.UsageError(msg, ctx)
 
     def act() -> None:
-        from chunkflow_py.monitor.status import status_of
+        from chunkflow_py.monitor.run_status import status_of
         from chunkflow_py.run.home import RunHome
 
         home = RunHome.parse(run)

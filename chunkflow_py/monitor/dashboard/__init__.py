@@ -1,9 +1,9 @@
 """A run on a web page: its tasks as a map, its workers, errors, speed and cost.
 
 ```
-ledger -- states (of headers, loose records) --+
-       -- history (of whole pages, bit by bit) +--> watch --> server --> page/ (HTML, JS, CSS)
-queue  -- leases, where it can tell them ------+
+ledger -- task_states (of headers and the journal) ------+
+       -- task_history (of whole segments, bit by bit) --+--> run_watch --> server, page
+queue  -- leases, where it can list them ----------------+
 ```
 
 Nothing is read while nobody looks: the page asks, and pauses while it is hidden.

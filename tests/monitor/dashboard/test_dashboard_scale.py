@@ -15,9 +15,9 @@ import pytest
 from rigs.planted import fill_pages, planted_run, record
 
 from chunkflow_py.core.geometry import BoxGrid, Zyx
-from chunkflow_py.monitor.dashboard.server import DashboardServer
-from chunkflow_py.monitor.dashboard.states import DONE
-from chunkflow_py.monitor.dashboard.watch import RunWatch
+from chunkflow_py.monitor.dashboard.dashboard_server import DashboardServer
+from chunkflow_py.monitor.dashboard.run_watch import RunWatch
+from chunkflow_py.monitor.dashboard.task_states import DONE
 from chunkflow_py.run.ledger.ledger import PAGE
 from chunkflow_py.tasks.plan import GridPlan
 

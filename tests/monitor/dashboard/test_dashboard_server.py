@@ -14,10 +14,10 @@ from rigs.planted import failure, planted_run, record
 
 from chunkflow_py.core.geometry import BoxGrid, Zyx
 from chunkflow_py.errors import OptionError, VolumeError
-from chunkflow_py.monitor.dashboard.server import DashboardServer
-from chunkflow_py.monitor.dashboard.states import CODES
-from chunkflow_py.monitor.dashboard.watch import BY_LEASES, RunWatch
-from chunkflow_py.monitor.status import status_of
+from chunkflow_py.monitor.dashboard.dashboard_server import DashboardServer
+from chunkflow_py.monitor.dashboard.run_watch import BY_LEASES, RunWatch
+from chunkflow_py.monitor.dashboard.task_states import CODES
+from chunkflow_py.monitor.run_status import status_of
 from chunkflow_py.queue.body import body_text
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.home import RunHome

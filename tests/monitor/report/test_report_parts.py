@@ -10,10 +10,8 @@ import pytest
 
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Zyx
-from chunkflow_py.monitor.report.charts import bars, duration, over_time, spans
-from chunkflow_py.monitor.report.markup import Html, tag
-from chunkflow_py.monitor.report.places import Place, places_of
-from chunkflow_py.monitor.report.planes import SIDE, planes_of, png_of
+from chunkflow_py.monitor.report.report_markup import Html, bars, duration, over_time, spans, tag
+from chunkflow_py.monitor.report.volume_planes import SIDE, RunVolume, planes_of, png_of, volumes_of
 from chunkflow_py.ops.viewing.colours import colours_of_labels
 from chunkflow_py.run.spec import Stage
 from chunkflow_py.volume import create_volume, open_volume
@@ -43,7 +41,7 @@ def volume_of(folder, array, offset, kind, voxel_size_nm=(8.0, 8.0, 8.0), **more
     block = box.size.low((64, 64, 64))
     spec = VolumeSpec(box, voxel_size_nm, array.dtype, channels, kind, block, **more)
     create_volume(spec, url).write(Chunk(array, offset, voxel_size_nm))
-    return Place("output", "save-zarr", url, 0)
+    return RunVolume("output", "save-zarr", url, 0)
 
 
 def test_planes_go_through_the_point(tmp_path):
@@ -112,7 +110,7 @@ def stage_of(*options):
 
 def test_places_are_taken_from_the_spec():
     """Volumes come with the format that was written and their level; other places in words."""
-    found, others = places_of(
+    found, others = volumes_of(
         stage_of(
             ("load-volume", {"volume_path": "n5://s3://b/em", "reads": ["s3://b/em at mip 2"]}),
             ("load-h5", {"file_name": "h5:///d/a.h5:raw", "reads": [
@@ -124,9 +122,9 @@ def test_places_are_taken_from_the_spec():
         )
     )  # fmt: skip
     assert found == [
-        Place("input", "load-volume", "n5://s3://b/em", 2),
-        Place("input", "load-h5", "h5:///d/a.h5:raw", 0),
-        Place("output", "save-precomputed", "precomputed://s3://b/out", 1, Zyx(1, 2, 2)),
+        RunVolume("input", "load-volume", "n5://s3://b/em", 2),
+        RunVolume("input", "load-h5", "h5:///d/a.h5:raw", 0),
+        RunVolume("output", "save-precomputed", "precomputed://s3://b/out", 1, Zyx(1, 2, 2)),
     ]
     assert others == ["mesh writes s3://b/meshes", "save-precomputed writes s3://b/out/log"]
 

@@ -9,8 +9,15 @@ import pytest
 
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
-from chunkflow_py.monitor.report.places import Place
-from chunkflow_py.monitor.report.seams import REACH, WINDOW, sampled, seam_along, seams_of, steps_of
+from chunkflow_py.monitor.report.seam_measure import (
+    REACH,
+    WINDOW,
+    sampled,
+    seam_along,
+    seams_of,
+    steps_of,
+)
+from chunkflow_py.monitor.report.volume_planes import RunVolume
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.ledger.record import Record
 from chunkflow_py.store import open_store
@@ -39,7 +46,7 @@ def place_of(folder, array, kind, offset=(0, 0, 0), shrink=Zyx(1, 1, 1)):
     box = BoundingBox.from_size(offset, size)
     spec = VolumeSpec(box, (8.0, 8.0, 8.0), array.dtype, channels, kind, size)
     create_volume(spec, url).write(Chunk(array, offset))
-    return Place("output", "save-zarr", url, 0, shrink)
+    return RunVolume("output", "save-zarr", url, 0, shrink)
 
 
 def number_of_task(shape=BOX.size):
@@ -209,7 +216,7 @@ def test_a_volume_without_faces_says_so(tmp_path):
     found = seams_of(place, sampled(plan, ledger_of(tmp_path, plan), 4))
     assert found.axes == ()
     assert "no face between two tasks" in found.problem
-    gone = Place("output", "save-zarr", f"zarr://{tmp_path}/nothing", 0)
+    gone = RunVolume("output", "save-zarr", f"zarr://{tmp_path}/nothing", 0)
     assert "holds no zarr volume" in seams_of(gone, []).problem
 
 

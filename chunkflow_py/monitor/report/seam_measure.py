@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.monitor.report.places import Place
+    from chunkflow_py.monitor.report.volume_planes import RunVolume
     from chunkflow_py.run.ledger.ledger import Ledger
     from chunkflow_py.tasks.plan import Plan
     from chunkflow_py.volume.protocol import Volume
@@ -107,13 +107,13 @@ class Seams:
         problem: why there are none.
     """
 
-    place: Place
+    place: RunVolume
     labels: bool = False
     axes: tuple[Seam, ...] = ()
     problem: str = ""
 
 
-def seams_of(place: Place, faces: Sequence[Face], seed: int = 0) -> Seams:
+def seams_of(place: RunVolume, faces: Sequence[Face], seed: int = 0) -> Seams:
     """Return the seam measure of a volume.
 
     Args:
@@ -198,7 +198,7 @@ def _ratio(across: float, inside: float) -> float | None:
     return float("inf") if across > 0 else None
 
 
-def _slab(face: Face, place: Place, volume: Volume, draw: random.Random) -> BoundingBox | None:
+def _slab(face: Face, place: RunVolume, volume: Volume, draw: random.Random) -> BoundingBox | None:
     """Return what is read for a face, or ``None`` if the volume holds too little around it."""
     axis, shrink = face.axis, place.shrink
     if face.place % shrink[axis]:

@@ -6,9 +6,9 @@ import pytest
 from contracts.ledger_contract import a_failure, a_record
 from rigs.planted import TRACEBACK
 
-from chunkflow_py.monitor.dashboard.history import History
-from chunkflow_py.monitor.dashboard.states import States
-from chunkflow_py.monitor.dashboard.watch import cost
+from chunkflow_py.monitor.dashboard.run_watch import cost
+from chunkflow_py.monitor.dashboard.task_history import TaskHistory
+from chunkflow_py.monitor.dashboard.task_states import TaskStates
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.ledger.record import Failure, Record
 from chunkflow_py.store.memory import MemoryStore
@@ -35,9 +35,9 @@ def history(request):
         )
     if request.param == "folded":
         ledger.fold()
-    states = States(store, "infer", np.ones(20, bool), 4)
+    states = TaskStates(store, "infer", np.ones(20, bool), 4)
     states.look()
-    made = History(states)
+    made = TaskHistory(states)
     made.read(60)
     return made
 
@@ -73,8 +73,8 @@ def test_a_stage_that_is_over_costs_no_more():
     ledger = Ledger(store, "infer", 4, page=4, in_background=False)
     ledger.record([a_record(0), a_record(2, state="dead", reason="no")])
     is_task = np.array([True, False, True, True])  # there is no task 1
-    states = States(store, "infer", is_task, 4)
-    made = History(states)
+    states = TaskStates(store, "infer", is_task, 4)
+    made = TaskHistory(states)
     hours = {}
     for name in ("going", "over"):
         states.look()
@@ -114,8 +114,8 @@ def test_reopened_tasks_leave_the_history():
     ledger.record([a_record(0), a_record(1, state="dead", reason="no")])
     ledger.fail(a_failure(1, "f"))
     ledger.fold()
-    states = States(store, "infer", np.ones(8, bool), 4)
-    made = History(states)
+    states = TaskStates(store, "infer", np.ones(8, bool), 4)
+    made = TaskHistory(states)
     for done, failed, groups in ((1, [1], 1), (1, [], 0)):
         states.look()
         made.read(60)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.monitor.dashboard.states import DONE, FAILED, NONE, SKIPPED
+from chunkflow_py.monitor.dashboard.task_states import DONE, FAILED, NONE, SKIPPED
 from chunkflow_py.monitor.run_facts import ErrorGroups
 from chunkflow_py.run.ledger.page import FAILURES
 from chunkflow_py.run.ledger.record import DamagedRecordError, Failure, reading
@@ -23,7 +23,7 @@ from chunkflow_py.store.address import public, public_line
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from chunkflow_py.monitor.dashboard.states import States
+    from chunkflow_py.monitor.dashboard.task_states import TaskStates
     from chunkflow_py.run.ledger.page import Header
 
 _WIDTHS_S = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 21600, 86400, 604800)
@@ -34,14 +34,14 @@ _GROUPS, _WORKERS, _DEAD = 100, 200, 200
 _LONGEST_NAME = 300  # characters
 
 
-class History:
+class TaskHistory:
     """What the records of a stage say together.
 
     Args:
         states: of the stage.
     """
 
-    def __init__(self, states: States) -> None:
+    def __init__(self, states: TaskStates) -> None:
         """Know nothing yet."""
         self._states = states
         span = len(states.codes)

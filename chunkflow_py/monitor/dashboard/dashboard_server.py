@@ -35,7 +35,7 @@ from chunkflow_py.store.address import public_json
 from chunkflow_py.store.reach import asks_loopback, is_loopback
 
 if TYPE_CHECKING:
-    from chunkflow_py.monitor.dashboard.watch import RunWatch
+    from chunkflow_py.monitor.dashboard.run_watch import RunWatch
 
 logger = logging.getLogger(__name__)
 

@@ -9,17 +9,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx, hull_of
-from chunkflow_py.monitor.report.places import places_of
-from chunkflow_py.monitor.report.planes import planes_of
-from chunkflow_py.monitor.report.seams import FACES, sampled, seams_of
+from chunkflow_py.monitor.report.seam_measure import FACES, sampled, seams_of
+from chunkflow_py.monitor.report.volume_planes import planes_of, volumes_of
 from chunkflow_py.monitor.run_facts import StepFacts
 from chunkflow_py.run.repair import damages_of
 from chunkflow_py.store import open_store
 
 if TYPE_CHECKING:
-    from chunkflow_py.monitor.report.places import Place
-    from chunkflow_py.monitor.report.planes import Planes
-    from chunkflow_py.monitor.report.seams import Seams
+    from chunkflow_py.monitor.report.seam_measure import Seams
+    from chunkflow_py.monitor.report.volume_planes import RunVolume, VolumePlanes
     from chunkflow_py.planning.prices import Prices
     from chunkflow_py.run.home import RunHome
     from chunkflow_py.run.spec import Spec, Stage
@@ -32,7 +30,7 @@ MOST_FAILED = 20  # failed tasks that are listed with their attempts, and findin
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReportOptions:
     """What of a report may be chosen.
 
     Attributes:
@@ -54,7 +52,7 @@ class Wanted:
 
 
 @dataclass
-class StageReport:
+class StepReport:
     """All that is said of one stage.
 
     Attributes:
@@ -74,9 +72,9 @@ class StageReport:
     profile: dict[str, str]
     taken_from: str | None
     closed: bool
-    volumes: list[Place] = field(default_factory=list)
+    volumes: list[RunVolume] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
-    planes: list[Planes] = field(default_factory=list)
+    planes: list[VolumePlanes] = field(default_factory=list)
     seams: list[Seams] = field(default_factory=list)
 
     @property
@@ -92,7 +90,7 @@ class RunReport:
     Attributes:
         address: of the run, with its digest.
         spec: of the run.
-        wanted: what was chosen.
+        options: what was chosen.
         stages: of it.
         damages: what `verify` has found, the first ones, with the name of the stage; ``None`` if
             it was not run.
@@ -101,8 +99,8 @@ class RunReport:
 
     address: str
     spec: Spec
-    wanted: Wanted
-    stages: list[StageReport]
+    options: ReportOptions
+    stages: list[StepReport]
     damages: list[tuple[str, Damage]] | None = None
     damage_kinds: Counter[str] = field(default_factory=Counter)
 
@@ -117,7 +115,7 @@ class RunReport:
         return sum(stage.facts.dead for stage in self.stages)
 
 
-def report_of(home: RunHome, wanted: Wanted) -> RunReport:
+def report_of(home: RunHome, options: ReportOptions) -> RunReport:
     """Return what there is to say of a run; nothing of it is changed.
 
     Memory does not grow with the number of tasks. A volume that cannot be read is said to be so.
@@ -126,9 +124,9 @@ def report_of(home: RunHome, wanted: Wanted) -> RunReport:
         ChunkflowError: the run cannot be read.
     """
     shown: set[tuple[str, int]] = set()
-    stages = [_stage_report(home, stage, wanted, shown) for stage in home.spec.stages]
-    report = RunReport(home.address, home.spec, wanted, stages)
-    if wanted.verify:
+    stages = [_stage_report(home, stage, options, shown) for stage in home.spec.stages]
+    report = RunReport(home.address, home.spec, options, stages)
+    if options.verify:
         report.damages = []
         for name, damage in damages_of(home):
             report.damage_kinds[damage.kind] += 1
@@ -138,33 +136,33 @@ def report_of(home: RunHome, wanted: Wanted) -> RunReport:
 
 
 def _stage_report(
-    home: RunHome, stage: Stage, wanted: Wanted, shown: set[tuple[str, int]]
-) -> StageReport:
+    home: RunHome, stage: Stage, options: ReportOptions, shown: set[tuple[str, int]]
+) -> StepReport:
     logger.info("reading the records of stage %s: %d tasks", stage.name, stage.tasks)
     ledger, plan = home.ledger(stage.name), home.plan(stage.name)
     taken = home.spec.reused.get(stage.name)
     store = home.store if taken is None else open_store(taken)
-    report = StageReport(
+    report = StepReport(
         stage,
-        StepFacts.of_step(stage.name, ledger, wanted.failed),
+        StepFacts.of_step(stage.name, ledger, options.failed),
         json.loads(store.get(f"stages/{stage.name}/profile.json") or b"{}"),
         taken,
         home.is_closed(stage.name),
     )
-    report.volumes, report.others = places_of(stage)
+    report.volumes, report.others = volumes_of(stage)
     region = _region(plan)
     if region is None:
         return report
-    point = wanted.at or region.start + region.size // 2
+    point = options.at or region.start + region.size // 2
     point = point.high(region.start).low(region.stop - 1)
     for place in report.volumes:
         if (place.address, place.mip) not in shown:
             shown.add((place.address, place.mip))
             report.planes.append(planes_of(place, region, point))
     outputs = [place for place in report.volumes if place.role == "output"]
-    if outputs and wanted.faces and report.facts.done:
+    if outputs and options.faces and report.facts.done:
         seed = int(stage.hash[:8], 16)
-        faces = sampled(plan, ledger, wanted.faces, seed)
+        faces = sampled(plan, ledger, options.faces, seed)
         report.seams = [seams_of(place, faces, seed) for place in outputs]
     return report
 

@@ -22,7 +22,7 @@ from rigs.event_schema import events_of, metric_names
 from rigs.workers import wait_for
 
 from chunkflow_py.errors import MissingExtraError, OptionError
-from chunkflow_py.monitor.metrics import Metrics
+from chunkflow_py.monitor.worker_metrics import Metrics
 from chunkflow_py.queue.protocol import Counts
 from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.worker.looks import ChildLook, WorkerLook

@@ -9,13 +9,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import GeometryError, OptionError, QueueError
-from chunkflow_py.monitor.dashboard.history import History
-from chunkflow_py.monitor.dashboard.layout import Layout
-from chunkflow_py.monitor.dashboard.states import (
+from chunkflow_py.monitor.dashboard.task_history import TaskHistory
+from chunkflow_py.monitor.dashboard.task_map import TaskMap
+from chunkflow_py.monitor.dashboard.task_states import (
     CODES,
     DONE,
     FAILED,
-    States,
+    TaskStates,
 )
 from chunkflow_py.monitor.run_facts import StepStatus, run_state
 from chunkflow_py.queue.body import parse_body
@@ -40,7 +40,7 @@ BY_LEASES = "tasks that workers hold by the leases of the queue"
 BY_MARKS = "tasks of which an attempt has begun and not ended, where workers leave such marks"
 
 
-class StageWatch:
+class StepWatch:
     """One stage of a run.
 
     Args:
@@ -54,10 +54,10 @@ class StageWatch:
         taken = home.spec.reused.get(stage.name)
         store = home.store if taken is None else open_store(taken)
         self.plan: Plan = home.plan(stage.name)
-        self.layout = Layout.of(self.plan)
+        self.layout = TaskMap.of(self.plan)
         older = home.spec.is_older
-        self.states = States(store, stage.name, self.layout.is_task, older=older)
-        self.history = History(self.states)
+        self.states = TaskStates(store, stage.name, self.layout.is_task, older=older)
+        self.history = TaskHistory(self.states)
         self.closed = False
 
     def look(self, bodies: Iterable[str] | None) -> None:
@@ -131,14 +131,14 @@ class RunWatch:
         """
         self._home, self._source = home, source
         self._price = None if price is None else float(f"{price:.6g}")  # as the page shows it
-        self._stages = {stage.name: StageWatch(home, stage) for stage in home.spec.stages}
+        self._stages = {stage.name: StepWatch(home, stage) for stage in home.spec.stages}
         self._lock = threading.Lock()
         self._next = 0.0
         self._counts: Counts | None = None
         self._queue: Queue | None = None
         self._said = ""
 
-    def stage(self, name: str) -> StageWatch:
+    def stage(self, name: str) -> StepWatch:
         """Return a stage; the one that is worked on for an empty *name*.
 
         Raises:
@@ -152,7 +152,7 @@ class RunWatch:
             raise OptionError(msg)
         return self._stages[name]
 
-    def look(self, name: str = "") -> StageWatch:
+    def look(self, name: str = "") -> StepWatch:
         """Bring all up to date, unless it was a moment ago; read some history of one stage.
 
         Raises:
@@ -238,7 +238,7 @@ class RunWatch:
         return b"" if cells is None else cells.astype("<u4").tobytes()
 
     def map(self, name: str, since: int) -> tuple[int, bool, bytes]:
-        """Return the version of a map, and what has changed: see `States.changes`."""
+        """Return the version of a map, and what has changed: see `TaskStates.changes`."""
         with self._lock:
             states = self.stage(name).states
             return states.version, *states.changes(since)

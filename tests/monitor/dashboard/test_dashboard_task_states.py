@@ -7,8 +7,8 @@ from contracts.ledger_contract import a_failure, a_record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkflow_py.monitor.dashboard.history import History
-from chunkflow_py.monitor.dashboard.states import CODES, States
+from chunkflow_py.monitor.dashboard.task_history import TaskHistory
+from chunkflow_py.monitor.dashboard.task_states import CODES, TaskStates
 from chunkflow_py.run.ledger import fold
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.store.memory import MemoryStore
@@ -43,8 +43,8 @@ def test_states_follow_the_ledger(program):
     """Loose, folded, failed and reopened, they agree with it; changes add up to the whole map."""
     store = MemoryStore(secrets.token_hex(8))
     ledger = Ledger(store, "infer", SPAN, page=SIZE, in_background=False)
-    states = States(store, "infer", np.arange(SPAN) != 7, SIZE)
-    history = History(states)
+    states = TaskStates(store, "infer", np.arange(SPAN) != 7, SIZE)
+    history = TaskHistory(states)
     seen, version = np.zeros(SPAN, np.uint8), 0
     for turn, (step, drawn) in enumerate([*program, ("look", [0])]):
         numbers = [number for number in drawn if number != 7]
@@ -93,8 +93,8 @@ def test_what_is_closed_is_not_read_again():
     ledger.record([a_record(number) for number in range(398)])
     ledger.fold()
     ledger.record([a_record(398)])
-    states = States(store, "infer", np.ones(400, bool), 4)
-    history = History(states)
+    states = TaskStates(store, "infer", np.ones(400, bool), 4)
+    history = TaskHistory(states)
     states.look()
     history.read(60)
     assert not history.left
@@ -113,7 +113,7 @@ def test_leases_say_what_runs(monkeypatch):
     monkeypatch.setattr(fold, "FOLD_EVERY", 1 << 40)  # by chance: a mark on a page is not seen
     store = MemoryStore(secrets.token_hex(8))
     ledger = Ledger(store, "infer", 8, page=4, in_background=False)
-    states = States(store, "infer", np.ones(8, bool), 4)
+    states = TaskStates(store, "infer", np.ones(8, bool), 4)
     ledger.record([a_record(0)])
     ledger.begin(1, "b", "cpu")
     ledger.fail(a_failure(2, "f"))

@@ -19,7 +19,7 @@ _SPARSE = 16  # cells a task, above which a list is no grid with gaps
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class TaskMap:
     """How a map is drawn.
 
     Attributes:
@@ -40,7 +40,7 @@ class Layout:
     cells: NDArray[np.uint32] | None = None
 
     @classmethod
-    def of(cls, plan: Plan) -> Layout:
+    def of(cls, plan: Plan) -> TaskMap:
         """Return that of a plan."""
         is_task = np.ones(plan.span, bool)
         if len(plan) != plan.span:
@@ -69,7 +69,7 @@ class Layout:
         }
 
 
-def _of_list(plan: Plan, is_task: NDArray[np.bool_]) -> Layout:
+def _of_list(plan: Plan, is_task: NDArray[np.bool_]) -> TaskMap:
     """Return the raster on whose crossings the boxes of a list begin, or its order in rows."""
     regions = [plan.region(number) for number in range(plan.span)]
     rows = np.array([(r.time or 0, *r.bbox.start, *r.bbox.stop) for r in regions], np.int64)
@@ -84,8 +84,8 @@ def _of_list(plan: Plan, is_task: NDArray[np.bool_]) -> Layout:
             z, y, x = (values.tolist() for values, _ in axes[1:])
             extent = (rows[:, 4:].max(axis=0) - rows[:, 1:4].min(axis=0)).tolist()
             t, nz, ny, nx = sizes
-            return Layout((t, nz, ny, nx), (z, y, x), tuple(extent), has_times, is_task, cells)
+            return TaskMap((t, nz, ny, nx), (z, y, x), tuple(extent), has_times, is_task, cells)
     wide = max(1, math.isqrt(len(rows)))
     count = (1, 1, -(-len(rows) // wide), wide)
     cells = np.arange(len(rows), dtype=np.uint32)
-    return Layout(count, ([], [], []), count[1:], has_times, is_task, cells)
+    return TaskMap(count, ([], [], []), count[1:], has_times, is_task, cells)

@@ -1,4 +1,6 @@
-"""Three planes of a volume through one point, as PNG images, read at a level that is small enough.
+"""The volumes that a step reads and writes, and three planes of each through one point, as PNG.
+
+The spec of a run names the volumes; no operator of its pipeline is called.
 
 ```
 region of the tasks, at the level of the volume that shows it in SIDE voxels or less
@@ -13,15 +15,16 @@ region of the tasks, at the level of the volume that shows it in SIDE voxels or 
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
-from chunkflow_py.errors import ChunkError, ChunkflowError
+from chunkflow_py.errors import ChunkError, ChunkflowError, VolumeError
 from chunkflow_py.ops.viewing.colours import (
     check_labels,
     colours_of_channels,
@@ -31,21 +34,53 @@ from chunkflow_py.ops.viewing.colours import (
     range_and_rule,
     single_channel,
 )
+from chunkflow_py.volume import open_volume
+from chunkflow_py.volume.location import Location
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from chunkflow_py.core.chunk import Chunk
-    from chunkflow_py.monitor.report.places import Place
+    from chunkflow_py.run.spec import Stage
     from chunkflow_py.volume.protocol import Volume
 
 SIDE = 400  # voxels of the longest side of a plane
+# What the spec says of a level: an address, and of a file also its dataset.
+_LEVEL = re.compile(r"(?P<address>.+) at mip (?P<mip>[0-9]+)")
+_FACTOR_OF = "downsample"  # the operator whose output has larger voxels than its input
 
 
 @dataclass(frozen=True)
-class Plane:
+class RunVolume:
+    """A volume of a stage.
+
+    Attributes:
+        role: ``input`` or ``output``.
+        operator: that reads or writes it.
+        address: to open it with.
+        mip: its level.
+        shrink: how many voxels of tasks make one of it, zyx.
+    """
+
+    role: str
+    operator: str
+    address: str
+    mip: int
+    shrink: Zyx = Zyx(1, 1, 1)
+
+    def open(self, mip: int | None = None) -> Volume:
+        """Return the volume, or another level of it.
+
+        Raises:
+            ChunkflowError: it cannot be opened.
+        """
+        return open_volume(self.address, self.mip if mip is None else mip)
+
+
+@dataclass(frozen=True)
+class PlaneImage:
     """One plane.
 
     Attributes:
@@ -62,7 +97,7 @@ class Plane:
 
 
 @dataclass(frozen=True)
-class Planes:
+class VolumePlanes:
     """What is shown of one volume.
 
     Attributes:
@@ -72,13 +107,13 @@ class Planes:
         problem: why there are none.
     """
 
-    place: Place
+    place: RunVolume
     words: str = ""
-    planes: tuple[Plane, ...] = ()
+    planes: tuple[PlaneImage, ...] = ()
     problem: str = ""
 
 
-def planes_of(place: Place, region: BoundingBox, point: Zyx) -> Planes:
+def planes_of(place: RunVolume, region: BoundingBox, point: Zyx) -> VolumePlanes:
     """Return the planes of a volume through *point*, of what of *region* lies in it.
 
     Args:
@@ -91,7 +126,7 @@ def planes_of(place: Place, region: BoundingBox, point: Zyx) -> Planes:
         whole = region.coarser(place.shrink).intersection(volume.bounds)
         if whole.is_empty:
             words = f"the tasks lie in {region}, and {volume.url} holds {volume.bounds}"
-            return Planes(place, problem=words)
+            return VolumePlanes(place, problem=words)
         shown, factor, mip = _level(place, volume, whole)
         box = whole.coarser(factor).intersection(shown.bounds)
         middle = (point // place.shrink // factor).high(box.start).low(box.stop - 1)
@@ -101,12 +136,12 @@ def planes_of(place: Place, region: BoundingBox, point: Zyx) -> Planes:
         chunks = [_read(shown, window, middle, axis) for axis in range(3)]
         words, planes = _drawn(chunks, shown)
     except ChunkflowError as error:
-        return Planes(place, problem=str(error))
+        return VolumePlanes(place, problem=str(error))
     level = f"mip {mip}" + ("" if window == box else ", a window, as no level is small enough")
-    return Planes(place, f"{words}, {level}, {window}", planes)
+    return VolumePlanes(place, f"{words}, {level}, {window}", planes)
 
 
-def _level(place: Place, volume: Volume, box: BoundingBox) -> tuple[Volume, Zyx, int]:
+def _level(place: RunVolume, volume: Volume, box: BoundingBox) -> tuple[Volume, Zyx, int]:
     """Return the finest level on which *box* is small enough, else the coarsest one.
 
     Returns:
@@ -130,7 +165,7 @@ def _read(volume: Volume, window: BoundingBox, middle: Zyx, axis: int) -> Chunk:
     return volume.read(box, time=None if volume.times is None else 0)
 
 
-def _drawn(chunks: Sequence[Chunk], volume: Volume) -> tuple[str, tuple[Plane, ...]]:
+def _drawn(chunks: Sequence[Chunk], volume: Volume) -> tuple[str, tuple[PlaneImage, ...]]:
     """Return in words what the planes show, and the planes, all with one scale of grey."""
     kind = kind_of(chunks[0])
     arrays = [single_channel(chunk.array) for chunk in chunks]
@@ -162,7 +197,7 @@ def _drawn(chunks: Sequence[Chunk], volume: Volume) -> tuple[str, tuple[Plane, .
             image = colours_of_channels(cut, limits) if cut.ndim == 3 else grey(cut, limits)
         where = f"{'zyx'[axis]} = {chunks[axis].voxel_offset[axis]}"
         rows, columns = image.shape[:2]
-        planes.append(Plane(axes, where, png_of(image), (rows * sizes[0], columns * sizes[1])))
+        planes.append(PlaneImage(axes, where, png_of(image), (rows * sizes[0], columns * sizes[1])))
     return words, tuple(planes)
 
 
@@ -183,3 +218,50 @@ def png_of(image: NDArray[np.uint8]) -> bytes:
         struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
         for name, data in parts
     )
+
+
+# --- volumes of a step ----------------------------------------------------------------------------
+
+
+def volumes_of(stage: Stage) -> tuple[list[RunVolume], list[str]]:
+    """Return the volumes that a stage reads and writes, and what else it reads and writes.
+
+    Of several levels that one operator writes, the finest is taken.
+    """
+    found, others = [], []
+    shrink = Zyx(1, 1, 1)
+    for operator, options in stage.options:
+        if operator == _FACTOR_OF and not options.get("coarse_tasks"):
+            shrink = shrink * Zyx.of(options.get("factor") or (1, 1, 1))
+        for role, key in (("input", "reads"), ("output", "writes")):
+            seen: set[str] = set()
+            for said in options.get(key) or ():
+                place = _place(role, operator, said, options, shrink)
+                if place is None:
+                    others.append(f"{operator} {'reads' if key == 'reads' else 'writes'} {said}")
+                elif place.address not in seen:
+                    seen.add(place.address)
+                    found.append(place)
+    return found, others
+
+
+def _place(
+    role: str, operator: str, said: str, options: dict[str, Any], shrink: Zyx
+) -> RunVolume | None:
+    level = _LEVEL.fullmatch(said)
+    address, mip = (level["address"], int(level["mip"])) if level else (said, 0)
+    for typed in _strings(options):
+        try:
+            place = Location.parse(typed)
+        except VolumeError:
+            continue
+        where = f"{place.store_url}:{(place.dataset or 'main').strip('/')}"
+        if address in (place.store_url, where) and place.format is not None:
+            return RunVolume(role, operator, typed, mip, shrink)
+    return None if level is None else RunVolume(role, operator, address, mip, shrink)
+
+
+def _strings(options: dict[str, Any]) -> Iterator[str]:
+    for key, value in options.items():
+        if key not in ("reads", "writes") and isinstance(value, str) and "://" in value:
+            yield value

@@ -42,7 +42,7 @@ _BY_HEADER = np.array([MISSING, *(_CODE_OF[state] for state in STATES)], np.uint
 _CLOSED_AT_ONCE = 16  # pages that are looked at again although all of their tasks have ended
 
 
-class States:
+class TaskStates:
     """The state of every task of a stage.
 
     Args:

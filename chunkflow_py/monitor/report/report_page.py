@@ -1,0 +1,514 @@
+"""The page of a report: one HTML file with all that was measured, which loads nothing else.
+
+Its sections, in order: what ran (a run can be repeated from it), how long it took and what it cost,
+what went wrong, slices of input and output, seams between tasks, and what `verify` found.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+import time
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.memory import describe_bytes
+from chunkflow_py.monitor.report.report_markup import (
+    Html,
+    bars,
+    duration,
+    facts,
+    joined,
+    number,
+    over_time,
+    spans,
+    table,
+    tag,
+)
+from chunkflow_py.monitor.report.seam_measure import REACH, WINDOW
+from chunkflow_py.run.spec import FILE_MARK
+from chunkflow_py.store.address import public
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from chunkflow_py.monitor.report.run_report import ReportOptions, RunReport, StepReport
+    from chunkflow_py.monitor.report.seam_measure import Seam
+    from chunkflow_py.monitor.report.volume_planes import PlaneImage, VolumePlanes
+    from chunkflow_py.monitor.run_facts import StepFacts
+    from chunkflow_py.planning.prices import Prices
+    from chunkflow_py.run.ledger.record import Failure
+
+# What the page may load: nothing. Browsers keep to it whatever a page holds.
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+STYLE = """
+:root { color-scheme: light; }
+body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1000px; margin: 2em auto;
+       padding: 0 1em; }
+h1 { font-size: 1.5em; overflow-wrap: anywhere; }
+h2 { margin-top: 2em; border-bottom: 1px solid #bbb; }
+h3 { margin-top: 1.6em; } h4 { margin: 1.4em 0 .4em; }
+.state { padding: .6em 1em; border-left: 6px solid #3a7d44; background: #eef6ef; }
+.unfinished, .damaged { border-color: #b3261e; background: #fbeceb; }
+.failures { border-color: #c77700; background: #fdf4e5; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; margin: .6em 0; font-variant-numeric: tabular-nums; }
+th, td { border-bottom: 1px solid #ddd; padding: .25em .7em .25em 0; text-align: left;
+         vertical-align: top; }
+table.numbers td:not(:first-child), table.numbers th:not(:first-child) { text-align: right; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .15em 1em; margin: .6em 0; }
+dt { color: #666; } dd { margin: 0; overflow-wrap: anywhere; }
+pre, code { font: 12px/1.45 ui-monospace, monospace; }
+pre { background: #f4f4f4; padding: .7em; white-space: pre-wrap; overflow-wrap: anywhere; }
+svg { max-width: 100%; height: auto; font: 12px system-ui, sans-serif; display: block;
+      margin: .6em 0; }
+rect { fill: #3b6ea5; } line { stroke: #ccc; } text { fill: #333; }
+.planes { display: flex; flex-wrap: wrap; gap: 1em; align-items: flex-start; }
+figure { margin: 0; } figcaption { color: #666; font-size: 13px; }
+img { image-rendering: pixelated; display: block; background: #000; }
+.note { color: #666; font-size: 13px; } summary { cursor: pointer; }
+@media print { details > * { display: block; } body { max-width: none; } }
+"""
+_SHOWN_PROFILES = 10
+_COLUMNS = 120  # bars of a plot over time, at most
+_TASKS = 4  # that end in the time of a bar, on average, at least
+_WORKERS = 25  # that are shown, those with most tasks
+
+_MACHINES = (
+    "Machine hours are from the start of each worker's first task to the end of its last, added up "
+    "over workers: starting up, and waiting after the last task, are not in them."
+)
+_WASTED = (
+    "A failed attempt of unknown length counts as much as a task that is done takes on average. "
+    "Attempts of workers that died before they could record them are not counted."
+)
+_REASONS = 20
+_SIDE = 300  # pixels of the longest side of all planes of a volume
+
+_FORMULA = (
+    f"Measured on slabs of {2 * REACH + 2} voxels across faces between two tasks that are done, "
+    f"at most {WINDOW} x {WINDOW} voxels wide, at a sample of boundaries along each axis. "
+    "Across: the mean absolute difference of the two neighbouring voxels on both sides of a face "
+    "(labels: the share of such pairs whose labels differ). Inside: the same of the pairs beside "
+    f"it, up to {REACH} voxels from the face, along the same axis. Seam measure: the sum of the "
+    "former over faces, divided by that of the latter. 1: faces of tasks cannot be told from the "
+    "inside; 2: a step across them is twice as large. The range holds the measure for 95 % of "
+    "samples of these faces drawn with replacement (bootstrap)."
+)
+
+
+def page_of(report: RunReport, now: float | None = None) -> str:
+    """Return the page; the same for the same report, but for the date.
+
+    Args:
+        report: what was measured.
+        now: seconds since 1970, for the date (default: this machine's clock).
+    """
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now))
+    title = f"Report on {public(report.address.partition('#')[0])}"
+    body = (
+        tag("h1", title),
+        *_state(report),
+        tag("p", f"Written on {when}. All times are UTC, by the clocks of workers.", class_="note"),
+        _summary(report),
+        tag("h2", "What ran", id="ran"),
+        *_ran_parts(report),
+        tag("h2", "How long it took, and what it cost", id="took"),
+        *_took_parts(report),
+        tag("h2", "What went wrong", id="wrong"),
+        *_wrong_parts(report),
+        tag("h2", "Slices", id="slices"),
+        *_slice_parts(report),
+        tag("h2", "Seams", id="seams"),
+        *_seam_parts(report),
+        tag("h2", "Verified", id="verified"),
+        *_verify_parts(report),
+    )
+    head = (
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=Html(POLICY)),
+        tag("meta", name_="viewport", content="width=device-width"),
+        tag("title", title),
+        tag("style", Html(STYLE)),
+    )
+    whole = tag("html", tag("head", *head), tag("body", joined(body, "\n")), lang="en")
+    return f"<!DOCTYPE html>\n{whole}\n"
+
+
+def _state(report: RunReport) -> Iterator[Html]:
+    tasks = sum(stage.stage.tasks for stage in report.stages)
+    if report.left:
+        waiting = [
+            f"{s.stage.name}: {s.left:,} of {s.stage.tasks:,}" for s in report.stages if s.left
+        ]
+        words = (
+            f"This run is not complete: {report.left:,} of {tasks:,} tasks have not ended "
+            f"({', '.join(waiting)}). What follows is of those that have."
+        )
+        yield tag("p", words, class_="state unfinished")
+    if report.dead:
+        words = f"{report.dead:,} of {tasks:,} tasks were given up; their output is missing."
+        yield tag("p", words, class_="state failures")
+    if set(report.damage_kinds) - {"not recorded", "failed"}:  # which is said above
+        words = "What is stored is not what was recorded; see Verified."
+        yield tag("p", words, class_="state damaged")
+    if not report.left and not report.dead:
+        yield tag("p", f"This run is complete: all {tasks:,} tasks have ended.", class_="state")
+
+
+def _summary(report: RunReport) -> Html:
+    head = ["stage", "tasks", "done", "skipped", "failed", "left", "Gvoxel", "time", "Mvoxel/s"]
+    head += ["machine hours", "stored"]
+    price = report.options.price
+    rows = []
+    for each in report.stages:
+        found = each.facts
+        speed = found.voxels / found.wall_s / 1e6 if found.wall_s else 0.0
+        rows.append([
+            each.stage.name, f"{each.stage.tasks:,}", f"{found.done:,}", f"{found.skipped:,}",
+            f"{found.dead:,}", f"{each.left:,}", number(found.voxels / 1e9),
+            duration(found.wall_s), number(speed), number(found.machine_s / 3600),
+            describe_bytes(found.stored_bytes),
+            *([money(found.machine_s / 3600 * price)] if price is not None else []),
+        ])  # fmt: skip
+    head += ["cost"] if price is not None else []
+    return table(head, rows, "numbers")
+
+
+# --- what ran -------------------------------------------------------------------------------------
+
+
+def _ran_parts(report: RunReport) -> Iterator[Html]:
+    """Yield the run and its stages."""
+    spec = report.spec
+    yield facts([
+        ("run", report.address.partition("#")[0]),
+        ("SHA-256 of the spec", spec.digest),
+        ("chunkflow_py", spec.version),
+        ("submitted in", spec.folder),
+        ("queue", spec.queue or "none: handed out by a Dask scheduler"),
+        ("taken over", "; ".join(f"stage {n} from {url}" for n, url in spec.reused.items())
+         or "nothing: all stages were done by this run"),
+    ])  # fmt: skip
+    for stage in report.stages:
+        yield tag("h3", f"Stage {stage.stage.name}")
+        yield from _ran_stage(stage)
+
+
+def _ran_stage(report: StepReport) -> Iterator[Html]:
+    stage = report.stage
+    names = {file.word: file.name for file in stage.files}
+    words = [_named(word, names) for word in (*stage.source, *stage.words)]
+    yield tag("pre", shlex.join(["chunkflow", *words]))
+    yield facts([
+        ("hash of the stage", stage.hash),
+        ("hash of the stage before", stage.previous),
+        ("taken over from", report.taken_from or ""),
+        ("tasks", f"{stage.tasks:,}: {_plan_text(stage.plan)}"),
+        ("workers", "all with one numerical profile" if stage.device_class == "same"
+         else "mixed: bytes may differ within a tolerance"),
+        ("code that is not built in", "; ".join(stage.code)),
+        *((f"{place.role} ({place.operator})", f"{place.address} at mip {place.mip}")
+          for place in report.volumes),
+        *(("also", words) for words in report.others),
+    ])  # fmt: skip
+    head = ["file", "is", "SHA-256"]
+    yield table(head, ([f.name, f.role, tag("code", f.sha256)] for f in stage.files))
+    if report.profile:
+        yield tag("h4", "Numerical profile")
+        yield facts(sorted(report.profile.items()))
+    profiles = [(p, n) for p, n in report.facts.profiles.most_common() if p]
+    if len(profiles) > 1:
+        rows = ((profile, f"{count:,}") for profile, count in profiles[:_SHOWN_PROFILES])
+        yield table(["profile of workers", "tasks"], rows)
+    options = [
+        (operator, f"--{name.replace('_', '-')}", _option_text(value, names))
+        for operator, chosen in stage.options
+        for name, value in chosen.items()
+        if name not in ("reads", "writes")
+    ]
+    inside = table(["command", "option", "value"], options)
+    yield tag("details", tag("summary", f"All {len(options)} options, defaults included"), inside)
+
+
+def _plan_text(plan: dict[str, Any]) -> str:
+    if plan["kind"] != "grid":
+        return "a list of boxes"
+    words = f"boxes of {_zyx(plan['size'])} from {_zyx(plan['start'])} (zyx, voxels)"
+    if plan["stride"] != plan["size"]:
+        words += f" at a stride of {_zyx(plan['stride'])}"
+    return words + (f", {plan['times']} time points" if plan["times"] else "")
+
+
+def _zyx(three: list[int]) -> str:
+    return ", ".join(map(str, three))
+
+
+def _named(word: str, names: dict[str, str]) -> str:
+    """Return a word of the line, with the name of a file of the run for what stands for it."""
+    for mark, name in names.items():
+        if mark in word:
+            return word.replace(mark, name)
+    return word
+
+
+def _option_text(value: Any, names: dict[str, str]) -> str:
+    if isinstance(value, str):
+        return _named(value, names) if value.startswith(FILE_MARK) else value
+    return json.dumps(value)
+
+
+# --- how long it took, and what it cost -----------------------------------------------------------
+
+
+def money(dollars: float) -> str:
+    """Return an amount in dollars."""
+    return f"${dollars:,.2f}" if dollars >= 1 else f"${dollars:.3g}"
+
+
+def _took_parts(report: RunReport) -> Iterator[Html]:
+    """Yield times and costs of all stages."""
+    for stage in report.stages:
+        yield tag("h3", f"Stage {stage.stage.name}")
+        if not stage.facts.finished:
+            yield tag("p", "No task has ended.")
+            continue
+        yield from _times(stage.facts)
+        yield from _workers(stage.facts)
+        yield from _costs(stage, report.options)
+    yield tag("p", _MACHINES, class_="note")
+    yield tag("p", _WASTED, class_="note")
+
+
+def _times(found: StepFacts) -> Iterator[Html]:
+    start, stop = found.start or 0.0, found.last or 0.0
+    speed = found.voxels / found.wall_s / 1e6 if found.wall_s else 0.0
+    yield facts([
+        ("from", _when(start)), ("to", f"{_when(stop)}, {duration(found.wall_s)}"),
+        ("voxels", f"{found.voxels:,} of tasks that are done, {number(speed)} Mvoxel/s"),
+    ])  # fmt: skip
+    whole = sum(found.seconds.values())
+    if whole:
+        yield tag("h4", "Seconds by operator")
+        rows = [
+            (name, value, f"{duration(value)}, {value / whole:.0%}")
+            for name, value in found.seconds.items()
+        ]
+        yield bars(rows, "seconds by operator, of all tasks together")
+        head = ["operator", "all tasks", "mean of a task", "slowest", "Mvoxel/s"]
+        yield table(head, (
+            [name, duration(value), duration(value / found.finished), duration(found.most_s[name]),
+             number(found.voxels / value / 1e6) if value else "-"]
+            for name, value in found.seconds.items()
+        ), "numbers")  # fmt: skip
+        words = "; ".join(f"{box} {duration(seconds)}" for seconds, box in found.slowest)
+        yield tag("p", f"The slowest tasks: {words}.", class_="note")
+    if found.voxels and len(found.over_time.bins) > 1:
+        yield tag("h4", "Throughput over time")
+        yield over_time(_columns(found), "Mvoxel/s", "millions of voxels done a second")
+
+
+def _columns(found: StepFacts) -> list[tuple[float, float, float]]:
+    """Return start and stop, seconds from the first task on, and Mvoxel/s of each column."""
+    bins, width = found.over_time.bins, found.over_time.width_s
+    low, high = int((found.start or 0.0) // width), max(bins)
+    columns_wanted = min(_COLUMNS, max(2, found.finished // _TASKS))
+    together = -(-(high - low + 1) // columns_wanted)
+    columns = []
+    for first in range(low, high + 1, together):
+        part = range(first, min(first + together, high + 1))
+        voxels = sum(bins.get(key, 0.0) for key in part)
+        seconds = len(part) * width
+        start = float((first - low) * width)
+        columns.append((start, start + seconds, voxels / seconds / 1e6))
+    return columns
+
+
+def _workers(found: StepFacts) -> Iterator[Html]:
+    ranked = sorted(found.workers.items(), key=lambda item: (-item[1].tasks, item[0]))
+    shown = sorted(ranked[:_WORKERS], key=lambda item: (item[1].start, item[0]))
+    start = found.start or 0.0
+    yield tag("h4", f"Workers: {len(ranked):,}")
+    rows = [
+        (name, each.start - start, each.stop - start, f"{each.tasks:,} tasks")
+        for name, each in shown
+    ]
+    yield spans(rows, max(found.wall_s, 1e-3), "from the first task of a worker to its last")
+    if len(ranked) > len(shown):
+        yield tag("p", f"Shown are the {len(shown)} with most tasks.", class_="note")
+
+
+def _costs(stage: StepReport, options: ReportOptions) -> Iterator[Html]:
+    found, price = stage.facts, options.price
+    hours, teravoxels = found.machine_s / 3600, found.voxels / 1e12
+    yield tag("h4", "Cost")
+    rows: list[tuple[str, object]] = [("machine hours", number(hours))]
+    if teravoxels:
+        rows.append(("machine hours a teravoxel", number(hours / teravoxels)))
+    if price is None:
+        rows.append(("dollars", "give --price, of an hour of one worker, or --instance"))
+    else:
+        rows.append(("dollars", f"{money(hours * price)} at {money(price)} an hour of a worker"))
+        if teravoxels:
+            rows.append(("dollars a teravoxel", money(hours * price / teravoxels)))
+    objects = sum(found.objects.values())
+    rows.append(("written", f"{objects:,} objects, {describe_bytes(found.stored_bytes)}"))
+    if options.prices is not None:
+        rows += _storage(found, options.prices)
+    failures = found.failures
+    if failures and not found.wasted_s:
+        rows.append(("wasted", f"{failures:,} failed attempts, of unknown length"))
+    elif failures:
+        share = found.wasted_s / (sum(found.seconds.values()) + found.wasted_s)
+        about = "about " if found.untimed else ""
+        words = f"{failures:,} failed attempts, {about}{duration(found.wasted_s)} ({share:.1%})"
+        rows.append(("wasted", words))
+        if price is not None:
+            # of the hours of machines, which may work on several tasks at once
+            rows.append(("dollars wasted", f"about {money(hours * price * share)}"))
+    else:
+        rows.append(("wasted", "no attempt has failed"))
+    yield facts(rows)
+
+
+def _storage(found: StepFacts, prices: Prices) -> Iterator[tuple[str, str]]:
+    """Yield what writing and keeping the output costs, where it is in a cloud of the table."""
+    for protocol in sorted(found.objects.keys() & prices.stores.keys()):
+        store = prices.stores[protocol]
+        put = found.objects[protocol] * store["put"]
+        month = found.stored[protocol] / 1e9 * store["gb_month"]
+        words = f"{money(put)} to write, {money(month)} a month to keep; prices of {prices.date}"
+        yield f"dollars of {protocol}", words
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
+
+
+# --- what went wrong ------------------------------------------------------------------------------
+
+
+def _wrong_parts(report: RunReport) -> Iterator[Html]:
+    """Yield what failed, was skipped, or was read where nothing is stored."""
+    parts = [part for stage in report.stages for part in _wrong_stage(stage)]
+    yield from parts or [tag("p", "Nothing failed, was skipped, or was missing.")]
+
+
+def _wrong_stage(report: StepReport) -> Iterator[Html]:
+    name, found = report.stage.name, report.facts
+    if found.dead:
+        yield tag("h3", f"Stage {name}: {found.dead:,} failed tasks")
+        if found.dead > len(found.failed):
+            yield tag("p", f"Shown are the first {len(found.failed)}.", class_="note")
+        for task in found.failed:
+            title = f"{task.box}: {task.reason or 'no reason given'}"
+            tried = (_attempt(n, each) for n, each in enumerate(task.attempts, 1))
+            yield tag("details", tag("summary", title), *tried)
+    if found.failures:
+        kinds = ", ".join(f"{n:,} {kind}" for kind, n in sorted(found.errors.kinds().items()))
+        yield tag("h3", f"Stage {name}: {found.failures:,} failed attempts ({kinds})")
+        for group in found.errors.ranked()[:_REASONS]:
+            example = _attempt(None, group.examples[0])
+            yield tag("details", tag("summary", f"{group.count:,} x {group.reason}"), example)
+    if found.skipped:
+        yield tag("h3", f"Stage {name}: {found.skipped:,} skipped tasks")
+        ranked = sorted(found.skip_reasons.items(), key=lambda item: (-item[1], item[0]))
+        yield table(["tasks", "reason"], ((f"{n:,}", why) for why, n in ranked[:_REASONS]))
+    if found.missing_blocks:
+        yield tag("h3", f"Stage {name}: {found.missing_blocks:,} blocks read as the fill value")
+        words = (
+            f"{found.missing_tasks:,} tasks have read blocks that are not stored, among them "
+            f"{', '.join(found.missing_boxes)}."
+        )
+        yield tag("p", words)
+
+
+def _attempt(number: int | None, failure: Failure) -> Html:
+    which = f"such as that of task {failure.box}" if number is None else f"attempt {number}"
+    title = tag("p", f"{which}: {failure.kind}, worker {failure.worker}: {failure.reason}")
+    traceback = (tag("pre", failure.traceback),) if failure.traceback else ()
+    return tag("div", title, *traceback)
+
+
+# --- slices and seams -----------------------------------------------------------------------------
+
+
+def _slice_parts(report: RunReport) -> Iterator[Html]:
+    """Yield the planes of all volumes."""
+    shown = False
+    for stage in report.stages:
+        for planes in stage.planes:
+            shown = True
+            yield from _volume_images(stage.stage.name, planes)
+    if not shown:
+        yield tag("p", "The pipeline names no volume that can be shown.")
+
+
+def _volume_images(stage: str, shown: VolumePlanes) -> Iterator[Html]:
+    place = shown.place
+    yield tag("h4", f"{place.role.capitalize()} of stage {stage}: {place.address}")
+    if shown.problem:
+        yield tag("p", f"It cannot be shown: {shown.problem}")
+        return
+    scale = _SIDE / max(extent for plane in shown.planes for extent in plane.extent_nm)
+    yield tag("div", *(_figure(plane, scale) for plane in shown.planes), class_="planes")
+    yield tag("p", shown.words, class_="note")
+
+
+def _figure(plane: PlaneImage, scale: float) -> Html:
+    height, width = (max(1, round(extent * scale)) for extent in plane.extent_nm)
+    source = f"data:image/png;base64,{base64.b64encode(plane.png).decode()}"
+    caption = f"{plane.axes}, {plane.where}"
+    image = tag("img", src=Html(source), width=width, height=height, alt=caption)
+    return tag("figure", image, tag("figcaption", caption))
+
+
+def _seam_parts(report: RunReport) -> Iterator[Html]:
+    """Yield the seam measures of all outputs."""
+    measured = [(stage.stage.name, seams) for stage in report.stages for seams in stage.seams]
+    if not measured:
+        words = "Not measured: no task is done, there is no output to read, or --faces is 0."
+        yield tag("p", words)
+        return
+    head = ["axis", "seam measure", "95 % range", "faces", "across", "inside"]
+    for name, seams in measured:
+        what = "labels" if seams.labels else "image or map"
+        yield tag("h4", f"Output of stage {name}: {seams.place.address} ({what})")
+        if seams.problem:
+            yield tag("p", f"Not measured: {seams.problem}.")
+        yield table(head, (_seam_row(each) for each in seams.axes), "numbers")
+    yield tag("p", _FORMULA, class_="note")
+
+
+def _seam_row(seam: Seam) -> list[str]:
+    ratio = "all of one value" if seam.ratio is None else number(seam.ratio)
+    spread = "-"
+    if seam.low is not None and seam.high is not None:
+        spread = f"{number(seam.low)} to {number(seam.high)}"
+    return [seam.axis, ratio, spread, f"{seam.faces}", number(seam.across), number(seam.inside)]
+
+
+# --- what verify found ----------------------------------------------------------------------------
+
+
+def _verify_parts(report: RunReport) -> Iterator[Html]:
+    """Yield whether what is stored was compared with the records."""
+    if report.damages is None:
+        words = (
+            "What is stored was not compared with the records for this report: chunkflow report "
+            "--verify, or chunkflow verify, reads all of it."
+        )
+        yield tag("p", words)
+    elif not report.damages:
+        words = (
+            "Every recorded object was read again for this report: all are present and match "
+            "their checksums."
+        )
+        yield tag("p", words, class_="state")
+    else:
+        total = sum(report.damage_kinds.values())
+        kinds = ", ".join(f"{n:,} {kind}" for kind, n in sorted(report.damage_kinds.items()))
+        yield tag("p", f"{total:,} findings: {kinds}.", class_="state damaged")
+        yield table(["stage", "what"], ((name, str(damage)) for name, damage in report.damages))
+        if total > len(report.damages):
+            yield tag("p", f"Shown are the first {len(report.damages)}.", class_="note")
