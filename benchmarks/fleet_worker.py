@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from fleet_services import CONNECTIONS
 
 from chunkflow_py.queue.leases import LeaseKeeper
-from chunkflow_py.run.ledger.fold import Folder
 from chunkflow_py.run.ledger.ledger import Ledger
-from chunkflow_py.run.ledger.record import Failure, Record
+from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
+from chunkflow_py.run.ledger.ledger_segments import Compactor
 from chunkflow_py.run.worker.acknowledger import Acknowledger, BatchThread
 from chunkflow_py.run.worker.failure_policy import AttemptLimits
 from chunkflow_py.run.worker.outcome_recorder import OutcomeRecorder
@@ -56,24 +56,24 @@ class InlineRecorder(OutcomeRecorder, _Inline):
     """`OutcomeRecorder` without a thread."""
 
 
-class _Folder(Folder):
-    """Folds at once what a thread would fold beside those who record."""
+class _InlineCompactor(Compactor):
+    """Compact at once instead of in a background thread."""
 
     store: SimulatedS3
 
-    def _fold_fullest(self) -> None:
+    def _compact_fullest(self) -> None:
         with self.store.in_background():
-            super()._fold_fullest()
+            super()._compact_fullest()
 
 
 class FleetLedger(Ledger):
     """The ledger, which also tells which records were the first of their tasks."""
 
     def __init__(self, store: SimulatedS3, span: int) -> None:
-        """Fold at once, but in nobody's time."""
+        """Compact at once, without counting the time."""
         super().__init__(store, STAGE, span, in_background=False)
-        self._folder = _Folder(self._pages, self._loose, in_background=False)
-        self._folder.store = store
+        self._compactor = _InlineCompactor(self._segments, self._journal, in_background=False)
+        self._compactor.store = store
         self.is_first = False
 
     def record(self, records: Sequence[Record]) -> list[bool]:
@@ -207,15 +207,15 @@ class Worker:
         elif not self._drains:
             self._take()
 
-    def _outcome(self, job: Job, seconds: float) -> Record | Failure:
+    def _outcome(self, job: Job, seconds: float) -> Record | FailedAttempt:
         """Return how an attempt ends."""
         simulation = self.simulation
         who = job.number, job.box, job.attempt, self._name
         now = EPOCH + simulation.clock.now
         if job.number % POISON == POISON // 2:
-            return Failure(*who, "permanent", "poison", "Traceback …", now)
+            return FailedAttempt(*who, "permanent", "poison", "Traceback …", now)
         if random.random() < simulation.fleet.transient:
-            return Failure(*who, "transient", "the network is down", "Traceback …", now)
+            return FailedAttempt(*who, "transient", "the network is down", "Traceback …", now)
         times = {"load-zarr": 2.5, "inference": seconds, "save-zarr": 1.5}
         written = (Stored(f"s3://volume/{job.number}", 33_554_432, "0" * 32),)
         return Record(

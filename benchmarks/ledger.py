@@ -20,8 +20,8 @@ from time import perf_counter
 
 from table import Line, as_text, at_least, at_most
 
-from chunkflow_py.run.ledger.ledger import PAGE, Ledger
-from chunkflow_py.run.ledger.record import Record
+from chunkflow_py.run.ledger.ledger import SEGMENT_SIZE, Ledger
+from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import Stored
 
@@ -64,11 +64,11 @@ def fill(folder: Path) -> Ledger:
     """Return a ledger of `TASKS` tasks that are done."""
     store = open_store(str(folder / "many"))
     ledger = Ledger(store, "infer", TASKS, in_background=False)
-    for first in range(0, PAGE, 64):
+    for first in range(0, SEGMENT_SIZE, 64):
         ledger.record([record_of(number) for number in range(first, first + 64)])
-    ledger.fold()
+    ledger.compact()
     pages = folder / "many/ledger/infer/pages"
-    for page in range(1, TASKS // PAGE):
+    for page in range(1, TASKS // SEGMENT_SIZE):
         os.link(pages / "0", pages / str(page))
     return ledger
 
@@ -100,8 +100,10 @@ def measure(folder: Path) -> list[Line]:
             "look", "find 20 tasks", 1000 * timed(lambda: ledger.find(range(0, 81920, 4096)), 100),
             20, "ms",
         ),
-        at_most("left", f"objects of {LARGEST_RUN} tasks", -(-LARGEST_RUN // PAGE), 15_000, ""),
-        Line("left", "bytes a task on a page", f"{page.stat().st_size / PAGE:.0f}"),
+        at_most(
+            "left", f"objects of {LARGEST_RUN} tasks", -(-LARGEST_RUN // SEGMENT_SIZE), 15_000, ""
+        ),
+        Line("left", "bytes a task in a segment", f"{page.stat().st_size / SEGMENT_SIZE:.0f}"),
     ]  # fmt: skip
     return lines
 

@@ -137,7 +137,7 @@ class Simulation:
         makespan = self.clock.now
         during = dict(self.s3.requests)
         left = len(self.s3)
-        self.ledger.fold()
+        self.ledger.compact()
         return self._told(makespan, during, left) | {"simulated_in_s": perf_counter() - start}
 
     def boot(self) -> None:

@@ -19,8 +19,8 @@ from chunkflow_py.inference.normalization import read_statistics
 from chunkflow_py.ops.load_npy import load_npy
 from chunkflow_py.queue.body import parse_body
 from chunkflow_py.queue.box_file import read_regions
-from chunkflow_py.run.ledger.page import Header
-from chunkflow_py.run.ledger.record import Record
+from chunkflow_py.run.ledger.ledger_record import Record
+from chunkflow_py.run.ledger.ledger_segments import SegmentHeader
 from chunkflow_py.run.spec import Spec
 from chunkflow_py.segmentation.labels.label_table import INDEX, LabelTable
 from chunkflow_py.segmentation.labels.links import links_in
@@ -102,7 +102,9 @@ READERS = {
     "specs of runs": Spec.parse,
     "plans of tasks": lambda data: plan_from_json({"kind": "grid", "indexes": None}, data),
     "records": Record.from_json,
-    "pages of a ledger": lambda data: Header.from_line(data.partition(b"\n")[0], 2048, "page"),
+    "segments of a ledger": lambda data: SegmentHeader.from_line(
+        data.partition(b"\n")[0], 2048, "page"
+    ),
     "statistics of tasks": lambda data: (
         put(f"s/{BOX}.npz", data) and list(CountStore("s", "test").read())
     ),

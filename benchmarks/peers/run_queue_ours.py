@@ -131,7 +131,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     from chunkflow_py.run.worker.worker_limits import WorkerSettings
 
     kind, last, folding = kind_of(job["queue"]), [0.0], [0.0]
-    acknowledge, fold = kind.acknowledge, Ledger.fold
+    acknowledge, fold = kind.acknowledge, Ledger.compact
 
     def timed_acknowledge(queue: Any, messages: Any) -> Any:
         result = acknowledge(queue, messages)
@@ -143,7 +143,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         fold(ledger)
         folding[0] += monotonic() - start
 
-    kind.acknowledge, Ledger.fold = timed_acknowledge, timed_fold  # type: ignore[method-assign]
+    kind.acknowledge, Ledger.compact = timed_acknowledge, timed_fold  # type: ignore[method-assign]
     with TemporaryDirectory(dir=job["folder"]) as folder:
         run, times = f"{folder}/noop.run", Path(folder, "times")
         times.mkdir()

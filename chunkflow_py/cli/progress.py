@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from chunkflow_py.cli.gpu_use import GpuWatch
     from chunkflow_py.core.task import Task
     from chunkflow_py.pipeline.operator import Operator
-    from chunkflow_py.run.ledger.record import Record
+    from chunkflow_py.run.ledger.ledger_record import Record
     from chunkflow_py.run.worker.looks import ChildLook, WorkerLook
 
 STAGES = ("read", "compute", "write")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from chunkflow_py.monitor.worker_metrics import Metrics
-    from chunkflow_py.run.ledger.record import Failure, Record
+    from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
     from chunkflow_py.run.worker.looks import WorkerLook
     from chunkflow_py.run.worker.settings import Outcome
 
@@ -126,7 +126,7 @@ class WorkerReport(ProgressReport, Listener):
             attempt=record.attempt,
         )
 
-    def task_failed(self, failure: Failure) -> None:
+    def task_failed(self, failure: FailedAttempt) -> None:
         """Count it."""
         self.progress.failures += 1
         if self._metrics is not None:

@@ -25,13 +25,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from chunkflow_py.core.geometry import Region
-from chunkflow_py.run.ledger.sums import LedgerCounts, Sums, Totals
+from chunkflow_py.run.ledger.ledger_record import LedgerCounts, Sums, Totals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from chunkflow_py.run.ledger.ledger import Ledger
-    from chunkflow_py.run.ledger.record import Failure, Record
+    from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
     from chunkflow_py.run.spec import Stage
 
 BINS = 1024  # of time, at most
@@ -117,7 +117,7 @@ class FailedTask:
     number: int
     box: str
     reason: str | None
-    attempts: tuple[Failure, ...] = ()
+    attempts: tuple[FailedAttempt, ...] = ()
 
 
 def failed_tasks(
@@ -159,7 +159,7 @@ def failing_tasks(step: str, ledger: Ledger, most: int) -> list[FailedTask]:
     ]
 
 
-def _attempts_on(ledger: Ledger, number: int) -> tuple[Failure, ...]:
+def _attempts_on(ledger: Ledger, number: int) -> tuple[FailedAttempt, ...]:
     return tuple(sorted(ledger.failures(number), key=attrgetter("when")))
 
 
@@ -179,7 +179,7 @@ class ErrorGroup:
     reason: str
     count: int = 0
     last: float = 0.0
-    examples: list[Failure] = field(default_factory=list)
+    examples: list[FailedAttempt] = field(default_factory=list)
 
 
 class ErrorGroups:
@@ -189,7 +189,7 @@ class ErrorGroups:
     After `REASONS` groups, attempts with a new reason are counted together, by kind.
     """
 
-    def __init__(self, failures: Iterable[Failure] = ()) -> None:
+    def __init__(self, failures: Iterable[FailedAttempt] = ()) -> None:
         """Group some failures."""
         self._groups: dict[tuple[str, str], ErrorGroup] = {}
         for failure in failures:
@@ -199,7 +199,7 @@ class ErrorGroups:
         """Return the number of groups."""
         return len(self._groups)
 
-    def add(self, failure: Failure) -> None:
+    def add(self, failure: FailedAttempt) -> None:
         """Count one failed attempt."""
         reason = failure.reason.replace(failure.box, "(box)") if failure.box else failure.reason
         reason = re.sub(r"(?<![A-Za-z])[0-9]+", "#", reason)[:_LONGEST_REASON]
@@ -323,7 +323,7 @@ class StepFacts(Totals):
         return facts
 
     @classmethod
-    def of(cls, records: Iterable[Record], failures: Iterable[Failure] = ()) -> StepFacts:
+    def of(cls, records: Iterable[Record], failures: Iterable[FailedAttempt] = ()) -> StepFacts:
         """Return what *records* and *failures* say, in whatever order they come."""
         facts = cls()
         for record in records:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from chunkflow_py.core.geometry import Region
 from chunkflow_py.errors import OptionError, needs_extra
-from chunkflow_py.run.ledger.record import FailureKind
+from chunkflow_py.run.ledger.ledger_record import FailureKind
 from chunkflow_py.store.reach import asks_loopback, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from chunkflow_py.run.ledger.record import Failure, Record
+    from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
     from chunkflow_py.run.worker.looks import ChildLook, WorkerLook
 
 # Seconds of one operator on one task: from a crop to an hour of inference.
@@ -123,7 +123,7 @@ class Metrics:
         self._voxels.labels(self._stage).inc(Region.parse(record.box).bbox.size.product())
         self._written.labels(self._stage).inc(record.stored_bytes)
 
-    def task_failed(self, failure: Failure) -> None:
+    def task_failed(self, failure: FailedAttempt) -> None:
         """Count an attempt that failed."""
         self._failures.labels(self._stage, failure.kind).inc()
 

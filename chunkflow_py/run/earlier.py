@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.outputs import Output
     from chunkflow_py.pipeline.operator import Operator
     from chunkflow_py.run.home import RunHome
-    from chunkflow_py.run.ledger.record import Record
+    from chunkflow_py.run.ledger.ledger_record import Record
     from chunkflow_py.run.spec import Stage, StageOutput
     from chunkflow_py.tasks.plan import Plan
 
@@ -154,7 +154,7 @@ class _Recorded(Expected):
             raise VolumeError(msg)
 
     def _record(self, number: int) -> Record | None:
-        page = self._ledger.page_of(number)
+        page = self._ledger.segment_of(number)
         if page not in self._pages:
             self._pages[page] = self._ledger.records_of(page)
             if len(self._pages) > _PAGES:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.core.failpoints import removed
 from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.run.coverage import Coverage
-from chunkflow_py.run.ledger.ledger import Ledger, LedgerCounts
+from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.spec import Spec, differences, sha256_of
 from chunkflow_py.store import open_store
 from chunkflow_py.store.address import public, without_secrets
@@ -40,6 +40,7 @@ from chunkflow_py.tasks.plan import plan_from_json
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from chunkflow_py.run.ledger.ledger_record import LedgerCounts
     from chunkflow_py.run.spec import File
     from chunkflow_py.store.protocol import Store
     from chunkflow_py.tasks.plan import Plan

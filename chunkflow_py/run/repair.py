@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.coverage import Coverage
     from chunkflow_py.run.dependents import MakeLine, Tasks
     from chunkflow_py.run.home import RunHome
-    from chunkflow_py.run.ledger.record import Record
+    from chunkflow_py.run.ledger.ledger_record import Record
     from chunkflow_py.run.spec import Stage
     from chunkflow_py.tasks.plan import Plan
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from chunkflow_py.queue.protocol import Queue
     from chunkflow_py.run.coverage import Coverage
     from chunkflow_py.run.ledger.ledger import Ledger
-    from chunkflow_py.run.ledger.record import Attempt, Record
+    from chunkflow_py.run.ledger.ledger_record import Attempt, Record
     from chunkflow_py.store.protocol import Store
     from chunkflow_py.tasks.plan import Plan
 

@@ -80,7 +80,7 @@ def plant(folder: str) -> DashboardServer:
         reason, name = SAID["transient"]
         ledger.fail(failure(PLAN, number, kind="transient", worker="spot-04", reason=reason,
                             traceback="", when=now - 90))  # fmt: skip
-    ledger.fold()
+    ledger.compact()
     queue = open_queue(home.spec.queue)
     spec = home.spec.stage("affinity").hash
     queue.send(body_text(PLAN.text(n), spec, "affinity") for n in sorted(late)[3:])

@@ -18,7 +18,7 @@ from chunkflow_py.cli.run_pipelines import worker_line
 from chunkflow_py.errors import OperatorError
 from chunkflow_py.pipeline.operator import TaskSource
 from chunkflow_py.run.home import RunHome
-from chunkflow_py.run.ledger.record import Record
+from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.run.worker.worker import line_of_stage
 from chunkflow_py.store.protocol import Stored
 from chunkflow_py.volume.expected import expect
@@ -62,7 +62,7 @@ def work(run="r", most=100):
             ledger.record([Record(number, box, state, stage.hash, attempt, "", written=written)])
         if wrong or list(ledger.missing(plan)):
             return wrong
-        ledger.fold()
+        ledger.compact()
         home.close(name)
         if not most:
             return []

@@ -18,7 +18,7 @@ from rigs.command_line import IMAGE, LINE, SAVE, say
 from rigs.variants import gate_runs
 
 from chunkflow_py.run.home import RunHome
-from chunkflow_py.run.ledger.record import sealed
+from chunkflow_py.run.ledger.ledger_record import sealed
 
 __all__ = ["folder"]
 

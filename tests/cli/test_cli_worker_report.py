@@ -14,7 +14,7 @@ from rigs.variants import gate_runs
 
 from chunkflow_py.cli.gpu_use import GpuWatch
 from chunkflow_py.cli.progress import WorkerProgress, progress_rows
-from chunkflow_py.run.ledger.record import Record
+from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.run.worker.looks import ChildLook, TaskLook, WorkerLook
 from chunkflow_py.store.protocol import Stored
 

@@ -7,7 +7,7 @@ import pytest
 
 from chunkflow_py.errors import GeometryError
 from chunkflow_py.run.ledger.ledger import Ledger
-from chunkflow_py.run.ledger.record import Failure, Record
+from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
 from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import Stored
 
@@ -25,7 +25,7 @@ def a_record(number, attempt="first", state="done", **said):
 def a_failure(number, attempt, kind="permanent", seconds=None):
     """Return a failure of which only some things matter."""
     who = number, f"box {number}", attempt, "worker"
-    return Failure(*who, kind, "it is broken", when=1.0, seconds=seconds)
+    return FailedAttempt(*who, kind, "it is broken", when=1.0, seconds=seconds)
 
 
 class LedgerContract:
@@ -44,24 +44,24 @@ class LedgerContract:
     @pytest.fixture
     def ledger(self, store):
         """Return a ledger on which nothing is."""
-        return Ledger(store, "infer", SPAN, page=SIZE, in_background=False)
+        return Ledger(store, "infer", SPAN, segment_size=SIZE, in_background=False)
 
     @pytest.fixture
     def other(self, url):
         """Return the same ledger as another process has it."""
-        return Ledger(open_store(url), "infer", SPAN, page=SIZE, in_background=False)
+        return Ledger(open_store(url), "infer", SPAN, segment_size=SIZE, in_background=False)
 
     def test_ended_agrees_with_counts(self, ledger, other):
         """Loose, folded, both at once and reopened, it is the number that counting all gives."""
         for first in range(0, 24, 4):
             ledger.record([a_record(number) for number in range(first, first + 4)])
             if first % 8:
-                ledger.fold()
+                ledger.compact()
             assert ledger.ended() == other.ended() == ledger.counts().finished == first + 4
         ledger.record([a_record(SPAN - 1, state="dead")])
         assert ledger.ended() == other.ended() == 25
         ledger.reopen([3, 30, SPAN - 1])
-        assert Ledger(ledger._pages._store, "infer", SPAN, page=SIZE).ended() == 23
+        assert Ledger(ledger._segments._store, "infer", SPAN, segment_size=SIZE).ended() == 23
 
     def test_nothing(self, ledger, store):
         """On a new ledger there is nothing, and looking leaves nothing behind."""
@@ -69,7 +69,7 @@ class LedgerContract:
         assert ledger.counts().finished == 0
         assert list(ledger.records()) == list(ledger.failures()) == ledger.attempts(3) == []
         assert list(ledger.missing([5, 3, 99])) == [5, 3, 99]
-        ledger.fold()
+        ledger.compact()
         assert ledger.record([]) == []
         assert list(store.list()) == []
 
@@ -85,7 +85,7 @@ class LedgerContract:
         for each in (ledger, other):
             assert each.find(range(SPAN)) == {0: "done", 7: "skipped", 8: "dead", 99: "done"}
             assert list(each.records()) == records
-        ledger.fold()
+        ledger.compact()
         for each in (ledger, other):
             assert each.find([99, 8, 1]) == {8: "dead", 99: "done"}
             assert list(each.records()) == records
@@ -97,11 +97,11 @@ class LedgerContract:
         """A task has one record, the first, whenever a zombie comes with another one."""
         assert ledger.record([a_record(3, "first"), a_record(4, "first")]) == [True, True]
         if 0 in folds:
-            ledger.fold()
+            ledger.compact()
         assert other.record([a_record(3, "zombie", "dead"), a_record(5, "zombie")]) == [False, True]
         assert other.find([3]) == {3: "done"}
         if 1 in folds:
-            other.fold()
+            other.compact()
         assert ledger.find([3, 4, 5]) == {3: "done", 4: "done", 5: "done"}
         assert ledger.counts().finished == 3
         assert ledger.counts().dead == 0
@@ -120,7 +120,7 @@ class LedgerContract:
             True,
         ]
         if folded:
-            ledger.fold()
+            ledger.compact()
         assert other.record([a_record(3, "b"), a_record(3, "a")]) == [False, True]
         assert ledger.counts().done == 1
 
@@ -131,7 +131,7 @@ class LedgerContract:
             ledger.begin(number, "x", "cpu")
             ledger.finish(a_record(number, "x"))
             ledger.fail(a_failure(number, f"y{number}"))
-        ledger.fold()
+        ledger.compact()
         assert len(list(store.list())) == 13
         assert ledger.counts().done == ledger.counts().failures == 15
         assert len(list(ledger.failures())) == 15
@@ -146,7 +146,7 @@ class LedgerContract:
         assert (loose.done, loose.skipped, loose.dead, loose.finished) == (10, 0, 0, 10)
         assert (loose.stored_bytes, loose.seconds) == (100, {"inference": 20.0})
         assert (loose.first, loose.last, loose.recent) == (1000, 1009, pytest.approx(0.1))
-        ledger.fold()
+        ledger.compact()
         assert other.counts(now=1100) == loose
         other.record([a_record(50, state="skipped", written=(), seconds={"load": 1.0})])
         both = ledger.counts(now=1100)
@@ -159,14 +159,14 @@ class LedgerContract:
         ledger.record([a_record(n) for n in range(4)])
         ledger.fail(a_failure(5, "x"))
         loose = {key: store.get(key) for key in store.list("ledger/infer/loose")}
-        ledger.fold()
+        ledger.compact()
         for key, content in loose.items():
             store.put(key, content)
         assert other.counts().done == 4
         assert len(list(other.records())) == 4
         assert len(list(other.failures())) == 1
         assert other.fail(a_failure(5, "y")) == {"permanent": 2}
-        other.fold()
+        other.compact()
         assert list(store.list("ledger/infer/loose")) == []
         assert (ledger.counts().done, ledger.counts().failures) == (4, 2)
 
@@ -174,7 +174,7 @@ class LedgerContract:
         """Attempts that fail are counted by kind and kept; one that is told twice counts once."""
         assert ledger.fail(a_failure(3, "a/1")) == {"permanent": 1}
         assert other.fail(a_failure(3, "b.2", "transient")) == {"permanent": 1, "transient": 1}
-        ledger.fold()
+        ledger.compact()
         assert other.fail(a_failure(3, "a/1")) == {"permanent": 1, "transient": 1}
         assert other.fail(a_failure(3, "c")) == {"permanent": 2, "transient": 1}
         assert other.fail(a_failure(4, "d", "resource")) == {"resource": 1}
@@ -186,7 +186,7 @@ class LedgerContract:
     def test_missing(self, ledger, other):
         """Tasks without a record are named, in the order of the plan."""
         ledger.record([a_record(n) for n in (1, 9, 17)])
-        ledger.fold()
+        ledger.compact()
         ledger.record([a_record(30, state="dead")])
         assert list(other.missing([30, 17, 16, 9, 2, 1, 70])) == [16, 2, 70]
 
@@ -198,7 +198,7 @@ class LedgerContract:
         ledger.fail(a_failure(4, "b"))
         old = {key: store.get(key) for key in store.list("ledger/infer/loose")}
         if folded:
-            ledger.fold()
+            ledger.compact()
         other.reopen([3, 50])
         assert ledger.find(range(60)) == dict.fromkeys((0, 1, 2, 4), "done")
         assert list(ledger.missing(range(5))) == [3]
@@ -209,12 +209,12 @@ class LedgerContract:
         # A fold that began before sees what it has read, and removes it.
         for key, content in old.items():
             store.put(key, content)
-        other.fold()
+        other.compact()
         assert {r.number: r.attempt for r in ledger.records()}[3] == "second"
         assert other.record([a_record(3, "zombie")]) == [False]
         other.reopen([3])
         assert ledger.record([a_record(3, "third")]) == [True]
-        ledger.fold()
+        ledger.compact()
         assert {r.number: r.attempt for r in other.records()}[3] == "third"
         assert other.counts().done == 5
         assert list(store.list("ledger/infer/loose")) == []
@@ -229,7 +229,7 @@ class LedgerContract:
         other.record([a_record(3, "b", profile="gpu")])
         ledger.finish(a_record(3, "a"))
         if folded:
-            ledger.fold()
+            ledger.compact()
         found = {each.attempt: (each.profile, each.record) for each in other.attempts(3)}
         assert found == {
             "a": ("cpu", a_record(3, "a")),
@@ -241,11 +241,11 @@ class LedgerContract:
 
     def test_stages(self, ledger, store):
         """The ledgers of two stages know nothing of each other."""
-        second = Ledger(store, "infer2", SPAN, page=SIZE)
+        second = Ledger(store, "infer2", SPAN, segment_size=SIZE)
         ledger.record([a_record(3)])
         assert second.record([a_record(3, "x")]) == [True]
         assert second.counts().done == 1
-        ledger.fold()
+        ledger.compact()
         assert second.find([3]) == {3: "done"}
 
     def test_not_of_the_stage(self, ledger, store):
@@ -265,13 +265,13 @@ class LedgerContract:
         ledger = Ledger(store, "infer", 10**12)
         far = [5, 10**9, 10**12 - 1]
         ledger.record([a_record(number) for number in far])
-        ledger.fold()
+        ledger.compact()
         assert ledger.find([*far, 6]) == dict.fromkeys(far, "done")
         assert len(list(store.list())) == 3
 
     def test_one_winner(self, url):
         """Of many who record the same tasks while others fold, one wins each, and it is there."""
-        ledgers = [Ledger(open_store(url), "infer", SPAN, page=SIZE) for _ in range(4)]
+        ledgers = [Ledger(open_store(url), "infer", SPAN, segment_size=SIZE) for _ in range(4)]
 
         def work(which):
             won = []
@@ -280,7 +280,7 @@ class LedgerContract:
                 said = ledgers[which].record(records)
                 won += [r.number for r, is_ours in zip(records, said) if is_ours]
                 if number % 4 == 0:
-                    ledgers[which].fold()
+                    ledgers[which].compact()
             return set(won)
 
         with ThreadPoolExecutor(4) as pool:

@@ -149,7 +149,7 @@ ALLOWED = {
     "volume/files/mrc.py": "reads 1024 bytes of a file to learn how long it is",
     "volume/precomputed/precomputed_codec.py": "looks whether voxels begin like gzip, with a bound",
     "store/web.py": "undoes what a server did on the way",
-    "run/ledger/page.py": "pages of a ledger",
+    "run/ledger/ledger_segments.py": "segments of a ledger",
     "planning/measure.py": "reads what this process has written",
 }
 UNBOUNDED = re.compile(

@@ -14,7 +14,7 @@ from chunkflow_py.monitor.run_facts import (
     StepFacts,
     count_bounded,
 )
-from chunkflow_py.run.ledger.record import Failure, Record
+from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
 from chunkflow_py.store.protocol import Stored
 
 START = 1_700_000_000.0
@@ -82,7 +82,7 @@ def failure(number, reason, kind="permanent", when=0.0):
     """Return a failed attempt on a task with a box of its own."""
     box = f"0-8_0-8_{8 * number}-{8 * number + 8}"
     text = reason.format(box=box)
-    return Failure(number, box, f"f{number}", "w", kind, text, when=when, seconds=1.5)
+    return FailedAttempt(number, box, f"f{number}", "w", kind, text, when=when, seconds=1.5)
 
 
 def test_failures_alike_are_one_group():
@@ -114,7 +114,7 @@ def test_groups_stay_few():
 
 def test_failed_attempts_are_timed():
     """An attempt of unknown length counts as much as a task that is done takes on average."""
-    failures = [failure(1, "no"), Failure(2, "0-8_0-8_0-8", "f", "w", "worker-lost", "gone")]
+    failures = [failure(1, "no"), FailedAttempt(2, "0-8_0-8_0-8", "f", "w", "worker-lost", "gone")]
     facts = StepFacts.of([record(0, START)], failures)
     assert (facts.failures, facts.failed_s, facts.untimed) == (2, 1.5, 1)
     assert facts.wasted_s == 1.5 + 2.0

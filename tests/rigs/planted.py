@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.home import RunHome
-from chunkflow_py.run.ledger.page import Header
-from chunkflow_py.run.ledger.record import Failure, Record, sealed
-from chunkflow_py.run.ledger.sums import Sums
+from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record, Sums, sealed
+from chunkflow_py.run.ledger.ledger_segments import SegmentHeader
 from chunkflow_py.run.spec import Spec, Stage, sha256_of
 from chunkflow_py.store.protocol import Stored
 
@@ -57,11 +56,11 @@ def failure(plan, number, attempt=1, kind="permanent", worker="machine-2", **sai
         "when": BEGAN + 30 * number,
     } | said
     name = f"{worker}-{number}-{attempt}"
-    return Failure(number, plan.text(number), name, worker, kind, **settings)
+    return FailedAttempt(number, plan.text(number), name, worker, kind, **settings)
 
 
 def fill_pages(store, stage, plan, pages, page, with_records=None):
-    """Write pages of a ledger as folds leave them, of tasks that are all done, quickly.
+    """Write full segments of a ledger quickly, with all tasks done, as compaction leaves them.
 
     Records take their time: only pages *with_records* have them (default: all).
     """
@@ -70,7 +69,7 @@ def fill_pages(store, stage, plan, pages, page, with_records=None):
         done=page, stored_bytes=page * 10, seconds={"inference": 2.0 * page},
         first=BEGAN, last=BEGAN + page, minutes={},
     )  # fmt: skip
-    header = Header(bytes([0b01010101]) * (page // 4), {}, sums)
+    header = SegmentHeader(bytes([0b01010101]) * (page // 4), {}, sums)
     text = record(plan, 0, worker="WORKER", finished=4711.0).to_json()
     head, _, rest = text.partition('"number":0')
     before, _, after = rest.partition("4711.0")

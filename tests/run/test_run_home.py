@@ -9,7 +9,7 @@ import pytest
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.run.home import ProfileError, RunHome
-from chunkflow_py.run.ledger.record import Record
+from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.run.spec import File, Spec, Stage, sha256_of
 from chunkflow_py.tasks.plan import GridPlan
 

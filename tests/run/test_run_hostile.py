@@ -21,7 +21,7 @@ from chunkflow_py.monitor.dashboard.dashboard_server import DashboardServer
 from chunkflow_py.monitor.dashboard.run_watch import RunWatch
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.home import RunHome
-from chunkflow_py.run.ledger.record import Failure, Record
+from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
 from chunkflow_py.run.spec import Spec
 from chunkflow_py.tasks.plan import GridPlan
 
@@ -98,7 +98,7 @@ def test_records_and_failures_are_clean_when_made_and_when_read(text, other):
     for kind, more in (
         (Record, {"state": "dead", "spec": text, "profile": other, "reason": text,
                   "seconds": {other: 1.0}, "finished": 1.0}),
-        (Failure, {"kind": "permanent", "reason": text, "traceback": other, "when": 1.0}),
+        (FailedAttempt, {"kind": "permanent", "reason": text, "traceback": other, "when": 1.0}),
     ):  # fmt: skip
         made = kind(**raw, **more)
         written = [] if kind is Record else None

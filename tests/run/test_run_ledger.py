@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 from rigs.s3 import SEVERAL_FAULTS
 from rigs.turns import SteppedStore, Turns
 
-from chunkflow_py.run.ledger import fold
+from chunkflow_py.run.ledger import ledger_segments
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.store import folder, open_store
 from chunkflow_py.store.memory import MemoryStore
 
 RECORD_AND_FOLD = """
 import json, random, sys
-from chunkflow_py.run import fold
+from chunkflow_py.run.ledger import ledger_segments
 from chunkflow_py.run.ledger.ledger import Ledger
-from chunkflow_py.run.ledger.record import Record
+from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.store import open_store
-fold.FOLD_EVERY = 20
+ledger_segments.COMPACT_EVERY = 20
 url, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-ledger = Ledger(open_store(url), "infer", count, page=64)
+ledger = Ledger(open_store(url), "infer", count, segment_size=64)
 numbers = random.sample(range(count), count)
 while numbers:
     batch, numbers = numbers[:12], numbers[12:]
@@ -39,7 +39,7 @@ while numbers:
 ZOMBIE = """
 import sys
 from chunkflow_py.run.ledger.ledger import Ledger
-from chunkflow_py.run.ledger.record import Record
+from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.store import open_store
 ledger = Ledger(open_store(sys.argv[1]), "infer", 10)
 said = [ledger.record([Record(3, "box", state, "5bec", state, "w")]) for state in ("done", "dead")]
@@ -103,7 +103,7 @@ def test_one_look(tmp_path):
     store = CountingStore(str(tmp_path))
     ledger = Ledger(store, "infer", 10**6)
     ledger.record([a_record(number) for number in range(0, 10**6, 10**4)])
-    ledger.fold()
+    ledger.compact()
     store.reads = 0
     assert ledger.find([50 * 10**4]) == {50 * 10**4: "done"}
     assert store.reads == 1
@@ -115,12 +115,12 @@ def test_nothing_to_fold(tmp_path):
     ledgers = [Ledger(store, "infer", 10) for _ in range(3)]
     ledgers[0].record([a_record(3)])
     loose = {key: store.get(key) for key in store.list()}
-    ledgers[0].fold()
+    ledgers[0].compact()
     for ledger in ledgers:
         for key, content in loose.items():
             store.put_if_absent(key, content)
         store.writes = 0
-        ledger.fold()
+        ledger.compact()
         assert store.writes == 0
         assert len(list(store.list())) == 1
 
@@ -135,16 +135,16 @@ def test_few_objects(tmp_path):
             most = max(most, len(list(store.list())))
     assert most < 3000  # about one fold in 128
     assert ledger.counts().done == 8000
-    ledger.fold()
+    ledger.compact()
     assert len(list(store.list())) == 4
 
 
 def test_scattered_tasks(tmp_path, monkeypatch):
     """Where every task is on another page, many pages are folded when there is much to fold."""
-    monkeypatch.setattr(fold, "FOLD_EVERY", 16)
-    monkeypatch.setattr(fold, "MOST_LOOSE", 40)
+    monkeypatch.setattr(ledger_segments, "COMPACT_EVERY", 16)
+    monkeypatch.setattr(ledger_segments, "MOST_JOURNAL_ENTRIES", 40)
     ledger = Ledger(
-        store := MemoryStore(str(tmp_path)), "infer", 1000, page=10, in_background=False
+        store := MemoryStore(str(tmp_path)), "infer", 1000, segment_size=10, in_background=False
     )
     for number in range(600):
         ledger.record([a_record(number * 7919 % 1000)])
@@ -156,13 +156,13 @@ def test_scattered_tasks(tmp_path, monkeypatch):
 @pytest.mark.parametrize("s3", ["ministack"], indirect=True)
 def test_faults(s3):
     """Nothing is lost or counted twice where answers are lost, refused and cut off."""
-    ledger = Ledger(open_store(s3.url), "infer", SPAN, page=SIZE)
+    ledger = Ledger(open_store(s3.url), "infer", SPAN, segment_size=SIZE)
     with s3.faults(*SEVERAL_FAULTS):
         for first in range(0, 24, 6):
             records = [a_record(number) for number in range(first, first + 6)]
             assert ledger.record(records) == [True] * 6
             ledger.fail(a_failure(first, f"a{first}"))
-            ledger.fold()
+            ledger.compact()
         assert ledger.find(range(30)) == dict.fromkeys(range(24), "done")
     assert (ledger.counts().done, ledger.counts().failures) == (24, 4)
 
@@ -189,14 +189,14 @@ def test_any_interleaving(programs, choices):
 
     def program(which, steps):
         ledger = Ledger(
-            SteppedStore(MemoryStore(url), turns), "infer", 4, page=2, in_background=False
+            SteppedStore(MemoryStore(url), turns), "infer", 4, segment_size=2, in_background=False
         )
 
         def work():
             for turn, (step, numbers) in enumerate(steps):
                 before, attempt = set(ended), f"{which}.{turn}"
                 if step == "fold":
-                    ledger.fold()
+                    ledger.compact()
                 elif step == "record":
                     # What a task ended as shows whose record it is.
                     state = ("done", "skipped", "dead")[(which + turn) % 3]
@@ -214,14 +214,14 @@ def test_any_interleaving(programs, choices):
         return work
 
     turns.run([program(which, steps) for which, steps in enumerate(programs)], choices)
-    ledger = Ledger(MemoryStore(url), "infer", 4, page=2)
+    ledger = Ledger(MemoryStore(url), "infer", 4, segment_size=2)
     for _ in range(2):
         records = {record.number: record for record in ledger.records()}
         assert {number: [record.attempt] for number, record in records.items()} == won
         assert set(records) == ended
         assert all(records[number].state == state for number, state in seen)
         assert ledger.counts().finished == len(ended)
-        ledger.fold()
+        ledger.compact()
     assert len(list(MemoryStore(url).list())) == len({number // 2 for number in ended})
 
 
@@ -239,7 +239,7 @@ def test_found_while_folded(choices):
         found.append(ledger.counts().done)
         found.append(list(ledger.missing(range(2))))
 
-    turns.run([Ledger(store, "infer", 4, in_background=False).fold, look], choices)
+    turns.run([Ledger(store, "infer", 4, in_background=False).compact, look], choices)
     assert found == [{0: "done", 1: "done"}, 2, []]
 
 
@@ -250,13 +250,13 @@ def test_reopened_meanwhile(choices, is_folded):
 
     def ledger():
         return Ledger(
-            SteppedStore(MemoryStore(url), turns), "infer", 4, page=4, in_background=False
+            SteppedStore(MemoryStore(url), turns), "infer", 4, segment_size=4, in_background=False
         )
 
-    plain = Ledger(MemoryStore(url), "infer", 4, page=4)
+    plain = Ledger(MemoryStore(url), "infer", 4, segment_size=4)
     plain.record([a_record(0, "old"), a_record(1, "old")])
     if is_folded:
-        plain.fold()
+        plain.compact()
     won = {}
 
     def again():
@@ -267,13 +267,13 @@ def test_reopened_meanwhile(choices, is_folded):
     def zombie():
         won["zombie"] = ledger().record([a_record(0, "zombie")])[0]
 
-    turns.run([ledger().fold, again, zombie, ledger().fold], choices)
+    turns.run([ledger().compact, again, zombie, ledger().compact], choices)
     for _ in range(2):
         records = {record.number: record.attempt for record in plain.records()}
         assert records[1] == "old"
         assert [attempt for attempt, is_ours in won.items() if is_ours] == [records[0]]
         assert plain.find([0, 1]) == {0: "done", 1: "done"}
-        plain.fold()
+        plain.compact()
 
 
 # Processes
@@ -289,12 +289,12 @@ def test_two_processes(tmp_path):
         won = {n: name for name, each in (("a", one), ("b", other)) for line in each.stdout
                for n in json.loads(line)}  # fmt: skip
     assert one.returncode == other.returncode == 0
-    ledger = Ledger(open_store(str(tmp_path)), "infer", count, page=64)
+    ledger = Ledger(open_store(str(tmp_path)), "infer", count, segment_size=64)
     assert {r.number: r.attempt for r in ledger.records()} == {
         number: f"{name}-{number}" for number, name in won.items()
     }
     assert ledger.counts().done == len(won) > 0
-    ledger.fold()
+    ledger.compact()
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) <= 7
 
 
@@ -309,11 +309,11 @@ def test_killed(tmp_path):
                 told |= dict.fromkeys(json.loads(line), name)
                 if turn == 15:
                     process.kill()
-    ledger = Ledger(open_store(str(tmp_path)), "infer", count, page=64)
+    ledger = Ledger(open_store(str(tmp_path)), "infer", count, segment_size=64)
     records = {record.number: record.attempt for record in ledger.records()}
     assert len(told) > 50
     assert told.items() <= {n: attempt.partition("-")[0] for n, attempt in records.items()}.items()
-    ledger.fold()
+    ledger.compact()
     assert ledger.counts().done == len(records)
     assert list(open_store(str(tmp_path)).list("ledger/infer/loose")) == []
 
@@ -327,7 +327,7 @@ def test_stopped_while_it_folds(tmp_path, monkeypatch):
         ledger = Ledger(open_store(str(tmp_path)), "infer", 10)
         for number in range(5):
             assert ledger.record([a_record(number)]) == [True]
-        ledger.fold()
+        ledger.compact()
         assert list(open_store(str(tmp_path)).list("ledger/infer/loose")) == []
         ledger.reopen([0])
         holder.kill()
@@ -340,8 +340,8 @@ def test_failing_fold_leaves_what_is_recorded(tmp_path, caplog):
     (tmp_path / "ledger" / "infer" / "pages").write_text("no folder")
     ledger = Ledger(open_store(str(tmp_path)), "infer", 10)
     assert ledger.record([a_record(3)]) == [True]
-    ledger.fold()
-    assert "page 0 of the ledger could not be compacted: cannot" in caplog.text
+    ledger.compact()
+    assert "segment 0 of the ledger could not be compacted: cannot" in caplog.text
     assert ledger.find(range(10)) == {3: "done"}
 
 

@@ -12,7 +12,7 @@ from rigs import lines
 from rigs.workers import LONG_S, Background, Stage, wait_for
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.run.ledger.record import Record
+from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.run.worker.worker_limits import WorkerLimits
 
 if TYPE_CHECKING:

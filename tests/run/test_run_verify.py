@@ -7,7 +7,7 @@ from chunkflow_py.errors import VolumeError
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run import verify as verify_module
 from chunkflow_py.run.ledger.ledger import Ledger
-from chunkflow_py.run.ledger.record import Record
+from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.run.verify import repair, retry_failed, verify
 from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import Stored
@@ -22,7 +22,7 @@ class Run:
 
     def __init__(self, url):
         self.volume = open_store(f"{url}/volume")
-        self.ledger = Ledger(open_store(f"{url}/run"), "infer", PLAN.span, page=8)
+        self.ledger = Ledger(open_store(f"{url}/run"), "infer", PLAN.span, segment_size=8)
         self.queue = open_queue(f"memory://{url}", create=True)
 
     def content(self, number, block, attempt=""):
@@ -69,13 +69,13 @@ def run(request, tmp_path):
 def test_all_is_well(run):
     """Of a run that is complete and whole nothing is listed, whether or not it was folded."""
     assert run.damages() == []
-    run.ledger.fold()
+    run.ledger.compact()
     assert run.damages(parallel=1) == []
 
 
 def test_exactly_what_is_wrong(run):
     """What is missing, changed, cut, longer or should not be there is listed, and nothing else."""
-    run.ledger.fold()
+    run.ledger.compact()
     volume = run.volume
     volume.delete("c/3/0")
     volume.put("c/9/1", run.content(9, 1).replace(b"9", b"8"))
@@ -262,7 +262,7 @@ def test_mixed_devices(run):
             (6, "damaged", "0"),
             (6, "damaged", "1"),
         ]
-        run.ledger.fold()
+        run.ledger.compact()
     assert (3, "damaged", "0") in run.damages()
     repair(run.ledger, PLAN, run.queue, verify(run.ledger, PLAN, mixed=True), PLAN.text)
     assert run.do([4, 5, 6], "again") == [True] * 3

@@ -16,7 +16,7 @@ from rigs.workers import Background, Stage, wait_for
 from chunkflow_py.cli.main import cli
 from chunkflow_py.cli.working import working_from
 from chunkflow_py.errors import VolumeUnreachableError
-from chunkflow_py.run.ledger.record import Record
+from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.run.worker.worker_limits import TaskDurations, TaskLimit
 
 if TYPE_CHECKING:

@@ -16,15 +16,19 @@ import numpy as np
 
 from chunkflow_py.monitor.dashboard.task_states import DONE, FAILED, NONE, SKIPPED
 from chunkflow_py.monitor.run_facts import ErrorGroups
-from chunkflow_py.run.ledger.page import FAILURES
-from chunkflow_py.run.ledger.record import DamagedRecordError, Failure, reading
+from chunkflow_py.run.ledger.ledger_record import (
+    FAILURES,
+    DamagedRecordError,
+    FailedAttempt,
+    reading,
+)
 from chunkflow_py.store.address import public, public_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from chunkflow_py.monitor.dashboard.task_states import TaskStates
-    from chunkflow_py.run.ledger.page import Header
+    from chunkflow_py.run.ledger.ledger_segments import SegmentHeader
 
 _WIDTHS_S = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 21600, 86400, 604800)
 _BARS = 120  # of the plot, at most
@@ -50,7 +54,7 @@ class TaskHistory:
         self.worker = np.zeros(span, np.uint32)
         self.names: list[str] = []
         self._indexes: dict[str, int] = {}
-        self._headers: dict[int, Header] = {}
+        self._headers: dict[int, SegmentHeader] = {}
         self._groups: dict[int, ErrorGroups] = {}
         self._dead: dict[int, list[tuple[int, str]]] = {}
         self._failed_by: dict[int, dict[int, int]] = {}
@@ -99,12 +103,12 @@ class TaskHistory:
         tasks = self._states.numbers(number)
         for column in (self.finished, self.seconds, self.worker, self._states.tries_on_page):
             column[tasks] = 0
-        failures: list[Failure] = []
+        failures: list[FailedAttempt] = []
         dead: list[tuple[int, str]] = []
         for kind, _, task, text in page.lines(("record", *FAILURES)):
             with suppress(DamagedRecordError), reading(text):
                 if kind != "record":
-                    failures.append(Failure.from_json(text))
+                    failures.append(FailedAttempt.from_json(text))
                     continue
                 # A whole record takes several times as long, and there may be millions.
                 said = json.loads(text)

@@ -18,20 +18,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chunkflow_py.run.ledger.ledger import PAGE
-from chunkflow_py.run.ledger.loose import LooseObjects
-from chunkflow_py.run.ledger.page import FAILURES, STATES, Header
-from chunkflow_py.run.ledger.pages import Headers, Pages
-from chunkflow_py.run.ledger.record import Failure, Record
-from chunkflow_py.run.ledger.sums import LedgerCounts, Sums
+from chunkflow_py.run.ledger.ledger import SEGMENT_SIZE
+from chunkflow_py.run.ledger.ledger_journal import Journal
+from chunkflow_py.run.ledger.ledger_record import (
+    FAILURES,
+    STATES,
+    FailedAttempt,
+    LedgerCounts,
+    Record,
+    Sums,
+)
+from chunkflow_py.run.ledger.ledger_segments import SegmentHeader, SegmentHeaders, SegmentStore
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.run.ledger.loose import Name
-    from chunkflow_py.run.ledger.page import Page
+    from chunkflow_py.run.ledger.ledger_journal import JournalKey
+    from chunkflow_py.run.ledger.ledger_segments import Segment
     from chunkflow_py.store.protocol import Store
 
 # What a byte of the map says; the page has the same names in this order.
@@ -68,16 +73,16 @@ class TaskStates:
         store: Store,
         stage: str,
         is_task: NDArray[np.bool_],
-        page: int = PAGE,
+        page: int = SEGMENT_SIZE,
         *,
         older: bool = False,
     ) -> None:
         """Look at nothing yet."""
-        self._pages = Pages(store, f"ledger/{stage}/", page, len(is_task), older=older)
-        self._loose = LooseObjects(store, f"ledger/{stage}/", page, len(is_task), older=older)
+        self._pages = SegmentStore(store, f"ledger/{stage}/", page, len(is_task), older=older)
+        self._loose = Journal(store, f"ledger/{stage}/", page, len(is_task), older=older)
         self._is_task, self._size = is_task, page
         self._on_page = np.where(is_task, np.uint8(MISSING), np.uint8(NONE))
-        self._read: dict[Name, Record | Failure] = {}
+        self._read: dict[JournalKey, Record | FailedAttempt] = {}
         self._closed: set[int] = set()
         self._turn = cycle(range(-(-len(is_task) // page) or 1))
         self._running: Collection[int] = ()
@@ -85,9 +90,9 @@ class TaskStates:
         self.changed = np.zeros(len(is_task), np.uint32)
         self.version = 1
         self.records: dict[int, Record] = {}
-        self.failures: list[Failure] = []
+        self.failures: list[FailedAttempt] = []
         self.tries_on_page = np.zeros(len(is_task), np.uint16)
-        self.headers: dict[int, Header] = {}
+        self.headers: dict[int, SegmentHeader] = {}
 
     def look(self, leased: Collection[int] | None = None) -> None:
         """Bring all up to date.
@@ -102,32 +107,32 @@ class TaskStates:
         names = list(self._loose.listed())
         self._read_loose([name for name in names if name.kind in ("record", *FAILURES)])
         self._read_headers(names)
-        known = Headers(self._size, self.headers)
+        known = SegmentHeaders(self._size, self.headers)
         held = {name: self._read[name] for name in self._read if not known.is_void(name)}
         self.records = {
             name.number: said
             for name, said in held.items()
             if isinstance(said, Record) and not known.state(name.number)
         }
-        self.failures = [said for said in held.values() if isinstance(said, Failure)]
+        self.failures = [said for said in held.values() if isinstance(said, FailedAttempt)]
         begun = (name for name in names if name.kind == "begun" and not known.is_void(name))
         self._running = {name.number for name in begun} if leased is None else leased
         self.settle()
 
-    def _read_loose(self, names: list[Name]) -> None:
+    def _read_loose(self, names: list[JournalKey]) -> None:
         new = [name for name in names if name not in self._read]
         there = set(names)
         self._read = {name: said for name, said in self._read.items() if name in there}
         for name, entry in zip(new, self._loose.read(new), strict=True):
             # Else it is on its page by now, or cannot be read.
-            if entry is not None and isinstance(entry.said, Record | Failure):
-                self._read[name] = entry.said
+            if entry is not None and isinstance(entry.content, Record | FailedAttempt):
+                self._read[name] = entry.content
 
-    def _read_headers(self, names: list[Name]) -> None:
+    def _read_headers(self, names: list[JournalKey]) -> None:
         there = self._pages.listed()
-        again = set(islice(self._turn, _CLOSED_AT_ONCE)) | {name.page for name in names}
+        again = set(islice(self._turn, _CLOSED_AT_ONCE)) | {name.segment for name in names}
         wanted = (there - self._closed) | (there & again)
-        for page, header in self._pages.headers(wanted).by_page.items():
+        for page, header in self._pages.headers(wanted).by_segment.items():
             if header == self.headers.get(page):
                 continue
             self.headers[page] = header
@@ -188,7 +193,7 @@ class TaskStates:
 
     # For the history
 
-    def page(self, number: int) -> Page:
+    def page(self, number: int) -> Segment:
         """Return a whole page."""
         return self._pages.read(number)
 

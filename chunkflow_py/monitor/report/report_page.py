@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from chunkflow_py.monitor.report.volume_planes import PlaneImage, VolumePlanes
     from chunkflow_py.monitor.run_facts import StepFacts
     from chunkflow_py.planning.prices import Prices
-    from chunkflow_py.run.ledger.record import Failure
+    from chunkflow_py.run.ledger.ledger_record import FailedAttempt
 
 # What the page may load: nothing. Browsers keep to it whatever a page holds.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -423,7 +423,7 @@ def _wrong_stage(report: StepReport) -> Iterator[Html]:
         yield tag("p", words)
 
 
-def _attempt(number: int | None, failure: Failure) -> Html:
+def _attempt(number: int | None, failure: FailedAttempt) -> Html:
     which = f"such as that of task {failure.box}" if number is None else f"attempt {number}"
     title = tag("p", f"{which}: {failure.kind}, worker {failure.worker}: {failure.reason}")
     traceback = (tag("pre", failure.traceback),) if failure.traceback else ()

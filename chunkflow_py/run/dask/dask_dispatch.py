@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.core.interrupts import Interrupted, on_stop_signals, restore_signals
 from chunkflow_py.errors import ChunkflowError, OptionError
 from chunkflow_py.run.dask.dask_worker import Left, NotEndedError, Order, perform
-from chunkflow_py.run.ledger.record import Failure
+from chunkflow_py.run.ledger.ledger_record import FailedAttempt
 from chunkflow_py.run.worker.failure_policy import FailurePolicy, Fault, count_failure, fault_of
 
 if TYPE_CHECKING:
@@ -310,8 +310,8 @@ class Dispatch:
             self._again(number, delay_s)
         return record is not None
 
-    def _failure(self, number: int, fault: Fault) -> Failure:
-        return Failure(
+    def _failure(self, number: int, fault: Fault) -> FailedAttempt:
+        return FailedAttempt(
             number,
             self._plan.text(number),
             secrets.token_hex(8),

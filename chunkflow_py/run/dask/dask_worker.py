@@ -29,7 +29,7 @@ from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.pipeline import Listener
 from chunkflow_py.run.dask.dask_versions import check_here
 from chunkflow_py.run.home import RunHome
-from chunkflow_py.run.ledger.record import Failure, Record
+from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
 from chunkflow_py.run.worker.child import THREADS, ChildLease, Ended, Feed, ended_of, profile_of
 from chunkflow_py.run.worker.failure_policy import Fault, count_failure, fault_of
 from chunkflow_py.run.worker.worker import line_of_stage
@@ -163,7 +163,7 @@ def _left(
         return Left("short", fault, name, order.caps.delay_s, is_alone)
     who = ended.number, line.plan.text(ended.number), attempt, name
     why = fault.kind, fault.reason, fault.traceback
-    failure = Failure(*who, *why, seconds=sum(ended.seconds.values()))
+    failure = FailedAttempt(*who, *why, seconds=sum(ended.seconds.values()))
     record, delay_s = count_failure(line.ledger, failure, order.caps, line.spec)
     return Left("dead" if record else "failed", fault, name, delay_s, is_alone)
 

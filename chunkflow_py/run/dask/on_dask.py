@@ -87,7 +87,7 @@ def run_on_dask(
                 if counts.finished < tasks:
                     left = f"{tasks - counts.finished} of {tasks} tasks of stage {name} are left"
                     return WORK_LEFT, f"stopped: {stop.reason or 'others reopened tasks'}; {left}"
-                home.ledger(name).fold()  # leaves few objects behind
+                home.ledger(name).compact()  # leaves few objects behind
                 if counts.dead:
                     words = f"all {tasks} tasks are recorded, {counts.dead} of them as failed"
                     return FAILURES, f"{words}; chunkflow status {home.shown} lists them"

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from chunkflow_py.pipeline.hooks import Boxes
     from chunkflow_py.pipeline.operator import Operator
     from chunkflow_py.pipeline.pipeline import Pipeline
-    from chunkflow_py.run.ledger.record import State
+    from chunkflow_py.run.ledger.ledger_record import State
     from chunkflow_py.run.worker.board import Board
     from chunkflow_py.store.protocol import Stored
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from chunkflow_py.core.plain_text import tail
 from chunkflow_py.errors import OperatorError, TransientError, VolumeRefusedError, text_of
-from chunkflow_py.run.ledger.record import Record
+from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.store.address import public
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.task import Skip
     from chunkflow_py.run.ledger.ledger import Ledger
-    from chunkflow_py.run.ledger.record import Failure, FailureKind
+    from chunkflow_py.run.ledger.ledger_record import FailedAttempt, FailureKind
 
 Shortage = Literal["disk", "memory", "access"]
 
@@ -181,7 +181,7 @@ class AttemptLimits:
     worker_lost: int = 20
 
     def judge(
-        self, failure: Failure, counts: Mapping[FailureKind, int], spec: str
+        self, failure: FailedAttempt, counts: Mapping[FailureKind, int], spec: str
     ) -> tuple[Record | None, float]:
         """Return the record of a task that is given up, or ``None`` and the seconds until a retry.
 
@@ -209,7 +209,7 @@ class AttemptLimits:
 
 
 def count_failure(
-    ledger: Ledger, failure: Failure, limits: AttemptLimits, spec: str
+    ledger: Ledger, failure: FailedAttempt, limits: AttemptLimits, spec: str
 ) -> tuple[Record | None, float]:
     """Count a failure in the ledger and judge the task; a task that is given up is recorded.
 

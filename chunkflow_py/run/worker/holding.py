@@ -13,7 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from chunkflow_py.run.ledger.record import Failure, Record
+from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
 from chunkflow_py.run.worker.failure_policy import FailurePolicy
 from chunkflow_py.store.protocol import Stored
 
@@ -139,7 +139,7 @@ class Holding:
 
     def ended_in(self, child: Child[Job], outcomes: Sequence[Ended]) -> None:
         """Take what a child says of the tasks that it is done with."""
-        records: list[tuple[Job, Record | Failure]] = []
+        records: list[tuple[Job, Record | FailedAttempt]] = []
         for ended in outcomes:
             job = self.crew.ended(child, ended)
             if job is None:
@@ -168,14 +168,14 @@ class Holding:
             missing_blocks=ended.missing_blocks,
         )
 
-    def _settle(self, ended: Sequence[tuple[Job, Record | Failure]]) -> None:
+    def _settle(self, ended: Sequence[tuple[Job, Record | FailedAttempt]]) -> None:
         for job, _ in ended:
             self._active.pop(job.number, None)
             self._settling[job.number] = job
         if ended:
             self._recorder.record(ended)
 
-    def settled(self, ended: Sequence[tuple[Job, Record | None, Failure | None]]) -> None:
+    def settled(self, ended: Sequence[tuple[Job, Record | None, FailedAttempt | None]]) -> None:
         """Take note of what is recorded."""
         outcome = self._outcome
         for job, record, failure in ended:
@@ -227,7 +227,7 @@ class Holding:
         logger.warning("task %s failed: %s", job.box, fault.reason, extra=extra)
         who = job.number, job.box, job.attempt, self._worker
         why = fault.kind, fault.reason, fault.traceback
-        self._settle([(job, Failure(*who, *why, seconds=seconds))])
+        self._settle([(job, FailedAttempt(*who, *why, seconds=seconds))])
 
     # --- giving back -----------------------------------------------------------------------------
 

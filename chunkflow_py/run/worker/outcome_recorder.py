@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from chunkflow_py.core.failpoints import reached, removed
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.run.ledger.record import Failure, Record
+from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
 from chunkflow_py.run.worker.acknowledger import PAUSE_S, BatchThread
 from chunkflow_py.run.worker.failure_policy import AttemptLimits, fault_of
 
@@ -75,7 +75,7 @@ class OutcomeRecorder(BatchThread):
         self._given_up = threading.Event()
         super().__init__("recorder", lambda error: post("fatal", error))
 
-    def record(self, outcomes: Sequence[tuple[Job, Record | Failure]]) -> None:
+    def record(self, outcomes: Sequence[tuple[Job, Record | FailedAttempt]]) -> None:
         """Queue these outcomes for the ledger; returns at once."""
         self._add(outcomes)
 
@@ -87,18 +87,18 @@ class OutcomeRecorder(BatchThread):
         """Stop retrying: what cannot be written is released."""
         self._given_up.set()
 
-    def _process(self, batch: list[tuple[Job, Record | Failure | float]]) -> None:
+    def _process(self, batch: list[tuple[Job, Record | FailedAttempt | float]]) -> None:
         records: list[tuple[Job, Record]] = []
-        failures: list[tuple[Job, Failure]] = []
+        failures: list[tuple[Job, FailedAttempt]] = []
         for job, outcome in batch:
             if isinstance(outcome, Record):
                 records.append((job, outcome))
-            elif isinstance(outcome, Failure):
+            elif isinstance(outcome, FailedAttempt):
                 failures.append((job, outcome))
             else:
                 self._retrying(partial(self._guard.withdraw, job))
                 self._acknowledger.release(job.leases, outcome)
-        recorded: list[tuple[Job, Record | None, Failure | None]] = []
+        recorded: list[tuple[Job, Record | None, FailedAttempt | None]] = []
         if records:
             is_recorded = self._record(records)
             recorded += [(job, record if is_recorded else None, None) for job, record in records]
@@ -127,7 +127,7 @@ class OutcomeRecorder(BatchThread):
             self._acknowledger.acknowledge(leases)
         return True
 
-    def _count(self, job: Job, failure: Failure) -> Record | None:
+    def _count(self, job: Job, failure: FailedAttempt) -> Record | None:
         """Count a failure; return the record of the task if it was the last."""
         counts = self._retrying(lambda: self._ledger.fail(failure))
         record, delay_s = self._limits.judge(failure, counts or {}, self._spec)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.run.ledger.record import Failure, Record
+    from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
     from chunkflow_py.run.worker.looks import WorkerLook
 
 EndState = Literal["complete", "complete-with-failures", "stopped", "stage-closed"]
@@ -59,7 +59,7 @@ class Listener:
     def task_ended(self, record: Record) -> None:
         """A task is recorded."""
 
-    def task_failed(self, failure: Failure) -> None:
+    def task_failed(self, failure: FailedAttempt) -> None:
         """An attempt has failed, and is counted."""
 
     def changed(self, words: str) -> None:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.core.failpoints import reached
 from chunkflow_py.errors import ChunkflowError, GeometryError
 from chunkflow_py.queue.body import BodyError, parse_body
-from chunkflow_py.run.ledger.record import Failure
+from chunkflow_py.run.ledger.ledger_record import FailedAttempt
 from chunkflow_py.run.worker.failure_policy import AttemptLimits, count_failure, fault_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.queue.leases import Held, LeaseKeeper
     from chunkflow_py.run.ledger.ledger import Ledger
-    from chunkflow_py.run.ledger.record import Record
+    from chunkflow_py.run.ledger.ledger_record import Record
     from chunkflow_py.run.worker.acknowledger import Acknowledger
     from chunkflow_py.tasks.plan import Plan
 
@@ -371,7 +371,7 @@ class PoisonTaskGuard:
         failed = {failure.attempt for failure in self._ledger.failures(job.number)}
         for attempt in self._ledger.attempts(job.number):
             if attempt.record is None and attempt.attempt not in failed:
-                failure = Failure(
+                failure = FailedAttempt(
                     job.number, job.box, attempt.attempt, "unknown", "worker-lost", WORKER_LOST
                 )
                 record, _ = count_failure(self._ledger, failure, self._limits, self._spec)
@@ -389,7 +389,7 @@ class PoisonTaskGuard:
                 return
         # The mark has to stay, or is in a segment already: a failure says that no worker was lost.
         self._ledger.fail(
-            Failure(job.number, job.box, job.attempt, "unknown", "transient", GIVEN_BACK)
+            FailedAttempt(job.number, job.box, job.attempt, "unknown", "transient", GIVEN_BACK)
         )
 
 

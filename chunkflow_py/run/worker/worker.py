@@ -202,7 +202,7 @@ def work(
                 if outcome.ended:
                     ended, idle_s = ended + outcome.ended, 0.0
                 if outcome.state in ("complete", "complete-with-failures"):
-                    home.ledger(name).fold()  # leaves few objects behind
+                    home.ledger(name).compact()  # leaves few objects behind
                 if outcome.state == "complete":
                     home.close(name)
                 if outcome.state == "stopped":

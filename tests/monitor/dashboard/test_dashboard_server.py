@@ -257,7 +257,7 @@ def test_a_damaged_record_counts_as_none(home, is_folded):
     ledger.record([record(PLAN, 20, seconds={"load": 1.0})])
     done = ledger.counts().done
     if is_folded:
-        ledger.fold()
+        ledger.compact()
         pages = Path(home.url.removeprefix("file://")) / "ledger/infer/pages"
         (path,) = (each for each in pages.iterdir() if each.is_file())
         head, _, body = path.read_bytes().partition(b"\n")

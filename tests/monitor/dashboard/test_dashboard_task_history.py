@@ -10,7 +10,7 @@ from chunkflow_py.monitor.dashboard.run_watch import cost
 from chunkflow_py.monitor.dashboard.task_history import TaskHistory
 from chunkflow_py.monitor.dashboard.task_states import TaskStates
 from chunkflow_py.run.ledger.ledger import Ledger
-from chunkflow_py.run.ledger.record import Failure, Record
+from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
 from chunkflow_py.store.memory import MemoryStore
 
 np = pytest.importorskip("numpy")
@@ -20,7 +20,7 @@ np = pytest.importorskip("numpy")
 def history(request):
     """Ten tasks in ten minutes by two workers; three attempts failed, a task was given up."""
     store = MemoryStore(secrets.token_hex(8))
-    ledger = Ledger(store, "infer", 20, page=4, in_background=False)
+    ledger = Ledger(store, "infer", 20, segment_size=4, in_background=False)
     for number in range(10):
         who = "early" if number < 5 else "late"
         state = "dead" if number == 9 else "skipped" if number == 8 else "done"
@@ -31,10 +31,12 @@ def history(request):
     for number, kind in ((1, "transient"), (2, "transient"), (9, "permanent")):
         reason = f"task {number} broke"
         ledger.fail(
-            Failure(number, "box", f"f{number}", "early", kind, reason, TRACEBACK, 60.0 * number)
+            FailedAttempt(
+                number, "box", f"f{number}", "early", kind, reason, TRACEBACK, 60.0 * number
+            )
         )
     if request.param == "folded":
-        ledger.fold()
+        ledger.compact()
     states = TaskStates(store, "infer", np.ones(20, bool), 4)
     states.look()
     made = TaskHistory(states)
@@ -70,7 +72,7 @@ def test_workers_have_their_own(history):
 def test_a_stage_that_is_over_costs_no_more():
     """When every task has ended, hours end with the last task, however soon it is asked."""
     store = MemoryStore(secrets.token_hex(8))
-    ledger = Ledger(store, "infer", 4, page=4, in_background=False)
+    ledger = Ledger(store, "infer", 4, segment_size=4, in_background=False)
     ledger.record([a_record(0), a_record(2, state="dead", reason="no")])
     is_task = np.array([True, False, True, True])  # there is no task 1
     states = TaskStates(store, "infer", is_task, 4)
@@ -110,10 +112,10 @@ def test_cost_is_hours_by_price_and_foretold_by_tasks():
 def test_reopened_tasks_leave_the_history():
     """What is taken back is neither in the plot nor among the tasks that were given up."""
     store = MemoryStore(secrets.token_hex(8))
-    ledger = Ledger(store, "infer", 8, page=4, in_background=False)
+    ledger = Ledger(store, "infer", 8, segment_size=4, in_background=False)
     ledger.record([a_record(0), a_record(1, state="dead", reason="no")])
     ledger.fail(a_failure(1, "f"))
-    ledger.fold()
+    ledger.compact()
     states = TaskStates(store, "infer", np.ones(8, bool), 4)
     made = TaskHistory(states)
     for done, failed, groups in ((1, [1], 1), (1, [], 0)):

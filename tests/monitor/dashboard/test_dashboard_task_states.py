@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from chunkflow_py.monitor.dashboard.task_history import TaskHistory
 from chunkflow_py.monitor.dashboard.task_states import CODES, TaskStates
-from chunkflow_py.run.ledger import fold
+from chunkflow_py.run.ledger import ledger_segments
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.store.memory import MemoryStore
 
@@ -42,7 +42,7 @@ class CountingStore(MemoryStore):
 def test_states_follow_the_ledger(program):
     """Loose, folded, failed and reopened, they agree with it; changes add up to the whole map."""
     store = MemoryStore(secrets.token_hex(8))
-    ledger = Ledger(store, "infer", SPAN, page=SIZE, in_background=False)
+    ledger = Ledger(store, "infer", SPAN, segment_size=SIZE, in_background=False)
     states = TaskStates(store, "infer", np.arange(SPAN) != 7, SIZE)
     history = TaskHistory(states)
     seen, version = np.zeros(SPAN, np.uint8), 0
@@ -53,7 +53,7 @@ def test_states_follow_the_ledger(program):
         elif step == "reopen":
             ledger.reopen(numbers)
         elif step == "fold":
-            ledger.fold()
+            ledger.compact()
         elif step != "look":
             for number in numbers:
                 if step == "fail":
@@ -89,9 +89,9 @@ def test_states_follow_the_ledger(program):
 def test_what_is_closed_is_not_read_again():
     """Full pages are read once, headers of open ones at every look, loose records once."""
     store = CountingStore(secrets.token_hex(8))
-    ledger = Ledger(store, "infer", 400, page=4, in_background=False)
+    ledger = Ledger(store, "infer", 400, segment_size=4, in_background=False)
     ledger.record([a_record(number) for number in range(398)])
-    ledger.fold()
+    ledger.compact()
     ledger.record([a_record(398)])
     states = TaskStates(store, "infer", np.ones(400, bool), 4)
     history = TaskHistory(states)
@@ -110,9 +110,11 @@ def test_what_is_closed_is_not_read_again():
 
 def test_leases_say_what_runs(monkeypatch):
     """Where the queue tells them, they count and marks do not; what has ended does not run."""
-    monkeypatch.setattr(fold, "FOLD_EVERY", 1 << 40)  # by chance: a mark on a page is not seen
+    monkeypatch.setattr(
+        ledger_segments, "COMPACT_EVERY", 1 << 40
+    )  # by chance: a mark on a page is not seen
     store = MemoryStore(secrets.token_hex(8))
-    ledger = Ledger(store, "infer", 8, page=4, in_background=False)
+    ledger = Ledger(store, "infer", 8, segment_size=4, in_background=False)
     states = TaskStates(store, "infer", np.ones(8, bool), 4)
     ledger.record([a_record(0)])
     ledger.begin(1, "b", "cpu")

@@ -19,7 +19,7 @@ from chunkflow_py.monitor.report.seam_measure import (
 )
 from chunkflow_py.monitor.report.volume_planes import RunVolume
 from chunkflow_py.run.ledger.ledger import Ledger
-from chunkflow_py.run.ledger.record import Record
+from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.store import open_store
 from chunkflow_py.tasks.plan import GridPlan, ListPlan
 from chunkflow_py.volume import create_volume

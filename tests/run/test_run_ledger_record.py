@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.run.ledger.record."""
+"""Tests of chunkflow_py.run.ledger.ledger_record."""
 
 import json
 from typing import get_args
@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.run.ledger.record import Attempt, Failure, FailureKind, Record, number_of
+from chunkflow_py.run.ledger.ledger_record import (
+    Attempt,
+    FailedAttempt,
+    FailureKind,
+    Record,
+    number_of,
+)
 from chunkflow_py.store.protocol import Stored
 
 texts = st.text(max_size=20)
@@ -30,7 +36,7 @@ records = st.builds(
     st.integers(0, 99),
 )
 failures = st.builds(
-    Failure,
+    FailedAttempt,
     numbers,
     texts,
     texts,
@@ -65,9 +71,11 @@ def test_failures_of_earlier_versions():
         '{"number":3,"box":"b","attempt":"a","worker":"w","kind":"permanent","reason":"r",'
         '"traceback":"","when":1.0}'
     )
-    assert Failure.from_json(old) == Failure(3, "b", "a", "w", "permanent", "r", when=1.0)
-    assert Failure.from_json(old).seconds is None
-    assert Failure.from_json(old).to_json() == old
+    assert FailedAttempt.from_json(old) == FailedAttempt(
+        3, "b", "a", "w", "permanent", "r", when=1.0
+    )
+    assert FailedAttempt.from_json(old).seconds is None
+    assert FailedAttempt.from_json(old).to_json() == old
 
 
 def test_stored_bytes():
@@ -95,7 +103,7 @@ def test_a_damaged_record_is_refused_in_a_sentence(name, value):
 @pytest.mark.parametrize("text", ["", "[1, 2]", '{"number":7,"bo', '{"number":7}'])
 def test_what_is_no_record_is_refused(text):
     """So is a line that was cut off, or is something else."""
-    for read in (Record.from_json, Failure.from_json, Attempt.from_json):
+    for read in (Record.from_json, FailedAttempt.from_json, Attempt.from_json):
         with pytest.raises(VolumeError, match="is damaged"):
             read(text)
     if "bo" not in text and "7" not in text:

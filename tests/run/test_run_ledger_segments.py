@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.run.ledger.page."""
+"""Tests of chunkflow_py.run.ledger.ledger_segments."""
 
 import dataclasses
 import gzip
@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.run.ledger.page import FAILURES, Entry, Header, Page
-from chunkflow_py.run.ledger.record import sealed, unsealed
-from chunkflow_py.run.ledger.sums import Sums
+from chunkflow_py.run.ledger.ledger_record import Sums, sealed, unsealed
+from chunkflow_py.run.ledger.ledger_segments import FAILURES, LedgerEntry, Segment, SegmentHeader
 
 SIZE = 12
 FIRST = 24
@@ -21,13 +20,15 @@ FIRST = 24
 states = st.sampled_from(("done", "skipped", "dead"))
 entries = st.one_of(
     st.builds(
-        lambda n, attempt, state: Entry("record", 0, a_record(n, attempt, state).to_json()),
+        lambda n, attempt, state: LedgerEntry("record", 0, a_record(n, attempt, state).to_json()),
         st.integers(FIRST, FIRST + SIZE - 1),
         st.text("abc", min_size=1, max_size=1),
         states,
     ),
     st.builds(
-        lambda n, attempt, kind: Entry(kind, 0, a_failure(n, f"{n}{attempt}", kind).to_json()),
+        lambda n, attempt, kind: LedgerEntry(
+            kind, 0, a_failure(n, f"{n}{attempt}", kind).to_json()
+        ),
         st.integers(FIRST, FIRST + SIZE - 1),
         st.text("abc", min_size=1, max_size=1),
         st.sampled_from(FAILURES),
@@ -37,7 +38,7 @@ entries = st.one_of(
 
 def parsed(data):
     """Return the page of these tests that an object holds."""
-    return Page.parse(data, FIRST, SIZE, "mem://run/ledger/pages/2")
+    return Segment.parse(data, FIRST, SIZE, "mem://run/ledger/pages/2")
 
 
 @given(st.lists(st.lists(entries, max_size=8), max_size=4), st.sets(st.integers(24, 35)))
@@ -83,23 +84,23 @@ def check(page, records, failures):
 
 def test_header_alone():
     """The first line says how tasks ended and what there is to count, in less than 2 KiB."""
-    page = Page.parse(None, 0, 2048, "x")
+    page = Segment.parse(None, 0, 2048, "x")
     seconds = {f"a-longer-name-of-an-operator#{n}": 1234.567891 for n in range(10)}
     page = page.added(
-        Entry("record", 0, a_record(n, seconds=seconds).to_json()) for n in range(2048)
+        LedgerEntry("record", 0, a_record(n, seconds=seconds).to_json()) for n in range(2048)
     )
     line = page.to_bytes().partition(b"\n")[0]
     assert len(line) < 2048
-    header = Header.from_line(line, 2048, "x")
+    header = SegmentHeader.from_line(line, 2048, "x")
     assert header.sums.done == 2048
     assert {header.state(n) for n in range(2048)} == {"done"}
 
 
 def test_adding_does_not_unpack():
     """What is there is neither unpacked nor parsed when more is added."""
-    page = parsed(None).added([Entry("record", 0, a_record(24).to_json())])
+    page = parsed(None).added([LedgerEntry("record", 0, a_record(24).to_json())])
     unreadable = dataclasses.replace(page, body=b"not gzip")
-    more = unreadable.added([Entry("record", 0, a_record(25).to_json())])
+    more = unreadable.added([LedgerEntry("record", 0, a_record(25).to_json())])
     assert more.body.startswith(b"not gzip")
     assert more.header.sums.done == 2
 
@@ -108,7 +109,7 @@ def test_for_people():
     """A page can be read without this package: JSON and a seal, then lines that gzip unpacks."""
     page = parsed(None)
     for number in (24, 25):
-        page = page.added([Entry("record", 0, a_record(number).to_json())])
+        page = page.added([LedgerEntry("record", 0, a_record(number).to_json())])
     header, _, body = page.to_bytes().partition(b"\n")
     assert json.loads(unsealed(header.decode()))["sums"]["done"] == 2
     lines = gzip.decompress(body).decode().splitlines()
@@ -167,7 +168,7 @@ def test_damage_never_makes_a_record(data, batches):
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_a_part_that_is_gone(lost):
     """Where a whole part of the body is gone, or a line within, only its tasks are not recorded."""
-    batches = [[Entry("record", 0, a_record(n).to_json())] for n in (24, 25, 26)]
+    batches = [[LedgerEntry("record", 0, a_record(n).to_json())] for n in (24, 25, 26)]
     whole = a_page(batches)
     header, _, body = whole.to_bytes().partition(b"\n")
     parts = [b"\x1f\x8b" + part for part in body.split(b"\x1f\x8b")[1:]]
@@ -185,8 +186,10 @@ def test_a_part_that_is_gone(lost):
 
 def test_generations_survive_the_header():
     """Of a page whose header is gone, tasks keep the generation under which they were recorded."""
-    page = a_page([[Entry("record", 0, a_record(n).to_json()) for n in (24, 25)]]).without({25})
-    page = page.added([Entry("record", 1, a_record(25, "again").to_json())])
+    page = a_page([[LedgerEntry("record", 0, a_record(n).to_json()) for n in (24, 25)]]).without(
+        {25}
+    )
+    page = page.added([LedgerEntry("record", 1, a_record(25, "again").to_json())])
     body = page.to_bytes().partition(b"\n")[2]
     mended = parsed(b"{}\n" + body)
     assert [mended.header.generation(n) for n in range(3)] == [0, 1, 0]
@@ -195,10 +198,12 @@ def test_generations_survive_the_header():
 
 def test_of_another_version():
     """A page of another format is no damage: it is refused, with both. One of another size is."""
-    stored = a_page([[Entry("record", 0, a_record(24).to_json())]]).to_bytes()
+    stored = a_page([[LedgerEntry("record", 0, a_record(24).to_json())]]).to_bytes()
     line, _, body = stored.partition(b"\n")
     said = unsealed(line.decode()).replace('"format":2', '"format":3')
-    with pytest.raises(VolumeError, match=r"page in format 3, and those of this run have format 2"):
+    with pytest.raises(
+        VolumeError, match=r"segment in format 3, and those of this run have format 2"
+    ):
         parsed(sealed(said).encode() + b"\n" + body)
     said = unsealed(line.decode()).replace('"size":12', '"size":"AAAA"')
     page = parsed(sealed(said).encode() + b"\n" + body)
@@ -219,7 +224,7 @@ def test_a_page_of_an_older_version():
     )
     body = gzip.compress(f"record {a_record(24).to_json()}\n".encode())
     data = header.encode() + b"\n" + body
-    page = Page.parse(data, FIRST, SIZE, "page", older=True)
+    page = Segment.parse(data, FIRST, SIZE, "page", older=True)
     assert [record.number for record in page.records()] == [24]
     assert page.header.state(0) == "done"
     assert page.header.generation(3) == 1

@@ -1,0 +1,270 @@
+"""The journal of a ledger: what is known of tasks but is not in their segments yet.
+
+```
+loose/<shard>/<segment>.<number>.<generation>.record            sealed lines, one of them the task's
+loose/<shard>/<segment>.<number>.<generation>.<kind>.<attempt>  a failure, a begin, a finish
+```
+
+There is one object per entry; the stored folder is called ``loose``. The key of a record does not
+name the attempt: only one object can be put there, so that it is the one record of the task. The
+shard, ``segment % 16``, spreads concurrent writes over folders, and over the prefixes by which
+clouds limit the rate of requests.
+
+An object that cannot be read counts as absent, and is named in one warning. Keys that are not
+journal entries of this ledger, such as files of editors and file servers, are passed over.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from urllib.parse import quote, unquote
+
+from chunkflow_py.core.failpoints import removed
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.run.ledger.ledger_record import (
+    KINDS,
+    DamagedRecordError,
+    LedgerEntry,
+    number_of,
+    sealed,
+    unsealed,
+)
+from chunkflow_py.store.local import of_each_file
+from chunkflow_py.store.protocol import Links, together
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from chunkflow_py.run.ledger.ledger_record import Kind
+    from chunkflow_py.store.protocol import Store
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+SHARDS = 16
+# Records of one call share an object where the store can link it: each is read with the others.
+SHARED_LINES = 32
+SHARED_CHARACTERS = 1 << 17
+_KEY = re.compile(
+    rf"([0-9a-f])/([0-9]{{1,15}})\.([0-9]{{1,18}})\.([0-9]{{1,9}})\.({'|'.join(KINDS)})(?:\.(.+))?"
+)
+_NUMBER = re.compile("[0-9]{1,15}")
+
+
+class JournalKey(NamedTuple):
+    """The parsed key of a journal entry.
+
+    Attributes:
+        segment: number of the segment that holds the task.
+        number: of the task.
+        generation: of the task, to which the entry belongs.
+        kind: of the entry.
+        attempt: that the entry is about; empty for a record.
+    """
+
+    segment: int
+    number: int
+    generation: int
+    kind: Kind
+    attempt: str = ""
+
+
+class Journal:
+    """The journal of one ledger.
+
+    Args:
+        store: that holds it.
+        root: prefix of the ledger's keys.
+        segment_size: how many task numbers a segment has.
+        span: numbers of tasks are 0 to *span* - 1.
+        older: whether the ledger is of version 0.1.0, whose lines have no seal.
+
+    Attributes:
+        unreadable: keys of entries that exist and could not be read -> why.
+    """
+
+    def __init__(
+        self, store: Store, root: str, segment_size: int, span: int, *, older: bool = False
+    ) -> None:
+        self._store, self._root = store, f"{root}loose/"
+        self._segment_size, self._span, self._older = segment_size, span, older
+        self.unreadable: dict[JournalKey, str] = {}
+
+    def listed(self, segment: int | None = None, number: int | None = None) -> Iterator[JournalKey]:
+        """Yield the keys of all entries, of those of a segment, or of one task in it."""
+        prefix = self._root if segment is None else self._prefix(segment)
+        return self._parsed_keys(
+            self._store.list(prefix if number is None else f"{prefix}{number}.")
+        )
+
+    def by_segment(self) -> dict[int, list[JournalKey]]:
+        """Return the keys of all entries, by segment."""
+        paths = self._paths_by_segment().items()
+        return {segment: list(self._parsed_keys(some)) for segment, some in paths}
+
+    def fullest(self, most_segments: int, most_left: int) -> list[tuple[int, list[JournalKey]]]:
+        """Return the segments with most journal entries, until few enough remain in the others.
+
+        Args:
+            most_segments: most segments to return.
+            most_left: how many entries may remain in the others together.
+        """
+        segments = sorted(self._paths_by_segment().items(), key=lambda item: -len(item[1]))
+        remaining = sum(len(paths) for _, paths in segments)
+        chosen = []
+        for segment, paths in segments[:most_segments]:
+            chosen.append((segment, list(self._parsed_keys(paths))))
+            remaining -= len(paths)
+            if remaining <= most_left:
+                break
+        return chosen
+
+    def read(self, keys: Sequence[JournalKey]) -> list[LedgerEntry | None]:
+        """Return the entries with some keys.
+
+        ``None`` stands for one that is gone, because its segment has it now, and for one that
+        cannot be read, which is noted in `unreadable`.
+        """
+        return self._map(self._read, keys)
+
+    def address(self, key: JournalKey) -> str:
+        """Return the address of an entry, for messages."""
+        return f"{self._store.url.rstrip('/')}/{self._path(key)}"
+
+    def mend(self, key: JournalKey, text: str) -> None:
+        """Replace a record that exists and cannot be read by *text*."""
+
+        def mended(old: bytes | None) -> bytes:
+            if old is not None:
+                try:
+                    self._parsed(key, old)
+                except VolumeError:
+                    pass
+                else:
+                    return old
+            return sealed(text).encode()
+
+        if self._store.size(self._path(key)) is not None:  # else its segment has it now
+            self._store.update(self._path(key), mended)
+
+    def put(self, key: JournalKey, text: str) -> None:
+        """Store an entry whose key names its attempt, so that nothing else can be there."""
+        self._store.put(self._path(key), sealed(text).encode())
+
+    def put_records(self, texts: Sequence[tuple[JournalKey, str]]) -> list[bool]:
+        """Store records of different tasks; return for each whether it is the first of its task."""
+        if removed("put-if-absent"):
+            map_concurrently(lambda item: self.put(*item), texts, self._store.connections)
+            return [True] * len(texts)
+        if len(texts) > 1 and isinstance(self._store, Links):
+            is_first = []
+            for part in _parts(texts):
+                content = "\n".join(sealed(text) for _, text in part).encode()
+                paths = [self._path(key) for key, _ in part]
+                is_first += self._store.put_each_if_absent(paths, content)
+            return is_first
+
+        def put(item: tuple[JournalKey, str]) -> bool:
+            return self._store.put_if_absent(self._path(item[0]), sealed(item[1]).encode())
+
+        return map_concurrently(put, texts, self._store.connections)
+
+    def delete(self, keys: Sequence[JournalKey]) -> None:
+        """Delete entries that are in their segment, or void."""
+        with together(self._store) as store:
+            self._map(lambda key: store.delete(self._path(key)), keys)
+
+    def _prefix(self, segment: int) -> str:
+        return f"{self._root}{segment % SHARDS:x}/{segment}."
+
+    def _path(self, key: JournalKey) -> str:
+        path = f"{self._prefix(key.segment)}{key.number}.{key.generation}.{key.kind}"
+        return f"{path}.{quote(key.attempt, safe='')}" if key.attempt else path
+
+    def _paths_by_segment(self) -> dict[int, list[str]]:
+        """List everything; there may be 100,000 entries, so that little of each is parsed."""
+        paths: defaultdict[str, list[str]] = defaultdict(list)
+        for path in self._store.list(self._root):
+            start = path.rindex("/") + 1
+            paths[path[start : path.find(".", start)]].append(path)
+        return {int(segment): some for segment, some in paths.items() if _NUMBER.fullmatch(segment)}
+
+    def _parsed_keys(self, paths: Iterable[str]) -> Iterator[JournalKey]:
+        """Yield the keys of entries of this ledger; other paths are left out."""
+        for path in paths:
+            match = _KEY.fullmatch(path[len(self._root) :])
+            if match is None:
+                continue
+            segment, number, generation = map(int, match.group(2, 3, 4))
+            key = JournalKey(segment, number, generation, match[5], unquote(match[6] or ""))  # type: ignore[arg-type]
+            is_ours = segment == number // self._segment_size and number < self._span
+            if is_ours and self._path(key) == path:
+                yield key
+
+    def _read(self, key: JournalKey) -> LedgerEntry | None:
+        data = self._store.get(self._path(key))
+        if data is None:
+            return None
+        try:
+            entry = self._parsed(key, data)
+        except VolumeError as error:
+            if key not in self.unreadable:
+                logger.warning("%s counts as not recorded: %s", self.address(key), error)
+            self.unreadable[key] = str(error)
+            return None
+        self.unreadable.pop(key, None)
+        return entry
+
+    def _parsed(self, key: JournalKey, data: bytes) -> LedgerEntry:
+        """Return the line of an object that is about the task of its key.
+
+        Raises:
+            DamagedRecordError: no line of it that can be read is about that task.
+        """
+        damage: DamagedRecordError | None = None
+        for line in data.decode(errors="replace").split("\n"):
+            try:
+                if number_of(line) == key.number:
+                    text = unsealed(line, older=self._older)
+                    return LedgerEntry(key.kind, key.generation, text)
+            except DamagedRecordError as error:
+                damage = damage or error
+        if damage is not None and data:
+            raise damage
+        msg = f"none of its {len(data)} bytes is a record of task {key.number}"
+        raise DamagedRecordError(msg)
+
+    def _map(self, work: Callable[[JournalKey], R], keys: Sequence[JournalKey]) -> list[R]:
+        """Apply *work* to each key, concurrently where that is faster."""
+        threads = self._store.connections
+        if self._store.is_local:
+            return of_each_file(work, keys, threads, "ledger")
+        return map_concurrently(work, keys, threads)
+
+
+def map_concurrently(work: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:
+    """Apply *work* to each item in up to *threads* threads, and return the results in order."""
+    if len(items) < 2 or threads < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(min(threads, len(items)), "ledger") as pool:
+        return list(pool.map(work, items))
+
+
+def _parts(texts: Iterable[tuple[JournalKey, str]]) -> Iterator[list[tuple[JournalKey, str]]]:
+    """Yield the groups of records that share an object."""
+    part: list[tuple[JournalKey, str]] = []
+    characters = 0
+    for item in texts:
+        characters += len(item[1])
+        if part and (len(part) == SHARED_LINES or characters > SHARED_CHARACTERS):
+            yield part
+            part, characters = [], len(item[1])
+        part.append(item)
+    if part:
+        yield part

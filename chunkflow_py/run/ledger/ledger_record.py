@@ -1,0 +1,494 @@
+"""The lines of a ledger: how each task ended, each attempt that failed, and sums over both.
+
+Every line is *sealed*: it ends in a tab and the CRC-32 of the text before it, so that a line that
+was cut or changed is never taken for a record. What a line says of a task is a `LedgerEntry`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from dataclasses import asdict, dataclass, field, fields, replace
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from chunkflow_py.core.plain_text import bounded
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.store.address import public, public_line
+from chunkflow_py.store.protocol import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+State = Literal["done", "skipped", "dead"]
+# permanent: the task itself fails; transient: may pass, such as a network outage; resource: the
+# machine is at fault, such as a full disk; worker-lost: all processes of the worker died, or its
+# machine, so that the cause is unknown.
+FailureKind = Literal["permanent", "transient", "resource", "worker-lost"]
+# What an entry says of a task: how it ended, that an attempt failed (by kind), that one has begun,
+# or what one has written.
+Kind = Literal["record", "begun", "finished"] | FailureKind
+STATES: tuple[State, ...] = get_args(State)
+FAILURES: tuple[FailureKind, ...] = get_args(FailureKind)
+ATTEMPTS: tuple[Kind, ...] = ("record", "begun", "finished")
+KINDS: tuple[Kind, ...] = (*ATTEMPTS, *FAILURES)
+RECENT_MINUTES = 10  # over which the rate of tasks is averaged
+
+_MINUTES_KEPT = 16
+_LATEST = 1e13  # seconds since 1970
+_NUMBER = '{"number":'  # how the JSON of every entry begins
+_SEAL_DIGITS = 8
+# Most characters of a text that are kept; this package writes no longer ones.
+_LONGEST = {"profile": 4000, "reason": 4000, "traceback": 20_000}
+_LONGEST_NAME = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """How a task ended; each task has at most one, and it does not change.
+
+    Attributes:
+        number: of the task in the plan of its step.
+        box: of the task, as a box string.
+        state: ``done``, ``skipped`` (with a reason) or ``dead`` (given up, with the reason).
+        spec: hash of the step.
+        attempt: unique name of the attempt that ended the task.
+        worker: name of the worker that made the attempt.
+        profile: compute profile, as one line; empty if the output does not depend on it.
+        seconds: run time by operator.
+        written: the objects that were stored, or left out as empty.
+        reason: why the task was skipped or given up.
+        finished: seconds since 1970 by the worker's clock; for people only.
+        missing_blocks: number of blocks that were not stored and were read as the fill value.
+    """
+
+    number: int
+    box: str
+    state: State
+    spec: str
+    attempt: str
+    worker: str
+    profile: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+    written: tuple[Stored, ...] = ()
+    reason: str | None = None
+    finished: float = field(default_factory=time.time)
+    missing_blocks: int = 0
+
+    def __post_init__(self) -> None:
+        # Addresses in `written` stay as they are: they are compared with the store.
+        _clean(self, "box", "spec", "attempt", "worker", "profile", "reason")
+        seconds = {public_line(name, _LONGEST_NAME): s for name, s in self.seconds.items()}
+        object.__setattr__(self, "seconds", seconds)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Sum of the sizes of all stored objects."""
+        return sum(stored.size or 0 for stored in self.written)
+
+    def to_json(self) -> str:
+        """Return the record as one line of JSON, with the number first."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values["written"] = [[each.url, each.size, each.checksum] for each in self.written]
+        values["seconds"] = {name: round(value, 6) for name, value in self.seconds.items()}
+        if not self.missing_blocks:
+            del values["missing_blocks"]  # most records have none
+        return json.dumps(values, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Record:
+        """Parse what `to_json` returns.
+
+        Raises:
+            VolumeError: it is damaged.
+        """
+        with reading(text):
+            values: dict[str, Any] = json.loads(text)
+            values["written"] = tuple(_stored(*each) for each in values["written"])
+            record = cls(**values)
+            is_good = record.state in STATES and 0 <= record.finished < _LATEST
+            if not (is_good and 0 <= sum(record.seconds.values()) < _LATEST):
+                msg = "state, time or seconds is not valid"
+                raise ValueError(msg)
+            _check_types(record, _RECORD_TYPES)
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """An attempt that failed.
+
+    Attributes:
+        number: of the task.
+        box: of the task.
+        attempt: unique name of the attempt.
+        worker: name of the worker that made it.
+        kind: class of the cause.
+        reason: one sentence.
+        traceback: of the exception, or the last output of the process that died.
+        when: seconds since 1970 by the worker's clock; for people only.
+        seconds: run time of the operators; ``None`` if it is unknown.
+    """
+
+    number: int
+    box: str
+    attempt: str
+    worker: str
+    kind: FailureKind
+    reason: str
+    traceback: str = ""
+    when: float = field(default_factory=time.time)
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        _clean(self, "box", "attempt", "worker", "reason")
+        text = public(bounded(self.traceback, _LONGEST["traceback"]))
+        object.__setattr__(self, "traceback", text)
+
+    def to_json(self) -> str:
+        """Return the failure as one line of JSON, with the number first."""
+        values = asdict(self)
+        if self.seconds is None:
+            del values["seconds"]
+        else:
+            values["seconds"] = round(self.seconds, 6)
+        return json.dumps(values, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> FailedAttempt:
+        """Parse what `to_json` returns.
+
+        Raises:
+            VolumeError: it is damaged.
+        """
+        with reading(text):
+            failure = cls(**json.loads(text))
+            _check_types(failure, _FAILURE_TYPES)
+            if failure.kind not in FAILURES or not 0 <= failure.when < _LATEST:
+                msg = "kind or time is not valid"
+                raise ValueError(msg)
+        return failure
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt on a task of a step whose attempts may write different bytes.
+
+    Attributes:
+        number: of the task.
+        attempt: unique name of the attempt.
+        profile: compute profile, which fixes the bytes that the attempt writes.
+        record: what it has written; ``None`` if it has not ended, or died.
+    """
+
+    number: int
+    attempt: str
+    profile: str
+    record: Record | None = None
+
+    def __post_init__(self) -> None:
+        _clean(self, "attempt", "profile")
+
+    def to_json(self) -> str:
+        """Return the beginning of the attempt as one line of JSON, with the number first."""
+        values = {"number": self.number, "attempt": self.attempt, "profile": self.profile}
+        return json.dumps(values, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Attempt:
+        """Parse what `to_json` returns.
+
+        Raises:
+            VolumeError: it is damaged.
+        """
+        with reading(text):
+            attempt = cls(**json.loads(text))
+            _check_types(attempt, _ATTEMPT_TYPES)
+        return attempt
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One sound line about one task.
+
+    Attributes:
+        kind: of the line.
+        generation: how often the task had been reopened when the line was written.
+        text: JSON that begins with the number of the task.
+        content: the parsed JSON.
+    """
+
+    kind: Kind
+    generation: int
+    text: str
+    content: Record | FailedAttempt | Attempt = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Parse the JSON.
+
+        Raises:
+            VolumeError: it is damaged, or of another kind.
+        """
+        content_type: type[Record | FailedAttempt | Attempt] = FailedAttempt
+        if self.kind in ATTEMPTS:
+            content_type = Attempt if self.kind == "begun" else Record
+        content = content_type.from_json(self.text)
+        if isinstance(content, FailedAttempt) and content.kind != self.kind:
+            msg = f"a failure of kind {self.kind} says that it is {content.kind}"
+            raise VolumeError(msg)
+        object.__setattr__(self, "content", content)
+
+    @property
+    def number(self) -> int:
+        """Number of the task."""
+        return self.content.number
+
+    def to_line(self) -> str:
+        """Return the sealed line of a segment."""
+        return sealed(f"{self.kind} {self.generation} {self.text}")
+
+
+@dataclass
+class Totals:
+    """Sums over several tasks.
+
+    Attributes:
+        done, skipped, dead: number of tasks in each state.
+        failures: number of attempts that failed.
+        failed_s: run time of those attempts, seconds, as far as it is known.
+        stored_bytes: size of everything that tasks have stored.
+        missing_blocks: number of blocks that tasks have read as the fill value.
+        seconds: run time by operator.
+        first, last: when the first and the last task ended, seconds since 1970 by the clocks of
+            workers; ``None`` before the first.
+    """
+
+    done: int = 0
+    skipped: int = 0
+    dead: int = 0
+    failures: int = 0
+    failed_s: float = 0.0
+    stored_bytes: int = 0
+    missing_blocks: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    first: float | None = None
+    last: float | None = None
+
+    @property
+    def finished(self) -> int:
+        """Number of tasks that ended in any state."""
+        return self.done + self.skipped + self.dead
+
+    def add_totals(self, other: Totals) -> None:
+        """Add the totals of *other*."""
+        self.done += other.done
+        self.skipped += other.skipped
+        self.dead += other.dead
+        self.failures += other.failures
+        self.failed_s = round(self.failed_s + other.failed_s, 6)
+        self.stored_bytes += other.stored_bytes
+        self.missing_blocks += other.missing_blocks
+        for name, value in other.seconds.items():
+            self.seconds[name] = round(self.seconds.get(name, 0) + value, 6)
+        ends = (self.first, self.last, other.first, other.last)
+        known = [end for end in ends if end is not None]
+        if known:
+            self.first, self.last = min(known), max(known)
+
+
+@dataclass
+class Sums(Totals):
+    """Totals that can be added up; the header of a segment stores them.
+
+    Attributes:
+        minutes: minute since 1970 -> number of tasks that ended in it; the latest ones only.
+    """
+
+    minutes: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, record: Record) -> Sums:
+        """Return the sums over one record."""
+        when = record.finished
+        sums = cls(
+            stored_bytes=record.stored_bytes,
+            missing_blocks=record.missing_blocks,
+            seconds=record.seconds,
+            first=when,
+            last=when,
+            minutes={int(when // 60): 1},
+        )
+        setattr(sums, record.state, 1)
+        return sums
+
+    @classmethod
+    def of_failure(cls, failure: FailedAttempt) -> Sums:
+        """Return the sums over one failed attempt."""
+        return cls(failures=1, failed_s=failure.seconds or 0.0)
+
+    def add(self, other: Sums) -> None:
+        """Add the totals and the minutes of *other*."""
+        self.add_totals(other)
+        for minute, count in other.minutes.items():
+            self.minutes[minute] = self.minutes.get(minute, 0) + count
+        if len(self.minutes) > _MINUTES_KEPT:
+            latest = max(self.minutes)
+            for minute in [each for each in self.minutes if each <= latest - _MINUTES_KEPT]:
+                del self.minutes[minute]
+
+    def copy(self) -> Sums:
+        """Return an independent copy."""
+        return replace(self, seconds=dict(self.seconds), minutes=dict(self.minutes))
+
+
+@dataclass
+class LedgerCounts(Totals):
+    """Totals over all tasks of a step.
+
+    Attributes:
+        recent: tasks that ended per second in the last `RECENT_MINUTES`.
+    """
+
+    recent: float = 0.0
+
+    @classmethod
+    def of(cls, parts: Iterable[Sums], now: float) -> LedgerCounts:
+        """Add up *parts*; *now* is in seconds since 1970."""
+        total, recent = Sums(), 0
+        since = int(now // 60) - RECENT_MINUTES
+        for part in parts:
+            total.add(part)
+            recent += sum(count for minute, count in part.minutes.items() if minute >= since)
+        seconds = now - max(60.0 * since, total.first or 0.0)
+        totals = {name: value for name, value in vars(total).items() if name != "minutes"}
+        return cls(**totals, recent=recent / max(1.0, seconds))
+
+
+def sealed(text: str) -> str:
+    """Append the seal of a line: a tab, and the CRC-32 of *text* in hexadecimal."""
+    return f"{text}\t{zlib.crc32(text.encode()):0{_SEAL_DIGITS}x}"
+
+
+def unsealed(line: str, *, older: bool = False) -> str:
+    """Check the seal of a line, and return its text.
+
+    Args:
+        line: of the ledger, as `sealed` returns it.
+        older: accept lines of version 0.1.0 too, which have no seal.
+
+    Raises:
+        VolumeError: the line was cut or changed.
+    """
+    text, tab, seal = line.rpartition("\t")
+    if not tab and older:
+        return line
+    if not tab or seal != f"{zlib.crc32(text.encode(errors='replace')):0{_SEAL_DIGITS}x}":
+        reason = f"ends in {seal!r}" if tab else "has no checksum"
+        raise _damaged(line, ValueError(f"its checksum does not match: it {reason}"))
+    return text
+
+
+def number_of(text: str) -> int:
+    """Return the number of the task of a line of JSON, without parsing the line.
+
+    Raises:
+        VolumeError: the line is damaged.
+    """
+    try:
+        return int(text[len(_NUMBER) : text.index(",")])
+    except ValueError as error:
+        raise _damaged(text, error) from error
+
+
+class reading:  # noqa: N801  (a context manager, faster than a generator)
+    """Translate the exceptions that parsing a damaged line raises to `DamagedRecordError`.
+
+    Args:
+        text: the line.
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str | bytes) -> None:
+        self._text = text
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        kinds = ValueError | TypeError | KeyError | AttributeError | OverflowError | RecursionError
+        if isinstance(error, kinds):
+            raise _damaged(self._text, error) from error
+
+
+class DamagedRecordError(VolumeError):
+    """A line of a ledger was cut or changed."""
+
+
+def _damaged(text: str | bytes, error: Exception) -> DamagedRecordError:
+    line = text.decode(errors="replace") if isinstance(text, bytes) else text
+    msg = (
+        f"a record of the ledger is damaged ({type(error).__name__}: {error}): "
+        f"{line[:80]!r}; restore it from a copy of the run, or read it with the version of "
+        "chunkflow_py that wrote it"
+    )
+    return DamagedRecordError(msg)
+
+
+_RECORD_TYPES: dict[str, type | tuple[type, ...]] = {
+    "number": int,
+    "box": str,
+    "spec": str,
+    "attempt": str,
+    "worker": str,
+    "profile": str,
+    "reason": (str, NoneType),
+    "missing_blocks": int,
+}
+_FAILURE_TYPES: dict[str, type | tuple[type, ...]] = {
+    "number": int,
+    "box": str,
+    "attempt": str,
+    "worker": str,
+    "reason": str,
+    "traceback": str,
+    "seconds": (int, float, NoneType),
+}
+_ATTEMPT_TYPES: dict[str, type | tuple[type, ...]] = {
+    "number": int,
+    "attempt": str,
+    "profile": str,
+    "record": NoneType,
+}
+
+
+def _check_types(
+    content: Record | FailedAttempt | Attempt, types: Mapping[str, type | tuple[type, ...]]
+) -> None:
+    for name, wanted in types.items():
+        value = getattr(content, name)
+        if not isinstance(value, wanted) or isinstance(value, bool):
+            msg = f"{name} is {type(value).__name__}"
+            raise TypeError(msg)
+    if content.number < 0:
+        msg = f"number is {content.number}"
+        raise ValueError(msg)
+
+
+def _stored(url: Any, size: Any, checksum: Any) -> Stored:
+    good = isinstance(url, str) and isinstance(size, (int, NoneType)) and not isinstance(size, bool)
+    if not (good and isinstance(checksum, (str, NoneType)) and (size is None or size >= 0)):
+        msg = "an item of written is not an address, a length and a checksum"
+        raise TypeError(msg)
+    return Stored(url, size, checksum)
+
+
+def _clean(content: Record | FailedAttempt | Attempt, *names: str) -> None:
+    """Make texts single lines that are safe to print, whoever wrote them."""
+    for name in names:
+        text = getattr(content, name)
+        if text is not None:
+            clean = public_line(text, _LONGEST.get(name, _LONGEST_NAME))
+            if clean is not text:
+                object.__setattr__(content, name, clean)

@@ -1,0 +1,609 @@
+"""The segments of a ledger, and the compaction that moves journal entries into them.
+
+A segment holds all entries about the tasks of some consecutive numbers, in one object below
+``pages/`` (the stored name of segments):
+
+```
+{"format":2,"size":2048,"states":…,"generations":…,"sums":…,"body":[length, CRC-32]} TAB CRC-32
+gzip( record 0 {"number":7,…} TAB CRC-32                  what was added first: kind, generation,
+      record 0 {"number":5,…} TAB CRC-32 )                JSON, and the seal of the line
+gzip( record 0 {"number":9,…} TAB CRC-32                  what was added next, and so on
+      permanent 0 {"number":2,…} TAB CRC-32 )
+```
+
+The header alone, which one ranged read brings, says how each task ended, and holds the sums over
+them. New entries are compressed and appended; the rest is neither unpacked nor parsed.
+``tail -n +2 SEGMENT | zcat`` shows a segment to a person.
+
+A *generation* is how often a task was reopened. Entries of an earlier one are void.
+
+**Damage.** The header holds the length and the checksum of the body, and every line has a seal of
+its own. A segment that was cut or changed is rebuilt from the lines that can still be read, and
+only from those: a task whose line is gone has no record, whatever the header says.
+
+**Compaction.** Of about `COMPACT_EVERY` calls that record something, one compacts the segment with
+most journal entries, so that few remain however many tasks there are, and no process is in charge.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import logging
+import random
+import re
+import threading
+import zlib
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.plain_text import is_digits
+from chunkflow_py.errors import VolumeError
+from chunkflow_py.run.ledger.ledger_journal import JournalKey, map_concurrently
+from chunkflow_py.run.ledger.ledger_record import (
+    FAILURES,
+    KINDS,
+    STATES,
+    DamagedRecordError,
+    FailedAttempt,
+    LedgerEntry,
+    Record,
+    Sums,
+    number_of,
+    sealed,
+    unsealed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from chunkflow_py.run.ledger.ledger_journal import Journal
+    from chunkflow_py.run.ledger.ledger_record import Kind, State
+    from chunkflow_py.store.protocol import Store
+
+logger = logging.getLogger(__name__)
+
+COMPACT_EVERY = 128
+MOST_JOURNAL_ENTRIES = 4096  # above it, several segments are compacted, up to `MOST_SEGMENTS`
+MOST_SEGMENTS = 32
+MOST_CONFLICTS = 5  # then the segment is left to the processes that are faster
+HEADER_BYTES = 4096  # hold the header of almost every segment
+AT_ONCE = 4  # whole segments in memory
+
+_FORMAT = 2
+_OLDER_FORMAT = 1  # of version 0.1.0: lines without generation and seal, a header without them
+_RECORD: tuple[Kind, ...] = ("record",)
+_GZIP_MEMBER = b"\x1f\x8b\x08"  # how each part of a body begins
+_PIECE_BYTES = 1 << 20  # unpacked at once
+_LONGEST_LINE = 1 << 28  # bytes; a record of 10^6 blocks takes half of it
+_NAME = re.compile("[0-9]{1,15}")
+
+
+class SegmentStore:
+    """All segments of one ledger.
+
+    Args:
+        store: that holds them.
+        root: prefix of the ledger's keys.
+        size: how many task numbers a segment has.
+        span: numbers of tasks are 0 to *span* - 1.
+        older: whether the ledger is of version 0.1.0.
+
+    Attributes:
+        damaged: segments that were cut or changed -> what is wrong with them.
+        hints: headers as last read, which may be outdated, of segments with reopened tasks: their
+            generations are tried first, and checked afterwards.
+        at_once: how many whole segments to work on at the same time.
+    """
+
+    def __init__(
+        self, store: Store, root: str, size: int, span: int, *, older: bool = False
+    ) -> None:
+        self._store, self._root, self.size = store, f"{root}pages/", size
+        self._count, self._older = -(-span // size), older
+        self.damaged: dict[int, str] = {}
+        self.hints = SegmentHeaders(size, {})
+        self.at_once = min(AT_ONCE, store.connections)
+
+    def listed(self) -> set[int]:
+        """Return the numbers of the segments that exist; keys with other names are ignored."""
+        names = (key[len(self._root) :] for key in self._store.list(self._root))
+        # Segment 7 is never stored as "07".
+        numbers = (int(name) for name in names if _NAME.fullmatch(name) and str(int(name)) == name)
+        return {number for number in numbers if number < self._count}
+
+    def headers(self, segments: Collection[int]) -> SegmentHeaders:
+        """Read the headers of some segments, several at the same time."""
+        wanted = sorted(segments)
+        headers = map_concurrently(self.header, wanted, self._store.connections)
+        return SegmentHeaders(self.size, dict(zip(wanted, headers, strict=True)))
+
+    def header(self, segment: int) -> SegmentHeader:
+        """Read the header of a segment, by one ranged read."""
+        length = HEADER_BYTES
+        while (data := self._store.get_range(self._key(segment), 0, length)) is not None:
+            line, separator, _ = data.partition(b"\n")
+            if separator or len(data) < length:
+                try:
+                    header = SegmentHeader.from_line(
+                        line, self.size, self.address(segment), older=self._older
+                    )
+                except DamagedSegmentHeaderError:
+                    header = self.read(segment).header
+                self._notice(segment, header)
+                return header
+            length *= 16
+        return SegmentHeader.empty(self.size)
+
+    def read(self, segment: int) -> Segment:
+        """Read a whole segment; one that does not exist is empty."""
+        return self._parsed(segment, self._store.get(self._key(segment)))
+
+    def update(self, segment: int, change: Callable[[Segment], Segment]) -> None:
+        """Replace a segment by what *change* returns for it, safe against concurrent updates."""
+        new = self._store.update(
+            self._key(segment), lambda old: change(self._parsed(segment, old)).to_bytes()
+        )
+        self._notice(segment, self._parsed(segment, new).header)
+
+    def address(self, segment: int) -> str:
+        """Return the address of a segment, for messages."""
+        return f"{self._store.url.rstrip('/')}/{self._key(segment)}"
+
+    def _key(self, segment: int) -> str:
+        return f"{self._root}{segment}"
+
+    def _parsed(self, number: int, data: bytes | None) -> Segment:
+        where = self.address(number)
+        segment = Segment.parse(data, number * self.size, self.size, where, older=self._older)
+        if segment.damage:
+            if self.damaged.get(number) != segment.damage:
+                logger.warning(
+                    "%s is damaged: %s; tasks whose record in it cannot be read count as not "
+                    "recorded, and chunkflow verify lists them",
+                    where,
+                    segment.damage,
+                )
+            self.damaged[number] = segment.damage
+        else:
+            self.damaged.pop(number, None)
+        return segment
+
+    def _notice(self, segment: int, header: SegmentHeader) -> None:
+        if header.generations:
+            self.hints.by_segment[segment] = header
+
+
+class SegmentHeaders:
+    """Headers of some segments, as they were when they were read; others count as empty.
+
+    Args:
+        size: how many task numbers a segment has.
+        by_segment: number of a segment -> its header.
+    """
+
+    def __init__(self, size: int, by_segment: dict[int, SegmentHeader]) -> None:
+        self.size, self.by_segment = size, by_segment
+
+    def state(self, number: int) -> State | None:
+        """Return how a task ended, or ``None`` if no header says so."""
+        segment, position = divmod(number, self.size)
+        header = self.by_segment.get(segment)
+        return None if header is None else header.state(position)
+
+    def key(self, number: int, kind: Kind = "record", attempt: str = "") -> JournalKey:
+        """Return the key of a journal entry for the current generation of a task."""
+        segment, position = divmod(number, self.size)
+        header = self.by_segment.get(segment)
+        generation = 0 if header is None else header.generation(position)
+        return JournalKey(segment, number, generation, kind, attempt)
+
+    def is_void(self, entry: JournalKey | LedgerEntry) -> bool:
+        """Return whether an entry belongs to an earlier generation of its task."""
+        return self.key(entry.number).generation != entry.generation
+
+
+@dataclass(frozen=True)
+class SegmentHeader:
+    """How each task of a segment ended.
+
+    Attributes:
+        states: two bits a number, the lowest of the first byte for the first: 0 if the task has
+            not ended, else 1 + the position in `STATES`.
+        generations: of the tasks that were reopened, by their position in the segment.
+        sums: over the tasks of the segment.
+        body: length of the body in bytes, and its CRC-32; ``None`` in a segment of version 0.1.0.
+    """
+
+    states: bytes
+    generations: dict[int, int] = field(default_factory=dict)
+    sums: Sums = field(default_factory=Sums)
+    body: tuple[int, int] | None = (0, 0)
+
+    @classmethod
+    def empty(cls, size: int) -> SegmentHeader:
+        """Return the header of an empty segment of *size* numbers."""
+        return cls(bytes(-(-size // 4)))
+
+    def state(self, position: int) -> State | None:
+        """Return how the task at *position* of the segment ended, or ``None`` if it has not."""
+        code = self.states[position >> 2] >> (position & 3) * 2 & 3
+        return STATES[code - 1] if code else None
+
+    def generation(self, position: int) -> int:
+        """Return how often the task at *position* of the segment was reopened."""
+        return self.generations.get(position, 0)
+
+    def to_line(self, size: int) -> bytes:
+        """Return the first line of a segment of *size* numbers."""
+        values = {
+            "format": _FORMAT,
+            "size": size,
+            "states": base64.b64encode(self.states).decode(),
+            "generations": self.generations,
+            "sums": asdict(self.sums),
+            "body": self.body,
+        }
+        return sealed(json.dumps(values, separators=(",", ":"))).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes, size: int, where: str, *, older: bool = False) -> SegmentHeader:
+        """Parse what `to_line` returns.
+
+        Args:
+            line: the first one of a segment.
+            size: how many task numbers the segment has.
+            where: its address, for messages.
+            older: whether the segment is of version 0.1.0.
+
+        Raises:
+            DamagedSegmentHeaderError: it was cut or changed, or is of a segment of another size.
+            VolumeError: it is of a segment of another format.
+        """
+        damages = (
+            DamagedRecordError,
+            ValueError,
+            KeyError,
+            IndexError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        )
+        try:
+            values: dict[str, Any] = json.loads(unsealed(line.decode(), older=older))
+            wanted = _OLDER_FORMAT if older else _FORMAT
+            if values["format"] != wanted and isinstance(values["format"], int):
+                msg = (
+                    f"{where} is a segment in format {values['format']}, and those of this run "
+                    f"have format {wanted}; use the version of chunkflow_py that began the run"
+                )
+                raise VolumeError(msg)
+            if (values["format"], values["size"]) != (wanted, size):
+                raise DamagedSegmentHeaderError(where)
+            sums = values["sums"] | {"minutes": _by_number(values["sums"]["minutes"])}
+            states = base64.b64decode(values["states"], validate=True)
+            body = None if older else (int(values["body"][0]), int(values["body"][1]))
+            header = cls(states, _by_number(values["generations"]), Sums(**sums), body)
+            header.check(size)
+        except damages as error:
+            raise DamagedSegmentHeaderError(where) from error
+        return header
+
+    def check(self, size: int) -> None:
+        """Refuse a header that no segment of *size* numbers can have.
+
+        Raises:
+            ValueError: the states are of another number of tasks, or a position is outside.
+            TypeError: a sum is not a number.
+        """
+        are_inside = all(0 <= position < size for position in self.generations)
+        if len(self.states) != -(-size // 4) or not are_inside:
+            msg = f"it has states of {4 * len(self.states)} tasks, not of {size}"
+            raise ValueError(msg)
+        Sums().add(self.sums)  # raises unless all are numbers
+
+
+class DamagedSegmentHeaderError(VolumeError):
+    """The first line of a segment cannot be read; the lines of its body still count."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(f"the header of {where} is damaged")
+
+
+def _by_number(values: dict[str, int]) -> dict[int, int]:
+    return {int(key): int(value) for key, value in values.items()}  # JSON has string keys only
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One whole segment.
+
+    Attributes:
+        first: number of its first task.
+        size: how many task numbers it has.
+        where: its address, for messages.
+        header: how each task ended.
+        body: the lines, compressed.
+        older: whether it is of version 0.1.0.
+        damage: what is wrong with the object from which it was read; empty if it is sound.
+    """
+
+    first: int
+    size: int
+    where: str
+    header: SegmentHeader
+    body: bytes = b""
+    older: bool = False
+    damage: str = ""
+
+    @classmethod
+    def parse(
+        cls, data: bytes | None, first: int, size: int, where: str, *, older: bool = False
+    ) -> Segment:
+        """Return the segment that an object holds; an empty one if there is none.
+
+        Of a damaged object, a segment of the lines that can be read; `damage` says so.
+
+        Raises:
+            VolumeError: it is a segment of another format.
+        """
+        if data is None:
+            return cls(first, size, where, SegmentHeader.empty(size), older=older)
+        line, _, body = data.partition(b"\n")
+        try:
+            header = SegmentHeader.from_line(line, size, where, older=older)
+        except DamagedSegmentHeaderError:
+            segment = cls(first, size, where, SegmentHeader.empty(size), body, older)
+            return segment.rebuilt("its header was cut or changed", keeps_generations=False)
+        segment = cls(first, size, where, header, body, older)
+        if older:
+            return segment
+        length, checksum = len(body), zlib.crc32(body)
+        if (length, checksum) == header.body:
+            return segment
+        damage = (
+            f"its body has {length} bytes with the CRC-32 {checksum:08x}, and its header says "
+            f"{header.body}"
+        )
+        return segment.rebuilt(damage, keeps_generations=True)
+
+    def rebuilt(self, damage: str, *, keeps_generations: bool) -> Segment:
+        """Return a segment of the lines that can be read, and of nothing else.
+
+        Args:
+            damage: what is wrong.
+            keeps_generations: whether the header is sound, so that its generations hold; else
+                those of the lines do.
+        """
+        entries = list(self.entries(KINDS))
+        generations = dict(self.header.generations)
+        if not keeps_generations:
+            for entry in entries:
+                position = entry.number - self.first
+                if entry.generation > generations.get(position, 0):
+                    generations[position] = entry.generation
+        header = replace(SegmentHeader.empty(self.size), generations=generations)
+        return replace(self, header=header, body=b"", damage=damage).added(entries)
+
+    def to_bytes(self) -> bytes:
+        """Return the object to store."""
+        return self.header.to_line(self.size) + self.body
+
+    def entries(
+        self, kinds: Collection[Kind], numbers: Collection[int] | None = None
+    ) -> Iterator[LedgerEntry]:
+        """Yield the entries in the order in which they were added, without unreadable ones.
+
+        Args:
+            kinds: which kinds of entries.
+            numbers: of tasks; all of the segment unless given.
+        """
+        for kind, generation, number, text in self.lines(kinds):
+            if numbers is None or number in numbers:
+                try:
+                    yield LedgerEntry(kind, generation, text)
+                except VolumeError as error:
+                    logger.warning("%s: %s", self.where, error)
+
+    def lines(self, kinds: Collection[Kind]) -> Iterator[tuple[Kind, int, int, str]]:
+        """Yield kind, generation, number of the task and JSON of each sound line.
+
+        The JSON is not parsed, which would take longer than everything else.
+        """
+        damaged: list[VolumeError] = []
+        for line in _lines(self.body):
+            try:
+                kind, generation, text = self._split(unsealed(line, older=self.older))
+                number = number_of(text)
+            except VolumeError as error:
+                damaged.append(error)
+                continue
+            if kind in kinds and 0 <= number - self.first < self.size:
+                yield kind, generation, number, text  # type: ignore[misc]
+        if damaged:
+            logger.warning(
+                "%s: %d lines are damaged, the first one: %s", self.where, len(damaged), damaged[0]
+            )
+
+    def records(self, numbers: Collection[int] | None = None) -> Iterator[Record]:
+        """Yield the records of all tasks, or of some *numbers*, each once."""
+        seen: set[int] = set()
+        for entry in self.entries(_RECORD, numbers):
+            if isinstance(entry.content, Record) and entry.number not in seen:
+                seen.add(entry.number)
+                yield entry.content
+
+    def failures(self) -> Iterator[FailedAttempt]:
+        """Yield the attempts that failed."""
+        if self.header.sums.failures:
+            for entry in self.entries(FAILURES):
+                if isinstance(entry.content, FailedAttempt):
+                    yield entry.content
+
+    def added(self, entries: Iterable[LedgerEntry]) -> Segment:
+        """Return this segment with *entries*, without those that are void or came too late.
+
+        A task has one record, the first; an attempt fails once.
+        """
+        states, sums = bytearray(self.header.states), self.header.sums.copy()
+        failed: set[str] | None = None
+        lines = []
+        for entry in entries:
+            position = entry.number - self.first
+            if entry.generation != self.header.generation(position):
+                continue
+            byte, shift = position >> 2, (position & 3) * 2
+            if entry.kind == "record" and isinstance(entry.content, Record):
+                if states[byte] >> shift & 3:
+                    continue
+                states[byte] |= 1 + STATES.index(entry.content.state) << shift
+                sums.add(Sums.of(entry.content))
+            elif isinstance(entry.content, FailedAttempt):
+                if failed is None:
+                    failed = {each.attempt for each in self.failures()}
+                if entry.content.attempt in failed:
+                    continue
+                failed.add(entry.content.attempt)
+                sums.add(Sums.of_failure(entry.content))
+            lines.append(f"{entry.to_line()}\n")
+        packed = gzip.compress("".join(lines).encode(), 6, mtime=0) if lines else b""
+        length, checksum = self.header.body or (0, 0)
+        body = length + len(packed), zlib.crc32(packed, checksum)
+        header = replace(self.header, states=bytes(states), sums=sums, body=body)
+        return replace(self, header=header, body=self.body + packed)
+
+    def without(self, numbers: Collection[int]) -> Segment:
+        """Return a segment without entries about *numbers*, whose next generation begins."""
+        generations = dict(self.header.generations)
+        for number in numbers:
+            position = number - self.first
+            generations[position] = generations.get(position, 0) + 1
+        header = replace(SegmentHeader.empty(self.size), generations=generations)
+        kept = [entry for entry in self.entries(KINDS) if entry.number not in numbers]
+        return replace(self, header=header, body=b"", damage="").added(kept)
+
+    def _split(self, text: str) -> tuple[str, int, str]:
+        """Split a line into kind, generation and JSON."""
+        if self.older:
+            kind, _, content = text.partition(" ")
+            return kind, self.header.generation(number_of(content) - self.first), content
+        kind, generation, content = (*text.split(" ", 2), "", "")[:3]
+        return kind, int(generation) if is_digits(generation) else -1, content
+
+
+def _lines(body: bytes) -> Iterator[str]:
+    """Yield the lines of a body, as far as it can be unpacked.
+
+    After a damaged part, the search goes on for the next one.
+    """
+    begin = 0
+    while 0 <= begin < len(body):
+        unpacking, rest, at = zlib.decompressobj(wbits=31), b"", begin
+        try:
+            while not unpacking.eof and len(rest) <= _LONGEST_LINE:
+                if not (packed := unpacking.unconsumed_tail):
+                    packed = body[at : at + _PIECE_BYTES]
+                    at += len(packed)
+                text = unpacking.decompress(packed, _PIECE_BYTES)
+                if not packed and not text:
+                    break  # it was cut
+                *lines, rest = (rest + text).split(b"\n")
+                yield from (line.decode(errors="replace") for line in lines)
+        except zlib.error:
+            pass
+        is_whole = unpacking.eof
+        begin = at - len(unpacking.unused_data) if is_whole else body.find(_GZIP_MEMBER, begin + 1)
+
+
+class Compactor:
+    """Moves the journal entries of one ledger to its segments.
+
+    Args:
+        segments: of the ledger.
+        journal: of the ledger.
+        in_background: whether `by_chance` works in a thread of its own.
+    """
+
+    def __init__(self, segments: SegmentStore, journal: Journal, *, in_background: bool) -> None:
+        self._segments, self._journal = segments, journal
+        self._in_background = in_background
+        self._busy = threading.Lock()
+
+    def all(self) -> None:
+        """Compact everything; entries that cannot be moved stay in the journal."""
+
+        def compact(item: tuple[int, Sequence[JournalKey]]) -> None:
+            try:
+                self._compact(*item)
+            except VolumeError as error:
+                logger.warning(
+                    "segment %d of the ledger could not be compacted: %s", item[0], error
+                )
+
+        segments = list(self._journal.by_segment().items())
+        map_concurrently(compact, segments, self._segments.at_once)
+
+    def by_chance(self, entries: int) -> None:
+        """Compact if it is this caller's turn, after it has written some *entries*."""
+        if random.random() * COMPACT_EVERY >= entries:  # noqa: S311 not a secret
+            return
+        if not self._busy.acquire(blocking=False):
+            return
+        if self._in_background:
+            threading.Thread(target=self._compact_fullest, name="ledger-compaction").start()
+        else:
+            self._compact_fullest()
+
+    def _compact_fullest(self) -> None:
+        try:
+            chosen = self._journal.fullest(MOST_SEGMENTS, MOST_JOURNAL_ENTRIES)
+            map_concurrently(self._compact_unless_busy, chosen, self._segments.at_once)
+        except VolumeError as error:
+            # Nothing is lost: the entries stay in the journal until another compaction.
+            logger.warning("the ledger could not be compacted: %s", error)
+        finally:
+            self._busy.release()
+
+    def _compact_unless_busy(self, item: tuple[int, Sequence[JournalKey]]) -> None:
+        segment, keys = item
+        try:
+            self._compact(segment, keys, MOST_CONFLICTS)
+        except _BusyError:
+            logger.debug("segment %d of the ledger is left to other processes", segment)
+
+    def _compact(
+        self, segment: int, keys: Sequence[JournalKey], conflicts: int | None = None
+    ) -> None:
+        order = sorted(keys)  # similar lines next to each other compress better
+        read = self._journal.read(order)
+        entries = [entry for entry in read if entry is not None]
+        tries = 0
+
+        def add(old: Segment) -> Segment:
+            nonlocal tries
+            tries += 1
+            if conflicts is not None and tries > conflicts:
+                raise _BusyError
+            new = old.added(entries)
+            if len(new.body) == len(old.body) and not old.damage:
+                raise _NothingToAddError
+            return new
+
+        with suppress(_NothingToAddError):
+            self._segments.update(segment, add)
+        # An unreadable entry stays for inspection until its task is reopened.
+        headers = self._segments.headers([segment])
+        moved = [
+            key for key, entry in zip(order, read, strict=True) if entry or headers.is_void(key)
+        ]
+        self._journal.delete(moved)
+
+
+class _BusyError(Exception):
+    """Other processes keep changing the segment."""
+
+
+class _NothingToAddError(Exception):
+    """Another process has compacted the same entries, as happens often at the end of a run."""
