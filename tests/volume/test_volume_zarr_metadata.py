@@ -43,7 +43,7 @@ def image(document):
         ("zarr.json", lambda d: image(d).pop("datasets"), "no list of datasets"),
         ("zarr.json", lambda d: image(d).update(datasets={"a": 1}), "no list of datasets"),
         ("zarr.json", lambda d: image(d)["datasets"][0].pop("path"), "has no path"),
-        ("zarr.json", lambda d: image(d).update(axes=[3, 4, 5]), "not built as it should be"),
+        ("zarr.json", lambda d: image(d).update(axes=[3, 4, 5]), "has an unexpected structure"),
         ("0/zarr.json", lambda d: d.pop("shape"), "is damaged"),
         ("0/zarr.json", lambda d: d.update(zarr_format=9), "its zarr_format is 9, not 3"),
         ("0/zarr.json", lambda d: d.update(codecs=[{}]), "it has no 'name'"),

@@ -73,7 +73,7 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: Opening) -> B
         msg = f"cannot write to {location}: N5 volumes are read only; use zarr:// or precomputed://"
         raise VolumeError(msg)
     store = open_store(location.store_url, opening.access)
-    with ome.translated(f"open {location}"):
+    with ome.translated_errors(f"open {location}"):
         top = _attributes(store, "")
         is_dataset = "dimensions" in top
         levels, group = ({0: top}, {}) if is_dataset else (_levels(store), top)
@@ -85,14 +85,14 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: Opening) -> B
             raise VolumeNotFoundError(msg)
         prefixes = {level: "" if is_dataset else f"s{level}/" for level in levels}
         prefix = ome.dataset_path(prefixes, mip, location.url)
-        frame = _frame(levels[mip], group, mip, location.url)
+        geometry = _geometry(levels[mip], group, mip, location.url)
         return BlockVolume(
             location.address,
             store,
-            N5Layout(levels[mip], frame.axes, prefix, location.url),
-            voxel_offset=frame.voxel_offset,
-            voxel_size_nm=frame.voxel_size_nm,
-            kind=frame.kind,
+            N5Layout(levels[mip], geometry.axes, prefix, location.url),
+            voxel_offset=geometry.voxel_offset,
+            voxel_size_nm=geometry.voxel_size_nm,
+            kind=geometry.kind,
             mode=mode,
             mip=mip,
             mips=tuple(levels),
@@ -116,7 +116,9 @@ def _levels(store: Store) -> dict[int, dict[str, Any]]:
     return levels
 
 
-def _frame(document: Mapping[str, Any], group: Mapping[str, Any], mip: int, url: str) -> ome.Frame:
+def _geometry(
+    document: Mapping[str, Any], group: Mapping[str, Any], mip: int, url: str
+) -> ome.ArrayGeometry:
     """Return axes, voxel size and offset of a dataset.
 
     Raises:
@@ -157,7 +159,7 @@ def _frame(document: Mapping[str, Any], group: Mapping[str, Any], mip: int, url:
     is_assumed = known is None and sizes == [1.0] * 3
     size = UNIT_NM if is_assumed else ome.nanometres(sizes, units, url)
     first = Zyx(*(math.floor(o / s + 0.5) for o, s in zip(offset, sizes, strict=True)))
-    return ome.Frame(tuple(axes[::-1]), size, first, _kind(document, group))
+    return ome.ArrayGeometry(tuple(axes[::-1]), size, first, _kind(document, group))
 
 
 def _named(values: Sequence[Any], axes: Sequence[str], missing: Any) -> list[Any]:

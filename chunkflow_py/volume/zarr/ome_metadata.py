@@ -1,13 +1,21 @@
-"""What the metadata of zarr and N5 say of axes, voxel size, place and levels: reading.
+"""Axes, voxel size, offset, levels and channels in the attributes of zarr images and arrays.
 
 OME-Zarr 0.5 (https://ngff.openmicroscopy.org/0.5/) keeps ``multiscales`` under ``ome`` in the
-attributes of a group, 0.4 and older directly. Plain arrays are taken as funlib, xarray and
-chunkflow 1.x leave them. Positions are affine per axis:
+attributes of a group, 0.4 and older directly. Plain arrays may follow the conventions of funlib,
+xarray or chunkflow 1.x. Positions are affine per axis:
 
     physical = scale · index + translation    ->    voxel_offset = translation / scale, rounded
 
-A translation is that of the centre of the first voxel, or in volumes of other programs of its
-corner: they are less than half a voxel apart, and rounded to the same.
+When reading, the translation may be that of the centre of the first voxel, or of its corner as in
+volumes of other programs: both round to the same offset. When writing, coordinates are those of
+voxel centres, and the centre of voxel 0 of mip 0 is at 0:
+
+```
+mip 0   |·|·|·|·|·|·|·|·|      voxels and their centres; the first voxel has number k0
+mip 1   | · | · | · | · |      factor f = 2: its centres lie half a fine voxel further
+```
+
+A level that is f times coarser, with voxels of size f·s, begins at (k0·f + (f - 1)/2)·s.
 """
 
 from __future__ import annotations
@@ -41,7 +49,7 @@ _NANOMETRES = {
     "micrometer": 1e3, "millimeter": 1e6, "centimeter": 1e7, "decimeter": 1e8, "meter": 1e9,
     "decameter": 1e10, "hectometer": 1e11, "kilometer": 1e12, "inch": 2.54e7, "foot": 3.048e8,
     "yard": 9.144e8, "mile": 1.609344e12,
-    # as other formats write them
+    # spellings of other formats
     "nm": 1.0, "um": 1e3, "µm": 1e3, "μm": 1e3, "micron": 1e3, "mm": 1e6, "cm": 1e7, "m": 1e9,
 }  # fmt: skip
 _BY_DIMENSIONS = {2: "yx", 3: "zyx", 4: "czyx", 5: "tczyx"}
@@ -51,14 +59,14 @@ _TYPES = {"t": "time", "c": "channel"}
 
 
 @dataclass(frozen=True)
-class Frame:
-    """How the voxels of an array lie in the world.
+class ArrayGeometry:
+    """Axes of an array, and the position of its voxels in space.
 
     Attributes:
-        axes: names of the array's axes in order, of t, c, z, y, x.
+        axes: names of the array's axes in order (t, c, z, y, x).
         voxel_size_nm: nanometres, zyx; 1 along a missing z.
         voxel_offset: position of the first voxel, voxels, zyx.
-        kind: what the voxels mean, if known.
+        kind: meaning of the voxels, if known.
         channel_names: if known.
     """
 
@@ -70,14 +78,14 @@ class Frame:
 
 
 @contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Translate whatever damaged metadata make the block stumble on into one sentence.
+def translated_errors(what: str) -> Iterator[None]:
+    """Translate any exception that damaged metadata cause.
 
     Args:
-        what: is tried, with its volume.
+        what: the action and its volume, such as ``open em.zarr``.
 
     Raises:
-        VolumeError: anything was raised.
+        VolumeError: the block raised an exception.
     """
     try:
         yield
@@ -90,21 +98,21 @@ def translated(what: str) -> Iterator[None]:
 
 
 def ome_of(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what OME-Zarr says in the attributes of a group, wherever its version keeps it."""
-    found: Mapping[str, Any] = attributes.get("ome", attributes)
-    return found
+    """Return the OME-Zarr part of a group's attributes, of any version."""
+    ome: Mapping[str, Any] = attributes.get("ome", attributes)
+    return ome
 
 
 def multiscale(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the first multiscale image that a group's attributes describe, if any.
+    """Return the first multiscale image in a group's attributes, if any.
 
     Raises:
-        ValueError: it is not described as it should be.
+        ValueError: its description is not valid.
     """
-    found = ome_of(attributes).get("multiscales")
-    if not found:
+    images = ome_of(attributes).get("multiscales")
+    if not images:
         return None
-    image = _object(found[0]) if isinstance(found, list) else {}
+    image = images[0] if isinstance(images, list) and isinstance(images[0], dict) else {}
     datasets = image.get("datasets")
     if not isinstance(datasets, list):
         msg = "its multiscales have no list of datasets"
@@ -115,15 +123,11 @@ def multiscale(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return dict(image)
 
 
-def _object(found: Any) -> Mapping[str, Any]:
-    return found if isinstance(found, dict) else {}
-
-
 def level_paths(image: Mapping[str, Any]) -> dict[int, str]:
-    """Return the paths of the datasets of an image by the numbers of their levels.
+    """Return the paths of an image's datasets by mip.
 
-    Datasets are numbered by their paths if those are numbers, as a volume that begins at mip 2 has
-    its first dataset at path ``2``; else in the order in which they are listed.
+    If all paths are numbers, they are the mips: a volume that begins at mip 2 has its first dataset
+    at path ``2``. Otherwise datasets are numbered in the order of the list.
     """
     paths = [str(dataset["path"]) for dataset in image["datasets"]]
     if all(is_digits(path) for path in paths):
@@ -143,21 +147,21 @@ def dataset_path(levels: Mapping[int, str], mip: int, url: str) -> str:
     return levels[mip]
 
 
-def multiscale_frame(
+def multiscale_geometry(
     image: Mapping[str, Any],
     path: str,
     attributes: Mapping[str, Any],
     url: str,
     shrinkage: Sequence[int] | None = None,
-) -> Frame:
-    """Return how dataset *path* of a multiscale image lies in the world.
+) -> ArrayGeometry:
+    """Return axes, voxel size and offset of dataset *path* of a multiscale image.
 
     Args:
         image: the multiscale image.
         path: of the dataset.
         attributes: of the group.
         url: for messages.
-        shrinkage: of the dataset against the finest one, one an axis, which counts where the image
+        shrinkage: downsampling factors against the finest dataset, one per axis; used if the image
             has no transformations (before version 0.4).
 
     Raises:
@@ -167,7 +171,7 @@ def multiscale_frame(
     if "coordinateSystems" in image:
         msg = (
             f"{url} is an OME-Zarr with coordinate systems, newer than 0.5, which is not "
-            "supported yet; store it as 0.5 or 0.4"
+            "supported; store it as 0.5 or 0.4"
         )
         raise VolumeError(msg)
     # before version 0.3 the axes were always these
@@ -178,15 +182,15 @@ def multiscale_frame(
         raise VolumeError(msg)
     scale = [float(s) for s in shrinkage or [1] * len(axes)]
     shift = [0.0] * len(axes)
-    # those of the dataset come first, those of the whole image after them
-    for step in (
+    # transformations of the dataset apply first, then those of the whole image
+    for transform in (
         *dataset.get("coordinateTransformations", ()),
         *image.get("coordinateTransformations", ()),
     ):
-        if step.get("type") == "identity":
+        if transform.get("type") == "identity":
             continue
-        values = _values(step, len(axes), url)
-        if step["type"] == "scale":
+        values = _values(transform, len(axes), url)
+        if transform["type"] == "scale":
             scale = [a * b for a, b in zip(scale, values, strict=True)]
             shift = [a * b for a, b in zip(shift, values, strict=True)]
         else:
@@ -202,29 +206,29 @@ def multiscale_frame(
     offset = Zyx(*(math.floor(t / s + 0.5) for t, s in zip(shifts, sizes, strict=True)))
     ome = ome_of(attributes)
     kind = kind_of(attributes) or ("segmentation" if "image-label" in ome else None)
-    return Frame(axes, size, offset, kind, _channel_names(ome))
+    return ArrayGeometry(axes, size, offset, kind, _channel_names(ome))
 
 
 def _as_dict(axis: Any) -> Mapping[str, Any]:
     return {"name": axis} if isinstance(axis, str) else axis
 
 
-def _values(step: Mapping[str, Any], count: int, url: str) -> list[float]:
+def _values(transform: Mapping[str, Any], count: int, url: str) -> list[float]:
     """Return the numbers of a coordinate transformation.
 
     Raises:
-        VolumeError: it is not one that is supported.
+        VolumeError: the transformation is not supported.
     """
-    kind = step.get("type")
-    if kind in ("scale", "translation") and "path" in step:
+    kind = transform.get("type")
+    if kind in ("scale", "translation") and "path" in transform:
         msg = (
-            f"{url} keeps a {kind} in an array of its own ({step['path']}), which is not "
+            f"{url} keeps a {kind} in an array of its own ({transform['path']}), which is not "
             "supported; write its numbers into the metadata"
         )
         raise VolumeError(msg)
-    values = step.get(kind) if kind in ("scale", "translation") else None
+    values = transform.get(kind) if kind in ("scale", "translation") else None
     if not isinstance(values, list) or len(values) != count:
-        msg = f"{url} has a coordinate transformation that is not supported: {dict(step)}"
+        msg = f"{url} has a coordinate transformation that is not supported: {dict(transform)}"
         raise VolumeError(msg)
     return [float(value) for value in values]
 
@@ -235,19 +239,19 @@ def _channel_names(ome: Mapping[str, Any]) -> tuple[str, ...]:
     return names if all(isinstance(name, str) for name in names) else ()
 
 
-def array_frame(
+def array_geometry(
     attributes: Mapping[str, Any], names: Sequence[str | None] | None, dimensions: int, url: str
-) -> Frame:
-    """Return how a plain array lies in the world.
+) -> ArrayGeometry:
+    """Return axes, voxel size and offset of a plain array.
 
     Args:
         attributes: of the array.
-        names: names of its dimensions, if the format keeps them.
+        names: names of its dimensions, if the format has them.
         dimensions: their number.
         url: for messages.
 
     Raises:
-        VolumeError: it is not clear which axes are z, y and x.
+        VolumeError: the axes z, y and x cannot be identified.
     """
     named = names or attributes.get("_ARRAY_DIMENSIONS") or attributes.get("axis_names")
     if named is None or any(name is None for name in named):
@@ -261,35 +265,37 @@ def array_frame(
         raise VolumeError(msg)
 
     def triple(values: Sequence[Any], missing: Any) -> list[Any]:
-        # one value an axis of the array, or three in zyx order
+        # one value per axis of the array, or three in zyx order
         if len(values) != len(axes) and len(values) == 3:
             return list(values)
-        found = dict(zip(axes, values, strict=True))
-        return [found.get(name, missing) for name in AXES]
+        by_name = dict(zip(axes, values, strict=True))
+        return [by_name.get(name, missing) for name in AXES]
 
     size: Sequence[Any] | None = attributes.get("voxel_size")
     units: list[str | None] = ["nm"] * 3
     if size is None and "resolution" in attributes:
         size = triple(attributes["resolution"], 1.0)
-    if size is None and (words := attributes.get("dimension_units")):
-        parts = [str(word).split() for word in triple(words, "1 nm")]
+    if size is None and (texts := attributes.get("dimension_units")):
+        parts = [str(text).split() for text in triple(texts, "1 nm")]
         size, units = [float(part[0]) for part in parts], [part[-1] for part in parts]
     nm = UNIT_NM if size is None else nanometres([float(v) for v in size][-3:], units, url)
     offset = attributes.get("voxel_offset")
     if offset is None and (physical := attributes.get("offset")) is not None:
         offset = [p / s for p, s in zip(triple(physical, 0.0), nm, strict=True)]
     start = Zyx(*(math.floor(float(v) + 0.5) for v in list(offset or (0, 0, 0))[-3:]))
-    return Frame(axes, nm, start, kind_of(attributes), tuple(attributes.get("channel_names", ())))
+    return ArrayGeometry(
+        axes, nm, start, kind_of(attributes), tuple(attributes.get("channel_names", ()))
+    )
 
 
 def kind_of(attributes: Mapping[str, Any]) -> Kind | None:
-    """Return what our own attributes say of the voxels."""
-    found = attributes.get(OURS, {}).get("kind")
-    return next((kind for kind in KINDS if kind == found), None)
+    """Return the kind of voxels in the attributes that this project writes, if any."""
+    stored = attributes.get(OURS, {}).get("kind")
+    return next((kind for kind in KINDS if kind == stored), None)
 
 
 def is_length(unit: str) -> bool:
-    """Tell whether a unit is one that `nanometres` knows."""
+    """Return whether `nanometres` knows a unit."""
     return unit in _NANOMETRES
 
 
@@ -300,11 +306,11 @@ def nanometres(
 
     Args:
         sizes: in their *units*, zyx.
-        units: by their names; ``None`` is taken as nanometres.
+        units: their names; ``None`` means nanometres.
         url: for messages.
 
     Raises:
-        VolumeError: a unit is no length, or a size is not positive.
+        VolumeError: a unit is not a length, or a size is not positive.
     """
     factors = []
     for unit in units:
@@ -313,7 +319,7 @@ def nanometres(
             raise VolumeError(msg)
         factors.append(1.0 if unit is None else _NANOMETRES[unit])
     if None in units:
-        logger.info("%s does not say its units; nanometres are assumed", url)
+        logger.info("%s has no units; nanometres are assumed", url)
     # 0.0033 µm is 3.3 nm, not 3.3000000000000003 nm
     z, y, x = (float(f"{a * b:.12g}") for a, b in zip(sizes, factors, strict=True))
     if not all(0 < v < math.inf for v in (z, y, x)):
@@ -334,12 +340,12 @@ def image_attributes(
     """Return the attributes of an OME-Zarr group.
 
     Args:
-        levels: what is true of each level, by its number.
+        levels: spec of each level by its mip.
         axes: names of the axes of the arrays, in order.
         name: of the image.
         version: ``0.4`` or ``0.5``.
-        channel_names: one a channel, or none.
-        is_label: whether it lies among the labels of an image.
+        channel_names: one per channel, or empty.
+        is_label: whether it is one of the labels of an image.
     """
     spec = next(iter(levels.values()))
     image = {
@@ -366,10 +372,10 @@ def image_attributes(
 def plain_attributes(
     spec: VolumeSpec, axes: Sequence[str], channel_names: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the attributes of an array that stands alone.
+    """Return the attributes of a single array.
 
-    ``dimension_units`` is what Neuroglancer and tensorstore read; ``voxel_size`` (nm) and
-    ``voxel_offset``, both zyx, are those of the HDF5 files.
+    Neuroglancer and tensorstore read ``dimension_units``; ``voxel_size`` (nm) and ``voxel_offset``,
+    both zyx, are the same as in HDF5 files.
     """
     scale = dict(zip(AXES, spec.voxel_size_nm, strict=True))
     return {
@@ -382,21 +388,21 @@ def plain_attributes(
 
 
 def check_channel_names(names: Sequence[str], channels: int | None, url: str) -> None:
-    """Refuse names that are not one a channel.
+    """Check that there is one name per channel, or none.
 
     Raises:
-        VolumeError: says how many are needed.
+        VolumeError: names the number that is needed.
     """
     if names and len(names) != (channels or 1):
         msg = (
             f"cannot create {url}: {len(names)} channel names ({', '.join(names)}) for "
-            f"{channels or 1} channels; give one a channel"
+            f"{channels or 1} channels; give one per channel"
         )
         raise VolumeError(msg)
 
 
 def _axis(name: str) -> dict[str, str]:
-    # how long a time point is is not known, so that time has no unit
+    # time has no unit: the duration of a time point is not known
     if name in AXES:
         return {"name": name, "type": "space", "unit": "nanometer"}
     return {"name": name, "type": _TYPES[name]}
@@ -415,15 +421,16 @@ def _transformations(level: VolumeSpec, axes: Sequence[str], mip: int) -> list[d
 
 
 def _has_known_range(spec: VolumeSpec) -> bool:
-    """Tell whether all values of a type are shown well: viewers take a window for the contrast.
+    """Return whether the whole range of values is a good contrast window for viewers.
 
-    The format wants one for each channel, so that without names none is described at all.
+    The format requires a window for each described channel; without a good one, channels that have
+    no names are not described.
     """
     return spec.dtype.itemsize == 1 or spec.kind in ("probability", "affinity")
 
 
 def _channels(spec: VolumeSpec, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return how viewers are to show the channels: names, colours and range of values."""
+    """Return name, colour and contrast window of each channel, for viewers."""
     count = spec.channels or 1
     if not names:
         affinity = spec.kind == "affinity" and count == 3

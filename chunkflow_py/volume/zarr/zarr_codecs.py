@@ -1,12 +1,12 @@
-"""How blocks of zarr and N5 become bytes: chains of codecs, as the metadata of an array name them.
+"""Encoding of zarr blocks: the chain of codecs that the metadata of an array name.
 
 ```
 voxels  --transpose-->  --filter-->  --byte order-->  flat  --compress-->  --checksum-->  bytes
 ```
 
-The codecs are those of numcodecs, called directly: they let other threads run, and are what
-zarr-python calls as well. Codecs are looked up in a list of names: metadata are data, and numcodecs
-has codecs, such as pickle, that would run what a stranger wrote into a block.
+The codecs are those of numcodecs, which zarr-python uses too; called directly, they release the
+GIL. Only codecs on a fixed list are allowed: some codecs of numcodecs, such as pickle, would
+execute code that a stranger stored in a block.
 """
 
 from __future__ import annotations
@@ -31,52 +31,54 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# of numcodecs; by these names in zarr v2, and with "numcodecs." before them in v3
+# codecs of numcodecs: these are the names in zarr v2; in v3 they begin with "numcodecs."
 FILTERS = ("astype", "bitround", "delta", "fixedscaleoffset", "packbits", "quantize")
 COMPRESSORS = ("blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd")
-# These keep the number of bytes, or add a checksum.
-KEEPERS = ("adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3", "shuffle")
-_WIDEST = 16  # bytes that a filter may make of one
-_CHECKSUM = 64  # bytes that a checksum, or a filter, may add
+# these keep the number of bytes, or add a checksum
+SIZE_KEEPING = ("adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3", "shuffle")
+_WIDEST = 16  # a filter encodes one byte to at most this many
+_CHECKSUM = 64  # a checksum, or a filter, adds at most this many bytes
 
 
-class Step(Protocol):
+class ZarrCodec(Protocol):
     """One codec of a chain."""
 
     def encode(self, data: Any) -> Any:
-        """Return what is stored for *data*: an array, or anything with a buffer."""
+        """Encode *data*, an array or any object with a buffer."""
 
-    def decode(self, data: Any, most: int) -> Any:
-        """Return what *data* was before it was encoded: *most* bytes, or fewer."""
+    def decode(self, data: Any, limit: int) -> Any:
+        """Decode *data* to at most *limit* bytes."""
 
-    def most(self, size: int) -> int:
-        """Return the most bytes that *size* bytes may be encoded to."""
+    def encoded_limit(self, size: int) -> int:
+        """Return the largest number of bytes that *size* bytes may be encoded to."""
 
 
-class Chain:
+class CodecChain:
     """The codecs of an array.
 
     Args:
-        steps: in the order of encoding.
+        codecs: in the order of encoding.
         extent: of a block, in the order of the array's axes.
         dtype: of decoded voxels.
     """
 
-    def __init__(self, steps: Iterable[Step], extent: Sequence[int], dtype: np.dtype[Any]) -> None:
-        """Take the codecs."""
-        self._steps, self._extent, self._dtype = tuple(steps), tuple(extent), dtype
+    def __init__(
+        self, codecs: Iterable[ZarrCodec], extent: Sequence[int], dtype: np.dtype[Any]
+    ) -> None:
+        """Compute how large the data may be between the codecs."""
+        self._codecs, self._extent, self._dtype = tuple(codecs), tuple(extent), dtype
         sizes = [math.prod(self._extent) * dtype.itemsize]
-        for step in self._steps:
-            sizes.append(step.most(sizes[-1]))
-        self._sizes = tuple(sizes)  # before each step of encoding, and after the last
+        for codec in self._codecs:
+            sizes.append(codec.encoded_limit(sizes[-1]))
+        self._sizes = tuple(sizes)  # before the first codec, and after each
 
     def encode(self, voxels: NDArray[Any]) -> bytes:
         """Return the bytes of a whole block; they may share the memory of *voxels*."""
         data: Any = voxels
-        for step in self._steps:
-            data = step.encode(data)
+        for codec in self._codecs:
+            data = codec.encode(data)
         if isinstance(data, np.ndarray):
-            # a view is as good as bytes for whoever writes it, and is no copy
+            # a view can be written like bytes, and avoids a copy
             flat: Any = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
             data = memoryview(flat)
         return cast("bytes", data)
@@ -85,13 +87,13 @@ class Chain:
         """Return the voxels of a whole block; they may share the memory of *data*.
 
         Raises:
-            Exception: whatever the damage makes a codec stumble on; `ValueError` if the number of
+            Exception: any error of a codec on damaged data; `ValueError` if the number of
                 voxels is not that of a block.
         """
-        found: Any = data
-        for step, most in zip(reversed(self._steps), self._sizes[-2::-1], strict=True):
-            found = step.decode(found, most)
-        voxels = _flat(found, self._dtype)
+        decoded: Any = data
+        for codec, limit in zip(reversed(self._codecs), self._sizes[-2::-1], strict=True):
+            decoded = codec.decode(decoded, limit)
+        voxels = _flat(decoded, self._dtype)
         if voxels.size != math.prod(self._extent):
             msg = f"it holds {voxels.size} voxels, not the {self._extent} of a block"
             raise ValueError(msg)
@@ -99,11 +101,11 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Transpose:
-    """Stores the axes of a block in another order.
+class TransposeCodec:
+    """Reorders the axes of a block.
 
     Attributes:
-        order: axis of the block for each axis of what is stored.
+        order: for each stored axis, the axis of the block.
         extent: of the block.
         dtype: of the block.
     """
@@ -113,25 +115,25 @@ class Transpose:
     dtype: np.dtype[Any]
 
     def encode(self, data: Any) -> Any:
-        """Return a view of the block with its axes in the other order."""
+        """Return a view with the axes in stored order."""
         return data.reshape(self.extent).transpose(self.order)
 
-    def decode(self, data: Any, most: int) -> Any:  # noqa: ARG002 as many bytes as there are
-        """Return a view with the axes of the block."""
+    def decode(self, data: Any, limit: int) -> Any:  # noqa: ARG002 as many bytes as there are
+        """Return a view with the axes in the order of the block."""
         stored = [self.extent[axis] for axis in self.order]
         return _flat(data, self.dtype).reshape(stored).transpose(np.argsort(self.order))
 
-    def most(self, size: int) -> int:
+    def encoded_limit(self, size: int) -> int:
         """Return *size*."""
         return size
 
 
 @dataclass(frozen=True)
-class Bytes:
-    """Lays the voxels out one after the other, in a byte order.
+class BytesCodec:
+    """Flattens the voxels and sets their byte order.
 
     Attributes:
-        dtype: of the voxels, as this machine holds them.
+        dtype: of the voxels in memory.
         stored: the same type in the byte order of the array.
     """
 
@@ -142,18 +144,18 @@ class Bytes:
         """Return the voxels, flat."""
         return np.ascontiguousarray(data, self.stored).reshape(-1)
 
-    def decode(self, data: Any, most: int) -> Any:  # noqa: ARG002 as many bytes as there are
+    def decode(self, data: Any, limit: int) -> Any:  # noqa: ARG002 as many bytes as there are
         """Return the voxels, flat."""
         return _flat(data, self.stored).astype(self.dtype, copy=False)
 
-    def most(self, size: int) -> int:
+    def encoded_limit(self, size: int) -> int:
         """Return *size*."""
         return size
 
 
 @dataclass(frozen=True)
-class Filter:
-    """A codec of numcodecs that changes the numbers, voxel by voxel."""
+class FilterCodec:
+    """A codec of numcodecs that changes each number, and possibly the dtype."""
 
     codec: Any
 
@@ -161,17 +163,17 @@ class Filter:
         """Return the changed numbers, flat."""
         return np.asarray(self.codec.encode(np.ascontiguousarray(data).reshape(-1)))
 
-    def decode(self, data: Any, most: int) -> Any:  # noqa: ARG002 one number for each
+    def decode(self, data: Any, limit: int) -> Any:  # noqa: ARG002 one number for each
         """Return the numbers as they were, flat."""
         return self.codec.decode(data)
 
-    def most(self, size: int) -> int:
+    def encoded_limit(self, size: int) -> int:
         """Return the bytes of the widest type."""
         return _WIDEST * size + _CHECKSUM
 
 
 @dataclass(frozen=True)
-class Keeper:
+class SizeKeepingCodec:
     """A codec of numcodecs that keeps the number of bytes, or adds a checksum."""
 
     codec: Any
@@ -180,58 +182,58 @@ class Keeper:
         """Reorder the bytes, or add the checksum."""
         return self.codec.encode(data)
 
-    def decode(self, data: Any, most: int) -> Any:  # noqa: ARG002 never more than there are
-        """Undo it; a checksum is looked at."""
+    def decode(self, data: Any, limit: int) -> Any:  # noqa: ARG002 never more than there are
+        """Restore the order of the bytes, or verify and remove the checksum."""
         return self.codec.decode(data)
 
-    def most(self, size: int) -> int:
-        """Return *size* and that of a checksum."""
+    def encoded_limit(self, size: int) -> int:
+        """Return *size* plus that of a checksum."""
         return size + _CHECKSUM
 
 
 @dataclass(frozen=True)
-class Compressor:
+class CompressingCodec:
     """A codec of numcodecs that compresses.
 
     Attributes:
         name: one of `COMPRESSORS`.
-        codec: of numcodecs, by which is encoded.
+        codec: of numcodecs, used for encoding.
     """
 
     name: str
     codec: Any
 
     def encode(self, data: Any) -> Any:
-        """Compress; a gzip header holds no time."""
+        """Compress; a gzip header contains no time."""
         return (
             gzip_compress(data, self.codec.level)
             if self.name == "gzip"
             else self.codec.encode(data)
         )
 
-    def decode(self, data: Any, most: int) -> bytes:
-        """Decompress; what has a length or a checksum is looked at."""
+    def decode(self, data: Any, limit: int) -> bytes:
+        """Decompress, and verify the length or checksum if the format has one."""
         if self.name == "lzma":
-            return unpack_lzma(data, most, self.codec.format, self.codec.filters)
-        return decode(self.name, data, most)
+            return unpack_lzma(data, limit, self.codec.format, self.codec.filters)
+        return decode(self.name, data, limit)
 
-    def most(self, size: int) -> int:
-        """Return what noise may become."""
+    def encoded_limit(self, size: int) -> int:
+        """Return the size of noise after compression."""
         return packed_most(size)
 
 
-class Crc32c:
-    """Appends a checksum of four bytes, little endian, and looks at it."""
+class Crc32cChecksum:
+    """Appends a checksum of four bytes, little endian, and verifies it."""
 
     def encode(self, data: Any) -> bytes:
-        """Append it."""
+        """Append the checksum."""
         return b"".join((data, _crc32c(data)))
 
-    def decode(self, data: Any, most: int) -> memoryview:  # noqa: ARG002 less than there is
-        """Return what comes before it.
+    def decode(self, data: Any, limit: int) -> memoryview:  # noqa: ARG002 less than there is
+        """Verify the checksum, and return the data before it.
 
         Raises:
-            ValueError: it is not that of the data.
+            ValueError: the checksum does not match the data.
         """
         content = memoryview(data)[:-4]
         if len(data) < 4 or _crc32c(content) != data[-4:]:
@@ -239,35 +241,37 @@ class Crc32c:
             raise ValueError(msg)
         return content
 
-    def most(self, size: int) -> int:
-        """Return *size* and that of the checksum."""
+    def encoded_limit(self, size: int) -> int:
+        """Return *size* plus that of the checksum."""
         return size + 4
 
 
-def v2_chain(document: Mapping[str, Any], dtype: np.dtype[Any], url: str) -> Chain:
+def v2_chain(document: Mapping[str, Any], dtype: np.dtype[Any], url: str) -> CodecChain:
     """Return the codecs of a zarr v2 array.
 
     Args:
         document: content of its ``.zarray``.
-        dtype: of the voxels, as this machine holds them.
+        dtype: of the voxels in memory.
         url: for messages.
 
     Raises:
-        VolumeError: a codec is not known.
+        VolumeError: a codec is not supported.
     """
     extent = tuple(document["chunks"])
-    steps: list[Step] = []
+    codecs: list[ZarrCodec] = []
     if document["order"] == "F":
-        steps.append(Transpose(tuple(range(len(extent)))[::-1], extent, dtype))
-    steps.append(Bytes(dtype, np.dtype(document["dtype"])))
+        codecs.append(TransposeCodec(tuple(range(len(extent)))[::-1], extent, dtype))
+    codecs.append(BytesCodec(dtype, np.dtype(document["dtype"])))
     for config in (*(document.get("filters") or ()), document.get("compressor")):
         if config is not None:
-            found = dict(config)
-            name = found.pop("id")
-            if name == "zstd":  # every reader checks what a block says it has, whatever is written
-                found["checksum"] = True  # in the metadata, where tensorstore refuses it
-            steps.append(codec(name, found, url))
-    return Chain(steps, extent, dtype)
+            settings = dict(config)
+            name = settings.pop("id")
+            if name == "zstd":
+                # Readers verify a checksum if the block has one. The metadata do not mention it,
+                # because tensorstore refuses that.
+                settings["checksum"] = True
+            codecs.append(numcodecs_codec(name, settings, url))
+    return CodecChain(codecs, extent, dtype)
 
 
 def v3_chain(
@@ -275,79 +279,82 @@ def v3_chain(
     extent: Sequence[int],
     dtype: np.dtype[Any],
     url: str,
-) -> Chain:
+) -> CodecChain:
     """Return the codecs of a zarr v3 array, or of the blocks of its shards.
 
     Args:
-        documents: name and configuration of each, as the metadata have them.
+        documents: name and configuration of each codec, from the metadata.
         extent: of a block.
-        dtype: of the voxels, as this machine holds them.
+        dtype: of the voxels in memory.
         url: for messages.
 
     Raises:
-        VolumeError: a codec is not known.
+        VolumeError: a codec is not supported.
     """
-    steps: list[Step] = []
-    now, kind = tuple(extent), dtype
+    codecs: list[ZarrCodec] = []
+    encoded_extent, encoded_dtype = tuple(extent), dtype
     for document in documents:
         name, config = document["name"], dict(document.get("configuration") or {})
         if name == "transpose":
             order = config["order"]
-            forward = {"C": range(len(now)), "F": reversed(range(len(now)))}
-            # earlier drafts of the format had C and F here
+            forward = {"C": range(len(extent)), "F": reversed(range(len(extent)))}
+            # earlier drafts of the format allow C and F here
             axes = tuple(forward[order] if isinstance(order, str) else order)
-            steps.append(Transpose(axes, now, kind))
-            now = tuple(now[axis] for axis in axes)
+            codecs.append(TransposeCodec(axes, encoded_extent, encoded_dtype))
+            encoded_extent = tuple(encoded_extent[axis] for axis in axes)
         elif name == "bytes":
             big = config.get("endian") == "big"
-            steps.append(Bytes(kind, kind.newbyteorder(">" if big else "<")))
+            stored = encoded_dtype.newbyteorder(">" if big else "<")
+            codecs.append(BytesCodec(encoded_dtype, stored))
         elif name == "crc32c":
-            steps.append(Crc32c())
+            codecs.append(Crc32cChecksum())
         else:
-            step = codec(name.removeprefix("numcodecs."), config, url, core=name)
-            if isinstance(step, Filter):
-                # some change the type; bytes need to know to which
-                kind = np.asarray(step.encode(np.zeros(8, kind))).dtype
-            steps.append(step)
-    return Chain(steps, extent, dtype)
+            codec = numcodecs_codec(name.removeprefix("numcodecs."), config, url, core=name)
+            if isinstance(codec, FilterCodec):
+                # a filter may change the dtype, which a later BytesCodec needs to know
+                encoded_dtype = np.asarray(codec.encode(np.zeros(8, encoded_dtype))).dtype
+            codecs.append(codec)
+    return CodecChain(codecs, extent, dtype)
 
 
-def codec(name: str, config: Mapping[str, Any], url: str, *, core: str | None = None) -> Step:
+def numcodecs_codec(
+    name: str, config: Mapping[str, Any], url: str, *, core: str | None = None
+) -> ZarrCodec:
     """Return a codec of numcodecs.
 
     Args:
         name: in numcodecs.
         config: its settings.
         url: for messages.
-        core: its name in the metadata, if that is another one.
+        core: its name in the metadata, if it differs.
 
     Raises:
-        VolumeError: it is not one of `FILTERS`, `KEEPERS` and `COMPRESSORS`, or its settings are
-            wrong.
+        VolumeError: it is not one of `FILTERS`, `SIZE_KEEPING` and `COMPRESSORS`, or has wrong
+            settings.
     """
-    if name not in (known := (*FILTERS, *KEEPERS, *COMPRESSORS)):
+    if name not in (known := (*FILTERS, *SIZE_KEEPING, *COMPRESSORS)):
         names = ", ".join(sorted(known))
-        msg = f"blocks of {url} are encoded by {core or name!r}, which is not known; known: {names}"
+        msg = f"blocks of {url} are encoded by {core or name!r}, which is not one of {names}"
         raise VolumeError(msg)
     settings = {key: value for key, value in config.items() if key not in ("id", "name")}
     if name == "blosc" and isinstance(settings.get("shuffle"), str):
         shuffle = settings["shuffle"]
         settings["shuffle"] = ("noshuffle", "shuffle", "bitshuffle").index(shuffle)
     try:
-        found: Any = numcodecs.get_codec({"id": name, **settings})
+        codec: Any = numcodecs.get_codec({"id": name, **settings})
     except Exception as error:
         msg = f"blocks of {url} are encoded by {core or name!r} with wrong settings: {error}"
         raise VolumeError(msg) from error
     if name in FILTERS:
-        return Filter(found)
-    return Keeper(found) if name in KEEPERS else Compressor(name, found)
+        return FilterCodec(codec)
+    return SizeKeepingCodec(codec) if name in SIZE_KEEPING else CompressingCodec(name, codec)
 
 
 def _flat(data: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array, or anything with a buffer, as an array of one axis.
+    """Return an array, or any object with a buffer, as a flat array.
 
     Raises:
-        ValueError: the number of bytes is no multiple of that of *dtype*.
+        ValueError: the number of bytes is not a multiple of the item size of *dtype*.
     """
     if not isinstance(data, np.ndarray):
         return np.frombuffer(data, dtype)
@@ -356,6 +363,6 @@ def _flat(data: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _crc32c(data: Any) -> bytes:
-    # google_crc32c takes arrays, but no memoryview
+    # google_crc32c accepts arrays, but not memoryviews
     checksum: int = google_crc32c.value(np.frombuffer(data, np.uint8))
     return struct.pack("<I", checksum)

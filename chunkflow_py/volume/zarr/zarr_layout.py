@@ -1,12 +1,12 @@
-"""Blocks of one zarr array, v2 or v3, as the block engine wants them.
+"""Blocks of one zarr array, v2 or v3: their keys, and shards of several blocks.
 
-A shard is one object with blocks in any order and an index of where they are:
+A shard is one object with blocks in any order and an index of their positions:
 
 ```
 | block | block |  ...  | block | index: (begin, bytes) of each block, crc32c |
 ```
 
-The index may come first. A block that is not stored has 2^64 - 1 for both numbers. See
+The index may come first. For a block that is not stored both numbers are 2^64 - 1. See
 https://zarr-specs.readthedocs.io/en/latest/v3/codecs/sharding-indexed/
 """
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 _ABSENT = 2**64 - 1
 _NUMBER = re.compile("[0-9]+")
-_GAP_BYTES = 1 << 18  # read rather than left out, where a request costs more than the bytes
+_GAP_BYTES = 1 << 18  # in clouds, reading a smaller gap is cheaper than a second request
 
 
 class ZarrLayout(BlockLayout):
-    """Objects of one array without shards.
+    """Blocks of one array without shards.
 
     Args:
-        array: with the metadata; no voxel is read through it.
+        array: the metadata; voxels are not read through it.
         document: its ``.zarray`` or ``zarr.json``.
         axes: names of its axes.
         prefix: key of the array in the store, empty or with a final ``/``.
@@ -58,10 +58,10 @@ class ZarrLayout(BlockLayout):
         prefix: str,
         url: str,
     ) -> None:
-        """Read off shape and codecs.
+        """Take shape and codecs from the metadata.
 
         Raises:
-            VolumeError: the voxels are no numbers, or a codec is not known.
+            VolumeError: the voxels are not numbers, or a codec is not supported.
         """
         stored = np.dtype(array.dtype)
         if stored.kind not in "biuf":
@@ -70,7 +70,7 @@ class ZarrLayout(BlockLayout):
         self.axes, self.shape, self.block = tuple(axes), tuple(array.shape), tuple(array.chunks)
         self.unit = tuple(array.shards or array.chunks)
         if not all(length > 0 for length in (*self.block, *self.unit)):
-            msg = f"{url} has blocks of {self.block} in units of {self.unit}, which hold nothing"
+            msg = f"{url} has empty blocks: extent {self.block}, in shards of {self.unit}"
             raise VolumeError(msg)
         self.dtype = stored.newbyteorder("=")
         self.fill = 0 if array.fill_value is None else self.dtype.type(array.fill_value)
@@ -90,16 +90,16 @@ class ZarrLayout(BlockLayout):
         return f"{self._prefix}{self._encode_key(unit)}"
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit whose key this is: all encodings of keys write its numbers in order."""
+        """Return the unit that object *key* holds: all key encodings list its numbers in order."""
         unit = tuple(map(int, _NUMBER.findall(key.removeprefix(self._prefix))))
         return unit if len(unit) == len(self.shape) and self.key(unit) == key else None
 
-    def decode(self, data: bytes, block: Index) -> NDArray[Any]:  # noqa: ARG002 all are alike
-        """Return the voxels of a block, whole: zarr stores those beyond the array's edge too."""
+    def decode(self, data: bytes, block: Index) -> NDArray[Any]:  # noqa: ARG002  (all have one extent)
+        """Return all voxels of a block; zarr stores those beyond the edge of the array too."""
         return self._chain.decode(data)
 
     def encode(self, voxels: NDArray[Any], block: Index) -> bytes:  # noqa: ARG002
-        """Return the bytes of a block; beyond the edge of the array it holds the fill value."""
+        """Return the bytes of a block, padded with the fill value beyond the edge of the array."""
         if voxels.shape != self.block:
             whole = np.full(self.block, self.fill, self.dtype)
             whole[tuple(slice(length) for length in voxels.shape)] = voxels
@@ -108,19 +108,19 @@ class ZarrLayout(BlockLayout):
 
 
 class ShardedZarrLayout(ZarrLayout):
-    """Objects of one array with shards; the arguments are those of `ZarrLayout`."""
+    """Blocks of one array with shards; the arguments are those of `ZarrLayout`."""
 
     def _codecs(self, document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        """Take the sharding codec apart; return the codecs of the blocks inside.
+        """Take the index from the sharding codec; return the codecs of the blocks inside.
 
         Raises:
-            VolumeError: there is something beside or inside of it that is not understood.
+            VolumeError: there are other codecs beside it, or shards inside of shards.
         """
-        (codec, *others) = document["codecs"]
-        config = codec["configuration"]
+        (sharding, *others) = document["codecs"]
+        config = sharding["configuration"]
         inner: list[Mapping[str, Any]] = config["codecs"]
-        index = [each["name"] for each in config["index_codecs"]]
-        names = [each["name"] for each in (*others, *inner)]
+        index = [codec["name"] for codec in config["index_codecs"]]
+        names = [codec["name"] for codec in (*others, *inner)]
         if others or "sharding_indexed" in names or index not in (["bytes"], ["bytes", "crc32c"]):
             msg = (
                 f"shards inside of shards, beside other codecs ({', '.join(names)}), or with an "
@@ -135,8 +135,8 @@ class ShardedZarrLayout(ZarrLayout):
         self._index_first = config.get("index_location") == "start"
         return inner
 
-    def _place(self, block: Index) -> int:
-        """Return the number of a block in its shard, C order."""
+    def _number(self, block: Index) -> int:
+        """Return the number of a block in its shard, in C order."""
         number = 0
         for position, count in zip(block, self._counts, strict=True):
             number = number * count + position % count
@@ -149,8 +149,8 @@ class ShardedZarrLayout(ZarrLayout):
     ) -> dict[Index, bytes | None]:
         """Return the encoded *blocks* of a shard.
 
-        The shard is read whole when at least half of its blocks are wanted; else its index, and
-        of the rest what is wanted, neighbours together.
+        The whole shard is read if at least half of its blocks are requested; otherwise its index
+        and then the blocks, neighbours in one request.
 
         Raises:
             ValueError: the index is damaged, or the shard ends before a block does.
@@ -181,12 +181,12 @@ class ShardedZarrLayout(ZarrLayout):
                 data = list(pool.map(read, runs))
         else:
             data = [read(run) for run in runs]
-        found: dict[Index, bytes | None] = dict.fromkeys(blocks)
+        fetched: dict[Index, bytes | None] = dict.fromkeys(blocks)
         for block, (begin, end) in spans.items():
-            which = bisect_right(runs, (begin, math.inf)) - 1
-            start = runs[which][0]
-            found[block] = _slice(data[which], begin - start, end - start)
-        return found
+            run = bisect_right(runs, (begin, math.inf)) - 1
+            start = runs[run][0]
+            fetched[block] = _slice(data[run], begin - start, end - start)
+        return fetched
 
     def _cut(self, shard: bytes | None, blocks: Sequence[Index]) -> dict[Index, bytes | None]:
         if shard is None:
@@ -197,30 +197,30 @@ class ShardedZarrLayout(ZarrLayout):
         return {block: _slice(view, *spans[block]) if block in spans else None for block in blocks}
 
     def _spans(self, index: bytes, blocks: Sequence[Index]) -> dict[Index, tuple[int, int]]:
-        """Return where each of the *blocks* begins and ends; those that are stored."""
+        """Return begin and end of those *blocks* that are stored."""
         if len(index) != self._index_bytes:
-            msg = f"it ends inside of its index of {self._index_bytes} bytes"
+            msg = f"it ends within its index of {self._index_bytes} bytes"
             raise ValueError(msg)
         entries = self._index_chain.decode(index)
-        found = {}
+        spans = {}
         for block in blocks:
-            begin, length = entries[self._place(block)].tolist()
+            begin, length = entries[self._number(block)].tolist()
             if begin != _ABSENT or length != _ABSENT:
                 if length > packed_most(self.block_bytes):
                     msg = f"its index gives {length} bytes to block {block}"
                     raise ValueError(msg)
-                found[block] = (begin, begin + length)
-        return found
+                spans[block] = (begin, begin + length)
+        return spans
 
     # --- writing ---------------------------------------------------------------------------------
 
     def put(self, store: Store, unit: Index, blocks: Mapping[Index, bytes]) -> None:
-        """Write a shard whole: its blocks in C order, those that are given."""
+        """Write a shard whole, its blocks in C order."""
         entries = np.full((math.prod(self._counts), 2), _ABSENT, np.uint64)
-        ordered = sorted(blocks.items(), key=lambda item: self._place(item[0]))
+        ordered = sorted(blocks.items(), key=lambda item: self._number(item[0]))
         begin = self._index_bytes if self._index_first else 0
         for block, data in ordered:
-            entries[self._place(block)] = begin, len(data)
+            entries[self._number(block)] = begin, len(data)
             begin += len(data)
         parts = [data for _, data in ordered]
         parts.insert(0 if self._index_first else len(parts), self._index_chain.encode(entries))
@@ -235,12 +235,12 @@ def layout_of(
     url: str,
 ) -> ZarrLayout:
     """Return the layout of an array with or without shards; see `ZarrLayout`."""
-    made = ZarrLayout if array.shards is None else ShardedZarrLayout
-    return made(array, document, axes, prefix, url)
+    kind = ZarrLayout if array.shards is None else ShardedZarrLayout
+    return kind(array, document, axes, prefix, url)
 
 
 def _runs(spans: Iterable[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
-    """Return (begin, end) of what lies together, up to *gap* bytes apart."""
+    """Merge spans that are up to *gap* bytes apart."""
     runs: list[tuple[int, int]] = []
     for begin, end in sorted(spans):
         if runs and begin <= runs[-1][1] + gap:
@@ -251,10 +251,10 @@ def _runs(spans: Iterable[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
 
 
 def _slice(data: memoryview, begin: int, end: int) -> bytes:
-    """Return a part without a copy.
+    """Return a part of *data* without a copy.
 
     Raises:
-        ValueError: the data end before it does.
+        ValueError: the part ends after the data.
     """
     if end > len(data):
         msg = f"it ends {end - len(data)} bytes before a block does"

@@ -1,7 +1,7 @@
-"""The JSON documents of zarr arrays and groups in a store: fetched, parsed, and written.
+"""The JSON documents of zarr arrays and groups: read, checked, merged and written.
 
-What they mean is zarr-python's to say: it is given the documents in its memory store, and asked for
-the array. Only named documents are fetched, never a listing: it works on a web server too.
+zarr-python interprets the documents: it receives them in its memory store and returns the array.
+Documents are fetched by name and never listed, so that this works on a web server too.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from chunkflow_py.store.protocol import Store
 
 _UNCOMPRESSED = {"bytes", "crc32c", "sharding_indexed", "transpose"}
-# written in this order: whoever sees the last one sees what it speaks of
+# the order of writing: a reader that sees a document also sees those that it refers to
 _ORDER = (".zattrs", ".zarray", ".zgroup", "zarr.json")
-# of a document that there is already, these may differ
-_FREE = ("attributes", "storage_transformers", "consolidated_metadata", "must_understand")
+# fields that may differ in an existing document
+_MAY_DIFFER = ("attributes", "storage_transformers", "consolidated_metadata", "must_understand")
 
 
 @dataclass(frozen=True)
 class GroupNode:
-    """A group.
+    """A zarr group.
 
     Attributes:
         attributes: of the group.
-        key: of the document that holds them.
+        key: of the document that holds the attributes.
     """
 
     attributes: Mapping[str, Any]
@@ -52,12 +52,12 @@ class GroupNode:
 
 @dataclass(frozen=True)
 class ArrayNode:
-    """An array.
+    """A zarr array.
 
     Attributes:
         attributes: of the array.
         document: its ``.zarray`` or ``zarr.json``.
-        array: what zarr-python makes of it; no voxel is read through it.
+        array: the array of zarr-python; voxels are not read through it.
     """
 
     attributes: Mapping[str, Any]
@@ -69,7 +69,7 @@ def read_node(store: Store, prefix: str = "") -> GroupNode | ArrayNode | None:
     """Return the group or array whose documents begin with *prefix*, or ``None``.
 
     Raises:
-        VolumeError: a document is damaged; names it.
+        VolumeError: a document is damaged.
     """
     document = _document(store, f"{prefix}zarr.json", 3)
     if document is not None:
@@ -81,26 +81,26 @@ def read_node(store: Store, prefix: str = "") -> GroupNode | ArrayNode | None:
                 msg = f"its node_type is {document['node_type']!r}, not array or group"
                 raise ValueError(msg)
             return GroupNode(attributes, f"{prefix}zarr.json")
-    old = _document(store, f"{prefix}.zarray", 2)
-    beside = _document(store, f"{prefix}.zattrs")
-    if old is not None:
+    array = _document(store, f"{prefix}.zarray", 2)
+    attributes_v2 = _document(store, f"{prefix}.zattrs")
+    if array is not None:
         with damage(store.url, f"{prefix}.zarray"):
-            return _array(old, beside or {}, ".zarray", 2)
-    if _document(store, f"{prefix}.zgroup", 2) is None and beside is None:
+            return _array(array, attributes_v2 or {}, ".zarray", 2)
+    if _document(store, f"{prefix}.zgroup", 2) is None and attributes_v2 is None:
         return None
-    return GroupNode(beside or {}, f"{prefix}.zattrs")
+    return GroupNode(attributes_v2 or {}, f"{prefix}.zattrs")
 
 
 @contextmanager
 def damage(url: str, key: str) -> Iterator[None]:
-    """Translate whatever a damaged document makes the block stumble on.
+    """Translate any exception that a damaged document causes.
 
     Args:
         url: of the store.
         key: of the document.
 
     Raises:
-        VolumeError: names the document, and what is wrong with it.
+        VolumeError: names the document and the problem.
     """
     try:
         yield
@@ -111,29 +111,29 @@ def damage(url: str, key: str) -> Iterator[None]:
         if isinstance(error, KeyError):
             reason = f"it has no {reason}"
         elif isinstance(error, (TypeError, AttributeError, IndexError)):
-            reason = f"it is not built as it should be: {reason}"
+            reason = f"it has an unexpected structure: {reason}"
         msg = f"cannot open {url}: its {key} is damaged: {reason}; restore it, or create it again"
         raise VolumeError(msg) from error
 
 
 def _document(store: Store, key: str, version: int | None = None) -> dict[str, Any] | None:
-    """Return the content of a document, if there is one, of this version of the format."""
+    """Return the content of a document, or ``None``; refuse other versions of the format."""
     content = store.get(key, DOCUMENT_BYTES)
     if content is None:
         return None
     with damage(store.url, key):
-        found = _object(parse_json(content), "it")
-        if version is not None and found["zarr_format"] != version:
-            msg = f"its zarr_format is {found['zarr_format']!r}, not {version}"
+        document = _object(parse_json(content), "it")
+        if version is not None and document["zarr_format"] != version:
+            msg = f"its zarr_format is {document['zarr_format']!r}, not {version}"
             raise ValueError(msg)
-    return found
+    return document
 
 
-def _object(found: Any, what: str) -> dict[str, Any]:
-    if not isinstance(found, dict):
-        msg = f"{what} holds a {type(found).__name__}, not an object"
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        msg = f"{what} holds a {type(value).__name__}, not an object"
         raise ValueError(msg)  # noqa: TRY004  (one kind of damage)
-    return found
+    return value
 
 
 def _array(
@@ -143,9 +143,9 @@ def _array(
     version: Literal[2, 3],
 ) -> ArrayNode:
     for name in _codec_names(document):
-        # zarr-python says no more of a codec that it does not know than its name
+        # the error of zarr-python for an unknown codec is only its name
         if version == 3 and not _is_known(name):
-            msg = f"its blocks are encoded by {name!r}, which is not known"
+            msg = f"its blocks are encoded by {name!r}, which is not a known codec"
             raise ValueError(msg)
     buffer = default_buffer_prototype().buffer
     memory = MemoryStore({key: buffer.from_bytes(json.dumps(document).encode())})
@@ -160,12 +160,12 @@ def _codec_names(document: Any) -> list[str]:
 
 
 def encoding_of(document: Mapping[str, Any]) -> str | None:
-    """Return the name of the compression of an array's blocks, if it is one of `ZARR_ENCODINGS`."""
+    """Return the compression of an array's blocks, if it is one of `ZARR_ENCODINGS`."""
     compressor = document.get("compressor")
     names = _codec_names(document) if compressor is None else [compressor.get("id")]
-    known = [name for name in names if name in ZARR_ENCODINGS]
-    if known:
-        return str(known[0])
+    encodings = [name for name in names if name in ZARR_ENCODINGS]
+    if encodings:
+        return str(encodings[0])
     return "raw" if {*names} <= _UNCOMPRESSED else None
 
 
@@ -180,31 +180,31 @@ def _is_known(name: str) -> bool:
 
 
 def documents_of(memory: MemoryStore) -> dict[str, bytes]:
-    """Return what zarr-python has written into its memory store."""
+    """Return the documents that zarr-python has written to its memory store, by key."""
 
     async def collect() -> dict[str, bytes]:
         prototype = default_buffer_prototype()
-        found: dict[str, bytes] = {}
+        documents: dict[str, bytes] = {}
         async for key in memory.list():
             value = await memory.get(key, prototype)
             if value is not None:
-                found[key] = value.to_bytes()
-        return found
+                documents[key] = value.to_bytes()
+        return documents
 
     return sync(collect())
 
 
 def document_keys(*prefixes: str) -> tuple[str, ...]:
-    """Return the keys that documents of nodes may have, of either version of the format."""
+    """Return the keys of all documents that nodes with these prefixes may have, v2 and v3."""
     return tuple(dict.fromkeys(f"{prefix}{name}" for prefix in prefixes for name in _ORDER))
 
 
 def write_documents(
     store: Store, documents: Mapping[str, bytes], url: str, *, overwrite: bool = False
 ) -> None:
-    """Write documents, arrays before their group; what is there already is kept.
+    """Write documents, arrays before their group; keep documents of the same volume.
 
-    A group gets the levels that it does not have.
+    An existing group gets the levels that it lacks.
 
     Args:
         store: below the volume.
@@ -213,20 +213,20 @@ def write_documents(
         overwrite: replace documents of another volume.
 
     Raises:
-        VolumeError: there is another volume already; says what differs. Nothing is written then.
+        VolumeError: another volume exists; names the difference. Nothing is written then.
     """
     old, new = ((".zarray", ".zgroup"), ("zarr.json",))
     others = new if any(key.endswith(old) for key in documents) else old
-    if found := next((key for key in others if store.size(key) is not None), None):
-        msg = f"{url} holds a zarr volume of another version already ({found}); write elsewhere"
+    if existing := next((key for key in others if store.size(key) is not None), None):
+        msg = f"{url} holds a zarr volume of another version already ({existing}); write elsewhere"
         raise VolumeError(msg)
-    missing = {}
+    changes = {}
     for key in sorted(documents, key=_rank):
         merge = partial(_merged, new=documents[key], key=key, url=url, overwrite=overwrite)
-        found_content = store.get(key, DOCUMENT_BYTES)
-        if found_content is None or merge(found_content) != found_content:
-            missing[key] = merge
-    for key, merge in missing.items():
+        content = store.get(key, DOCUMENT_BYTES)
+        if content is None or merge(content) != content:
+            changes[key] = merge
+    for key, merge in changes.items():
         store.update(key, merge)
 
 
@@ -234,21 +234,21 @@ def _rank(key: str) -> tuple[int, int]:
     return -key.count("/"), _ORDER.index(key.rpartition("/")[2])
 
 
-def _merged(found: bytes | None, *, new: bytes, key: str, url: str, overwrite: bool) -> bytes:
-    """Return a document with what *new* adds to it.
+def _merged(existing: bytes | None, *, new: bytes, key: str, url: str, overwrite: bool) -> bytes:
+    """Return an existing document with the additions of *new*.
 
     Raises:
         VolumeError: they differ.
     """
-    if found is None:
+    if existing is None:
         return new
     try:
-        old, wanted = parse_json(found), json.loads(new)
+        old, wanted = parse_json(existing), json.loads(new)
         if key.endswith(".zattrs"):
             merged = _merged_attributes(old, wanted, key, url)
         else:
             for field in wanted:
-                if field not in _FREE and old.get(field) != wanted[field]:
+                if field not in _MAY_DIFFER and old.get(field) != wanted[field]:
                     _refuse(url, field, key, old.get(field), wanted[field])
             merged = dict(old)
             if "attributes" in wanted:
@@ -265,11 +265,11 @@ def _merged(found: bytes | None, *, new: bytes, key: str, url: str, overwrite: b
             return new
         msg = f"{key} of {url} is damaged ({error!r}); --overwrite replaces it"
         raise VolumeError(msg) from error
-    return found if merged == old else json.dumps(merged, indent=2).encode()
+    return existing if merged == old else json.dumps(merged, indent=2).encode()
 
 
 def _merged_attributes(old: Any, new: Any, key: str, url: str) -> dict[str, Any]:
-    """Return *old* with what it lacks of *new*; images also get the levels that they lack."""
+    """Return *old* with the attributes and levels of *new* that it lacks."""
     merged = dict(old)
     for name, value in new.items():
         if name == "ome":
@@ -289,14 +289,15 @@ def _merged_images(old: Any, new: Any, key: str, url: str) -> list[Any]:
     (image, *more), (wanted,) = old, new
     if image.get("axes") != wanted["axes"]:
         _refuse(url, "axes", key, image.get("axes"), wanted["axes"])
-    there = {str(dataset["path"]): dataset for dataset in image["datasets"]}
+    by_path = {str(dataset["path"]): dataset for dataset in image["datasets"]}
     for dataset in wanted["datasets"]:
-        path, steps = dataset["path"], dataset["coordinateTransformations"]
-        is_ = there.setdefault(path, dataset).get("coordinateTransformations")
-        if is_ != steps:
-            _refuse(url, f"scale and translation at mip {path}", key, is_, steps)
-    datasets = list(there.values())
-    if all(is_digits(path) for path in there):
+        path, new_transform = dataset["path"], dataset["coordinateTransformations"]
+        old_transform = by_path.setdefault(path, dataset).get("coordinateTransformations")
+        if old_transform != new_transform:
+            field = f"scale and translation at mip {path}"
+            _refuse(url, field, key, old_transform, new_transform)
+    datasets = list(by_path.values())
+    if all(is_digits(path) for path in by_path):
         datasets.sort(key=lambda dataset: int(dataset["path"]))
     return [{**image, "datasets": datasets}, *more]
 
@@ -306,7 +307,7 @@ def _refuse(url: str, field: str, key: str, old: Any, new: Any) -> None:
         old, new = np.dtype(old).name, np.dtype(new).name
     msg = (
         f"{url} holds another volume already: its {field} ({key}) is {old}, not {new}; write to "
-        "another place, or have --overwrite replace it, after which blocks of the old layout can "
+        "another place, or replace it with --overwrite, after which blocks of the old layout can "
         "no longer be read"
     )
     raise VolumeError(msg)

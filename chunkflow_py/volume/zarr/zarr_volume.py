@@ -6,10 +6,9 @@ em.zarr/0/zarr.json    array: shape, blocks, codecs              written first
 em.zarr/0/c/0/0/0      one block (or one shard of blocks)
 ```
 
-Three libraries share the work. zarr-python reads and makes the metadata; numcodecs encodes and
-decodes blocks; the block engine moves them. zarr-python's own way to read and write voxels is not
-used: it is three to five times slower, and writes through stores that do not wait for the disk.
-Through `store`, what lies under a final name is always whole.
+zarr-python reads and creates the metadata, numcodecs encodes and decodes blocks, and `BlockVolume`
+moves them. Voxels are not read and written through zarr-python: that is three to five times slower,
+and its stores do not wait for the disk. Through `store`, an object that exists is always complete.
 """
 
 from __future__ import annotations
@@ -65,87 +64,89 @@ OmeVersion = Literal["0.4", "0.5"]
 _LABELS = "labels"
 
 
-def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> BlockVolume:
+def open_volume(location: Location, mip: int, mode: Mode, opening: Opening) -> BlockVolume:
     """Open level *mip* of an image, or a plain array, whose only level is 0.
 
     Raises:
-        VolumeNotFoundError: there is none, or it has no such level.
-        VolumeError: the metadata cannot be understood.
+        VolumeNotFoundError: there is no volume, or no such level.
+        VolumeError: the metadata are damaged or not supported.
     """
-    store = open_store(place.store_url, opening.access)
-    with ome.translated(f"open {place}"):
+    store = open_store(location.store_url, opening.access)
+    with ome.translated_errors(f"open {location}"):
         node = read_node(store)
         if node is None:
-            msg = f"{place} holds no zarr volume; check the path, or create the volume first"
+            msg = f"{location} holds no zarr volume; check the path, or create the volume first"
             raise VolumeNotFoundError(msg)
         mips: tuple[int, ...] = (0,)
         if isinstance(node, ArrayNode):
-            ome.dataset_path({0: ""}, mip, place.url)
+            ome.dataset_path({0: ""}, mip, location.url)
             names = getattr(node.array.metadata, "dimension_names", None)
-            frame = ome.array_frame(node.attributes, names, node.array.ndim, place.url)
+            geometry = ome.array_geometry(node.attributes, names, node.array.ndim, location.url)
             array, prefix = node, ""
         else:
-            with damage(place.url, node.key):
+            with damage(location.url, node.key):
                 image = ome.multiscale(node.attributes)
                 levels = {} if image is None else ome.level_paths(image)
             if image is None:
-                raise VolumeNotFoundError(_no_image(place, node))
+                raise VolumeNotFoundError(_no_image(location, node))
             mips = tuple(levels)
-            path = ome.dataset_path(levels, mip, place.url)
-            prefix, array = f"{path}/", _array_of(store, path, mip, place)
+            path = ome.dataset_path(levels, mip, location.url)
+            prefix, array = f"{path}/", _array_of(store, path, mip, location)
             finest = image["datasets"][0]
             shrinkage = None
             if path != finest["path"] and not finest.get("coordinateTransformations"):
-                shrinkage = _shrinkage(_array_of(store, finest["path"], mips[0], place), array)
-            with damage(place.url, node.key):
-                frame = ome.multiscale_frame(image, path, node.attributes, place.url, shrinkage)
-            if frame.kind is None and place.path.split("/")[-2:-1] == [_LABELS]:
-                frame = replace(frame, kind="segmentation")
-        if len(frame.axes) != array.array.ndim:
-            axes = ", ".join(frame.axes)
-            msg = f"{place} names the axes {axes} of an array of {array.array.ndim} dimensions"
+                shrinkage = _shrinkage(_array_of(store, finest["path"], mips[0], location), array)
+            with damage(location.url, node.key):
+                geometry = ome.multiscale_geometry(
+                    image, path, node.attributes, location.url, shrinkage
+                )
+            if geometry.kind is None and location.path.split("/")[-2:-1] == [_LABELS]:
+                geometry = replace(geometry, kind="segmentation")
+        if len(geometry.axes) != array.array.ndim:
+            axes = ", ".join(geometry.axes)
+            msg = f"{location} names the axes {axes} of an array of {array.array.ndim} dimensions"
             raise VolumeError(msg)
         return BlockVolume(
-            place.address,
+            location.address,
             store,
-            layout_of(array.array, array.document, frame.axes, prefix, place.url),
-            voxel_offset=frame.voxel_offset,
-            voxel_size_nm=frame.voxel_size_nm,
-            kind=frame.kind,
+            layout_of(array.array, array.document, geometry.axes, prefix, location.url),
+            voxel_offset=geometry.voxel_offset,
+            voxel_size_nm=geometry.voxel_size_nm,
+            kind=geometry.kind,
             mode=mode,
             mip=mip,
             mips=mips,
             opening=opening,
-            channel_names=frame.channel_names,
+            channel_names=geometry.channel_names,
             encoding=encoding_of(array.document),
             documents=document_keys("", prefix),
         )
 
 
-def _array_of(store: Store, path: str, mip: int, place: Location) -> ArrayNode:
+def _array_of(store: Store, path: str, mip: int, location: Location) -> ArrayNode:
     node = read_node(store, f"{path}/")
     if not isinstance(node, ArrayNode):
-        msg = f"{place} names {path!r} as its mip {mip}, but there is no such array"
+        msg = f"{location} names {path!r} as its mip {mip}, but there is no such array"
         raise VolumeNotFoundError(msg)
     return node
 
 
 def _shrinkage(finest: ArrayNode, coarse: ArrayNode) -> list[int]:
-    """Return how many voxels of the finest level make one of another, along each axis."""
+    """Return how many voxels of the finest level one voxel of *coarse* covers, along each axis."""
     return [round(a / b) for a, b in zip(finest.array.shape, coarse.array.shape, strict=True)]
 
 
-def _no_image(place: Location, group: GroupNode) -> str:
+def _no_image(location: Location, group: GroupNode) -> str:
     inside = [str(name) for name in ome.ome_of(group.attributes).get(_LABELS, ())]
-    if not inside and place.is_local:
-        inside = sorted(path.name for path in place.folder.iterdir() if path.is_dir())
+    if not inside and location.is_local:
+        inside = sorted(path.name for path in location.folder.iterdir() if path.is_dir())
     holds = f" (it holds {', '.join(inside)})" if inside else ""
-    return f"{place} is a group without an image{holds}; name one of its arrays or images"
+    return f"{location} is a group without an image{holds}; name one of its arrays or images"
 
 
 def create_volume(
     spec: VolumeSpec,
-    place: Location,
+    location: Location,
     mip: int,
     opening: Opening,
     *,
@@ -157,27 +158,27 @@ def create_volume(
 ) -> BlockVolume:
     """Create an OME-Zarr image with all its levels, or a plain array, and open level *mip*.
 
-    An image of the same voxels is kept, and gets the levels that it does not have. An image in a
+    An existing image of the same voxels is kept and gets the levels that it lacks. An image in a
     folder ``labels`` is added to the list of labels there.
 
     Args:
         spec: of level *mip*; its encoding is one of `ZARR_ENCODINGS`, ``zstd`` by default.
-        place: where.
-        mip: number of the level; each level names its array.
+        location: address of the volume.
+        mip: number of the level, and name of its array.
         opening: how to use it.
-        plain: make an array that stands alone instead of a group with an image.
+        plain: create a single array instead of a group with an image.
         order: of the arrays' spatial axes; time and channels come before them.
         ome_version: ``0.4``, which is zarr v2, or ``0.5``, which is v3; plain arrays too.
-            By default what the address says (``zarr2://``, ``zarr3://``), else ``0.5``.
-        channel_names: one a channel.
+            Default: ``0.4`` for an address with ``zarr2://``, else ``0.5``.
+        channel_names: one per channel.
         overwrite: replace the metadata of another volume.
 
     Raises:
-        VolumeError: it cannot be written, the format cannot hold such voxels, or there is another
-            volume.
+        VolumeError: it cannot be written, the format cannot hold such voxels, or another volume
+            exists.
     """
-    version = ome_version or _version(place)
-    check_new(spec, place, mip, plain=plain, ome_version=version, channel_names=channel_names)
+    version = ome_version or _version(location)
+    check_new(spec, location, mip, plain=plain, ome_version=version, channel_names=channel_names)
     axes = (
         *(() if spec.times is None else ("t",)),
         *(() if spec.channels is None else ("c",)),
@@ -186,10 +187,10 @@ def create_volume(
     levels = _levels(spec, mip)
     memory = MemoryStore()
     zarr_format: Literal[2, 3] = 2 if version == "0.4" else 3
-    parent, _, name = place.path.rpartition("/")
+    parent, _, name = location.path.rpartition("/")
     is_label = parent.rpartition("/")[2] == _LABELS and not plain
-    with ome.translated(f"create {place}"):
-        make = partial(_create_array, memory, axes=axes, zarr_format=zarr_format, url=place.url)
+    with ome.translated_errors(f"create {location}"):
+        make = partial(_create_array, memory, axes=axes, zarr_format=zarr_format, url=location.url)
         if plain:
             make("", spec, attributes=plain_attributes(spec, axes, channel_names))
         else:
@@ -204,17 +205,17 @@ def create_volume(
             zarr.create_group(memory, attributes=attributes, zarr_format=zarr_format)
             for number, level in levels.items():
                 make(str(number), level)
-        store = open_store(place.store_url, opening.access)
-        write_documents(store, documents_of(memory), place.url, overwrite=overwrite)
+        store = open_store(location.store_url, opening.access)
+        write_documents(store, documents_of(memory), location.url, overwrite=overwrite)
         if is_label:
-            labels = open_store(replace(place, path=parent).store_url, opening.access)
+            labels = open_store(replace(location, path=parent).store_url, opening.access)
             _register_label(labels, name, version)
-    return open_volume(place, 0 if plain else mip, "r+", opening)
+    return open_volume(location, 0 if plain else mip, "r+", opening)
 
 
 def check_new(
     spec: VolumeSpec,
-    place: Location,
+    location: Location,
     mip: int,
     *,
     dtype_known: bool = True,
@@ -223,20 +224,20 @@ def check_new(
     channel_names: Sequence[str] = (),
     **_: Any,
 ) -> None:
-    """Refuse what `create_volume` would refuse, as `new_volume.check_new` says."""
-    version = ome_version or _version(place)
-    _check_spec(spec, mip, version, plain=plain, url=place.url)
-    _compressors(spec.encoding or "zstd", spec.dtype, 2 if version == "0.4" else 3, place.url)
+    """Raise the errors of `create_volume` without creating anything, see `new_volume.check_new`."""
+    version = ome_version or _version(location)
+    _check_spec(spec, mip, version, plain=plain, url=location.url)
+    _compressors(spec.encoding or "zstd", spec.dtype, 2 if version == "0.4" else 3, location.url)
     if dtype_known:
-        check_channel_names(channel_names, spec.channels, place.url)
+        check_channel_names(channel_names, spec.channels, location.url)
 
 
-def _version(place: Location) -> OmeVersion:
-    return "0.4" if place.scheme == "zarr2" else "0.5"
+def _version(location: Location) -> OmeVersion:
+    return "0.4" if location.scheme == "zarr2" else "0.5"
 
 
 def _levels(spec: VolumeSpec, mip: int) -> dict[int, VolumeSpec]:
-    """Return what is true of each level from *mip* on."""
+    """Return the specs of *mip* and all coarser levels."""
     coarsest = max(mip, spec.max_mip)
     return {level: spec.level(level, mip) for level in range(mip, coarsest + 1)}
 
@@ -244,10 +245,13 @@ def _levels(spec: VolumeSpec, mip: int) -> dict[int, VolumeSpec]:
 def _check_spec(spec: VolumeSpec, mip: int, version: str, *, plain: bool, url: str) -> None:
     shard, block = spec.shard_size, spec.block_size
     if version not in ("0.4", "0.5"):
-        msg = f"cannot create {url}: OME-Zarr {version} is not written; choose 0.4 or 0.5"
+        msg = f"cannot create {url}: writing OME-Zarr {version} is not supported; use 0.4 or 0.5"
         raise VolumeError(msg)
     if plain and spec.max_mip > mip:
-        msg = f"cannot create {url}: a plain array has no level {spec.max_mip}; make it an image"
+        msg = (
+            f"cannot create {url}: a plain array has no level {spec.max_mip}; create an image "
+            "instead"
+        )
         raise VolumeError(msg)
     check_levels(spec, mip, url)
     if shard is None:
@@ -280,7 +284,7 @@ def _create_array(
     channels, shard = spec.channels or 1, spec.shard_size
     arguments: dict[str, Any] = {"dimension_names": list(axes)}
     if zarr_format == 2:
-        # v2 has no names of dimensions; xarray keeps them here
+        # v2 has no dimension names; this is where xarray keeps them
         attributes = {**(attributes or {}), "_ARRAY_DIMENSIONS": list(axes)}
         arguments = {"chunk_key_encoding": {"name": "v2", "separator": "/"}}
     zarr.create_array(
@@ -300,13 +304,13 @@ def _create_array(
 
 
 def _compressors(encoding: str, dtype: np.dtype[Any], zarr_format: int, url: str) -> Any:
-    """Return the codecs after the voxels are bytes: in v3 always some with a checksum."""
+    """Return the codecs that turn bytes into bytes; in v3 one of them always adds a checksum."""
     if encoding == "raw":
         return [Crc32cCodec()] if zarr_format == 3 else None
     if encoding == "gzip":
         return GzipCodec(level=1) if zarr_format == 3 else numcodecs.GZip(1)
     if encoding == "zstd":
-        # tensorstore reads no v2 array whose metadata say that its blocks have checksums
+        # tensorstore refuses v2 arrays whose metadata mention a checksum
         return ZstdCodec(level=3, checksum=True) if zarr_format == 3 else numcodecs.Zstd(3)
     if encoding == "blosc":
         if zarr_format == 2:
@@ -319,20 +323,19 @@ def _compressors(encoding: str, dtype: np.dtype[Any], zarr_format: int, url: str
 
 
 def _register_label(store: Store, name: str, version: str) -> None:
-    """Add *name* to the list of labels in the group above."""
+    """Add *name* to the list of labels in the parent group."""
 
     def add(content: bytes | None) -> bytes:
-        found = parse_json(content or b"{}")
+        document = parse_json(content or b"{}")
+        attributes = document
         if version == "0.5":
-            found = {"zarr_format": 3, "node_type": "group", "attributes": {}, **found}
-            ome_ = found["attributes"].setdefault("ome", {"version": version})
-        else:
-            ome_ = found
-        names = ome_.setdefault(_LABELS, [])
+            document = {"zarr_format": 3, "node_type": "group", "attributes": {}, **document}
+            attributes = document["attributes"].setdefault("ome", {"version": version})
+        names = attributes.setdefault(_LABELS, [])
         if name in names and content is not None:
             return content
         names.append(name)
-        return json.dumps(found, indent=2).encode()
+        return json.dumps(document, indent=2).encode()
 
     if version == "0.5":
         store.update("zarr.json", add)
