@@ -22,7 +22,7 @@ from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import zyx_option
 
 if TYPE_CHECKING:
-    from chunkflow_py.volume.creator import VolumeCreator
+    from chunkflow_py.volume.new_volume import VolumeCreator
 
 
 @operator("write")

@@ -28,7 +28,7 @@ from chunkflow_py.pipeline.terminal import echo
 
 if TYPE_CHECKING:
     from chunkflow_py.core.geometry import Zyx
-    from chunkflow_py.volume.creator import VolumeCreator
+    from chunkflow_py.volume.new_volume import VolumeCreator
 
 KINDS = ("image", "segmentation", "probability", "affinity", "logit", "vector", "embedding")
 _ZARR_ONLY = ("channel_names", "ome_version", "order")

@@ -305,8 +305,7 @@ def command(**options: Any) -> Inferencer:
 def _origins(mask: str | None, mip: int) -> tuple[str, ...]:
     if mask is None:
         return ()
-    from chunkflow_py.volume.levels import level_name
-    from chunkflow_py.volume.location import Location
+    from chunkflow_py.volume.location import Location, level_name
 
     return (level_name(Location.parse(mask), mip),)
 

@@ -70,8 +70,7 @@ class Masker:
     @property
     def origin(self) -> str:
         """The level that is read, in which nothing of the line may write."""
-        from chunkflow_py.volume.levels import level_name
-        from chunkflow_py.volume.location import Location
+        from chunkflow_py.volume.location import Location, level_name
 
         return level_name(Location.parse(self.volume_path), self.mip)
 

@@ -48,8 +48,7 @@ class StoredSkipper:
     @property
     def kept(self) -> str:
         """The level whose blocks stay: tasks of which all are stored are done."""
-        from chunkflow_py.volume.levels import level_name
-        from chunkflow_py.volume.location import Location
+        from chunkflow_py.volume.location import Location, level_name
 
         return level_name(Location.parse(self.volume_path), self.mip)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from chunkflow_py.inference.task_size import TaskSize
     from chunkflow_py.pipeline.hooks import Boxes
     from chunkflow_py.tasks.plan import GridPlan, ListPlan
-    from chunkflow_py.volume.creator import VolumeCreator
+    from chunkflow_py.volume.new_volume import VolumeCreator
     from chunkflow_py.volume.protocol import Opening, VolumeSpec
 
     Announced = dict[str, Callable[[], VolumeSpec | None]]
@@ -154,9 +154,9 @@ class Environment:
     @cached_property
     def creators(self) -> tuple[VolumeCreator, ...]:
         """What makes the volume, and its thumbnail."""
-        from chunkflow_py.volume.creator import VolumeCreator
         from chunkflow_py.volume.engine.block_sizes import common_unit, fitting_block
         from chunkflow_py.volume.location import Location
+        from chunkflow_py.volume.new_volume import VolumeCreator
         from chunkflow_py.volume.protocol import Opening
         from chunkflow_py.volume.thumbnail import halvings
 

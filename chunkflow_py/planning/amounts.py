@@ -27,9 +27,8 @@ from chunkflow_py.inference.patch_grid import PatchGrid
 from chunkflow_py.pipeline.forecast import largest_size, voxel_bytes
 from chunkflow_py.pipeline.hooks import HasBounds
 from chunkflow_py.volume.files.file_saver import FileSaver
-from chunkflow_py.volume.levels import volume_name
 from chunkflow_py.volume.loader import VolumeLoader
-from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.location import Location, volume_name
 from chunkflow_py.volume.new_volume import plan_blocks
 from chunkflow_py.volume.output import VolumeOutput
 

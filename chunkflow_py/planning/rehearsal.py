@@ -30,7 +30,7 @@ from chunkflow_py.planning.tasks import plan_of
 from chunkflow_py.run.stage_line import worker_pipeline
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.files.file_saver import FileSaver
-from chunkflow_py.volume.levels import volume_name
+from chunkflow_py.volume.location import volume_name
 from chunkflow_py.volume.output import VolumeOutput
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from chunkflow_py.run.task_boxes import TaskBoxes
 from chunkflow_py.store import open_store
 from chunkflow_py.volume.expected import Expected, expect
 from chunkflow_py.volume.identity import Place
-from chunkflow_py.volume.levels import level_name
-from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.location import Location, level_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

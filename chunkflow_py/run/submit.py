@@ -23,8 +23,7 @@ from chunkflow_py.run.leftovers import leftovers, settle
 from chunkflow_py.run.spec import File, Spec, Stage, options_of, sha256_of
 from chunkflow_py.run.stage_line import create_outputs, prepared
 from chunkflow_py.store.local import absolute
-from chunkflow_py.volume.levels import LEVEL
-from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.location import LEVEL, Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

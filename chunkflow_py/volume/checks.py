@@ -18,8 +18,7 @@ from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
 from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import Access
 from chunkflow_py.volume import open_volume
-from chunkflow_py.volume.levels import level_name
-from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.location import Location, level_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -32,8 +32,7 @@ from urllib.parse import unquote, urlsplit
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import ChunkflowError, VolumeError
 from chunkflow_py.volume import open_volume
-from chunkflow_py.volume.levels import LEVEL
-from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.location import LEVEL, Location
 
 _SPAN = "-?[0-9]+--?[0-9]+"
 _BOX = rf"(?:t[0-9]+_)?{_SPAN}_{_SPAN}_{_SPAN}"  # what stands for BOX in names of files

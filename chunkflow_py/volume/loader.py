@@ -13,8 +13,7 @@ from chunkflow_py.core.memory import Need
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.cutout import Cutout
-from chunkflow_py.volume.levels import level_name
-from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.location import Location, level_name
 from chunkflow_py.volume.protocol import Opening, check_channels, warn_of_assumed_size
 
 if TYPE_CHECKING:
@@ -266,7 +265,7 @@ class VolumeLoader:
     def voxels(self) -> Voxels | None:
         """Return what the chunks will hold, if one volume serves all tasks."""
         from chunkflow_py.core.chunk import Voxels
-        from chunkflow_py.volume.new_volume import names_of
+        from chunkflow_py.volume.protocol import names_of
 
         if (volume := self._known_volume()) is None:
             return None

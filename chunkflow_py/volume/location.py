@@ -30,6 +30,7 @@ PROTOCOLS = ("file", "gs", "s3", "http", "https", "mem")
 _HDF5 = re.compile(
     r"(?P<path>.+\.(?:h5|hdf5|hdf))(?::(?P<dataset>[^/:][^:]*|/[^:]+))?", re.IGNORECASE
 )
+LEVEL = " at mip "  # between the address of a volume and the number of a level
 _OTHER_NAMES = {"neuroglancer-precomputed": "precomputed"}  # as Neuroglancer spells it after |
 
 
@@ -119,6 +120,25 @@ class Location:
     def __str__(self) -> str:
         """Return what was written, for messages."""
         return self.url
+
+
+def volume_name(place: Location) -> str:
+    """Return the address of a volume, the same for all spellings of a local path."""
+    if place.is_local:
+        return f"file://{os.path.realpath(place.folder)}"
+    return f"{place.protocol}://{place.path.strip('/')}"
+
+
+def level_name(place: Location, mip: int) -> str:
+    """Return the name of a level, the same for all spellings of a local path.
+
+    Whether two names mean the same array, `chunkflow_py.volume.identity.same_array` tells: the
+    level of a volume may also be addressed as an array by itself.
+    """
+    where = volume_name(place)
+    if place.format == "h5":
+        where += f":{(place.dataset or 'main').strip('/')}"
+    return f"{where}{LEVEL}{mip}"
 
 
 def _unknown(scheme: str, url: str) -> str:

@@ -1,77 +1,309 @@
-"""What is known to go wrong with a new volume, or one that is there, before anything is written."""
+"""Describe and create new volumes: from options, from another volume or from the first chunk.
+
+`VolumeCreator` is the operator create-volume; the functions below it choose blocks, time points
+and channel names for it and for `chunkflow_py.volume.saver.VolumeSaver`.
+"""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx, hull_of
-from chunkflow_py.errors import AlignmentError, OptionError, VolumeError, VolumeNotFoundError
-from chunkflow_py.volume import driver_of, format_of_new, open_volume
-from chunkflow_py.volume.engine.block_sizes import fitting_block
-from chunkflow_py.volume.location import Location
-from chunkflow_py.volume.protocol import check_alignment
+from chunkflow_py.errors import AlignmentError, OptionError, VolumeError
+from chunkflow_py.volume import create_volume, open_volume
+from chunkflow_py.volume.engine.block_sizes import fitting_block, shard_for_memory
+from chunkflow_py.volume.location import Location, volume_name
+from chunkflow_py.volume.protocol import Opening, VolumeSpec, check_alignment, names_of
+from chunkflow_py.volume.write_checks import check_leave_to_write, check_new
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
 
-    from chunkflow_py.volume.protocol import Opening, Volume, VolumeSpec
+    from chunkflow_py.core.chunk import Chunk, Kind, Voxels
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.volume.protocol import Volume
 
 logger = logging.getLogger(__name__)
 
 
-def check_new(
-    spec: VolumeSpec,
-    url: str,
-    mip: int = 0,
-    *,
-    format: str | None = None,
-    dtype_known: bool = True,
-    **settings: Any,
-) -> None:
-    """Refuse a volume that `create_volume` would not make; the arguments are its own.
+@dataclass
+class VolumeCreator:
+    """Creates a volume once: before the first task, or with the first chunk if it takes one.
+
+    Attributes:
+        url: where.
+        format: of the volume, where the address does not say it.
+        input_name: chunk that supplies what neither options nor *like* do.
+        like: volume that supplies what options do not.
+        like_mip: level of *like*.
+        like_opening: how to open *like*.
+        volume_size, voxel_offset, block_size, shard_size: voxels, zyx.
+        factor: from level to level, zyx (default: those of *like*, else 2, 2, 2).
+        task_memory: bytes of memory for one task, from which `shard_for_memory` chooses shards.
+        voxel_size: nanometres, zyx.
+        data_type, channel_num, kind, encoding, max_mip, times: as `VolumeSpec` says.
+        overwrite: replace the description of an existing volume that differs.
+        creating: settings of `create_volume` for the format.
+        opening: how to open the volume.
+        announced: volumes that later operators of the pipeline can expect: address -> description.
+        tell: called with the command that generates tasks of the size of a shard.
+        command: name of the operator, for messages.
+    """
+
+    url: str
+    format: str | None = None
+    input_name: str = "chunk"
+    like: str | None = None
+    like_mip: int = 0
+    like_opening: Opening = field(default_factory=Opening)
+    volume_size: Zyx | None = None
+    voxel_offset: Zyx | None = None
+    voxel_size: tuple[float, float, float] | None = None
+    data_type: str | None = None
+    channel_num: int | None = None
+    kind: Kind | None = None
+    block_size: Zyx | None = None
+    shard_size: Zyx | None = None
+    task_memory: int | None = None
+    encoding: str | None = None
+    factor: Zyx | None = None
+    max_mip: int = 0
+    times: int | None = None
+    overwrite: bool = False
+    creating: Mapping[str, Any] = field(default_factory=dict)
+    opening: Opening = field(default_factory=Opening)
+    announced: dict[str, Callable[[], VolumeSpec | None]] = field(default_factory=dict)
+    tell: Callable[[str], None] = logger.info
+    command: str = "create-volume"
+    _done: bool = field(default=False, init=False, repr=False)
+    _is_new: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Announce the volume to later operators."""
+        self.announced[volume_name(Location.parse(self.url))] = self.known_spec
+
+    @property
+    def _size_known(self) -> bool:
+        return self.voxel_size is not None or self.model is not None
+
+    @cached_property
+    def model(self) -> Volume | None:
+        """The open volume *like*."""
+        if self.like is None:
+            return None
+        return open_volume(self.like, self.like_mip, opening=self.like_opening)
+
+    def _missing_options(self) -> list[str]:
+        """Return the options that are not given and whose values a chunk can supply."""
+        if self.model is not None:
+            return []
+        given = {
+            "--volume-size": self.volume_size,
+            "--voxel-offset": self.voxel_offset,
+            "--voxel-size": self.voxel_size,
+            "--data-type": self.data_type,
+            "--channel-num": self.channel_num,
+            "--block-size": self.block_size,
+        }
+        return [option for option, value in given.items() if value is None]
+
+    def known_spec(self) -> VolumeSpec | None:
+        """Return the description of the volume, or ``None`` if it may depend on a chunk."""
+        return None if self._missing_options() else self.spec(None)
+
+    def spec(self, chunk: Chunk | None) -> VolumeSpec:
+        """Return the description of the volume, from options, else *like*, else the chunk.
+
+        Raises:
+            OptionError: its extent or its type is unknown.
+        """
+        import numpy as np
+
+        source: Any = self.model or chunk
+        if source is None and (self.volume_size is None or self.data_type is None):
+            missing = "--volume-size" if self.volume_size is None else "--data-type"
+            msg = f"{self.command} needs {missing}, or a chunk to take it from; give one of them"
+            raise OptionError(msg)
+        whole = BoundingBox(Zyx(0, 0, 0), Zyx(1, 1, 1))
+        if source is not None:
+            whole = source.domain if self.model is None else source.bounds
+        bounds = BoundingBox.from_size(
+            whole.start if self.voxel_offset is None else self.voxel_offset,
+            self.volume_size or whole.size,
+        )
+        channels = self.channel_num or (1 if source is None else source.channels or 1)
+        dtype = np.dtype(self.data_type) if self.data_type else source.dtype
+        same = source is not None and (dtype, channels) == (source.dtype, source.channels or 1)
+        spec = VolumeSpec(
+            bounds,
+            self.voxel_size or ((1.0, 1.0, 1.0) if source is None else source.voxel_size_nm),
+            dtype,
+            None if channels == 1 else channels,
+            self.kind or (source.kind if same else None),
+            self.block_size or fitting_block(None, bounds),
+            self.encoding,
+            self.shard_size,
+            self.times or (None if self.model is None else self.model.times),
+            self.factor or Zyx(2, 2, 2),
+            self.max_mip,
+        )
+        if self.like is not None and self.factor is None:
+            from chunkflow_py.volume.pyramid import like_levels
+
+            spec = like_levels(spec, self.like, self.like_mip, self.like_opening)
+        return spec if self.task_memory is None else replace(spec, shard_size=self._shard(spec))
+
+    def _shard(self, spec: VolumeSpec) -> Zyx:
+        return shard_for_memory(
+            spec.block_size,
+            spec.bounds.size,
+            memory_bytes=self.task_memory or 0,
+            input_bytes=1 if self.model is None else _voxel_bytes(self.model),
+            output_bytes=_voxel_bytes(spec),
+        )
+
+    def _settings(self, spec: VolumeSpec) -> dict[str, Any]:
+        same = self.model is not None and (self.model.channels or 1) == (spec.channels or 1)
+        kept = kept_names(self.model, None, self.url, self.format) if same else {}
+        return {**kept, **self.creating}
+
+    def prepare(self, _: object) -> None:
+        """Refuse a volume that cannot be created.
+
+        Raises:
+            VolumeError: the folder is read-only, or the format cannot hold such a volume.
+            OptionError: ``overwrite`` of a dataset in a file, which cannot be replaced.
+        """
+        place = Location.parse(self.url)
+        if self.overwrite and place.format == "h5":
+            msg = f"{self.url} is in an HDF5 file, where nothing is replaced; leave --overwrite out"
+            raise OptionError(msg)
+        check_leave_to_write(place)
+        if (spec := self.known_spec()) is not None:
+            settings = self._settings(spec)
+            check_new(spec, self.url, format=self.format, **settings)
+
+    @property
+    def single_writer(self) -> bool:
+        """Whether one process at a time may write to the volume."""
+        return (Location.parse(self.url).format or self.format) == "h5"
+
+    def create_output(self) -> str | None:
+        """Create the volume before the first task; return its address if it is new.
+
+        Raises:
+            OptionError: it may depend on a chunk; names the options to give instead.
+        """
+        if missing := self._missing_options():
+            msg = (
+                f"{self.command} cannot create {self.url} before the first chunk, which would "
+                f"supply {', '.join(missing)}; give them, or create the volume before the run"
+            )
+            raise OptionError(msg)
+        self.__enter__()
+        return Location.parse(self.url).url if self._is_new else None
+
+    def __enter__(self) -> VolumeCreator:
+        """Create the volume, unless it may depend on a chunk."""
+        spec = self.known_spec()
+        if spec is not None and not self._done:
+            self._create(spec, size_known=self._size_known)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing has to be closed."""
+
+    def __call__(self, task: Task) -> Task:
+        """Create the volume, at the first task."""
+        if not self._done:
+            has_chunk = self.input_name in task.items
+            spec = self.spec(task.chunk(self.input_name) if has_chunk else None)
+            self._create(spec, size_known=self._size_known or has_chunk)
+        return task
+
+    def _create(self, spec: VolumeSpec, *, size_known: bool) -> None:
+        if not size_known:
+            logger.warning(
+                "%s: the voxel size of %s is unknown, 1 nm along z, y and x is assumed; give "
+                "--voxel-size", self.command, self.url,
+            )  # fmt: skip
+        self._is_new = not self._exists()
+        create_volume(
+            spec,
+            self.url,
+            format=self.format,
+            opening=self.opening,
+            **self._settings(spec),
+            **({"overwrite": True} if self.overwrite else {}),
+        )
+        logger.info("created %s: %s, %s", self.url, spec.bounds, spec.dtype)
+        if self.task_memory is not None and spec.shard_size is not None:
+            z, y, x = spec.shard_size
+            self.tell(f"generate-tasks --volume-path {self.url} --chunk-size {z} {y} {x}")
+        self._done = True
+
+    def _exists(self) -> bool:
+        try:
+            open_volume(self.url, format=self.format, opening=self.opening)
+        except VolumeError:  # it does not exist, or is damaged and will be replaced
+            return False
+        return True
+
+
+def plan_blocks(
+    boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox, url: str, *, fixed: bool
+) -> tuple[BoundingBox, Zyx]:
+    """Return bounds and block size of a new volume for tasks.
 
     Args:
-        spec: of the level *mip*.
-        url: where.
-        mip: resolution level that *spec* describes.
-        format: of the volume, where the address does not say it.
-        dtype_known: whether dtype and channels in *spec* are those of the volume to be, or any.
-        settings: of the format.
+        boxes: of the tasks, if known.
+        bounds: of the volume.
+        url: of the volume, for messages.
+        fixed: whether the volume must have these bounds; if not, and if the tasks are not on a
+            grid of blocks from the start of *bounds*, it gets the bounds of the tasks.
+    """
+    block = fitting_block(boxes, bounds)
+    region = hull_of(boxes)
+    if not fixed and region is not None:
+        try:
+            check_alignment(boxes or (), block, bounds, url)
+        except AlignmentError:
+            region = region.intersection(bounds)
+            logger.warning(
+                "%s will hold %s, the part that the tasks cover: the tasks are not on a grid of "
+                "blocks that starts at %s (zyx, voxels), the start of the input",
+                url, region, bounds.start,
+            )  # fmt: skip
+            return region, fitting_block(boxes, region)
+    return bounds, block
+
+
+def times_for(time: int | None, asked: int | None, of_input: int | None, url: str) -> int | None:
+    """Return the length of the time axis of a new volume.
+
+    Args:
+        time: time index that is written to it, if any.
+        asked: the length that options ask for.
+        of_input: the length of the time axis of the pipeline's input.
+        url: of the volume, for messages.
 
     Raises:
-        VolumeError: its format is not known, only read, or cannot hold such a volume.
+        OptionError: it has no such time index.
     """
-    place = Location.parse(url)
-    driver: Any = driver_of(format_of_new(place, format))
-    driver.check_new(spec, place, mip, dtype_known=dtype_known, **settings)
-
-
-def names_of(volume: Volume, channels: Sequence[int] | None = None) -> tuple[str, ...]:
-    """Return the names of channels of a volume, of those asked for; none where not all have one."""
-    known = tuple(getattr(volume, "channel_names", ()))
-    if len(known) != (volume.channels or 1):
-        return ()
-    return known if channels is None else tuple(known[channel] for channel in channels)
-
-
-def names_setting(names: Sequence[str], url: str, format: str | None) -> dict[str, Any]:
-    """Return the setting of `create_volume` for names of channels; only zarr has a place for them.
-
-    Args:
-        names: one a channel, or none.
-        url: of the new volume.
-        format: of the new volume, where the address does not say it.
-    """
-    is_zarr = (Location.parse(url).format or format) == "zarr"
-    return {"channel_names": tuple(names)} if names and is_zarr else {}
-
-
-def shape_bounds(shape: Zyx) -> BoundingBox:
-    """Return the bounds of a volume of extent *shape* that begins at the origin."""
-    return BoundingBox(Zyx(0, 0, 0), shape)
+    times = asked or (None if time is None else of_input)
+    if time is not None and time >= (times or 0):
+        known = "is not known" if times is None else f"is {times}"
+        msg = (
+            f"time index {time} is to be written, but the number of time points of the new "
+            f"volume {url} {known}; give --times {time + 1} or more"
+        )
+        raise OptionError(msg)
+    return times
 
 
 def checked_dtype(name: str | None, option: str) -> np.dtype[Any] | None:
@@ -85,179 +317,61 @@ def checked_dtype(name: str | None, option: str) -> np.dtype[Any] | None:
     import numpy as np
 
     try:
-        found = np.dtype(name)
+        dtype = np.dtype(name)
     except TypeError:
-        found = np.dtype(object)
-    if found.kind not in "buif" or found.itemsize > 8:
+        dtype = np.dtype(object)
+    if dtype.kind not in "buif" or dtype.itemsize > 8:
         msg = f"{option} {name} is not a type of voxels; choose uint8, uint32, float32 or another"
         raise OptionError(msg)
-    return found
+    return dtype
 
 
-def plan_blocks(
-    boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox, url: str, *, fixed: bool
-) -> tuple[BoundingBox, Zyx]:
-    """Return bounds and block size of a new volume for tasks.
-
-    Args:
-        boxes: of the tasks, if known.
-        bounds: of the volume.
-        url: of the volume, for messages.
-        fixed: whether the volume has to have these bounds; else it is the part that the tasks
-            cover, where they lie on no grid of blocks from the start of *bounds*.
-    """
-    block = fitting_block(boxes, bounds)
-    region = hull_of(boxes)
-    if not fixed and region is not None:
-        try:
-            check_alignment(boxes or (), block, bounds, url)
-        except AlignmentError:
-            region = region.intersection(bounds)
-            logger.warning(
-                "%s will hold %s, the part that the tasks cover: they lie on no grid of blocks "
-                "that begins at %s (zyx, voxels), where the input does",
-                url, region, bounds.start,
-            )  # fmt: skip
-            return region, fitting_block(boxes, region)
-    return bounds, block
+def shape_bounds(shape: Zyx) -> BoundingBox:
+    """Return the bounds of a volume of extent *shape* that begins at the origin."""
+    return BoundingBox(Zyx(0, 0, 0), shape)
 
 
-def times_for(time: int | None, asked: int | None, line: int | None, url: str) -> int | None:
-    """Return the length of the time axis of a new volume.
+def kept_names(
+    model: Volume | None, channels: Sequence[int] | None, url: str, format: str | None = None
+) -> dict[str, Any]:
+    """Return the setting of `create_volume` that copies the channel names of another volume.
 
     Args:
-        time: time index that goes to it, if any.
-        asked: the length, as options say.
-        line: the length of that of the line's input.
-        url: of the volume, for messages.
-
-    Raises:
-        OptionError: it has no such time index.
+        model: the other volume.
+        channels: which of its channels (default: all).
+        url: of the new volume; only zarr stores channel names.
+        format: of the new volume, where the address does not say it.
     """
-    times = asked or (None if time is None else line)
-    if time is not None and time >= (times or 0):
-        known = "is not known" if times is None else f"is {times}"
-        msg = (
-            f"time index {time} is to be written, but the number of time points of the new "
-            f"volume {url} {known}; say --times {time + 1} or more"
-        )
-        raise OptionError(msg)
-    return times
+    names = () if model is None else names_of(model, channels)
+    return _names_setting(names, url, format)
 
 
-def check_level(
-    error: VolumeNotFoundError, url: str, mip: int, format: str | None, opening: Opening
-) -> None:
-    """Refuse to make a level of a volume whose format only its files say.
+def known_names(
+    voxels: Voxels | None, spec: VolumeSpec, url: str, format: str | None = None
+) -> dict[str, Any]:
+    """Return the setting of `create_volume` for the channel names that a pipeline knows.
 
     Args:
-        error: what was said when the level was opened.
-        url: of the volume.
-        mip: the level.
-        format: of the volume, where the address does not say it.
-        opening: how to use it.
-
-    Raises:
-        VolumeNotFoundError: there is a volume, without such a level.
+        voxels: that the pipeline makes, if known.
+        spec: of the new volume.
+        url: of the new volume.
+        format: of the new volume, where the address does not say it.
     """
-    if mip == 0 or format or Location.parse(url).format:
-        return
-    try:
-        open_volume(url, opening=opening)
-    except VolumeNotFoundError:
-        return  # there is no volume
-    msg = (
-        f"{error}; levels are made with the volume, by create-volume --max-mip, or name its "
-        "format (precomputed://, zarr://) to add one"
-    )
-    raise VolumeNotFoundError(msg) from error
+    names = () if voxels is None else voxels.channel_names
+    return _names_setting(names if len(names) == (spec.channels or 1) else (), url, format)
 
 
-def check_added_level(
-    spec: VolumeSpec, url: str, mip: int, format: str | None, opening: Opening
-) -> None:
-    """Refuse a further level of a volume that is there, with voxels of another size.
+def _names_setting(names: Sequence[str], url: str, format: str | None) -> dict[str, Any]:
+    """Return the setting of `create_volume` for channel names, which only zarr stores.
 
     Args:
-        spec: of the level.
-        url: of the volume.
-        mip: number of the level.
-        format: of the volume, where the address does not say it.
-        opening: how to use it.
-
-    Raises:
-        VolumeError: names both sizes.
+        names: one a channel, or none.
+        url: of the new volume.
+        format: of the new volume, where the address does not say it.
     """
-    if mip == 0:
-        return
-    try:
-        there = open_volume(url, format=format, opening=opening)
-    except VolumeError:
-        return  # there is no volume, or none that this would be a level of
-    fitting = [nm * f for nm, f in zip(there.voxel_size_nm, spec.shrink(mip), strict=True)]
-    if any(abs(a - b) > 1e-3 * b for a, b in zip(spec.voxel_size_nm, fitting, strict=True)):
-        levels = ", ".join(map(str, there.mips))
-        msg = (
-            f"{url} has no mip {mip}, only {levels}; at a factor of {spec.factor} its voxels would "
-            f"be of {tuple(fitting)} nm (zyx), but those to write are of {spec.voxel_size_nm} nm; "
-            "choose another --mip"
-        )
-        raise VolumeError(msg)
+    is_zarr = (Location.parse(url).format or format) == "zarr"
+    return {"channel_names": tuple(names)} if names and is_zarr else {}
 
 
-def check_time_said(times: int | None, url: str) -> None:
-    """Refuse several time points of which nothing says which one is written.
-
-    Raises:
-        OptionError: there are several.
-    """
-    if times is not None and times > 1:
-        msg = (
-            f"{url} has {times} time points, and neither an option nor a task says which one is "
-            f"written; give --time, from 0 to {times - 1}"
-        )
-        raise OptionError(msg)
-
-
-def check_asked(
-    volume: Volume | VolumeSpec,
-    url: str,
-    *,
-    block_size: Zyx | None,
-    shard_size: Zyx | None,
-    encoding: str | None,
-    times: int | None,
-) -> None:
-    """Refuse a volume that is there, or will be, and is not as options ask for it.
-
-    Args:
-        volume: what is there.
-        url: of the volume, for the message.
-        block_size: as the options say, or ``None``; the same is true of what follows.
-        shard_size: blocks written as one.
-        encoding: compression.
-        times: length of the time axis.
-
-    Raises:
-        VolumeError: names both values.
-    """
-    size = volume.bounds.size
-    unit = getattr(volume, "write_unit", None) or getattr(volume, "shard_size", None)
-    there = getattr(volume, "encoding", None)
-    pairs: list[tuple[str, object, object]] = []
-    if block_size is not None:
-        pairs.append(("--block-size", block_size.low(size), volume.block_size.low(size)))
-    if shard_size is not None:
-        unit = unit or volume.block_size
-        pairs.append(("--shard-size", shard_size.low(size), unit.low(size)))
-    if encoding is not None and there is not None:
-        pairs.append(("--encoding", encoding, there))
-    if times is not None:
-        pairs.append(("--times", times, volume.times or "no time axis"))
-    for option, asked, found in pairs:
-        if asked != found:
-            msg = (
-                f"{url} exists with {found}, but {option} asks for {asked}; leave {option} out, "
-                "or write to another volume"
-            )
-            raise VolumeError(msg)
+def _voxel_bytes(of: VolumeSpec | Volume) -> int:
+    return (of.channels or 1) * of.dtype.itemsize

@@ -1,4 +1,4 @@
-"""What a saver of volumes does with the chunk of a task: the volume, its thumbnail and its log."""
+"""The operator that writes each task's chunk: to the volume, its thumbnail and its log."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from chunkflow_py.errors import OptionError, VolumeNotFoundError
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.engine.block_sizes import common_unit
 from chunkflow_py.volume.labelling import Labelling, LabellingRecords
-from chunkflow_py.volume.levels import volume_name
-from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.location import Location, volume_name
 from chunkflow_py.volume.protocol import check_alignment, coarser
 from chunkflow_py.volume.saver import VolumeSaver
 from chunkflow_py.volume.task_box import BoxCheck, stored_inside
@@ -38,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class VolumeOutput:
-    """Writes a chunk of every task into one volume; may be called by several threads at once.
+    """Writes a chunk of every task into one volume; several threads may call it at once.
 
     Attributes:
         saver: of the volume.
@@ -66,14 +65,14 @@ class VolumeOutput:
 
     @property
     def destinations(self) -> tuple[str, ...]:
-        """The level of the volume, and what is written beside it."""
+        """The level of the volume, the thumbnail and the log."""
         address = volume_name(self.saver.place)
         more = {"thumbnail": self.create_thumbnail, "log": self.upload_log}
         beside = (f"{address}/{name}" for name, wanted in more.items() if wanted)
         return (self.saver.destination, *beside)
 
     def stores(self) -> tuple[Output, ...]:
-        """Return the level of the volume, and what is written beside it."""
+        """Return the level of the volume, the thumbnail and the log."""
         saver, place = self.saver, self.saver.place
         more = (
             Output("objects", f"{self._beside(name).store_url}/")
@@ -97,7 +96,7 @@ class VolumeOutput:
             (self.upload_log, "--upload-log"), (self.create_thumbnail, "--create-thumbnail"),
         ):  # fmt: skip
             if wanted and self.saver.place.format == "h5":
-                msg = f"{self.saver.url} is a file, which has no place for {option}; leave it out"
+                msg = f"{self.saver.url} is a file, which cannot hold {option}; leave it out"
                 raise OptionError(msg)
         self.saver.prepare(
             outline.boxes,
@@ -122,13 +121,13 @@ class VolumeOutput:
         return self.saver.place.format == "h5" if volume is None else volume.single_writer
 
     def create_output(self) -> str | None:
-        """Create the volume and its thumbnail before the first chunk, unless they are there.
+        """Create the volume and its thumbnail before the first chunk, if they are missing.
 
         Returns:
             The address of the volume, if this call has created it.
 
         Raises:
-            OptionError: what it will hold is known with the first chunk only; says what to do.
+            OptionError: something about it is known only with the first chunk.
         """
         made = self.saver.create_output()
         if self.create_thumbnail and self.saver.volume is not None:
@@ -136,7 +135,7 @@ class VolumeOutput:
         return made
 
     def leftovers(self, tasks: Any) -> Iterator[Leftover]:
-        """Yield what lies inside of the boxes of *tasks*: blocks, and how objects were numbered."""
+        """Yield the blocks and labelling records that are stored in the boxes of *tasks*."""
         if self.saver.volume is not None:
             yield from stored_inside(self.saver.volume, tasks, time=self.saver.time)
             records = LabellingRecords(self.saver.volume, self.saver.opening.access)
@@ -169,7 +168,7 @@ class VolumeOutput:
         return task
 
     def stored_type(self) -> str | None:
-        """Return what type of voxels is stored, where an option or the volume says it."""
+        """Return the dtype that is stored, if an option or the volume determines it."""
         return self.saver.stored_type()
 
     def _save_labelling(self, chunk: Chunk, time: int | None) -> tuple[Stored, ...]:
@@ -208,7 +207,7 @@ class VolumeOutput:
             return saver, factor
 
     def _thumbnail_saver(self, bounds: BoundingBox, unit: Zyx) -> tuple[VolumeSaver, int]:
-        """Return what saves the thumbnail, and its shrinkage along y and x.
+        """Return the saver of the thumbnail, and its shrinkage along y and x.
 
         Every task gets blocks of its own; a thumbnail that exists must have been made so.
         """
@@ -240,9 +239,9 @@ class VolumeOutput:
         return saver, 2**times
 
     def _thumbnail_level(self, url: str) -> int | None:
-        """Return the level of a thumbnail that is there, or that this line makes before."""
-        told = self.saver.announced.get(volume_name(Location.parse(url)))
-        if told is not None and (spec := told()) is not None:
+        """Return the level of a thumbnail that exists or is announced."""
+        announced = self.saver.announced.get(volume_name(Location.parse(url)))
+        if announced is not None and (spec := announced()) is not None:
             return spec.max_mip
         try:
             return open_volume(url, opening=self.saver.opening).mips[-1]

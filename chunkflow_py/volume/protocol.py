@@ -215,6 +215,14 @@ def coarser(bounds: BoundingBox, factor: Zyx) -> BoundingBox:
     return bounds.coarser(factor)
 
 
+def names_of(volume: Volume, channels: Sequence[int] | None = None) -> tuple[str, ...]:
+    """Return the names of channels of a volume, of those asked for; none where not all have one."""
+    known = tuple(getattr(volume, "channel_names", ()))
+    if len(known) != (volume.channels or 1):
+        return ()
+    return known if channels is None else tuple(known[channel] for channel in channels)
+
+
 def check_alignment(
     boxes: BoxGrid | Iterable[BoundingBox], unit: Zyx, bounds: BoundingBox, url: str
 ) -> None:

@@ -24,8 +24,7 @@ from chunkflow_py.core.outputs import Output
 from chunkflow_py.errors import AlignmentError, OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.downsample import Mode, downsample
-from chunkflow_py.volume.levels import level_name, volume_name
-from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.location import Location, level_name, volume_name
 from chunkflow_py.volume.protocol import Opening, check_disjoint
 from chunkflow_py.volume.task_box import BoxCheck, stored_inside
 

@@ -1,16 +1,16 @@
-"""Write the chunks of a line into one volume, which is created when it does not exist.
+"""Write chunks into one volume, which is created if it does not exist.
 
-What a new volume is told:
+What a new volume gets:
 
 | of the volume          | taken from                                                             |
 |------------------------|------------------------------------------------------------------------|
-| bounds                 | an option, else the domain of the line's input, else the hull of its   |
-|                        | tasks, else the first chunk's domain; tasks that lie on no grid of     |
-|                        | blocks in the domain get a volume of their own part of it              |
+| bounds                 | an option, else the domain of the pipeline's input, else the hull of   |
+|                        | all tasks, else the first chunk's domain; if the tasks are not on a    |
+|                        | grid of blocks in that domain, the hull of the tasks                   |
 | block size             | an option, else the largest up to 64 on whose grid all tasks lie       |
-| time points            | an option, else those of the line's input if the tasks name a time      |
-| dtype, channels, kind, | options, else the first chunk, or before it what the line is known to   |
-| voxel size             | make (`create_output`)                                                 |
+| time points            | an option, else those of the pipeline's input if tasks name a time     |
+| dtype, channels, kind, | options, else the first chunk, or what the pipeline is known to make   |
+| voxel size             | before it (`create_output`)                                            |
 """
 
 from __future__ import annotations
@@ -30,22 +30,21 @@ from chunkflow_py.errors import (
     VolumeNotFoundError,
 )
 from chunkflow_py.volume import create_volume, open_volume
-from chunkflow_py.volume.disk import check_leave_to_write, check_room
 from chunkflow_py.volume.engine.block_sizes import fitting_block
-from chunkflow_py.volume.fitting import check_voxels, fitted, named
-from chunkflow_py.volume.levels import level_name, volume_name
-from chunkflow_py.volume.location import Location
-from chunkflow_py.volume.new_volume import (
+from chunkflow_py.volume.location import Location, level_name, volume_name
+from chunkflow_py.volume.new_volume import known_names, plan_blocks, shape_bounds, times_for
+from chunkflow_py.volume.protocol import Opening, VolumeSpec, check_alignment
+from chunkflow_py.volume.write_checks import (
     check_added_level,
     check_asked,
+    check_leave_to_write,
     check_level,
     check_new,
+    check_room,
     check_time_said,
-    plan_blocks,
-    shape_bounds,
-    times_for,
+    check_voxels,
+    fitted,
 )
-from chunkflow_py.volume.protocol import Opening, VolumeSpec, check_alignment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +62,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class VolumeSaver:
-    """The body that savers of volumes share; may be called by several threads at once.
+    """Writes chunks to one level of a volume; several threads may call it at once.
 
     Attributes:
         url: of the volume.
@@ -72,18 +71,19 @@ class VolumeSaver:
         create: whether to create a missing volume.
         bounds: of a new volume.
         voxel_size_nm: of a new volume, where it is not the chunk's.
-        dtype: what to convert the voxels to first.
+        dtype: type to which voxels are converted before they are written.
         block_size: of a new volume.
-        shard_size: of a new volume: several blocks that are written as one.
+        shard_size: of a new volume: extent of the blocks that are stored as one object.
         encoding: of a new volume.
         factor: of a new volume, from level to level.
-        time: time index to write, whatever the tasks name.
+        time: time index to write, instead of that of the tasks.
         times: length of the time axis of a new volume.
         opening: how to use the volume.
         creating: settings of `create_volume` for the format.
-        exactly: whether what is there must have that block size, shard size, encoding and times.
-        announced: what commands before this one will create: address -> description of mip 0, or
-            ``None`` where it will be known with the first chunk.
+        exactly: whether an existing volume must have the block size, shard size, encoding and
+            times that are given here.
+        announced: volumes that earlier operators will create: address -> description of mip 0, or
+            ``None`` if the first chunk decides it.
     """
 
     url: str
@@ -106,15 +106,15 @@ class VolumeSaver:
     volume: Volume | None = field(default=None, init=False)
     _boxes: BoxGrid | Sequence[BoundingBox] | None = field(default=None, init=False, repr=False)
     _voxels: Voxels | None = field(default=None, init=False, repr=False)
-    _line_times: int | None = field(default=None, init=False, repr=False)
-    _line_size_nm: VoxelSize | None = field(default=None, init=False, repr=False)
-    _told_of_cut: bool = field(default=False, init=False, repr=False)
+    _input_times: int | None = field(default=None, init=False, repr=False)
+    _input_size_nm: VoxelSize | None = field(default=None, init=False, repr=False)
+    _has_warned_of_cut: bool = field(default=False, init=False, repr=False)
     _planned: tuple[BoundingBox, Zyx] | None = field(default=None, init=False, repr=False)
     _lock: Any = field(default_factory=Lock, init=False, repr=False)
 
     @property
     def place(self) -> Location:
-        """Where the volume is."""
+        """The location of the volume."""
         return Location.parse(self.url)
 
     @property
@@ -136,23 +136,23 @@ class VolumeSaver:
 
         Args:
             boxes: of all tasks, as they reach the saver, if known.
-            domain: bounds of the volume that the line reads, if known.
+            domain: bounds of the volume that the pipeline reads, if known.
             voxels: what will be written, if known.
-            times: length of the time axis of the volume that the line reads, if it has one.
+            times: length of the time axis of the volume that the pipeline reads, if it has one.
             voxel_size_nm: of what will be written, zyx, if known.
             has_tasks: whether there are tasks, which may name a time.
 
         Raises:
-            OptionError: nothing says which of several time points is written.
+            OptionError: no option or task selects one of several time points.
             ChunkError: the volume holds other voxels.
             VolumeNotFoundError: there is no volume, and none is to be created.
-            VolumeError: the disk is full, or must not be written to; or the volume cannot be
-                created as asked for, or exists and is another.
+            VolumeError: the disk is full or read-only, or the volume cannot be created as asked
+                for, or exists and differs.
             AlignmentError: two tasks would write to one block; names the sizes that work.
             GeometryError: no task touches the volume.
         """
         self._boxes, self._voxels = boxes, voxels
-        self._line_times, self._line_size_nm = times, voxel_size_nm
+        self._input_times, self._input_size_nm = times, voxel_size_nm
         check_leave_to_write(self.place)
         self.volume = self._open()
         if self.volume is not None:
@@ -186,23 +186,23 @@ class VolumeSaver:
         self._check_boxes(bounds, unit)
 
     def create_output(self) -> str | None:
-        """Create the volume before the first chunk, unless it is there, of what `prepare` was told.
+        """Create a missing volume before the first chunk, from what `prepare` received.
 
         Returns:
             Its address, if this call has created it.
 
         Raises:
-            OptionError: it would have to hold what only the first chunk would tell.
-            VolumeError: it cannot be created, or is there by now and is another.
+            OptionError: something about it is known only with the first chunk.
+            VolumeError: it cannot be created, or exists by now and differs.
         """
-        if self.volume is None and (there := self._open()) is not None:
-            self._check_volume(there)
-            self.volume = there
+        if self.volume is None and (existing := self._open()) is not None:
+            self._check_volume(existing)
+            self.volume = existing
         if self.volume is not None:
             return None
         if self._is_announced:
             raise VolumeNotFoundError(self._not_announced())
-        size_nm = self.voxel_size_nm or self._line_size_nm
+        size_nm = self.voxel_size_nm or self._input_size_nm
         known = {
             "bounds": self._planned,
             "type and channels": self._voxels,
@@ -211,19 +211,19 @@ class VolumeSaver:
         missing = [name for name, value in known.items() if value is None]
         if missing or self._planned is None:
             msg = (
-                f"{self.url} does not exist, and its {' and '.join(missing)} will be known with "
-                "the first chunk only; make it before, by create-volume, where options or --like "
-                "say them"
+                f"{self.url} does not exist, and its {' and '.join(missing)} will be known only "
+                "with the first chunk; create it before the run by create-volume, with options or "
+                "--like"
             )
             raise OptionError(msg)
         # A single time point is one that tasks need not name.
-        times = self.times or (self._line_times if (self._line_times or 0) > 1 else None)
+        times = self.times or (self._input_times if (self._input_times or 0) > 1 else None)
         spec = self._spec(*self._planned, self._voxels, size_nm, times)
         self.volume = self._created(spec)
         return self.place.url
 
     def stored_type(self) -> str | None:
-        """Return what type of voxels is stored, where an option or the volume says it."""
+        """Return the dtype that is stored, if an option or the volume determines it."""
         if self.dtype is not None:
             return str(self.dtype)
         if self._is_announced:
@@ -233,11 +233,11 @@ class VolumeSaver:
             return str(
                 open_volume(self.url, self.mip, format=self.format, opening=self.opening).dtype
             )
-        except ChunkflowError:  # `prepare` says what is wrong
+        except ChunkflowError:  # `prepare` raises it
             return None
 
     def known_bounds(self) -> BoundingBox | None:
-        """Return the bounds of the volume as far as `prepare` could tell."""
+        """Return the bounds of the volume, if they are known before the first chunk."""
         if self.volume is not None:
             return self.volume.bounds
         return None if self._planned is None else self._planned[0]
@@ -245,15 +245,15 @@ class VolumeSaver:
     def __call__(self, chunk: Chunk, time: int | None = None) -> tuple[Stored, ...]:
         """Write *chunk*, cut to the bounds of `volume`, and return what is stored, see `Volume`.
 
-        Voxels of another type are converted where nothing is lost but rounding: a map to uint8
+        Voxels of another type are converted if nothing is lost but rounding: a map to uint8
         (255·p, rounded half to even) and an integer to a wider one.
 
         Args:
             chunk: what to write.
-            time: time index that the task names; an own `time` stands above it.
+            time: time index of the task; the attribute `time` overrides it.
 
         Raises:
-            ChunkflowError: as `Volume.write` says, and what creating may raise.
+            ChunkflowError: the errors of `Volume.write` and of `create_volume`.
         """
         from chunkflow_py.volume.conversion import converted
 
@@ -264,17 +264,17 @@ class VolumeSaver:
             self._check_size(chunk.voxel_size_nm, volume)
         inside = chunk.bbox.intersection(volume.bounds)
         if inside != chunk.bbox:
-            if not self._told_of_cut:
+            if not self._has_warned_of_cut:
                 logger.warning(
-                    "chunk %s reaches beyond %s, whose bounds are %s: what lies outside is not "
-                    "written, of this task and of others", chunk.bbox, self.url, volume.bounds,
+                    "chunk %s reaches beyond %s, whose bounds are %s: voxels outside of them are "
+                    "not written, for any task", chunk.bbox, self.url, volume.bounds,
                 )  # fmt: skip
-                self._told_of_cut = True
+                self._has_warned_of_cut = True
             chunk = chunk.cut(inside)
         return volume.write(fitted(converted(chunk, self.dtype), volume), time=time)
 
     def left_out(self, chunk: Chunk, time: int | None = None) -> tuple[Stored, ...]:
-        """Return what a record says of a chunk that is not written, by a rule of its command."""
+        """Return the objects of a chunk that an operator chose not to write, for its record."""
         from chunkflow_py.store.protocol import Stored
 
         time = time if self.time is None else self.time
@@ -284,7 +284,7 @@ class VolumeSaver:
         return tuple(Stored(url) for url in self.volume.objects(inside, time=time))
 
     def volume_for(self, chunk: Chunk, time: int | None = None) -> Volume:
-        """Return the volume that *chunk* goes to, which is created unless it is there."""
+        """Return the volume for *chunk*, created if it does not exist."""
         with self._lock:
             if self.volume is None:
                 self.volume = self._open()
@@ -298,7 +298,7 @@ class VolumeSaver:
         return volume_name(self.place) in self.announced
 
     def _check_volume(self, volume: Volume) -> None:
-        """Refuse a volume that cannot take what the line makes of the known tasks."""
+        """Refuse a volume that cannot hold what the pipeline makes of the known tasks."""
         if self._voxels is not None:
             check_voxels(self._voxels, self.dtype, volume.dtype, volume.channels, self.url)
         if self.time is not None and not 0 <= self.time < (volume.times or 0):
@@ -309,25 +309,25 @@ class VolumeSaver:
             raise VolumeError(msg)
         self._check_asked(volume)
         if self.voxel_size_nm is None:
-            self._check_size(self._line_size_nm, volume)
+            self._check_size(self._input_size_nm, volume)
         self._check_boxes(volume.bounds, volume.write_unit)
 
     def _check_size(self, size_nm: VoxelSize | None, volume: Volume) -> None:
-        """Refuse voxels of another size than those of a volume that is there."""
+        """Refuse voxels whose size differs from that of the existing volume."""
         if size_nm is None or same_size_nm(size_nm, volume.voxel_size_nm):
             return
         msg = (
-            f"the line makes voxels of {size_nm} nm, but those of {self.url} at mip {self.mip} are "
-            f"of {volume.voxel_size_nm} nm (zyx); write to another volume or --mip, or correct the "
-            "size by --voxel-size of the loader"
+            f"the pipeline makes voxels of {size_nm} nm, but those of {self.url} at mip "
+            f"{self.mip} are of {volume.voxel_size_nm} nm (zyx); write to another volume or --mip, "
+            "or correct the size by --voxel-size of the loader"
         )
         raise ChunkError(msg)
 
-    def _check_asked(self, there: Volume | VolumeSpec) -> None:
+    def _check_asked(self, volume: Volume | VolumeSpec) -> None:
         if not self.exactly:
             return
         check_asked(
-            there,
+            volume,
             self.url,
             block_size=self.block_size,
             shard_size=self.shard_size,
@@ -336,7 +336,7 @@ class VolumeSaver:
         )
 
     def _check_new(self, bounds: BoundingBox | None, block: Zyx | None) -> None:
-        """Refuse a new volume that cannot be made, as far as it is known."""
+        """Refuse a new volume that cannot be created, as far as its description is known."""
         block = block or Zyx(64, 64, 64)
         bounds = bounds or shape_bounds(self.shard_size or block)
         check_new(
@@ -356,7 +356,7 @@ class VolumeSaver:
         voxel_size_nm: VoxelSize | None,
         times: int | None,
     ) -> VolumeSpec:
-        """Return what a new volume of such voxels is told."""
+        """Return the description of a new volume of such voxels."""
         import numpy as np
 
         has_axis = voxels is not None and (voxels.channels > 1 or voxels.has_channel_axis)
@@ -391,8 +391,7 @@ class VolumeSaver:
         return voxels.channels * dtype.itemsize
 
     def _times_for(self, time: int | None) -> int | None:
-        """Return the length of the time axis of a new volume, to which time index *time* goes."""
-        return times_for(time, self.times, self._line_times, self.url)
+        return times_for(time, self.times, self._input_times, self.url)
 
     def _open(self) -> Volume | None:
         try:
@@ -414,7 +413,7 @@ class VolumeSaver:
         block = block or fitting_block([chunk.bbox], bounds)
         voxels = Voxels(str(chunk.dtype), chunk.channels, chunk.kind, chunk.ndim == 4)
         spec = self._spec(bounds, block, voxels, chunk.voxel_size_nm, self._times_for(time))
-        # whatever cannot be written is found before there is a volume
+        # refuse what cannot be written before the volume exists
         inside = chunk.bbox.intersection(bounds)
         _check_touch(chunk.bbox, bounds, self.url)
         check_alignment([inside], self.shard_size or block, bounds, self.url)
@@ -423,7 +422,7 @@ class VolumeSaver:
 
     def _created(self, spec: VolumeSpec) -> Volume:
         check_added_level(spec, self.url, self.mip, self.format, self.opening)
-        creating = {**named(self._voxels, spec, self.url, self.format), **self.creating}
+        creating = {**known_names(self._voxels, spec, self.url, self.format), **self.creating}
         volume = create_volume(
             spec, self.url, self.mip, format=self.format, opening=self.opening, **creating
         )
@@ -433,7 +432,7 @@ class VolumeSaver:
         return volume
 
     def _not_announced(self) -> str:
-        return f"{self.url} was to be created by a command before this one, but was not"
+        return f"{self.url} was to be created by an operator before this one, but was not"
 
 
 def _check_touch(box: BoundingBox | None, bounds: BoundingBox, url: str) -> None:

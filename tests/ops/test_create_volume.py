@@ -195,14 +195,14 @@ def test_hdf5(tmp_path):
 
 
 def test_an_unknown_voxel_size(url):
-    """That nothing says the voxel size is told in one line, and only then."""
-    said = "nothing says the voxel size of"
+    """An unknown voxel size is reported in one line."""
+    warning = "the voxel size of"
     text = run("create-volume -z 8 8 8 -d uint8 -v", url)
-    assert text.count(said) == 1
+    assert text.count(warning) == 1
     assert "--voxel-size" in text
-    assert said not in run("create-volume -z 8 8 8 -d uint8 -s 1 1 1 -v", url)
-    assert said not in run(f"create-volume --like {url} -v", f"{url}2")
-    assert said not in run("create-chunk -s 8 8 8 create-volume -v", f"{url}3")
+    assert warning not in run("create-volume -z 8 8 8 -d uint8 -s 1 1 1 -v", url)
+    assert warning not in run(f"create-volume --like {url} -v", f"{url}2")
+    assert warning not in run("create-chunk -s 8 8 8 create-volume -v", f"{url}3")
 
 
 def test_what_cannot_be_made_is_found_first(tmp_path):

@@ -787,11 +787,11 @@ def test_a_volume_that_cannot_take_the_output_is_refused_before_any_work(tmp_pat
     for rest in ("save-zarr -s", "crop-margin -m 1 1 1 1 1 1 save-zarr -s"):
         code, said = run(f"{make} {network} 3 {rest} {store}")
         assert code == 1
-        assert said.startswith("Error: the line makes 3 channels of float32, but")
+        assert said.startswith("Error: the pipeline makes 3 channels of float32, but")
     code, said = run(f"{make} {network} 2 --output-dtype uint8 save-zarr -s {store}")
     assert "makes 2 channels of uint8, but" in said
     other = f"{make} {network} 3 --output-dtype uint8 save-zarr -s {store}"
-    assert run(other)[1].startswith("Error: the line makes 3 channels of uint8, but")
+    assert run(other)[1].startswith("Error: the pipeline makes 3 channels of uint8, but")
 
 
 # --- beginning ahead -----------------------------------------------------------------------------

@@ -86,10 +86,10 @@ def test_what_only_a_chunk_would_tell(em, tmp_path):
     plugin = tmp_path / "own.py"
     plugin.write_text("def execute(chunk):\n    return chunk\n")
     saving = checked(em, f"plugin -f {plugin} -i chunk -o chunk save-zarr -s {{out}}", out)
-    with pytest.raises(OptionError, match="and its type and channels will be known with the first"):
+    with pytest.raises(OptionError, match="and its type and channels will be known only with"):
         create(saving)
     creating = checked(em, "create-volume -v zarr://{out} -d uint8 -b 16 32 32 -s 40 4 4", out)
-    with pytest.raises(OptionError, match="--volume-size, --voxel-offset, --channel-num from; giv"):
+    with pytest.raises(OptionError, match="--volume-size, --voxel-offset, --channel-num; giv"):
         create(creating)
     assert not out.exists()
 

@@ -23,7 +23,7 @@ BYTES = Voxels("uint8", 1, "image")
     ("url", "settings", "voxels", "text"),
     [
         ("{}", {}, BYTES, "to say its format"),
-        ("n5://{}", {}, BYTES, "only read"),
+        ("n5://{}", {}, BYTES, "read only"),
         ("precomputed://{}", {"encoding": "zstd"}, None, "no encoding 'zstd'"),
         ("zarr://{}", {"encoding": "jpeg"}, None, "no encoding 'jpeg'"),
         ("h5://{}.h5", {"encoding": "jpeg"}, None, "no encoding 'jpeg'"),

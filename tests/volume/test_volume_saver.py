@@ -266,9 +266,9 @@ def test_time_points_of_the_input(url):
 @pytest.mark.parametrize(("times", "said"), [(None, "is not known"), (2, "is 2")])
 def test_how_many_time_points_must_be_known(url, tmp_path, times, said):
     """Without a length of the time axis, or with too short a one, the option is named."""
-    with pytest.raises(OptionError, match=rf"time index 2 .* {said}; say --times 3"):
+    with pytest.raises(OptionError, match=rf"time index 2 .* {said}; give --times 3"):
         VolumeSaver(url, format="zarr", times=times)(chunk(DOMAIN), 2)
-    with pytest.raises(OptionError, match="say --times 3"):
+    with pytest.raises(OptionError, match="give --times 3"):
         VolumeSaver(url, format="zarr", times=times, time=2).prepare(None, DOMAIN)
     assert not (tmp_path / "out").exists()
 
@@ -309,7 +309,7 @@ def test_what_is_announced_without_details_is_checked_when_it_is_there(url):
     """Where only the first chunk tells what will be created, the plan is checked with it."""
     saver = VolumeSaver(url, create=False, announced={f"file://{url}": lambda: None})
     saver.prepare(BoxGrid.covering(DOMAIN, Zyx(24, 32, 32)), DOMAIN)
-    with pytest.raises(VolumeNotFoundError, match="was to be created by a command before"):
+    with pytest.raises(VolumeNotFoundError, match="was to be created by an operator before"):
         saver(chunk(DOMAIN))
     made(url)
     with pytest.raises(AlignmentError, match="cut the write units"):

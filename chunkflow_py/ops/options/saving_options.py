@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from chunkflow_py.core.geometry import Zyx
-    from chunkflow_py.volume.creator import VolumeCreator
+    from chunkflow_py.volume.new_volume import VolumeCreator
     from chunkflow_py.volume.output import VolumeOutput
     from chunkflow_py.volume.protocol import VolumeSpec
 
@@ -266,7 +266,7 @@ def creator_from(options: Mapping[str, Any], **more: Any) -> VolumeCreator:
         options: by their names.
         more: further attributes of `VolumeCreator`.
     """
-    from chunkflow_py.volume.creator import VolumeCreator
+    from chunkflow_py.volume.new_volume import VolumeCreator
 
     said = dict(options)
     opening = opening_from(said)

@@ -41,8 +41,7 @@ from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import Access
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.labelling import Labelling, LabellingRecords
-from chunkflow_py.volume.levels import level_name
-from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.location import Location, level_name
 from chunkflow_py.volume.protocol import Opening, check_disjoint
 
 if TYPE_CHECKING:

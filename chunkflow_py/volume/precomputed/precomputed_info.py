@@ -16,10 +16,10 @@ from chunkflow_py.core.chunk import KINDS
 from chunkflow_py.core.decoding import parse_json
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
-from chunkflow_py.volume.levels import check_levels
 from chunkflow_py.volume.precomputed.precomputed_codec import GZIPPED
 from chunkflow_py.volume.precomputed.precomputed_layout import Sharding
 from chunkflow_py.volume.protocol import coarser
+from chunkflow_py.volume.write_checks import check_levels
 
 if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Kind

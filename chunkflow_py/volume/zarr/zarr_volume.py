@@ -24,7 +24,7 @@ from chunkflow_py.errors import VolumeError, VolumeNotFoundError, needs_extra
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import ZARR_ENCODINGS
 from chunkflow_py.volume.engine.block_volume import BlockVolume
-from chunkflow_py.volume.levels import check_levels
+from chunkflow_py.volume.write_checks import check_levels
 from chunkflow_py.volume.zarr import ome_metadata as ome
 from chunkflow_py.volume.zarr.ome_metadata import (
     check_channel_names,

@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.levels: levels that would be one, or none."""
+"""Tests of chunkflow_py.volume.write_checks: levels of a new volume that make no sense."""
 
 import json
 

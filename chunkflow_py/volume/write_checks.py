@@ -1,0 +1,351 @@
+"""May this be written here? All checks of a volume before anything is written to it.
+
+| question                                              | asked by                               |
+|-------------------------------------------------------|----------------------------------------|
+| can a volume of this format be made like this?        | `check_new`, `check_levels`            |
+| is the volume that is there the one that is asked for? | `check_asked`, `check_added_level`     |
+| do the voxels fit into it?                            | `check_voxels`, `fitted`               |
+| which time index and which level are written?         | `check_time_said`, `check_level`       |
+| may this user write there, and is there room?         | `check_leave_to_write`, `check_room`   |
+
+Whether tasks share write units is checked by `chunkflow_py.volume.protocol.check_alignment`, and
+whether a task writes its own box by `chunkflow_py.volume.task_box`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from contextlib import suppress
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.memory import describe_bytes
+from chunkflow_py.errors import ChunkError, OptionError, VolumeError, VolumeNotFoundError
+from chunkflow_py.volume import driver_of, format_of_new, open_volume
+from chunkflow_py.volume.location import Location
+from chunkflow_py.volume.protocol import coarser
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+
+    from chunkflow_py.core.chunk import Chunk, Kind, Voxels
+    from chunkflow_py.core.geometry import Zyx
+    from chunkflow_py.volume.protocol import Opening, Volume, VolumeSpec
+
+logger = logging.getLogger(__name__)
+
+
+def check_new(
+    spec: VolumeSpec,
+    url: str,
+    mip: int = 0,
+    *,
+    format: str | None = None,
+    dtype_known: bool = True,
+    **settings: Any,
+) -> None:
+    """Refuse a volume that `create_volume` would not make; the arguments are its own.
+
+    Args:
+        spec: of the level *mip*.
+        url: where.
+        mip: resolution level that *spec* describes.
+        format: of the volume, where the address does not say it.
+        dtype_known: whether *spec* holds the dtype and channels of the volume, or placeholders.
+        settings: of the format.
+
+    Raises:
+        VolumeError: its format is unknown, can only be read, or cannot hold such a volume.
+    """
+    place = Location.parse(url)
+    driver: Any = driver_of(format_of_new(place, format))
+    driver.check_new(spec, place, mip, dtype_known=dtype_known, **settings)
+
+
+def check_asked(
+    volume: Volume | VolumeSpec,
+    url: str,
+    *,
+    block_size: Zyx | None,
+    shard_size: Zyx | None,
+    encoding: str | None,
+    times: int | None,
+) -> None:
+    """Refuse an existing or announced volume that differs from what the options ask for.
+
+    Args:
+        volume: the existing volume, or the description of the announced one.
+        url: of the volume, for the message.
+        block_size: that the options ask for, or ``None``; likewise the arguments below.
+        shard_size: extent of a shard, voxels, zyx.
+        encoding: compression.
+        times: length of the time axis.
+
+    Raises:
+        VolumeError: names both values.
+    """
+    size = volume.bounds.size
+    unit = getattr(volume, "write_unit", None) or getattr(volume, "shard_size", None)
+    there = getattr(volume, "encoding", None)
+    pairs: list[tuple[str, object, object]] = []  # option, asked for, existing
+    if block_size is not None:
+        pairs.append(("--block-size", block_size.low(size), volume.block_size.low(size)))
+    if shard_size is not None:
+        unit = unit or volume.block_size
+        pairs.append(("--shard-size", shard_size.low(size), unit.low(size)))
+    if encoding is not None and there is not None:
+        pairs.append(("--encoding", encoding, there))
+    if times is not None:
+        pairs.append(("--times", times, volume.times or "no time axis"))
+    for option, asked, found in pairs:
+        if asked != found:
+            msg = (
+                f"{url} exists with {found}, but {option} asks for {asked}; leave {option} out, "
+                "or write to another volume"
+            )
+            raise VolumeError(msg)
+
+
+def check_voxels(
+    voxels: Voxels,
+    converted_to: np.dtype[Any] | None,
+    dtype: np.dtype[Any],
+    channels: int | None,
+    url: str,
+) -> None:
+    """Refuse a volume that cannot hold the voxels that a pipeline makes, before the first task.
+
+    Args:
+        voxels: that the pipeline makes.
+        converted_to: type to which they are converted before they are written.
+        dtype: of the volume.
+        channels: of the volume, or ``None`` without a channel axis.
+        url: of the volume, for the message.
+
+    Raises:
+        ChunkError: names both.
+    """
+    import numpy as np
+
+    here = np.dtype(voxels.dtype) if converted_to is None else converted_to
+    if voxels.channels != (channels or 1) or not fits(here, voxels.kind, dtype):
+        msg = (
+            f"the pipeline makes {voxels.channels} channels of {here}, but {url} holds "
+            f"{channels or 1} of {dtype}; write to another volume, or change the pipeline"
+        )
+        raise ChunkError(msg)
+
+
+def fits(here: np.dtype[Any], kind: Kind | None, there: np.dtype[Any]) -> bool:
+    """Return whether voxels of one dtype convert to another with no loss but rounding."""
+    import numpy as np
+
+    widened = here.kind in "bui" and there.kind in "ui" and np.can_cast(here, there, "safe")
+    quantised = here.kind == "f" and there == np.uint8 and kind in ("probability", "affinity", None)
+    narrowed = here.kind == "f" and there.kind == "f"
+    return here == there or widened or quantised or narrowed
+
+
+def fitted(chunk: Chunk, volume: Volume) -> Chunk:
+    """Return *chunk* with the dtype of *volume*.
+
+    Raises:
+        ChunkError: that would lose more than rounding.
+    """
+    if not fits(chunk.dtype, chunk.kind, volume.dtype):
+        msg = (
+            f"chunk {chunk.bbox} is {chunk.dtype}, but {volume.url} holds {volume.dtype}; write to "
+            "another volume, or convert the chunk"
+        )
+        raise ChunkError(msg)
+    from chunkflow_py.volume.conversion import converted
+
+    return converted(chunk, volume.dtype)
+
+
+def check_time_said(times: int | None, url: str) -> None:
+    """Refuse a volume of several time points if no option or task selects one.
+
+    Raises:
+        OptionError: there are several.
+    """
+    if times is not None and times > 1:
+        msg = (
+            f"{url} has {times} time points, and neither an option nor a task says which one is "
+            f"written; give --time, from 0 to {times - 1}"
+        )
+        raise OptionError(msg)
+
+
+def check_leave_to_write(place: Location) -> None:
+    """Refuse a location that this user cannot write to; a bucket refuses the first write itself.
+
+    Raises:
+        VolumeError: it is on a web server, or in a folder that is read-only for this user.
+    """
+    if place.protocol in ("http", "https"):
+        msg = (
+            f"cannot write {place}: web servers are only read; write to a folder, or to a bucket "
+            "such as s3://bucket/em or gs://bucket/em"
+        )
+        raise VolumeError(msg)
+    if not place.is_local:
+        return
+    folder = _existing(place.folder)
+    if not folder.is_dir():
+        if folder == place.folder:
+            folder = folder.parent  # a file is replaced by one that is made beside it
+        else:
+            msg = f"cannot write {place}: {folder} is a file, not a folder; choose another name"
+            raise VolumeError(msg)
+    if not os.access(
+        folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
+    ):
+        msg = (
+            f"cannot write {place}: folder {folder} is read-only for this user; change its "
+            "permissions or write to another folder"
+        )
+        raise VolumeError(msg)
+
+
+def check_room(place: Location, block_bytes: int, total_bytes: int) -> None:
+    """Refuse a disk without room for one block; warn if the whole output may not fit.
+
+    Args:
+        place: the volume.
+        block_bytes: of one block before compression.
+        total_bytes: of the whole output before compression.
+
+    Raises:
+        VolumeError: there is no room for one block.
+    """
+    if not place.is_local:
+        return
+    free = shutil.disk_usage(_existing(place.folder)).free
+    if free < block_bytes:
+        msg = (
+            f"cannot write {place}: the disk has {free} bytes left and one block takes "
+            f"{block_bytes}; free some space or write to another disk"
+        )
+        raise VolumeError(msg)
+    if free < total_bytes:
+        logger.warning(
+            "%s may not fit: the tasks make %s before compression, and the disk has %s left",
+            place, describe_bytes(total_bytes), describe_bytes(free),
+        )  # fmt: skip
+
+
+def check_level(
+    error: VolumeNotFoundError, url: str, mip: int, format: str | None, opening: Opening
+) -> None:
+    """Refuse to add a level to a volume whose format the address does not name.
+
+    Args:
+        error: raised when the level was opened.
+        url: of the volume.
+        mip: the level.
+        format: of the volume, where the address does not say it.
+        opening: how to use it.
+
+    Raises:
+        VolumeNotFoundError: the volume exists and has no such level.
+    """
+    if mip == 0 or format or Location.parse(url).format:
+        return
+    try:
+        open_volume(url, opening=opening)
+    except VolumeNotFoundError:
+        return  # there is no volume
+    msg = (
+        f"{error}; levels are made with the volume, by create-volume --max-mip, or name its "
+        "format (precomputed://, zarr://) to add one"
+    )
+    raise VolumeNotFoundError(msg) from error
+
+
+def check_added_level(
+    spec: VolumeSpec, url: str, mip: int, format: str | None, opening: Opening
+) -> None:
+    """Refuse to add a level whose voxel size does not follow from the existing levels.
+
+    Args:
+        spec: of the level.
+        url: of the volume.
+        mip: number of the level.
+        format: of the volume, where the address does not say it.
+        opening: how to use it.
+
+    Raises:
+        VolumeError: names both sizes.
+    """
+    if mip == 0:
+        return
+    try:
+        there = open_volume(url, format=format, opening=opening)
+    except VolumeError:
+        return  # there is no volume to add a level to
+    expected_nm = [nm * f for nm, f in zip(there.voxel_size_nm, spec.shrink(mip), strict=True)]
+    if any(abs(a - b) > 1e-3 * b for a, b in zip(spec.voxel_size_nm, expected_nm, strict=True)):
+        levels = ", ".join(map(str, there.mips))
+        msg = (
+            f"{url} has no mip {mip}, only {levels}; at a factor of {spec.factor} its voxels would "
+            f"be of {tuple(expected_nm)} nm (zyx), but those to write are of "
+            f"{spec.voxel_size_nm} nm; choose another --mip"
+        )
+        raise VolumeError(msg)
+
+
+def check_levels(spec: VolumeSpec, mip: int, url: str, *, first: int | None = None) -> None:
+    """Refuse levels that are not smaller than the level before them.
+
+    Args:
+        spec: of level *mip*.
+        mip: number of the level.
+        url: of the volume, for the message.
+        first: the finest level to create (default: *mip*).
+
+    Raises:
+        VolumeError: names the last level that is smaller than the one before.
+    """
+    top = max(mip, spec.max_mip)
+    steps = [spec.step(level) for level in range(mip if first is None else first, top)]
+    if (1, 1, 1) in steps:
+        msg = (
+            f"cannot create {url} with levels up to mip {top} at a factor of 1, 1, 1 (zyx), "
+            "which are all the same; choose a factor such as 2, 2, 2, or no further levels"
+        )
+        raise VolumeError(msg)
+    if spec.max_mip <= mip:
+        return
+    last, size = _last_level(spec, mip)
+    if spec.max_mip > last:
+        msg = (
+            f"cannot create {url} with levels up to mip {spec.max_mip}: at mip {last} it has "
+            f"{size} voxels (zyx) already, and at a factor of {spec.step(last)} no coarser level "
+            f"has fewer; choose at most --max-mip {last}"
+        )
+        raise VolumeError(msg)
+
+
+def _last_level(spec: VolumeSpec, mip: int) -> tuple[int, Zyx]:
+    """Return the first level of the smallest extent that is possible, and that extent."""
+    boxes = [spec.bounds]
+    for level in count(mip):
+        boxes.append(coarser(boxes[-1], spec.step(level)))
+        if boxes[-1] == boxes[-2] and level >= len(spec.first_factors):
+            break
+    smallest = boxes[-1].size
+    return mip + [box.size for box in boxes].index(smallest), smallest
+
+
+def _existing(path: Path) -> Path:
+    """Return *path*, or its nearest existing parent."""
+    for each in (path, *path.parents):
+        with suppress(PermissionError):  # in a folder that this user may not enter
+            if each.exists():
+                return each
+    return path
