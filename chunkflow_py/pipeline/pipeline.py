@@ -73,7 +73,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Item(NamedTuple):
-    """What is known about an item before the first task: where it lies and what it holds."""
+    """What is known about an item before the first task: its place and its content."""
 
     domain: BoundingBox | None = None
     times: int | None = None
@@ -81,6 +81,50 @@ class _Item(NamedTuple):
     scale: Zyx = Zyx(1, 1, 1)  # voxels of the line's input that make one of its own
     voxel_size_nm: tuple[float, float, float] | None = None
     labelling: Labelling | None = None
+
+
+class _Made:
+    """What is known about the output of an operator, from its first input and its hooks.
+
+    Args:
+        item: the first input.
+    """
+
+    def __init__(self, item: _Item) -> None:
+        self.item = item
+        self._voxels: Voxels | dict[str, Voxels] | None = None
+
+    def ask(self, body: object) -> None:
+        """Ask the operator; if it raises, the answers up to then are kept."""
+        read = self.item.voxels
+        if isinstance(body, HasBounds):
+            self.item = self.item._replace(domain=body.bounds())
+        if isinstance(body, HasTimes):
+            self.item = self.item._replace(times=body.times)
+        if isinstance(body, HasVoxelSize):
+            self.item = self.item._replace(voxel_size_nm=body.known_voxel_size_nm())
+        self._voxels = voxels_made(body, read)
+        if isinstance(body, NumbersObjects):
+            self.item = self.item._replace(labelling=body.labelling)
+        elif not keeps_labels(body) or isinstance(body, ShrinksVoxels):
+            self.item = self.item._replace(labelling=None)
+
+    def resize(self, body: object) -> None:
+        """Follow an operator that makes larger voxels or turns the axes."""
+        domain, size_nm, scale = self.item.domain, self.item.voxel_size_nm, self.item.scale
+        if isinstance(body, ShrinksVoxels):
+            domain = domain and domain.coarser(body.shrinks_by)
+            size_nm = size_nm and coarser_nm(size_nm, body.shrinks_by)
+            scale = scale * body.shrinks_by
+        self.item = self.item._replace(
+            domain=domain, voxel_size_nm=size_nm, scale=turned(scale, body)
+        )
+
+    def voxels_of(self, outputs: Sequence[str]) -> dict[str, Voxels | None]:
+        """Return what each chunk holds, by its name."""
+        if isinstance(self._voxels, dict):
+            return dict(self._voxels)
+        return dict.fromkeys(outputs, self._voxels)
 
 
 class Listener:
@@ -167,60 +211,58 @@ class Pipeline:
         has_tasks = self.source is not None
         is_divided = self.source is not None and getattr(self.source.body, "is_divided", True)
         known: dict[str, _Item] = {}
-        cut: list[AlignmentError] = []
+        cut_outputs: list[AlignmentError] = []
         self._scales.clear()
         for stage in self.operators:
             body = stage.body
             item = next((known[name] for name in stage.inputs if name in known), _Item())
-            domain, times, held, scale, size_nm, labelling = item
-            made: Voxels | dict[str, Voxels] | None = None
-            here = boxes and shrunk_boxes(boxes, scale)
-            saved_as = self._saved_as(stage) if isinstance(body, NumbersObjects) else ()
             outline = Outline(
-                here, domain, has_tasks, held, times, size_nm, scale, labelling,
-                is_divided, saved_as,
-            )  # fmt: skip
+                boxes=boxes and shrunk_boxes(boxes, item.scale),
+                domain=item.domain,
+                has_tasks=has_tasks,
+                voxels=item.voxels,
+                times=item.times,
+                voxel_size_nm=item.voxel_size_nm,
+                scale=item.scale,
+                labelling=item.labelling,
+                is_divided=is_divided,
+                saved_as=self._saved_as(stage) if isinstance(body, NumbersObjects) else (),
+            )
             self.outlines[stage.name] = outline
             with noting(problems):
                 check_sizes(stage, {n: known.get(n, _Item()).voxel_size_nm for n in stage.inputs})
             with noting(problems), naming(stage):
-                if isinstance(body, HasPrepare) and not (self.dry_run and stage.lane == "write"):
-                    try:
-                        body.prepare(outline)
-                    except AlignmentError as error:  # all outputs that tasks would cut are named
-                        cut.append(error)
+                try:
+                    self._prepare_operator(stage, outline)
+                except AlignmentError as error:  # all outputs that tasks would cut are named
+                    cut_outputs.append(error)
+            made = _Made(item)
             with noting(problems), naming(stage):
-                if isinstance(body, HasBounds):
-                    domain = body.bounds()
-                if isinstance(body, HasTimes):
-                    times = body.times
-                if isinstance(body, HasVoxelSize):
-                    size_nm = body.known_voxel_size_nm()
-                made = voxels_made(body, held)
-                if isinstance(body, NumbersObjects):
-                    labelling = body.labelling
-                elif not keeps_labels(body) or isinstance(body, ShrinksVoxels):
-                    labelling = None
-            named = made if isinstance(made, dict) else dict.fromkeys(stage.outputs, made)
-            if isinstance(body, ShrinksVoxels):
-                domain = domain and domain.coarser(body.shrinks_by)
-                scale = scale * body.shrinks_by
-                size_nm = size_nm and coarser_nm(size_nm, body.shrinks_by)
-            self._scales.append((item.scale, scale := turned(scale, body)))
-            for name in {*stage.outputs, *named}:
-                known[name] = _Item(domain, times, named.get(name), scale, size_nm, labelling)
-            self._voxels[stage.name] = dict(named)
+                made.ask(body)
+            made.resize(body)
+            self._scales.append((item.scale, made.item.scale))
+            voxels = made.voxels_of(stage.outputs)
+            for name in {*stage.outputs, *voxels}:
+                known[name] = made.item._replace(voxels=voxels.get(name))
+            self._voxels[stage.name] = voxels
+            domain = made.item.domain
             if largest := largest_size(boxes) if has_tasks else domain and domain.size:
                 self._extents[stage.name] = largest
             boxes = boxes and moved_boxes(boxes, body, item.scale)
             has_tasks = has_tasks or (isinstance(body, SetsBox) and body.set_bbox)
-        if cut and problems is not None:
-            problems += cut
-        elif cut:
-            raise cut[0] if len(cut) == 1 else AlignmentError("; and ".join(map(str, cut)))
+        if cut_outputs and problems is not None:
+            problems += cut_outputs
+        elif cut_outputs:
+            message = "; and ".join(map(str, cut_outputs))
+            raise cut_outputs[0] if len(cut_outputs) == 1 else AlignmentError(message)
         for index, stage in enumerate(self.operators):
             if isinstance(stage.body, HasMargin):
                 stage.body.negotiate(partial(self.required_input, index))
+
+    def _prepare_operator(self, stage: Operator, outline: Outline) -> None:
+        is_left_out = self.dry_run and stage.lane == "write"
+        if isinstance(stage.body, HasPrepare) and not is_left_out:
+            stage.body.prepare(outline)
 
     def _saved_as(self, stage: Operator) -> tuple[str, ...]:
         """Return the types of the volumes to which the labels of *stage* are saved, if known."""
