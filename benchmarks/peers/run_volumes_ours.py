@@ -31,7 +31,7 @@ class Ours:
         """Make a volume."""
         from chunkflow_py.core.geometry import BoundingBox, Zyx
         from chunkflow_py.volume import create_volume
-        from chunkflow_py.volume.protocol import Opening, VolumeSpec
+        from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 
         kind = job["format"]
         zarr = kind in {"zarr", "sharded"}
@@ -46,15 +46,15 @@ class Ours:
             shard_size=Zyx(*job["shard"]) if kind == "sharded" else None,
         )
         settings = {} if zarr else {"compress": kind == "gzip"}
-        opening = Opening(parallel=job["threads"])
+        opening = VolumeOptions(parallel=job["threads"])
         return create_volume(spec, f"{URLS[kind]}{folder}", opening=opening, **settings)
 
     def open(self, folder: Path, job: dict[str, Any]) -> Any:
         """Open a volume."""
         from chunkflow_py.volume import open_volume
-        from chunkflow_py.volume.protocol import Opening
+        from chunkflow_py.volume.protocol import VolumeOptions
 
-        opening = Opening(parallel=job["threads"])
+        opening = VolumeOptions(parallel=job["threads"])
         # The array itself: what libraries write is no image of OME-Zarr.
         path = folder / "0" if job["format"] in {"zarr", "sharded"} else folder
         return open_volume(f"{URLS[job['format']]}{path}", opening=opening)

@@ -68,7 +68,7 @@ def command(
     volume_path: str | None, chunk_mip: int, start_mip: int | None, **options: Any
 ) -> PyramidOutput:
     """Take the levels; they are opened later."""
-    from chunkflow_py.volume.protocol import Opening
+    from chunkflow_py.volume.protocol import VolumeOptions
     from chunkflow_py.volume.pyramid import PyramidOutput
 
     if volume_path is None:
@@ -82,6 +82,6 @@ def command(
         chunk_mip + 1 if start_mip is None else start_mip,
         options["stop_mip"],
         options["mode"],
-        Opening(fill_missing=options["fill_missing"], access=access_from(options)),
+        VolumeOptions(fill_missing=options["fill_missing"], access=access_from(options)),
         announced(),
     )

@@ -106,7 +106,7 @@ def command(
     """See which of the two ways it is."""
     # fmt: on
     from chunkflow_py.segmentation.labels.linking import OverlapLinker, TouchLinker
-    from chunkflow_py.volume.protocol import Opening
+    from chunkflow_py.volume.protocol import VolumeOptions
 
     access = access_from(options)
     if (volume_path is None) == (overlap_path is None):
@@ -119,7 +119,7 @@ def command(
     if volume_path is not None:
         linker = TouchLinker(
             volume_path, mip, cast("Connectivity", int(connectivity)), values_path,
-            Opening(access=access),
+            VolumeOptions(access=access),
         )  # fmt: skip
     else:
         linker = OverlapLinker(

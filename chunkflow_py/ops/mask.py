@@ -77,9 +77,9 @@ class Masker:
     def __enter__(self) -> Masker:
         """Open the mask."""
         from chunkflow_py.volume import open_volume
-        from chunkflow_py.volume.protocol import Opening
+        from chunkflow_py.volume.protocol import VolumeOptions
 
-        opening = Opening(fill_missing=self.fill_missing, cache_bytes=_CACHE_BYTES)
+        opening = VolumeOptions(fill_missing=self.fill_missing, cache_bytes=_CACHE_BYTES)
         self._volume = open_volume(self.volume_path, self.mip, opening=opening)
         return self
 

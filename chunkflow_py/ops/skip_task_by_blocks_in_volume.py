@@ -22,7 +22,7 @@ from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
     from chunkflow_py.core.task import Task
-    from chunkflow_py.volume.protocol import Opening, Volume
+    from chunkflow_py.volume.protocol import Volume, VolumeOptions
 
 SECTION = "steer"
 
@@ -41,7 +41,7 @@ class StoredSkipper:
     volume_path: str
     mip: int = 0
     time: int | None = None
-    opening: Opening | None = None
+    opening: VolumeOptions | None = None
     thread_safe: bool = field(default=True, init=False)
     _volume: Volume | None = field(default=None, init=False, repr=False)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from chunkflow_py.pipeline.operator import Operator, Source
-    from chunkflow_py.volume.identity import Place
+    from chunkflow_py.volume.array_identity import ArrayAddress
 
 
 @contextmanager
@@ -98,11 +98,11 @@ def check_places(operators: Sequence[Operator], *, in_place: bool = False) -> No
     Raises:
         OptionError: names both, and the place.
     """
-    from chunkflow_py.volume.identity import Place
+    from chunkflow_py.volume.array_identity import ArrayAddress
 
-    writers: list[tuple[str, Place]] = []
+    writers: list[tuple[str, ArrayAddress]] = []
     for stage in operators:
-        for place in map(Place.parse, places_written(stage.body)):
+        for place in map(ArrayAddress.parse, places_written(stage.body)):
             for name, other in writers:
                 if place.is_same(other):
                     msg = (
@@ -112,7 +112,7 @@ def check_places(operators: Sequence[Operator], *, in_place: bool = False) -> No
                     raise OptionError(msg)
             writers.append((stage.name, place))
     for stage in operators:
-        for origin in map(Place.parse, places_read(stage.body) if writers else ()):
+        for origin in map(ArrayAddress.parse, places_read(stage.body) if writers else ()):
             for name, place in writers:
                 if place.is_same(origin) and not (in_place and _reads_its_box(stage)):
                     remedy = (
@@ -135,7 +135,7 @@ def _reads_its_box(stage: Operator) -> bool:
     return cutout is not None and cutout.margin == (0, 0, 0)
 
 
-def _both(place: Place, other: Place) -> str:
+def _both(place: ArrayAddress, other: ArrayAddress) -> str:
     """Return a place for a message, with another address of it."""
     from chunkflow_py.store.address import without_secrets
 

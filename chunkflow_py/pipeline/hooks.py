@@ -235,7 +235,7 @@ class ReadsFrom(Protocol):
 
     @property
     def origin(self) -> str:
-        """The address of a file or folder, or ``ADDRESS at mip N``: see `volume.identity`."""
+        """The address of a file or folder, or ``ADDRESS at mip N``: see `volume.array_identity`."""
 
 
 @runtime_checkable

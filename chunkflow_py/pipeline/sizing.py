@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from chunkflow_py.pipeline.hooks import Boxes
     from chunkflow_py.tasks.plan import GridPlan, ListPlan
     from chunkflow_py.volume.new_volume import VolumeCreator
-    from chunkflow_py.volume.protocol import Opening, VolumeSpec
+    from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 
     Announced = dict[str, Callable[[], VolumeSpec | None]]
 
@@ -82,7 +82,7 @@ class Environment:
     overwrite_info: bool = False
     queue_name: str | None = None
     visibility_timeout: int = 3600
-    opening: Opening | None = None
+    opening: VolumeOptions | None = None
     announced: Announced = field(default_factory=dict)
     dry_run: bool = False
     tell: Callable[[str], None] = print
@@ -157,10 +157,10 @@ class Environment:
         from chunkflow_py.volume.engine.block_sizes import common_unit, fitting_block
         from chunkflow_py.volume.location import Location
         from chunkflow_py.volume.new_volume import VolumeCreator
-        from chunkflow_py.volume.protocol import Opening
+        from chunkflow_py.volume.protocol import VolumeOptions
         from chunkflow_py.volume.thumbnail import halvings
 
-        opening = self.opening or Opening()
+        opening = self.opening or VolumeOptions()
         shared: dict[str, Any] = {
             "opening": opening,
             "announced": self.announced,

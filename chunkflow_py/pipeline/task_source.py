@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.pipeline.hooks import Boxes
     from chunkflow_py.tasks.order import Order
-    from chunkflow_py.volume.protocol import Opening, Volume
+    from chunkflow_py.volume.protocol import Volume, VolumeOptions
 
     _Region = tuple[Zyx | None, Zyx | None, Zyx | None]
 
@@ -65,7 +65,7 @@ class Planner:
     aligned_block_size: Zyx | None = None
     volume_path: str | None = None
     mip: int = 0
-    opening: Opening | None = None
+    opening: VolumeOptions | None = None
     selected: tuple[int, int | None] = (0, None)
     order: Order = "raster"
     bbox_file: str | None = None

@@ -24,7 +24,7 @@ from chunkflow_py.run.coverage import saved_box
 from chunkflow_py.run.earlier import place_of
 from chunkflow_py.run.task_boxes import TaskBoxes
 from chunkflow_py.run.worker.worker import line_of_stage
-from chunkflow_py.volume.identity import Place
+from chunkflow_py.volume.array_identity import ArrayAddress
 from chunkflow_py.volume.loader import StoredVolume, VolumeLoader
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def dependents(
     Returns:
         Their numbers; the plan of the step itself where all of them count.
     """
-    places = [Place.parse(place) for place in _said(stage)]
+    places = [ArrayAddress.parse(place) for place in _said(stage)]
     outputs = [
-        (earlier, output, Place.parse(place_of(output.output)))
+        (earlier, output, ArrayAddress.parse(place_of(output.output)))
         for earlier in home.spec.stages[: home.spec.stages.index(stage)]
         if again.get(earlier.name)
         for output in earlier.outputs
@@ -98,7 +98,7 @@ def _said(stage: Stage) -> Iterable[str]:
         yield from options.get("reads", ())
 
 
-def _meets(output: StageOutput, place: Place, read: Place) -> bool:
+def _meets(output: StageOutput, place: ArrayAddress, read: ArrayAddress) -> bool:
     """Return whether who reads a place reads an output."""
     if output.output.kind == "objects":
         one, other = place.text.rstrip("/"), read.text.rstrip("/")
@@ -108,8 +108,8 @@ def _meets(output: StageOutput, place: Place, read: Place) -> bool:
 
 
 def _readers(
-    home: RunHome, stage: Stage, make_line: MakeLine, places: list[Place]
-) -> list[tuple[VolumeLoader, TaskBoxes, Place]] | None:
+    home: RunHome, stage: Stage, make_line: MakeLine, places: list[ArrayAddress]
+) -> list[tuple[VolumeLoader, TaskBoxes, ArrayAddress]] | None:
     """Return the loaders of a step that read some places; ``None`` if others read them, too.
 
     A plugin is not loaded for this: it may run while its line is read.
@@ -126,7 +126,7 @@ def _readers(
     found = []
     for operator, tasks in TaskBoxes.along(plan, pipeline.operators, pipeline.outlines):
         body = operator.body
-        for place in map(Place.parse, places_read(body)):
+        for place in map(ArrayAddress.parse, places_read(body)):
             if not any(place.is_same(other) for other in places):
                 continue
             if not isinstance(body, VolumeLoader) or place.text != body.origin:

@@ -21,8 +21,7 @@ from chunkflow_py.run.coverage import opened
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.task_boxes import TaskBoxes
 from chunkflow_py.store import open_store
-from chunkflow_py.volume.expected import Expected, expect
-from chunkflow_py.volume.identity import Place
+from chunkflow_py.volume.array_identity import ArrayAddress, RecordedBlocks, expect
 from chunkflow_py.volume.location import Location, level_name
 
 if TYPE_CHECKING:
@@ -95,11 +94,11 @@ def check_readers(operators: Sequence[Operator], steps: Iterable[Stage]) -> None
     Raises:
         OptionError: names the operator and what to use instead.
     """
-    places = [Place.parse(place_of(o.output)) for step in steps for o in step.outputs]
+    places = [ArrayAddress.parse(place_of(o.output)) for step in steps for o in step.outputs]
     for operator in operators:
         if getattr(operator.body, "tells_missing", True):
             continue
-        for place in map(Place.parse, places_read(operator.body)):
+        for place in map(ArrayAddress.parse, places_read(operator.body)):
             if any(place.is_same(other) for other in places):
                 msg = (
                     f"{operator.name} reads {place.text}, which an earlier step of the run writes, "
@@ -109,7 +108,7 @@ def check_readers(operators: Sequence[Operator], steps: Iterable[Stage]) -> None
                 raise OptionError(msg)
 
 
-class _Recorded(Expected):
+class _Recorded(RecordedBlocks):
     """What the records of a step say of one of its volumes."""
 
     def __init__(self, step: EarlierStep, output: StageOutput) -> None:

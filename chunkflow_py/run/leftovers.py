@@ -17,7 +17,7 @@ from chunkflow_py.run.task_boxes import TaskBoxes
 from chunkflow_py.store import open_store
 from chunkflow_py.store.address import without_secrets
 from chunkflow_py.store.protocol import Leftover
-from chunkflow_py.volume.identity import same_array
+from chunkflow_py.volume.array_identity import same_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -32,7 +32,7 @@ from chunkflow_py.store.address import without_secrets
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.labelling import FOLDER, LabellingRecords, uncovered
 from chunkflow_py.volume.location import Location
-from chunkflow_py.volume.protocol import Opening, check_disjoint
+from chunkflow_py.volume.protocol import VolumeOptions, check_disjoint
 
 if TYPE_CHECKING:
     from chunkflow_py.store.protocol import Store
@@ -72,7 +72,7 @@ class Stitching:
     block_size: Zyx | None = None
     encoding: str | None = None
     task_size: Zyx | None = None
-    opening: Opening = field(default_factory=Opening)
+    opening: VolumeOptions = field(default_factory=VolumeOptions)
 
     @cached_property
     def place(self) -> str:
@@ -215,7 +215,7 @@ class Stitching:
             task_size=self.task_size,
             overwrite=self.overwrite,
             reading=self.opening,
-            writing=Opening(parallel=self.opening.parallel, access=self.opening.access),
+            writing=VolumeOptions(parallel=self.opening.parallel, access=self.opening.access),
             table=table,
         )
         line = conversion.line(**running)

@@ -26,13 +26,13 @@ from chunkflow_py.pipeline.operator import Operator, Source
 from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.store.address import without_secrets
 from chunkflow_py.volume import create_volume, open_volume
+from chunkflow_py.volume.array_identity import same_array
 from chunkflow_py.volume.copy_record import CopyRecord
-from chunkflow_py.volume.identity import same_array
 from chunkflow_py.volume.loader import StoredVolume, VolumeLoader
 from chunkflow_py.volume.location import Location, level_name
 from chunkflow_py.volume.new_volume import kept_names
 from chunkflow_py.volume.output import VolumeOutput
-from chunkflow_py.volume.protocol import Opening, VolumeSpec, check_channels
+from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec, check_channels
 from chunkflow_py.volume.pyramid import FinerReader, level_factor, like_levels
 from chunkflow_py.volume.saver import VolumeSaver
 from chunkflow_py.volume.write_checks import check_leave_to_write
@@ -82,8 +82,8 @@ class Conversion:
     max_mip: int = 0
     task_size: Zyx | None = None
     overwrite: bool = False
-    reading: Opening = field(default_factory=Opening)
-    writing: Opening = field(default_factory=Opening)
+    reading: VolumeOptions = field(default_factory=VolumeOptions)
+    writing: VolumeOptions = field(default_factory=VolumeOptions)
 
     def spec(self, source: Volume) -> VolumeSpec:
         """Return what the target is told, if it has to be created."""
@@ -233,7 +233,7 @@ def downsampling(
     sparse: bool = False,
     size: Zyx | None = None,
     resume: bool = False,
-    opening: Opening | None = None,
+    opening: VolumeOptions | None = None,
     **running: Any,
 ) -> Pipeline:
     """Return the line that makes level *mip* of a volume from the next finer one.
@@ -253,7 +253,7 @@ def downsampling(
         VolumeError: they are no whole factor apart.
         AlignmentError: *size* is no multiple of the write unit of the level.
     """
-    opening = opening or Opening()
+    opening = opening or VolumeOptions()
     fine = open_volume(url, mip - 1, opening=opening)
     coarse = open_volume(url, mip, opening=opening)
     if same_array(*(level_name(Location.parse(url), level) for level in (mip - 1, mip))):

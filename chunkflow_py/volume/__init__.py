@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.store.protocol import Store
     from chunkflow_py.volume.location import Location
-    from chunkflow_py.volume.protocol import Opening, Volume, VolumeSpec
+    from chunkflow_py.volume.protocol import Volume, VolumeOptions, VolumeSpec
 
 Mode = Literal["r", "r+"]
 
@@ -49,7 +49,7 @@ def open_volume(
     mode: Mode = "r",
     *,
     format: str | None = None,
-    opening: Opening | None = None,
+    opening: VolumeOptions | None = None,
 ) -> Volume:
     """Open a volume at one resolution level.
 
@@ -67,9 +67,9 @@ def open_volume(
         VolumeError: it cannot be read, or its format is not known.
     """
     from chunkflow_py.volume.location import Location
-    from chunkflow_py.volume.protocol import Opening
+    from chunkflow_py.volume.protocol import VolumeOptions
 
-    place, opening = Location.parse(url), opening or Opening()
+    place, opening = Location.parse(url), opening or VolumeOptions()
     driver: Any = driver_of(place.format or format or _detect(place, opening))
     volume: Volume = driver.open_volume(place, mip, mode, opening)
     return volume
@@ -81,7 +81,7 @@ def create_volume(
     mip: int = 0,
     *,
     format: str | None = None,
-    opening: Opening | None = None,
+    opening: VolumeOptions | None = None,
     **settings: Any,
 ) -> Volume:
     """Create a volume and open it for writing.
@@ -103,9 +103,9 @@ def create_volume(
     """
     from chunkflow_py.store import open_store
     from chunkflow_py.volume.location import Location
-    from chunkflow_py.volume.protocol import Opening
+    from chunkflow_py.volume.protocol import VolumeOptions
 
-    place, opening = Location.parse(url), opening or Opening()
+    place, opening = Location.parse(url), opening or VolumeOptions()
     kind = format_of_new(place, format)
     if kind != "h5":
         found = _found(open_store(place.store_url, opening.access))
@@ -173,7 +173,7 @@ def _found(store: Store) -> str | None:
     return kinds[0] if kinds else None
 
 
-def _detect(place: Location, opening: Opening) -> str:
+def _detect(place: Location, opening: VolumeOptions) -> str:
     from chunkflow_py.store import open_store
 
     if place.is_local and place.folder.is_file():

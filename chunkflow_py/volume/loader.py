@@ -14,15 +14,15 @@ from chunkflow_py.errors import VolumeError
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.cutout import Cutout
 from chunkflow_py.volume.location import Location, level_name
-from chunkflow_py.volume.protocol import Opening, check_channels, warn_of_assumed_size
+from chunkflow_py.volume.protocol import VolumeOptions, check_channels, warn_of_assumed_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from chunkflow_py.core.chunk import Chunk, Kind, Voxels
     from chunkflow_py.core.task import Task
-    from chunkflow_py.volume.checks import Check
     from chunkflow_py.volume.protocol import Volume
+    from chunkflow_py.volume.read_checks import Check
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class StoredVolume(VolumeSource):
     url: str
     mip: int = 0
     format: str | None = None
-    options: Opening = field(default_factory=Opening)
+    options: VolumeOptions = field(default_factory=VolumeOptions)
 
     @property
     def origins(self) -> tuple[str, ...]:
@@ -291,7 +291,7 @@ class VolumeLoader:
             return None
         block = self.volume.block_size.product() * self._voxel_bytes
         touched = max(blocks.voxels for _, blocks in covered) * self._voxel_bytes
-        options = self.source.options if isinstance(self.source, StoredVolume) else Opening()
+        options = self.source.options if isinstance(self.source, StoredVolume) else VolumeOptions()
         threads = options.parallel or os.cpu_count() or 1
         return Need(
             size=max((box.size for box, _ in covered), key=Zyx.product),

@@ -1,4 +1,4 @@
-"""Where a volume is: what a person writes, taken apart into format, protocol, path and dataset.
+"""Parse the address of a volume into format, protocol, path and dataset; name its levels.
 
 | written                                | format      | protocol | path              |
 |----------------------------------------|-------------|----------|-------------------|
@@ -36,17 +36,17 @@ _OTHER_NAMES = {"neuroglancer-precomputed": "precomputed"}  # as Neuroglancer sp
 
 @dataclass(frozen=True)
 class Location:
-    """A place and, if the address says it, the format of what lies there.
+    """A parsed address of a volume.
 
     Attributes:
-        url: as it was written, for messages: without password and signature.
-        format: of `FORMATS`, or ``None`` if it has to be found out.
+        url: the address without password and signature, for messages.
+        format: a value of `FORMATS`, or ``None`` if only the files tell it.
         protocol: one of `PROTOCOLS`.
-        path: an absolute path for ``file``, else what follows ``://``, with a password if there is
-            one; without a final slash.
-        dataset: name of the dataset in an HDF5 file, if the address says it.
-        scheme: how the format was written, such as ``zarr2``.
-        address: as it was written, to open it again; in no message.
+        path: an absolute path for ``file``, else what follows ``://``, including a password;
+            without a final slash.
+        dataset: name of the dataset in an HDF5 file, if the address has it.
+        scheme: how the address spells the format, such as ``zarr2``.
+        address: the address as given, to open it again; never in messages.
     """
 
     url: str
@@ -59,10 +59,10 @@ class Location:
 
     @classmethod
     def parse(cls, url: str) -> Location:
-        """Take an address apart.
+        """Parse an address.
 
         Raises:
-            VolumeError: it is empty or names a format or protocol that is not known.
+            VolumeError: it is empty or names an unknown format or protocol.
         """
         kind, rest = None, url
         scheme, separator, after = url.partition("://")
@@ -132,8 +132,8 @@ def volume_name(place: Location) -> str:
 def level_name(place: Location, mip: int) -> str:
     """Return the name of a level, the same for all spellings of a local path.
 
-    Whether two names mean the same array, `chunkflow_py.volume.identity.same_array` tells: the
-    level of a volume may also be addressed as an array by itself.
+    A level may also be addressed as an array of its own, so compare names only by
+    `chunkflow_py.volume.array_identity.same_array`.
     """
     where = volume_name(place)
     if place.format == "h5":
@@ -144,6 +144,6 @@ def level_name(place: Location, mip: int) -> str:
 def _unknown(scheme: str, url: str) -> str:
     known = (*FORMATS, *PROTOCOLS)
     near = get_close_matches(scheme, known, n=1, cutoff=0.4)
-    words = f"did you mean {near[0]}://?" if near else f"known are {', '.join(known)}"
+    remedy = f"did you mean {near[0]}://?" if near else f"known are {', '.join(known)}"
     shown = f"{scheme}://…" if f"{scheme}://" in url else without_secrets(url)
-    return f"cannot open {shown}: unknown scheme {scheme}://; {words}"
+    return f"cannot open {shown}: unknown scheme {scheme}://; {remedy}"

@@ -16,7 +16,7 @@ from chunkflow_py.errors import AlignmentError, OptionError, VolumeError
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.engine.block_sizes import fitting_block, shard_for_memory
 from chunkflow_py.volume.location import Location, volume_name
-from chunkflow_py.volume.protocol import Opening, VolumeSpec, check_alignment, names_of
+from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec, check_alignment, names_of
 from chunkflow_py.volume.write_checks import check_leave_to_write, check_new
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class VolumeCreator:
     input_name: str = "chunk"
     like: str | None = None
     like_mip: int = 0
-    like_opening: Opening = field(default_factory=Opening)
+    like_opening: VolumeOptions = field(default_factory=VolumeOptions)
     volume_size: Zyx | None = None
     voxel_offset: Zyx | None = None
     voxel_size: tuple[float, float, float] | None = None
@@ -76,7 +76,7 @@ class VolumeCreator:
     times: int | None = None
     overwrite: bool = False
     creating: Mapping[str, Any] = field(default_factory=dict)
-    opening: Opening = field(default_factory=Opening)
+    opening: VolumeOptions = field(default_factory=VolumeOptions)
     announced: dict[str, Callable[[], VolumeSpec | None]] = field(default_factory=dict)
     tell: Callable[[str], None] = logger.info
     command: str = "create-volume"

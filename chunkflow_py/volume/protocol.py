@@ -1,4 +1,4 @@
-"""What every volume can do, what a new one needs to be told, and the write-unit check."""
+"""The `Volume` protocol, the description of a new volume, and the write-unit check."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-UNIT_NM = (1.0, 1.0, 1.0)  # the voxel size, this very object, of what does not say its own
+UNIT_NM = (1.0, 1.0, 1.0)  # this very object marks a voxel size that is assumed
 
 
 _CROP = "crop what is saved to disjoint boxes (crop-margin), or make tasks that do not overlap"
@@ -31,10 +31,10 @@ _CROP = "crop what is saved to disjoint boxes (crop-margin), or make tasks that 
 
 @dataclass(frozen=True)
 class VolumeSpec:
-    """What a new volume is told; a format that has no place for a value leaves it out.
+    """The description of a new volume; a format leaves out what it cannot store.
 
     Attributes:
-        bounds: box of all its voxels; the block grid begins at ``bounds.start``.
+        bounds: box of all its voxels; the block grid starts at ``bounds.start``.
         voxel_size_nm: nanometres, zyx.
         dtype: of the voxels.
         channels: number of channels, or ``None`` for an array without a channel axis.
@@ -44,8 +44,8 @@ class VolumeSpec:
         shard_size: extent of a shard of whole blocks, voxels, zyx, or ``None`` without shards.
         times: length of the time axis, or ``None`` without one.
         factor: shrinkage from each level to the next, zyx.
-        max_mip: the coarsest level that is made with it.
-        first_factors: shrinkage from mip 0 to 1, from mip 1 to 2 and so on, where not *factor*.
+        max_mip: the coarsest level that is created with it.
+        first_factors: shrinkage from mip 0 to 1, from mip 1 to 2 and so on, instead of *factor*.
     """
 
     bounds: BoundingBox
@@ -70,7 +70,7 @@ class VolumeSpec:
         return reduce(lambda a, b: a * b, map(self.step, range(mip)), Zyx(1, 1, 1))
 
     def level(self, mip: int, start: int = 0) -> VolumeSpec:
-        """Return what is true of level *mip*, where this is true of the finer level *start*."""
+        """Return the description of level *mip*, if this one describes the finer level *start*."""
         spec = self
         for level in range(start, mip):
             step = spec.step(level)
@@ -80,16 +80,16 @@ class VolumeSpec:
 
 
 @dataclass(frozen=True)
-class Opening:
-    """How to use a volume; what a format has no use for is ignored.
+class VolumeOptions:
+    """How to read and write a volume; formats ignore what does not apply to them.
 
     Attributes:
-        fill_missing: read blocks that are not stored as the fill value; if not, they are an error.
-        store_zeros: write blocks that hold nothing but the fill value too; if not, they are left
-            out, and removed where they exist.
-        parallel: blocks to encode or decode at the same time (default: one a core).
-        cache_bytes: how much of what was decoded to keep for the next read.
-        access: how to call on a store in a cloud.
+        fill_missing: whether to read missing blocks as the fill value; if not, they are an error.
+        store_zeros: whether to write blocks that hold only the fill value; if not, they are
+            skipped, and removed where they exist.
+        parallel: blocks to encode or decode at the same time (default: one per core).
+        cache_bytes: bytes of decoded blocks to keep for later reads.
+        access: how to access a store in a cloud.
     """
 
     fill_missing: bool = True
@@ -107,7 +107,7 @@ class StoredUnit:
         url: of the object.
         box: of its voxels, in voxels of the level.
         time: time index, or ``None`` in a volume without a time axis.
-        remove: removes it, by all names that it may have.
+        remove: removes it, under every name that it may have.
     """
 
     url: str
@@ -117,20 +117,20 @@ class StoredUnit:
 
 
 class Volume(Protocol):
-    """A volume at one resolution level, wherever it is stored.
+    """A volume at one resolution level, in any format and store.
 
     Attributes:
-        url: what a person would write to open it again.
+        url: address that opens it again.
         bounds: box of all voxels, in voxels of this level.
         voxel_size_nm: nanometres, zyx.
         dtype: of the voxels.
         channels: number of channels, or ``None`` without a channel axis.
         kind: what the voxels mean, if known.
         block_size: extent of one stored block, voxels, zyx.
-        write_unit: what one writer must write whole (a block, or a shard of blocks), zyx.
+        write_unit: extent that one writer must write whole (a block or a shard), voxels, zyx.
         times: length of the time axis, or ``None`` without one.
-        mips: numbers of the levels of the volume that this is one of.
-        single_writer: whether one process at a time may write to it, as to a file.
+        mips: numbers of all levels of the volume.
+        single_writer: whether only one process at a time may write to it, as to a file.
     """
 
     url: str
@@ -155,9 +155,9 @@ class Volume(Protocol):
         """Return the voxels inside *bbox*, with `bounds` as the chunk's domain.
 
         Args:
-            bbox: what to read, in voxels of this level.
-            channels: which ones, in this order, kept as a channel axis (default: all).
-            time: time index; a volume without a time axis is the same at all times.
+            bbox: box to read, in voxels of this level.
+            channels: channels to read, in this order, kept as a channel axis (default: all).
+            time: time index; ignored by a volume without a time axis.
 
         Raises:
             GeometryError: *bbox* reaches outside of the bounds.
@@ -173,11 +173,11 @@ class Volume(Protocol):
             time: time index, for a volume with a time axis.
 
         Returns:
-            What is stored now for each write unit, by their addresses: blocks and shards as they
-            are stored. Nothing of a volume with a single writer, whose file each write changes.
+            The stored object of each write unit. Empty for a volume with a single writer, whose
+            file each write changes.
 
         Raises:
-            AlignmentError: a face of the chunk cuts a write unit.
+            AlignmentError: a boundary of the chunk cuts a write unit.
             GeometryError: the chunk reaches outside of the bounds.
             ChunkError: dtype or number of channels differ.
             VolumeError: a block cannot be written, or there is no such time index.
@@ -186,24 +186,24 @@ class Volume(Protocol):
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:
         """Return the addresses of the write units that *bbox* touches, as `write` returns them.
 
-        None of a volume with a single writer.
+        Empty for a volume with a single writer.
 
         Raises:
             GeometryError: *bbox* reaches outside of the bounds.
         """
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Yield the write units that are stored, by a listing of the objects: none is read.
+        """Yield the write units that are stored, from a listing; no object is read.
 
-        A unit of which there are several objects comes several times.
+        A unit that is stored as several objects is yielded several times.
 
         Raises:
-            VolumeError: the objects cannot be listed, or not be told apart: of a single file, of a
-                server, or where a shard is no box of blocks.
+            VolumeError: the objects cannot be listed or identified: a single file, a web server, or
+                shards that are not boxes of blocks.
         """
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
-        """Tell whether every write unit that *bbox* touches is stored.
+        """Return whether every write unit that *bbox* touches is stored.
 
         Raises:
             GeometryError: *bbox* reaches outside of the bounds.
@@ -216,7 +216,7 @@ def coarser(bounds: BoundingBox, factor: Zyx) -> BoundingBox:
 
 
 def names_of(volume: Volume, channels: Sequence[int] | None = None) -> tuple[str, ...]:
-    """Return the names of channels of a volume, of those asked for; none where not all have one."""
+    """Return the names of some channels of a volume, or none if a channel has no name."""
     known = tuple(getattr(volume, "channel_names", ()))
     if len(known) != (volume.channels or 1):
         return ()
@@ -226,11 +226,11 @@ def names_of(volume: Volume, channels: Sequence[int] | None = None) -> tuple[str
 def check_alignment(
     boxes: BoxGrid | Iterable[BoundingBox], unit: Zyx, bounds: BoundingBox, url: str
 ) -> None:
-    """Refuse boxes whose faces cut a write unit of a volume.
+    """Refuse boxes whose boundaries cut a write unit of a volume.
 
-    Two tasks that share a write unit would overwrite each other's voxels. A face is in order on
-    a multiple of *unit* from the start of *bounds*, or on or beyond a face of *bounds*; and no two
-    boxes may share voxels, unless they are the same box.
+    Two tasks that share a write unit would overwrite each other's voxels. A boundary must lie on a
+    multiple of *unit* from the start of *bounds*, or on or beyond a boundary of *bounds*; and two
+    boxes may share voxels only if they are the same box.
 
     Args:
         boxes: of all tasks; a grid is checked axis by axis, however many boxes it has.
@@ -266,7 +266,7 @@ def check_alignment(
 
 
 def warn_of_assumed_size(size_nm: tuple[float, float, float], what: str) -> bool:
-    """Warn of a voxel size that nothing says, which is `UNIT_NM`; return whether it is that."""
+    """Warn if a voxel size is assumed, that is `UNIT_NM` itself; return whether it is."""
     if size_nm is not UNIT_NM:
         return False
     logger.warning(
@@ -326,10 +326,10 @@ def check_inside(bbox: BoundingBox, bounds: BoundingBox, url: str) -> None:
 
 
 def check_chunk(chunk: Chunk, volume: Volume, time: int | None = None) -> None:
-    """Refuse a chunk that *volume* cannot take as it is.
+    """Refuse a chunk that *volume* cannot store unchanged.
 
     Raises:
-        GeometryError, AlignmentError, ChunkError, VolumeError: as `Volume.write` says.
+        GeometryError, AlignmentError, ChunkError, VolumeError: the errors of `Volume.write`.
     """
     if chunk.dtype != volume.dtype:
         msg = (
@@ -354,8 +354,8 @@ def check_channels(channels: Sequence[int] | None, existing: int | None, what: s
     """Refuse channels that a volume or file does not have.
 
     Args:
-        channels: the channels asked for; ``None`` stands for all.
-        existing: how many there are; ``None`` without a channel axis, which counts as channel 0.
+        channels: the requested channels; ``None`` for all.
+        existing: number of channels; ``None`` without a channel axis, which counts as one channel.
         what: the volume or file, for the message.
 
     Raises:
@@ -383,8 +383,8 @@ def _remedy(grid: BoxGrid, unit: Zyx, bounds: BoundingBox) -> str:
         size = Zyx(*(max(1, options(s / u)) * u for s, u in zip(grid.size, unit, strict=True)))
         if size not in sizes:
             sizes.append(size)
-    words = f"task sizes that work: {' or '.join(str(size) for size in sizes)}"
+    remedy = f"task sizes that work: {' or '.join(str(size) for size in sizes)}"
     if any(s % u for s, u in zip(shift, unit, strict=True)):
         near = bounds.start + shift // unit * unit
-        words += f", from {near}"
-    return words
+        remedy += f", from {near}"
+    return remedy

@@ -25,7 +25,7 @@ from chunkflow_py.errors import AlignmentError, OptionError, VolumeError, Volume
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.downsample import Mode, downsample
 from chunkflow_py.volume.location import Location, level_name, volume_name
-from chunkflow_py.volume.protocol import Opening, check_disjoint
+from chunkflow_py.volume.protocol import VolumeOptions, check_disjoint
 from chunkflow_py.volume.task_box import BoxCheck, stored_inside
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Level:
+class PyramidLevel:
     """What must be known of a level to write it, whether it exists already or will be created.
 
     Attributes:
@@ -78,7 +78,7 @@ class Level:
 
 
 def like_levels(
-    spec: VolumeSpec, url: str, mip: int = 0, opening: Opening | None = None
+    spec: VolumeSpec, url: str, mip: int = 0, opening: VolumeOptions | None = None
 ) -> VolumeSpec:
     """Return *spec* with the factors between the levels of a volume; the last one also beyond them.
 
@@ -144,7 +144,7 @@ class PyramidOutput:
     start_mip: int = 1
     stop_mip: int = 5
     mode: Mode = "auto"
-    opening: Opening = field(default_factory=Opening)
+    opening: VolumeOptions = field(default_factory=VolumeOptions)
     announced: Mapping[str, Callable[[], VolumeSpec | None]] = field(default_factory=dict)
     thread_safe: bool = field(default=True, init=False)
     _volumes: list[Volume] | None = field(default=None, init=False, repr=False)
@@ -253,9 +253,9 @@ class PyramidOutput:
             found.append(level)
         return found
 
-    def _described(self, volumes: Sequence[Volume]) -> list[Level]:
+    def _described(self, volumes: Sequence[Volume]) -> list[PyramidLevel]:
         return [
-            Level(
+            PyramidLevel(
                 mip,
                 _power(self.factor, mip - self.chunk_mip),
                 level.bounds,
@@ -286,7 +286,7 @@ class PyramidOutput:
         unit, levels = spec.shard_size or spec.block_size, []
         for mip in range(self.chunk_mip + 1, self.stop_mip):
             shrink, bounds = _power(self.factor, mip - self.chunk_mip), spec.level(mip).bounds
-            levels.append(Level(mip, shrink, bounds, unit, unit != spec.block_size))
+            levels.append(PyramidLevel(mip, shrink, bounds, unit, unit != spec.block_size))
         self._check(levels, spec.level(self.chunk_mip).bounds, boxes)
 
     def _missing(self, mip: int) -> VolumeNotFoundError:
@@ -298,7 +298,7 @@ class PyramidOutput:
 
     def _check(
         self,
-        levels: Sequence[Level],
+        levels: Sequence[PyramidLevel],
         fine: BoundingBox,
         boxes: BoxGrid | Sequence[BoundingBox] | None,
     ) -> None:

@@ -33,7 +33,7 @@ from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.engine.block_sizes import fitting_block
 from chunkflow_py.volume.location import Location, level_name, volume_name
 from chunkflow_py.volume.new_volume import known_names, plan_blocks, shape_bounds, times_for
-from chunkflow_py.volume.protocol import Opening, VolumeSpec, check_alignment
+from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec, check_alignment
 from chunkflow_py.volume.write_checks import (
     check_added_level,
     check_asked,
@@ -99,7 +99,7 @@ class VolumeSaver:
     factor: Zyx = Zyx(2, 2, 2)
     time: int | None = None
     times: int | None = None
-    opening: Opening = field(default_factory=Opening)
+    opening: VolumeOptions = field(default_factory=VolumeOptions)
     creating: Mapping[str, Any] = field(default_factory=dict)
     exactly: bool = True
     announced: Mapping[str, Callable[[], VolumeSpec | None]] = field(default_factory=dict)

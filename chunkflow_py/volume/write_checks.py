@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.chunk import Chunk, Kind, Voxels
     from chunkflow_py.core.geometry import Zyx
-    from chunkflow_py.volume.protocol import Opening, Volume, VolumeSpec
+    from chunkflow_py.volume.protocol import Volume, VolumeOptions, VolumeSpec
 
 logger = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ def check_room(place: Location, block_bytes: int, total_bytes: int) -> None:
 
 
 def check_level(
-    error: VolumeNotFoundError, url: str, mip: int, format: str | None, opening: Opening
+    error: VolumeNotFoundError, url: str, mip: int, format: str | None, opening: VolumeOptions
 ) -> None:
     """Refuse to add a level to a volume whose format the address does not name.
 
@@ -268,7 +268,7 @@ def check_level(
 
 
 def check_added_level(
-    spec: VolumeSpec, url: str, mip: int, format: str | None, opening: Opening
+    spec: VolumeSpec, url: str, mip: int, format: str | None, opening: VolumeOptions
 ) -> None:
     """Refuse to add a level whose voxel size does not follow from the existing levels.
 

@@ -21,7 +21,7 @@ from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.run.worker.worker import line_of_stage
 from chunkflow_py.store.protocol import Stored
-from chunkflow_py.volume.expected import expect
+from chunkflow_py.volume.array_identity import expect
 
 ONE = f"--stage one {LINE} threshold --threshold 120 {SAVE} one.zarr"
 TWO = f"then --stage two {TASKS} load-zarr --store one.zarr {SAVE} two.zarr"

@@ -26,7 +26,7 @@ from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import Stored, checksum_of
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.location import Location
-from chunkflow_py.volume.protocol import Opening, VolumeSpec
+from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 
 METADATA = ("info", "zarr.json", ".zarray", ".zattrs", ".zgroup", "attributes.json")
 BOUNDS = BoundingBox(Zyx(-3, 7, 100), Zyx(17, 40, 133))  # 20 x 33 x 33, ends inside of blocks
@@ -347,7 +347,7 @@ class VolumeContract:
         assert 0 < (found == 0).sum() <= self.unit.z * self.unit.y * self.unit.x
         np.testing.assert_array_equal(found[found != 0], chunk.array[found != 0])
         with pytest.raises(VolumeError, match=r"is not stored .*--fill-missing") as caught:
-            open_volume(url, opening=Opening(fill_missing=False)).read(BOUNDS)
+            open_volume(url, opening=VolumeOptions(fill_missing=False)).read(BOUNDS)
         assert key.removesuffix(".gz") in str(caught.value)
 
     @pytest.mark.parametrize("left", [0, 1, 0.5, -1])
@@ -384,7 +384,7 @@ class VolumeContract:
     def test_cache(self, url):
         """Blocks that are kept are not fetched again; what was written since is seen."""
         self.create(url).write(noise())
-        volume = open_volume(url, mode="r+", opening=Opening(cache_bytes=1 << 20))
+        volume = open_volume(url, mode="r+", opening=VolumeOptions(cache_bytes=1 << 20))
         volume.read(BOUNDS)
         fetched = volume.traffic.stored_bytes
         np.testing.assert_array_equal(volume.read(BOUNDS), noise())

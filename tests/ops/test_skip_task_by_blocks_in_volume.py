@@ -11,7 +11,7 @@ from chunkflow_py.core.task import Skip, Task
 from chunkflow_py.errors import GeometryError
 from chunkflow_py.ops.skip_task_by_blocks_in_volume import StoredSkipper
 from chunkflow_py.volume import create_volume
-from chunkflow_py.volume.protocol import Opening, VolumeSpec
+from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 
 BOUNDS = BoundingBox(Zyx(3, 0, 0), Zyx(19, 60, 90))
 FIRST = BoundingBox(Zyx(3, 0, 0), Zyx(11, 32, 64))
@@ -23,7 +23,7 @@ def url(request, tmp_path):
     end = ".h5" if request.param == "h5" else ""
     url = f"{request.param}://{tmp_path}/em{end}"
     spec = VolumeSpec(BOUNDS, (40, 4, 4), np.dtype("u1"), None, "image", Zyx(8, 32, 32))
-    volume = create_volume(spec, url, opening=Opening(store_zeros=True))
+    volume = create_volume(spec, url, opening=VolumeOptions(store_zeros=True))
     voxels = np.zeros(FIRST.size, "u1")
     voxels[:, :, :32] = 1
     volume.write(Chunk(voxels, FIRST.start))

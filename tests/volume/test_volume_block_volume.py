@@ -15,7 +15,7 @@ from chunkflow_py.errors import AlignmentError, VolumeError
 from chunkflow_py.store import open_store
 from chunkflow_py.volume.engine.block_layout import BlockLayout
 from chunkflow_py.volume.engine.block_volume import BlockVolume, counting
-from chunkflow_py.volume.protocol import Opening, check_alignment, check_disjoint
+from chunkflow_py.volume.protocol import VolumeOptions, check_alignment, check_disjoint
 
 OFFSET = Zyx(-3, 5, 1000)
 
@@ -73,7 +73,7 @@ def volume_of(layout, **opening):
     return BlockVolume(
         "mem://test", open_store(f"mem://{secrets.token_hex(8)}/em"), layout,
         voxel_offset=OFFSET, voxel_size_nm=(1.0, 1.0, 1.0), kind=None, mode="r+",
-        opening=Opening(**opening),
+        opening=VolumeOptions(**opening),
     )  # fmt: skip
 
 

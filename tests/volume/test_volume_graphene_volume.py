@@ -13,9 +13,9 @@ from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.errors import GeometryError, VolumeError, VolumeNotFoundError
 from chunkflow_py.store.protocol import Access
 from chunkflow_py.volume import create_volume, open_volume
-from chunkflow_py.volume.protocol import Opening, VolumeSpec
+from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 
-ANONYMOUS = Opening(access=Access(anonymous=True))
+ANONYMOUS = VolumeOptions(access=Access(anonymous=True))
 GRAPH = {
     "app": {"supported_api_versions": [0, 1]},
     "graph": {

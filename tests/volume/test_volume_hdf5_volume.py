@@ -22,7 +22,7 @@ from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.files.hdf5_volume import ENCODINGS
 from chunkflow_py.volume.location import Location
-from chunkflow_py.volume.protocol import Opening, VolumeSpec
+from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 
 HOLD = """
 import sys
@@ -202,7 +202,7 @@ def test_blocks_that_are_stored(url):
     assert volume.has_blocks(box)
     assert volume.has_blocks(BoundingBox(box.start + 1, box.start + 2))
     assert not volume.has_blocks(BoundingBox(box.start, box.stop + (1, 0, 0)))
-    strict = open_volume(url, opening=Opening(fill_missing=False))
+    strict = open_volume(url, opening=VolumeOptions(fill_missing=False))
     np.testing.assert_array_equal(strict.read(box), noise(box, channels=2))
     with pytest.raises(VolumeError, match=r"block -3-5_7-23_116-132 of .* is not stored"):
         strict.read(BOUNDS)
@@ -212,7 +212,7 @@ def test_blocks_that_are_stored(url):
 def test_blocks_of_zeros(url, store_zeros):
     """Blocks of zeros are left out unless they are wanted, and overwrite what was there."""
     create_volume(spec(), url)
-    volume = open_volume(url, mode="r+", opening=Opening(store_zeros=store_zeros))
+    volume = open_volume(url, mode="r+", opening=VolumeOptions(store_zeros=store_zeros))
     zeros = Chunk(np.zeros(BOUNDS.size, np.uint8), BOUNDS.start)
     volume.write(zeros)
     assert volume.has_blocks(BOUNDS) == store_zeros

@@ -15,7 +15,7 @@ from chunkflow_py.pipeline.operator import Operator, Outline, Source, TaskSource
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.cutout import Cutout
 from chunkflow_py.volume.loader import MOST_CACHED, StoredVolume, VolumeLoader
-from chunkflow_py.volume.protocol import Opening, VolumeSpec
+from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 
 BOUNDS = BoundingBox(Zyx(4, 0, 10), Zyx(12, 64, 74))
 BLOCK = Zyx(8, 16, 16)
@@ -75,14 +75,14 @@ def test_nothing_is_kept_where_tasks_share_no_block(em):
     flat = BoxGrid(BOUNDS.start, Zyx(4, 16, 32), Zyx(4, 16, 32), Zyx(2, 4, 2))
     assert kept(flat) == BOUNDS.voxels + 8 * 16 * 32
     assert kept(BoxGrid(BOUNDS.start, BOUNDS.size, BOUNDS.size, Zyx(1, 1, 1)), 4) == 0
-    assert kept(TASKS, 4, options=Opening(cache_bytes=77)) == 77
+    assert kept(TASKS, 4, options=VolumeOptions(cache_bytes=77)) == 77
     assert MOST_CACHED == 512 * 2**20
 
 
 def test_the_memory_of_reading_is_told(em):
     """The largest box that is read, with its margin, and blocks on their way."""
     loader = VolumeLoader(
-        StoredVolume(em[0], options=Opening(parallel=2)), Cutout(margin=Zyx(0, 4, 4))
+        StoredVolume(em[0], options=VolumeOptions(parallel=2)), Cutout(margin=Zyx(0, 4, 4))
     )
     assert loader.voxels() == Voxels("uint8", 1, "image")
     run(loader)

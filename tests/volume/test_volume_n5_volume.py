@@ -17,7 +17,7 @@ from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import GeometryError, VolumeError, VolumeNotFoundError
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import create_volume, open_volume
-from chunkflow_py.volume.protocol import Opening, VolumeSpec
+from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 
 SHAPE = (20, 33, 17)  # zyx
 BLOCK = (8, 16, 5)
@@ -257,7 +257,7 @@ class TestBad:
         np.testing.assert_array_equal(volume.read(volume.bounds), array)
         assert not volume.has_blocks(BoundingBox.from_size((0, 0, 0), BLOCK))
         with pytest.raises(VolumeError, match=r"is not stored \(0/0/0\)"):
-            open_volume(str(tmp_path / "em"), opening=Opening(fill_missing=False)).read(
+            open_volume(str(tmp_path / "em"), opening=VolumeOptions(fill_missing=False)).read(
                 volume.bounds
             )
 

@@ -12,7 +12,7 @@ from chunkflow_py.errors import MissingExtraError, VolumeError
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.precomputed.precomputed_codec import PrecomputedCodec
 from chunkflow_py.volume.precomputed.precomputed_info import ENCODINGS
-from chunkflow_py.volume.protocol import Opening, VolumeSpec
+from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 
 # encoding, dtype, channels; those that change the voxels a little come last
 LOSSLESS = [
@@ -103,7 +103,7 @@ def test_we_read_cloud_volume(url, tmp_path, encoding, dtype, channels, compress
         f"precomputed://file://{tmp_path}/em", progress=False, compress=compress
     )
     theirs[theirs.bounds] = chunk.array.reshape(-1, *BOUNDS.size).T
-    volume = open_volume(url, opening=Opening(fill_missing=False))
+    volume = open_volume(url, opening=VolumeOptions(fill_missing=False))
     np.testing.assert_array_equal(volume.read(BOUNDS), chunk)
     assert volume.has_blocks(BOUNDS)
 

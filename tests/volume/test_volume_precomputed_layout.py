@@ -23,7 +23,7 @@ from chunkflow_py.volume.precomputed.precomputed_layout import (
     murmurhash3_x86_128,
     number_of_block,
 )
-from chunkflow_py.volume.protocol import Opening, VolumeSpec
+from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 
 SHARD = Zyx(16, 32, 32)  # 2 x 2 x 2 of 3 x 3 x 3 blocks
 
@@ -95,7 +95,7 @@ def test_we_read_tensorstore(url, tmp_path, hash, bits, index):
     other = {"minishard_index_encoding": index, "data_encoding": index}
     shard_as(tmp_path, hash=hash, **other, **dict(zip(names, bits)))
     tensorstore_volume(tmp_path).write(noise().array[np.newaxis]).result()
-    volume = open_volume(url, opening=Opening(fill_missing=False))
+    volume = open_volume(url, opening=VolumeOptions(fill_missing=False))
     np.testing.assert_array_equal(volume.read(BOUNDS), noise())
     for box in list(BoxGrid.covering(BOUNDS, BLOCK, respect_stop=True))[::5]:
         np.testing.assert_array_equal(open_volume(url).read(box), noise().cut(box))
@@ -114,7 +114,7 @@ def test_we_read_cloud_volume(url, tmp_path):
     assert not open_volume(url).has_blocks(BOUNDS)
     assert np.count_nonzero(open_volume(url).read(BOUNDS).array) == box.voxels
     with pytest.raises(VolumeError, match=r"is not stored .*\.shard.*--fill-missing"):
-        open_volume(url, opening=Opening(fill_missing=False)).read(BOUNDS)
+        open_volume(url, opening=VolumeOptions(fill_missing=False)).read(BOUNDS)
 
 
 def test_blocks_of_zeros(url):
@@ -128,7 +128,7 @@ def test_blocks_of_zeros(url):
     volume.write(chunk.cut(box))
     np.testing.assert_array_equal(open_volume(url).read(BOUNDS), chunk)
     with pytest.raises(VolumeError, match="is not stored"):
-        open_volume(url, opening=Opening(fill_missing=False)).read(block)
+        open_volume(url, opening=VolumeOptions(fill_missing=False)).read(block)
     volume.write(Chunk(np.zeros(box.size, "u1"), box.start))
     assert not open_volume(url).has_blocks(box)
     chunk.cut(box).array[...] = 0

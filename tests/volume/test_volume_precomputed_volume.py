@@ -20,7 +20,7 @@ from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import create_volume, open_volume
-from chunkflow_py.volume.protocol import Opening, VolumeSpec
+from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 
 SHARD = Zyx(16, 32, 32)  # 2 x 2 x 2 of 3 x 3 x 3 blocks
 
@@ -129,7 +129,7 @@ def test_store_zeros(url, tmp_path, store_zeros, files):
     for path in list(tmp_path.rglob("*.gz"))[:5]:
         path.rename(path.with_suffix(".zstd"))
     zeros = Chunk(np.zeros(BOUNDS.size, "u1"), BOUNDS.start)
-    open_volume(url, mode="r+", opening=Opening(store_zeros=store_zeros)).write(zeros)
+    open_volume(url, mode="r+", opening=VolumeOptions(store_zeros=store_zeros)).write(zeros)
     assert len(list((tmp_path / "em").rglob("*-*"))) == files
 
 

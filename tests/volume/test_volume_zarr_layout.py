@@ -17,7 +17,7 @@ from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import open_volume
-from chunkflow_py.volume.protocol import Opening
+from chunkflow_py.volume.protocol import VolumeOptions
 
 # zarr-python has codecs beyond the specification, and says so each time
 pytestmark = [
@@ -318,7 +318,7 @@ class TestShards:
         voxels[:2] = 9
         open_volume(str(tmp_path), mode="r+").write(Chunk(voxels, Zyx(0, 0, 0)))
         np.testing.assert_array_equal(open_volume(str(tmp_path)).read(box_of((8, 8, 8))), voxels)
-        strict = open_volume(str(tmp_path), opening=Opening(fill_missing=False))
+        strict = open_volume(str(tmp_path), opening=VolumeOptions(fill_missing=False))
         with pytest.raises(VolumeError, match=r"is not stored \(c/0/0/0\)"):
             strict.read(box_of((8, 8, 8)))
 

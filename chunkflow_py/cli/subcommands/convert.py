@@ -65,7 +65,7 @@ def command(
         from chunkflow_py.cli.phase import run_phase
         from chunkflow_py.run.whole_volume import Conversion
         from chunkflow_py.volume.new_volume import checked_dtype
-        from chunkflow_py.volume.protocol import Opening
+        from chunkflow_py.volume.protocol import VolumeOptions
 
         access = access_from(options)
         for name in ("use_https", "requester_pays"):
@@ -76,8 +76,8 @@ def command(
             dtype=checked_dtype(dtype, "--dtype"),
             block_size=block_size,
             shard_size=shard_size,
-            reading=Opening(fill_missing=fill_missing, parallel=parallel, access=access),
-            writing=Opening(parallel=parallel, access=access),
+            reading=VolumeOptions(fill_missing=fill_missing, parallel=parallel, access=access),
+            writing=VolumeOptions(parallel=parallel, access=access),
             **options,
         )
         run_phase(conversion.line, f"converting {source} to {target}")

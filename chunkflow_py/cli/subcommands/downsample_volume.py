@@ -79,9 +79,9 @@ def make_levels(url: str, start_mip: int, stop_mip: int | None, options: dict[st
     from chunkflow_py.errors import VolumeNotFoundError
     from chunkflow_py.run.whole_volume import downsampling
     from chunkflow_py.volume import open_volume
-    from chunkflow_py.volume.protocol import Opening
+    from chunkflow_py.volume.protocol import VolumeOptions
 
-    opening = Opening(
+    opening = VolumeOptions(
         fill_missing=options["fill_missing"],
         parallel=options["parallel"],
         access=access_from(options),

@@ -127,9 +127,9 @@ def stitch_labels(stitching: Stitching) -> None:
 def _stitching(options: dict[str, Any]) -> Stitching:
     from chunkflow_py.run.stitching import Stitching
     from chunkflow_py.segmentation.labels.linking import OverlapLinker, TouchLinker
-    from chunkflow_py.volume.protocol import Opening
+    from chunkflow_py.volume.protocol import VolumeOptions
 
-    opening = Opening(parallel=options["parallel"], access=access_from(options))
+    opening = VolumeOptions(parallel=options["parallel"], access=access_from(options))
     url, mip = options["volume_path"], options["mip"]
     linker: TouchLinker | OverlapLinker
     if options["overlap_path"]:

@@ -138,12 +138,12 @@ def output_from(
         OptionError: two options contradict each other.
     """
     from chunkflow_py.volume.output import VolumeOutput
-    from chunkflow_py.volume.protocol import Opening
+    from chunkflow_py.volume.protocol import VolumeOptions
     from chunkflow_py.volume.saver import VolumeSaver
 
     check_shard(options["shard_size"], options["block_size"])
     taken = ("mip", "create", "time", "times", "block_size", "shard_size", "encoding", "factor")
-    opening = Opening(
+    opening = VolumeOptions(
         store_zeros=options["fill_missing"],
         parallel=options.get("parallel") or None,
         access=access_from(options),

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from chunkflow_py.core.chunk import Kind
-    from chunkflow_py.volume.checks import Check
     from chunkflow_py.volume.loader import VolumeLoader
-    from chunkflow_py.volume.protocol import Opening
+    from chunkflow_py.volume.protocol import VolumeOptions
+    from chunkflow_py.volume.read_checks import Check
 
 TIME = click.IntRange(min=0)
 
@@ -118,10 +118,10 @@ def loader_from(
     Raises:
         OptionError: two options contradict each other.
     """
-    from chunkflow_py.volume.checks import Blackout, Validation
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.loader import StoredVolume, VolumeLoader
-    from chunkflow_py.volume.protocol import Opening
+    from chunkflow_py.volume.protocol import VolumeOptions
+    from chunkflow_py.volume.read_checks import Blackout, Validation
 
     coarse, mip = options["validate_mip"], options["mip"]
     if coarse is not None and coarse < mip:
@@ -130,7 +130,7 @@ def loader_from(
     if coarse is not None and options["channels"] is not None:
         msg = "--validate-mip compares all channels; leave --channels out"
         raise OptionError(msg)
-    opening = Opening(fill_missing=options["fill_missing"], access=access_from(options))
+    opening = VolumeOptions(fill_missing=options["fill_missing"], access=access_from(options))
     checks: list[Check] = []
     if coarse is not None:
         checks.append(Validation(url, coarse, format, opening, options["time"]))
@@ -157,8 +157,8 @@ def access_from(options: Mapping[str, Any]) -> Any:
     return Access(options.get("use_https", False), options["requester_pays"])
 
 
-def opening_from(options: Mapping[str, Any]) -> Opening:
+def opening_from(options: Mapping[str, Any]) -> VolumeOptions:
     """Return how to use a volume of which only `access_options` were asked."""
-    from chunkflow_py.volume.protocol import Opening
+    from chunkflow_py.volume.protocol import VolumeOptions
 
-    return Opening(access=access_from(options))
+    return VolumeOptions(access=access_from(options))

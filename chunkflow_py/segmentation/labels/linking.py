@@ -42,7 +42,7 @@ from chunkflow_py.store.protocol import Access
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.labelling import Labelling, LabellingRecords
 from chunkflow_py.volume.location import Location, level_name
-from chunkflow_py.volume.protocol import Opening, check_disjoint
+from chunkflow_py.volume.protocol import VolumeOptions, check_disjoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +76,7 @@ class TouchLinker:
     mip: int = 0
     connectivity: Connectivity = 6
     values_url: str | None = None
-    opening: Opening = field(default_factory=Opening)
+    opening: VolumeOptions = field(default_factory=VolumeOptions)
 
     @property
     def place(self) -> str:

@@ -40,11 +40,11 @@ from chunkflow_py.store.address import without_secrets
 from chunkflow_py.store.protocol import together
 from chunkflow_py.store.recording import RecordingStore
 from chunkflow_py.volume import open_volume
+from chunkflow_py.volume.array_identity import expected_of
 from chunkflow_py.volume.engine.block_cache import BlockCache
-from chunkflow_py.volume.expected import expected_of
 from chunkflow_py.volume.protocol import (
-    Opening,
     StoredUnit,
+    VolumeOptions,
     check_channels,
     check_chunk,
     check_inside,
@@ -155,7 +155,7 @@ class BlockVolume:
         mode: Mode,
         mip: int = 0,
         mips: tuple[int, ...] = (0,),
-        opening: Opening | None = None,
+        opening: VolumeOptions | None = None,
         channel_names: tuple[str, ...] = (),
         encoding: str | None = None,
         documents: tuple[str, ...] = (),
@@ -183,7 +183,7 @@ class BlockVolume:
             raise VolumeError(msg)
         self._address, self.url = url, without_secrets(url)
         self.mip, self.mips, self._mode = mip, mips, mode
-        self._store, self._layout, self._opening = store, layout, opening or Opening()
+        self._store, self._layout, self._opening = store, layout, opening or VolumeOptions()
         self.bounds = BoundingBox.from_size(voxel_offset, self._spatial(layout.shape))
         self.voxel_size_nm = voxel_size_nm
         self.kind: Kind | None = kind

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from chunkflow_py.store.protocol import Stored
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume.location import Location
-    from chunkflow_py.volume.protocol import Opening, StoredUnit, VolumeSpec
+    from chunkflow_py.volume.protocol import StoredUnit, VolumeOptions, VolumeSpec
 
 ENCODINGS = ("gzip", "lzf", "szip", "raw")
 
@@ -67,7 +67,7 @@ class Hdf5Volume:
 
     single_writer = True
 
-    def __init__(self, place: Location, mode: Mode, opening: Opening) -> None:
+    def __init__(self, place: Location, mode: Mode, opening: VolumeOptions) -> None:
         """Read the header."""
         self.url = place.url
         self._path, self._mode, self._opening = place.folder, mode, opening
@@ -200,7 +200,7 @@ class Hdf5Volume:
         return not any(self._stored(dataset, box))
 
 
-def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Hdf5Volume:
+def open_volume(place: Location, mip: int, mode: Mode, opening: VolumeOptions) -> Hdf5Volume:
     """Open the dataset that *place* names, or the one that `hdf5` finds.
 
     Raises:
@@ -220,7 +220,9 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> Hdf5
     return volume
 
 
-def create_volume(spec: VolumeSpec, place: Location, mip: int, opening: Opening) -> Hdf5Volume:
+def create_volume(
+    spec: VolumeSpec, place: Location, mip: int, opening: VolumeOptions
+) -> Hdf5Volume:
     """Create the dataset that *place* names (default: ``main``), and open it for writing.
 
     The file is made if it is missing; other datasets of an existing one stay. Processes that

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume.engine.block_layout import Index
     from chunkflow_py.volume.location import Location
-    from chunkflow_py.volume.protocol import Opening
+    from chunkflow_py.volume.protocol import VolumeOptions
 
 _ATTRIBUTES = "attributes.json"
 _NAMES = "xyzct"  # in the order of N5
@@ -62,7 +62,7 @@ COMPRESSIONS = {  # names in N5 -> names in `core.decoding.decode`
 }
 
 
-def open_volume(location: Location, mip: int, mode: Mode, opening: Opening) -> BlockVolume:
+def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions) -> BlockVolume:
     """Open level *mip* of a group of levels, or a dataset, whose only level is 0.
 
     Raises:

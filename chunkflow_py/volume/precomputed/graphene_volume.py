@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from chunkflow_py.store.protocol import Stored
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume.location import Location
-    from chunkflow_py.volume.protocol import Opening, StoredUnit
+    from chunkflow_py.volume.protocol import StoredUnit, VolumeOptions
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -44,7 +44,7 @@ class GrapheneVolume:
 
     single_writer = False
 
-    def __init__(self, place: Location, mip: int, opening: Opening) -> None:
+    def __init__(self, place: Location, mip: int, opening: VolumeOptions) -> None:
         """Ask the server for the info file.
 
         Raises:
@@ -141,7 +141,7 @@ class GrapheneVolume:
 _READ_ONLY = "{url} is a graphene volume, which is only read; write to precomputed:// or zarr://"
 
 
-def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> GrapheneVolume:
+def open_volume(place: Location, mip: int, mode: Mode, opening: VolumeOptions) -> GrapheneVolume:
     """Open one level, for reading.
 
     Raises:

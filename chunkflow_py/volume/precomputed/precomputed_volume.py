@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume.location import Location
     from chunkflow_py.volume.precomputed.precomputed_info import LayerType
-    from chunkflow_py.volume.protocol import Opening, VolumeSpec
+    from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 
 
-def open_volume(place: Location, mip: int, mode: Mode, opening: Opening) -> BlockVolume:
+def open_volume(place: Location, mip: int, mode: Mode, opening: VolumeOptions) -> BlockVolume:
     """Open one level; always z, y, x outside. A volume of one channel has no channel axis.
 
     Raises:
@@ -108,7 +108,7 @@ def create_volume(
     spec: VolumeSpec,
     place: Location,
     mip: int,
-    opening: Opening,
+    opening: VolumeOptions,
     *,
     layer_type: LayerType | None = None,
     compress: bool = True,

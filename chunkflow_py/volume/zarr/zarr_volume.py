@@ -57,14 +57,14 @@ if TYPE_CHECKING:
     from chunkflow_py.store.protocol import Store
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume.location import Location
-    from chunkflow_py.volume.protocol import Opening, VolumeSpec
+    from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 
 Order = Literal["zyx", "xyz"]
 OmeVersion = Literal["0.4", "0.5"]
 _LABELS = "labels"
 
 
-def open_volume(location: Location, mip: int, mode: Mode, opening: Opening) -> BlockVolume:
+def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions) -> BlockVolume:
     """Open level *mip* of an image, or a plain array, whose only level is 0.
 
     Raises:
@@ -148,7 +148,7 @@ def create_volume(
     spec: VolumeSpec,
     location: Location,
     mip: int,
-    opening: Opening,
+    opening: VolumeOptions,
     *,
     plain: bool = False,
     order: Order = "zyx",

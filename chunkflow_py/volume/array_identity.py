@@ -1,22 +1,25 @@
-"""Whether two addresses mean the same array, however they are written.
+"""Find out whether two addresses mean the same array, however they are spelled.
 
 ```
 zarr://s.zarr/0    s.zarr at mip 0    file:///data/../data/s.zarr/0    a link to it    a bind mount
                                       all: device and inode of the folder s.zarr/0
 ```
 
-A *place* is what `ReadsFrom.origin` and `WritesTo.destination` return: the address of a file or
-folder, or ``ADDRESS at mip N`` (`level_name`) for a level of a volume.
+An operator names what it reads and writes by the address of a file or folder, or by
+``ADDRESS at mip N`` (`level_name`) for a level of a volume.
 
-| place                     | its array                                                     |
+| address                   | its array                                                     |
 |---------------------------|---------------------------------------------------------------|
-| level of a volume         | the folder or prefix of its blocks, as the metadata say       |
-| level that does not exist | where this package would make it                              |
+| level of a volume         | the folder or prefix of its blocks, from the metadata         |
+| level that does not exist | where this package would create it                            |
 | dataset of an HDF5 file   | the file and the position of the dataset in it                |
 | file or folder            | itself                                                        |
 
-On this machine a file or folder is known by device and inode, which no link, mount or spelling
-changes; what does not exist yet by the folder above it. In a bucket the key is the identity.
+On this machine device and inode identify a file or folder, whatever link, mount or spelling leads
+to it; its parent folder identifies what does not exist yet. In a bucket the key is the identity.
+
+By this identity a worker also knows arrays that an earlier step of its run has written (`expect`):
+there a missing block was either recorded as empty, or it is lost.
 """
 
 from __future__ import annotations
@@ -27,12 +30,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import ChunkflowError, VolumeError
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.location import LEVEL, Location
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from chunkflow_py.core.geometry import BoundingBox
 
 _SPAN = "-?[0-9]+--?[0-9]+"
 _BOX = rf"(?:t[0-9]+_)?{_SPAN}_{_SPAN}_{_SPAN}"  # what stands for BOX in names of files
@@ -48,24 +57,24 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
 def same_array(first: str, second: str) -> bool:
-    """Return whether two places mean the same array, or one is a file that holds the other.
+    """Return whether two addresses mean the same array, or one is a file that holds the other.
 
     Args:
-        first: a place, such as ``file:///data/em.zarr at mip 0`` or ``/data/out_BOX.h5``.
+        first: an address, such as ``file:///data/em.zarr at mip 0`` or ``/data/out_BOX.h5``.
         second: another.
     """
-    return Place.parse(first).is_same(Place.parse(second))
+    return ArrayAddress.parse(first).is_same(ArrayAddress.parse(second))
 
 
 @dataclass(frozen=True)
-class Place:
-    """A place, taken apart; what is there is looked at once.
+class ArrayAddress:
+    """A parsed address; files and metadata are inspected once.
 
     Attributes:
-        text: as it is written.
+        text: the address as given.
         scheme: of the store: ``file``, ``s3``, ``gs``, ``https`` or ``mem``.
-        path: below the scheme; of this machine, without links.
-        address: as `open_volume` takes it.
+        path: below the scheme; links are resolved on this machine.
+        address: for `open_volume`.
         mip: of a level, or ``None`` for a file or folder.
         dataset: in an HDF5 file.
     """
@@ -78,8 +87,8 @@ class Place:
     dataset: str | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Place:
-        """Return the place; what is no address of a store is the same as itself alone."""
+    def parse(cls, text: str) -> ArrayAddress:
+        """Parse an address; text that is not an address of a store equals only itself."""
         address, separator, mip = text.rpartition(LEVEL)
         if not (separator and is_digits(mip)):
             address, mip = text, ""
@@ -100,13 +109,13 @@ class Place:
             address = f"{scheme}://{path}"  # as who writes to the bucket finds it
         return cls(text, scheme, path, address, int(mip) if mip else None, dataset)
 
-    def is_same(self, other: Place) -> bool:
-        """Return whether two places mean one array, as `same_array` says."""
+    def is_same(self, other: ArrayAddress) -> bool:
+        """Return whether both mean one array, as `same_array` does."""
         if self.text == other.text:
             return True
         if not self.scheme or self.scheme != other.scheme:
             return False
-        # Far away, metadata take time to read, and without links an array lies below its volume.
+        # Remote metadata are slow to read, and without links an array lies below its volume.
         if self.scheme != "file" and not _related(self.path, other.path):
             return False
         if (self.mip is None) == (other.mip is None):
@@ -116,12 +125,12 @@ class Place:
 
     @cached_property
     def containers(self) -> frozenset[str]:
-        """The file or folder that is called a volume."""
+        """The identity of the file or folder of the whole volume."""
         return frozenset({self._known(self.path)})
 
     @cached_property
     def arrays(self) -> frozenset[str]:
-        """What holds the voxels: one, unless a folder is a volume of several formats."""
+        """Identities of what holds the voxels: several if a folder has several formats."""
         if self.mip is None:
             return self.containers
         if self.scheme == "file" and (self.dataset or os.path.isfile(self.path)):  # noqa: PTH113
@@ -130,14 +139,14 @@ class Place:
         found = frozenset(filter(None, (self._array(name) for name in formats)))
         if found:
             return found
-        # As it would be made: an array of that number in a group, or alone.
+        # Where it would be created: as an array of that number in a group, or alone.
         own = {self._known(f"{self.path}/{self.mip}")}
         return frozenset(own if self.mip else own | self.containers)
 
     def _array(self, format: str | None) -> str | None:
         try:
             volume = open_volume(self.address, self.mip or 0, format=format)
-        except ChunkflowError:  # no such volume or level, or it is not to be read: said elsewhere
+        except ChunkflowError:  # no such volume or level, or unreadable: reported elsewhere
             return None
         url: str | None = getattr(volume, "array_url", None)
         if url is None:
@@ -156,7 +165,7 @@ class Place:
         return f"{self._known(self.path)}#{inside or name}"
 
     def _known(self, path: str) -> str:
-        """Return what is the same for all names of a path: of what exists, device and inode."""
+        """Return the identity of a path: device and inode of the part that exists."""
         if self.scheme != "file":
             return f"{self.scheme}://{path}"
         path, rest = os.path.realpath(path), ""
@@ -171,7 +180,7 @@ class Place:
             else:
                 return f"{status.st_dev}:{status.st_ino}{rest}"
 
-    def matches(self, other: Place) -> bool:
+    def matches(self, other: ArrayAddress) -> bool:
         """Return whether *other* may be the file of one task, where BOX stands for its box."""
         if "BOX" not in self.path or self.mip is not None:
             return False
@@ -179,13 +188,13 @@ class Place:
         return re.fullmatch(pattern, other._spelled()) is not None
 
     def _spelled(self) -> str:
-        """Return the folder, known as it is, and the name in it as it is written."""
+        """Return the identity of the folder, and the name in it as given."""
         folder, _, name = self.path.rpartition("/")
         return f"{self._known(folder or '/')}/{name}"
 
 
 def _normal(protocol: str, path: str) -> tuple[str, str]:
-    """Return scheme and path, the same for all spellings that need no look at what is there."""
+    """Return scheme and path in one spelling, without inspecting what is stored there."""
     if protocol == "file":
         return protocol, os.path.realpath(path)
     if protocol in ("http", "https"):
@@ -213,3 +222,45 @@ def _related(first: str, second: str) -> bool:
     if "BOX" in first + second:
         return one.startswith(other) or other.startswith(one)
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+# --- arrays whose blocks are recorded ------------------------------------------------------------
+
+
+class RecordedBlocks(Protocol):
+    """What the run has recorded of the blocks of one array."""
+
+    def check(self, key: str, box: BoundingBox, time: int | None) -> None:
+        """Refuse a missing write unit that was stored.
+
+        Args:
+            key: of its object, relative to the array.
+            box: of its voxels.
+            time: time index, in an array with a time axis.
+
+        Raises:
+            VolumeError: it was stored and is lost; names the remedy.
+        """
+
+
+_recorded: list[tuple[frozenset[str], RecordedBlocks]] = []  # identities of arrays
+
+
+def expect(arrays: Sequence[tuple[str, RecordedBlocks]]) -> None:
+    """Replace what this process knows of recorded arrays.
+
+    Every volume that is opened for reading afterwards checks its missing blocks.
+
+    Args:
+        arrays: address of an array, and what is recorded of it.
+    """
+    _recorded.clear()  # so that the volumes opened below check nothing
+    _recorded.extend([(ArrayAddress.parse(place).arrays, blocks) for place, blocks in arrays])
+
+
+def expected_of(array_url: str) -> RecordedBlocks | None:
+    """Return what is recorded of the array at an address, or ``None``."""
+    if not _recorded:
+        return None
+    arrays = ArrayAddress.parse(array_url).arrays
+    return next((blocks for known, blocks in _recorded if known & arrays), None)

@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.identity: which addresses mean one array."""
+"""Tests of chunkflow_py.volume.array_identity: which addresses mean one array."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ from chunkflow_py.pipeline.hooks import places_read, places_written
 from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.run.whole_volume import Conversion
 from chunkflow_py.volume import create_volume
-from chunkflow_py.volume.identity import Place, same_array
+from chunkflow_py.volume.array_identity import ArrayAddress, same_array
 from chunkflow_py.volume.protocol import VolumeSpec
 
 SPEC = VolumeSpec(
@@ -163,7 +163,7 @@ def test_all_spellings_of_one_array_are_equal_and_no_others(arrays) -> None:
     """For every driver, two addresses are the same exactly when they mean one array."""
     _, spellings = arrays
     places = [
-        (key, Place.parse(place_of(command)), command)
+        (key, ArrayAddress.parse(place_of(command)), command)
         for key, commands in spellings.items()
         for command in commands
     ]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from chunkflow_py.core.chunk import Chunk
-    from chunkflow_py.volume.protocol import Opening, Volume
+    from chunkflow_py.volume.protocol import Volume, VolumeOptions
 
 BAD_SECTIONS_FILE = "blackout_section_ids.json"
 
@@ -82,7 +82,7 @@ class Validation:
     url: str
     mip: int
     format: str | None = None
-    opening: Opening | None = None
+    opening: VolumeOptions | None = None
     time: int | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.volume.checks."""
+"""Tests of chunkflow_py.volume.read_checks."""
 
 import json
 
@@ -10,8 +10,8 @@ from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
 from chunkflow_py.store import open_store
 from chunkflow_py.volume import create_volume, open_volume
-from chunkflow_py.volume.checks import bad_sections, blacken, check_against_mip
 from chunkflow_py.volume.protocol import VolumeSpec
+from chunkflow_py.volume.read_checks import bad_sections, blacken, check_against_mip
 
 BOUNDS = BoundingBox(Zyx(3, 9, 5), Zyx(12, 42, 53))
 SCHEMES = ("precomputed", "zarr")
