@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from chunkflow_py.core.task import Task
     from chunkflow_py.pipeline.operator import Operator
     from chunkflow_py.run.ledger.ledger_record import Record
-    from chunkflow_py.run.worker.looks import ChildLook, WorkerLook
+    from chunkflow_py.run.worker.supervisor import WorkerSnapshot
+    from chunkflow_py.run.worker.worker_pool import ProcessSnapshot
 
 STAGES = ("read", "compute", "write")
 WINDOW_S = 60.0  # that a speed looks back, at least
@@ -316,7 +317,7 @@ class WorkerProgress(Progress):
         super().__init__(total)
         self.step = step
         self.failures = 0
-        self.snapshot: WorkerLook | None = None
+        self.snapshot: WorkerSnapshot | None = None
         self._recorded: tuple[int, int] | None = None  # by all, and by this worker at that time
         self._tasks = Pace()
 
@@ -372,7 +373,7 @@ class WorkerProgress(Progress):
 
     def outside_network(self) -> float | None:
         """Return the share of the processes' time in which no network ran, if they have one."""
-        processes = self.snapshot.children if self.snapshot else ()
+        processes = self.snapshot.processes if self.snapshot else ()
         known = [each for each in processes if each.network_seconds is not None and each.seconds]
         if not known:
             return None
@@ -391,7 +392,7 @@ class WorkerProgress(Progress):
 
     def activity_rows(self) -> Iterable[Row]:
         """Return a row for each worker process."""
-        return [_process_row(each) for each in self.snapshot.children] if self.snapshot else []
+        return [_process_row(each) for each in self.snapshot.processes] if self.snapshot else []
 
 
 def task_voxels(task: Task) -> int | None:
@@ -421,13 +422,13 @@ def progress_rows(progress: Progress, gpu: GpuWatch) -> list[Row]:
     return [row for row in (*rows, *progress.activity_rows()) if row.text]
 
 
-def _process_row(process: ChildLook) -> Row:
+def _process_row(process: ProcessSnapshot) -> Row:
     name = f"{process.number:>2}" + (f" on GPU {process.device}" if process.device else "")
     if process.seconds is None:
         return Row(f"{name}  starts", "dim")
     now = time.monotonic()
     active = [
-        Activity(task.operator, task.lane, task.box, now - task.seconds, task.done, task.total)
+        Activity(task.operator, task.stage, task.box, now - task.seconds, task.done, task.total)
         for task in process.tasks
     ]
     by_stage = [[each for each in active if each.stage == stage] for stage in STAGES]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.cli.command_line import Part
     from chunkflow_py.pipeline.pipeline import Pipeline
-    from chunkflow_py.run.worker.child import Feed
+    from chunkflow_py.run.worker.worker_process import TaskFeed
 
 THEN = "then"  # the subcommand that divides the stages of a line
 
@@ -110,7 +110,7 @@ def _name(operators: Sequence[Operator], taken: set[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def worker_line(line: LineOfStage, feed: Feed) -> Pipeline:
+def worker_line(line: LineOfStage, feed: TaskFeed) -> Pipeline:
     """Return the line of a stage of a run, checked; called in the processes of workers.
 
     Raises:

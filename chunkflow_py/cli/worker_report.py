@@ -15,7 +15,7 @@ from chunkflow_py.cli.progress_report import ProgressReport, table_lines, task_t
 from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.pipeline.terminal import echo
 from chunkflow_py.run.home import RunHome
-from chunkflow_py.run.worker.settings import Listener
+from chunkflow_py.run.worker.supervisor import WorkerListener
 from chunkflow_py.store.address import without_secrets
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.monitor.worker_metrics import Metrics
     from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
-    from chunkflow_py.run.worker.looks import WorkerLook
-    from chunkflow_py.run.worker.settings import Outcome
+    from chunkflow_py.run.worker.supervisor import WorkerOutcome, WorkerSnapshot
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ SNAPSHOT_S = 0.25
 LEDGER_S = 60.0  # between two reads of the ledger, which are made for a terminal only
 
 
-class WorkerReport(ProgressReport, Listener):
+class WorkerReport(ProgressReport, WorkerListener):
     """Shows the progress of a worker, and serves its metrics.
 
     Args:
@@ -95,7 +94,7 @@ class WorkerReport(ProgressReport, Listener):
             reader.start()
             self._show(self.progress, self._gpu)
 
-    def child_ready(self, number: int, profile: dict[str, str] | None) -> None:
+    def process_ready(self, number: int, profile: dict[str, str] | None) -> None:
         """Log it."""
         tell(logger, logging.INFO, "process_ready", process=number, profile=profile)
 
@@ -132,18 +131,18 @@ class WorkerReport(ProgressReport, Listener):
         if self._metrics is not None:
             self._metrics.task_failed(failure)
 
-    def may_look(self, look: Callable[[], WorkerLook], *, is_last: bool) -> None:
+    def may_observe(self, snapshot: Callable[[], WorkerSnapshot], *, is_last: bool) -> None:
         """Take a snapshot of the worker, if it is time."""
         now = time.monotonic()
         if now < self._next_snapshot and not is_last:
             return
         self._next_snapshot = now + SNAPSHOT_S
-        self.progress.snapshot = look()
+        self.progress.snapshot = snapshot()
         if self._metrics is not None:
             self._metrics.update(self.progress.snapshot)
             self._metrics.gpus((use.number, use.busy, use.used_bytes) for use in self._gpu.now)
 
-    def stage_ended(self, outcome: Outcome) -> None:
+    def stage_ended(self, outcome: WorkerOutcome) -> None:
         """Erase the view, and print the table."""
         progress = self.progress
         self._tell_end(

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
-    from chunkflow_py.run.worker.looks import ChildLook, WorkerLook
+    from chunkflow_py.run.worker.supervisor import WorkerSnapshot
+    from chunkflow_py.run.worker.worker_pool import ProcessSnapshot
 
 # Seconds of one operator on one task: from a crop to an hour of inference.
 BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
@@ -87,10 +88,10 @@ class Metrics:
         )
         for each in (self._visible, self._in_flight):
             each.set(math.nan)
-        self._children = gauge("processes", "Processes that can take tasks.", **kept)
-        child = ["process"]
-        self._memory = gauge("process_memory_bytes", "Host memory of a process.", child, **kept)
-        self._begun = gauge("process_tasks", "Tasks that a process has begun.", child, **kept)
+        self._processes = gauge("processes", "Processes that can take tasks.", **kept)
+        process = ["process"]
+        self._memory = gauge("process_memory_bytes", "Host memory of a process.", process, **kept)
+        self._begun = gauge("process_tasks", "Tasks that a process has begun.", process, **kept)
         gpu = ["gpu"]
         self._busy = gauge("gpu_busy_ratio", "Share of time in which a kernel ran.", gpu, **kept)
         self._gpu_memory = gauge("gpu_memory_bytes", "Memory of the GPU in use.", gpu, **kept)
@@ -127,21 +128,21 @@ class Metrics:
         """Count an attempt that failed."""
         self._failures.labels(self._stage, failure.kind).inc()
 
-    def update(self, look: WorkerLook) -> None:
+    def update(self, snapshot: WorkerSnapshot) -> None:
         """Update the metrics by a snapshot of the worker."""
         renewed, lost = self._leases_of_stage
-        self._leases_of_stage = look.renewed, look.lost
-        self._renewed.inc(look.renewed - renewed)
-        self._lost.inc(look.lost - lost)
-        self._leases.set(look.leases)
-        if look.queued is not None:
-            self._visible.set(look.queued.waiting)
-            self._in_flight.set(look.queued.leased)
-        self._children.set(sum(child.seconds is not None for child in look.children))
-        for child in look.children:
-            self._memory.labels(child.number).set(child.memory_bytes)
-            self._begun.labels(child.number).set(len(child.tasks))
-            self._count(child)
+        self._leases_of_stage = snapshot.renewed, snapshot.lost
+        self._renewed.inc(snapshot.renewed - renewed)
+        self._lost.inc(snapshot.lost - lost)
+        self._leases.set(snapshot.leases)
+        if snapshot.queued is not None:
+            self._visible.set(snapshot.queued.waiting)
+            self._in_flight.set(snapshot.queued.leased)
+        self._processes.set(sum(process.seconds is not None for process in snapshot.processes))
+        for process in snapshot.processes:
+            self._memory.labels(process.number).set(process.memory_bytes)
+            self._begun.labels(process.number).set(len(process.tasks))
+            self._count(process)
 
     def gpus(self, found: Iterable[tuple[str, float | None, int]]) -> None:
         """Take what the GPUs do now: number, share of time at work, bytes in use."""
@@ -149,11 +150,11 @@ class Metrics:
             self._busy.labels(number).set(math.nan if busy is None else busy)
             self._gpu_memory.labels(number).set(used)
 
-    def _count(self, child: ChildLook) -> None:
+    def _count(self, process: ProcessSnapshot) -> None:
         """Add what a process has done since it was seen last; one that is new begins at zero."""
-        now = (child.read_bytes, child.network_seconds or 0.0, child.seconds or 0.0)
-        before = self._counted.get(child.pid, (0.0, 0.0, 0.0))
-        self._counted[child.pid] = now
+        now = (process.read_bytes, process.network_seconds or 0.0, process.seconds or 0.0)
+        before = self._counted.get(process.pid, (0.0, 0.0, 0.0))
+        self._counted[process.pid] = now
         counters = (self._read, self._network, self._ready)
         for counter, new, old in zip(counters, now, before, strict=True):
             counter.labels(self._stage).inc(max(0.0, new - old))

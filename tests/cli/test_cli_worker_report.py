@@ -15,7 +15,8 @@ from rigs.variants import gate_runs
 from chunkflow_py.cli.gpu_use import GpuWatch
 from chunkflow_py.cli.progress import WorkerProgress, progress_rows
 from chunkflow_py.run.ledger.ledger_record import Record
-from chunkflow_py.run.worker.looks import ChildLook, TaskLook, WorkerLook
+from chunkflow_py.run.worker.supervisor import WorkerSnapshot
+from chunkflow_py.run.worker.worker_pool import ProcessSnapshot, TaskSnapshot
 from chunkflow_py.store.protocol import Stored
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ def record(number: int, state: Any = "done") -> Record:
     return Record(number, box, state, "s", "a", "w", seconds={"load": 1.0}, written=stored)
 
 
-def child(number: int, *tasks: TaskLook, **about: Any) -> ChildLook:
+def child(number: int, *tasks: TaskSnapshot, **about: Any) -> ProcessSnapshot:
     """Return a process that has run for 10 seconds, its network for 9."""
     said = {"device": None, "seconds": 10.0, "network_seconds": 9.0}
-    return ChildLook(number, 1, **(said | about), read_bytes=0, memory_bytes=0, tasks=tasks)
+    return ProcessSnapshot(number, 1, **(said | about), read_bytes=0, memory_bytes=0, tasks=tasks)
 
 
 def test_each_process_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +43,7 @@ def test_each_process_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     state = WorkerProgress("affinity", 20)
-    state.snapshot = WorkerLook((child(0, seconds=None, network_seconds=None),), 0, 0, 0, None)
+    state.snapshot = WorkerSnapshot((child(0, seconds=None, network_seconds=None),), 0, 0, 0, None)
     head, only = progress_rows(state, GpuWatch())
     assert head.text == "affinity: 0 of 20 tasks   0.0 s gone", "the ledger was not asked yet"
     assert only == (" 0  starts", "dim")
@@ -51,11 +52,11 @@ def test_each_process_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for number, outcome in enumerate(("done", "skipped", "dead")):
         state.task_ended(record(number, outcome))
     state.failures = 4
-    running = TaskLook("0-1_0-1_0-1", "inference", "compute", 12.04, 31, 68)
-    reading = [TaskLook(f"{z}-2_0-1_0-1", "load", "read", 3.0 - z) for z in range(2)]
-    between = TaskLook("5-6_0-1_0-1", "", "", 1.0)
+    running = TaskSnapshot("0-1_0-1_0-1", "inference", "compute", 12.04, 31, 68)
+    reading = [TaskSnapshot(f"{z}-2_0-1_0-1", "load", "read", 3.0 - z) for z in range(2)]
+    between = TaskSnapshot("5-6_0-1_0-1", "", "", 1.0)
     children = (child(0, running, *reading, device="3"), child(1, between), child(12, seconds=20.0))
-    state.snapshot = WorkerLook(children, 0, 0, 0, None)
+    state.snapshot = WorkerSnapshot(children, 0, 0, 0, None)
     rows = [row.text for row in progress_rows(state, GpuWatch())]
     assert rows[0].startswith(
         "###########.........  55%  affinity: 11 of 20 tasks, 3 of them here, 1 skipped, 1 given "
@@ -105,7 +106,7 @@ def test_a_worker_on_a_real_terminal(submitted: Path) -> None:
     assert any(" 0  plugin " in view and "\n 1  plugin " in view for view in views)
     assert any(re.search(r"  plugin: [1-7] of 8 tasks .*, ends in ", view) for view in views)
     warning, *table, last = screen.text.splitlines()
-    assert warning in ("WARNING: child 0: take care", "WARNING: child 1: take care")
+    assert warning in [f"WARNING: worker process {n}: take care" for n in (0, 1)]
     assert [row.split()[0] for row in table] == [
         "operator", "load-zarr", "plugin", "save-zarr", "elapsed",
     ]  # fmt: skip

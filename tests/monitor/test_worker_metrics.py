@@ -25,7 +25,8 @@ from chunkflow_py.errors import MissingExtraError, OptionError
 from chunkflow_py.monitor.worker_metrics import Metrics
 from chunkflow_py.queue.protocol import Counts
 from chunkflow_py.run.home import RunHome
-from chunkflow_py.run.worker.looks import ChildLook, WorkerLook
+from chunkflow_py.run.worker.supervisor import WorkerSnapshot
+from chunkflow_py.run.worker.worker_pool import ProcessSnapshot
 
 # Fails on one task, and waits for a file on the last.
 PLUGIN = """import pathlib, time
@@ -141,21 +142,23 @@ def test_processes_and_stages_add_up():
     metrics = Metrics("r", "w")
 
     def child(number, pid, read, network):
-        return ChildLook(number, pid, None, 2 * network, network, read, 1000, ())
+        return ProcessSnapshot(number, pid, None, 2 * network, network, read, 1000, ())
 
     def value(name, **labels):
         return metrics.registry.get_sample_value(f"chunkflow_{name}", labels)
 
     metrics.stage_started("a", 10)
-    metrics.update(WorkerLook((child(0, 1, 100, 1.0), child(1, 2, 50, 2.0)), 3, 5, 1, None))
-    metrics.update(WorkerLook((child(0, 1, 110, 1.5), child(1, 3, 20, 0.5)), 4, 6, 1, Counts(7, 2)))
+    metrics.update(WorkerSnapshot((child(0, 1, 100, 1.0), child(1, 2, 50, 2.0)), 3, 5, 1, None))
+    metrics.update(
+        WorkerSnapshot((child(0, 1, 110, 1.5), child(1, 3, 20, 0.5)), 4, 6, 1, Counts(7, 2))
+    )
     assert value("read_bytes_total", stage="a") == 180
     assert value("network_seconds_total", stage="a") == 4.0
     assert value("process_seconds_total", stage="a") == 8.0
     assert (value("leases_renewed_total"), value("leases_lost_total")) == (6, 1)
     assert (value("queue_visible"), value("queue_in_flight")) == (7, 2)
     metrics.stage_started("b", 5)
-    metrics.update(WorkerLook((child(0, 4, 5, 0.25),), 0, 2, 0, None))
+    metrics.update(WorkerSnapshot((child(0, 4, 5, 0.25),), 0, 2, 0, None))
     assert value("read_bytes_total", stage="a") == 180
     assert value("read_bytes_total", stage="b") == 5
     assert (value("leases_renewed_total"), value("leases_lost_total")) == (8, 1)

@@ -13,9 +13,9 @@ from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.queue.body import Body
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.ledger.ledger import Ledger
-from chunkflow_py.run.worker.children import ChildStart
-from chunkflow_py.run.worker.supervisor import Listener, Supervisor
+from chunkflow_py.run.worker.supervisor import Supervisor, WorkerListener
 from chunkflow_py.run.worker.worker_limits import WorkerSettings
+from chunkflow_py.run.worker.worker_pool import ProcessStart
 from chunkflow_py.store import open_store
 from chunkflow_py.tasks.plan import GridPlan
 from rigs import lines
@@ -30,13 +30,13 @@ QUICK = {
 LONG_S = 60.0
 
 
-class Notes(Listener):
+class Notes(WorkerListener):
     """Remembers what a supervisor has said."""
 
     def __init__(self):
-        self.ready, self.failures, self.records, self.words = [], [], [], []
+        self.ready, self.failures, self.records, self.messages = [], [], [], []
 
-    def child_ready(self, number, profile):
+    def process_ready(self, number, profile):
         self.ready.append((number, profile))
 
     def task_ended(self, record):
@@ -45,8 +45,8 @@ class Notes(Listener):
     def task_failed(self, failure):
         self.failures.append(failure)
 
-    def changed(self, words):
-        self.words.append(words)
+    def changed(self, message):
+        self.messages.append(message)
 
 
 def row(count):
@@ -85,7 +85,7 @@ class Stage:
             if name in settings
         }
         make = line or partial(lines.acts, str(self.output), acts or {}, seconds, ahead)
-        start = ChildStart(make, said.pop("environment", {}), said.pop("threads", None))
+        start = ProcessStart(make, said.pop("environment", {}), said.pop("threads", None))
         return Supervisor(
             stage="infer",
             spec="5bec",

@@ -18,7 +18,7 @@ from rigs.workers import Background, Stage
 
 from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.run.worker.acknowledger import BatchThread
-from chunkflow_py.run.worker.child import Feed
+from chunkflow_py.run.worker.worker_process import TaskFeed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,7 +134,7 @@ def test_a_panic_in_a_thread_of_the_supervisor_is_told() -> None:
 
 def test_a_feed_that_is_stopped_ends() -> None:
     """Who waits for the next task in another thread does not wait for ever."""
-    feed = Feed(lambda _: None)
+    feed = TaskFeed(lambda _: None)
     thread = threading.Thread(target=lambda: list(feed))
     thread.start()
     feed.stop()
@@ -153,7 +153,7 @@ class GarblesPipe:
         return task
 
 
-def garbles(feed: Feed) -> Any:
+def garbles(feed: TaskFeed) -> Any:
     """A line that does so on every task."""
     return lines.pipeline([lines.operator("garbles", GarblesPipe())], feed)
 

@@ -157,7 +157,7 @@ def test_a_worker_may_leave_when_the_queue_is_empty(stage: Stage) -> None:
     stage.queue.receive(1, 60)
     outcome = stage.work(until_complete=False)
     assert outcome.state == "stopped"
-    assert "1 tasks" in outcome.words
+    assert "1 tasks" in outcome.message
 
 
 def test_lost_messages_are_told(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_lost_messages_are_told(tmp_path: Path) -> None:
     stage.send([0, 1, 2])
     outcome = stage.work(lease_s=1.0)
     assert (outcome.state, outcome.done) == ("stopped", 3)
-    assert "2 tasks are neither queued nor recorded; chunkflow repair" in outcome.words
+    assert "2 tasks are neither queued nor recorded; chunkflow repair" in outcome.message
 
 
 def test_no_more_tasks_are_taken_than_asked_for(stage: Stage) -> None:
@@ -181,7 +181,7 @@ def test_no_task_is_begun_that_would_last_too_long(stage: Stage) -> None:
     start = time.monotonic()
     outcome = stage.work(seconds=0.4, limits=WorkerLimits(walltime_s=4.0))
     assert outcome.state == "stopped"
-    assert "walltime of 4 s" in outcome.words
+    assert "walltime of 4 s" in outcome.message
     assert 1 <= outcome.done < 12
     assert time.monotonic() - start < 8
     begun = [number for number in range(12) if stage.attempts(number)]

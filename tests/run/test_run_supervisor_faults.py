@@ -20,9 +20,9 @@ from rigs.workers import LONG_S, Background, Stage, wait_for
 from chunkflow_py.core.interrupts import STOP
 from chunkflow_py.errors import QueueUnreachableError
 from chunkflow_py.queue.protocol import Counts, open_queue
-from chunkflow_py.run.worker.children import Child
 from chunkflow_py.run.worker.task_receiver import GIVEN_BACK
 from chunkflow_py.run.worker.worker_limits import TaskLimit
+from chunkflow_py.run.worker.worker_pool import WorkerProcess
 
 TESTS = Path(__file__).parents[1]
 
@@ -121,7 +121,7 @@ def test_a_machine_without_enough_memory_stops(stage: Stage) -> None:
     """Where no task succeeds, the machine is to blame: it stops, and no task is counted out."""
     outcome = stage.work(dict.fromkeys(range(12), "takes_memory"))
     assert outcome.state == "stopped"
-    assert "has not enough memory" in outcome.words
+    assert "has not enough memory" in outcome.message
     assert not list(stage.ledger.failures())
     assert stage.queue.counts().waiting == 12
 
@@ -132,7 +132,9 @@ def test_a_full_disk_is_waited_for(stage: Stage) -> None:
     assert outcome.state == "complete"
     assert {failure.reason for failure in stage.ledger.failures()} <= {GIVEN_BACK}
     assert stage.attempts(5) == 3
-    assert any("No space left" in words and "tries again" in words for words in stage.notes.words)
+    assert any(
+        "No space left" in words and "tries again" in words for words in stage.notes.messages
+    )
 
 
 # --- leases --------------------------------------------------------------------------------------
@@ -154,13 +156,13 @@ def test_work_stops_when_the_lease_cannot_be_renewed(
     """
     refused = threading.Event()
     calls = []
-    kill, reap = Child.kill, Child.reap
+    kill, reap = WorkerProcess.kill, WorkerProcess.reap
 
     def noted(name, call):
-        return lambda child: (calls.append((name, child.process.pid)), call(child))
+        return lambda process: (calls.append((name, process.process.pid)), call(process))
 
-    monkeypatch.setattr(Child, "kill", noted("kill", kill))
-    monkeypatch.setattr(Child, "reap", noted("reap", reap))
+    monkeypatch.setattr(WorkerProcess, "kill", noted("kill", kill))
+    monkeypatch.setattr(WorkerProcess, "reap", noted("reap", reap))
     extend = stage.queue.extend
 
     def refuse(messages, lease_s):
@@ -196,7 +198,7 @@ def test_asked_to_stop_it_finishes_what_has_begun(stage: Stage) -> None:
     assert time.monotonic() - start < 2
     outcome = worker.wait()
     assert (outcome.state, outcome.done) == ("stopped", 2)
-    assert outcome.words == "stopped: the test says so"
+    assert outcome.message == "stopped: the test says so"
     assert stage.queue.counts().leased == 0
 
 
@@ -223,7 +225,7 @@ def test_a_notice_of_the_cloud_stops_it(stage: Stage, monkeypatch: pytest.Monkey
         metadata.notices["action"] = {"action": "terminate"}
         outcome = stage.work(seconds=1.0, watches_notices=True)
     assert outcome.state == "stopped"
-    assert "to be interrupted" in outcome.words
+    assert "to be interrupted" in outcome.message
     assert stage.queue.counts().leased == 0
 
 
@@ -235,7 +237,7 @@ if __name__ == "__main__":
     stage = Stage(Path(sys.argv[1]), 12, f"sqlite://{sys.argv[1]}/queue")
     stage.send()
     outcome = stage.work(dict.fromkeys(range(12), sys.argv[2]), processes=2)
-    print(outcome.state, outcome.done, outcome.words)
+    print(outcome.state, outcome.done, outcome.message)
 """
 
 

@@ -80,7 +80,7 @@ def test_without_the_safeguard_a_kill_loses_tasks(stage: Stage) -> None:
         assert process.wait(LONG_S) == -signal.SIGKILL
     outcome = stage.work(lease_s=LEASE_S)
     assert outcome.state == "stopped"
-    assert "neither queued nor recorded" in outcome.words
+    assert "neither queued nor recorded" in outcome.message
 
 
 @pytest.mark.drill

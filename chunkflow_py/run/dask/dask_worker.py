@@ -30,10 +30,17 @@ from chunkflow_py.pipeline.pipeline import Listener
 from chunkflow_py.run.dask.dask_versions import check_here
 from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
-from chunkflow_py.run.worker.child import THREADS, ChildLease, Ended, Feed, ended_of, profile_of
 from chunkflow_py.run.worker.failure_policy import Fault, count_failure, fault_of
 from chunkflow_py.run.worker.worker import line_of_stage
 from chunkflow_py.run.worker.worker_limits import Bound, TaskDurations, TaskLimit
+from chunkflow_py.run.worker.worker_process import (
+    THREAD_VARIABLES,
+    ProcessLease,
+    TaskEnded,
+    TaskFeed,
+    profile_of,
+    task_ended,
+)
 from chunkflow_py.store.protocol import Stored
 
 if TYPE_CHECKING:
@@ -155,7 +162,7 @@ def perform(order: Order, number: int) -> None:
 
 
 def _left(
-    order: Order, line: _Line, attempt: str, ended: Ended, fault: Fault, *, is_alone: bool
+    order: Order, line: _Line, attempt: str, ended: TaskEnded, fault: Fault, *, is_alone: bool
 ) -> Left:
     """Count a failure, unless it is this machine's, and return what the client is told."""
     name = process_name()
@@ -207,7 +214,7 @@ class _InHand:
         thread: in which that works.
     """
 
-    ended: Future[tuple[Ended, bool]] = field(default_factory=Future)
+    ended: Future[tuple[TaskEnded, bool]] = field(default_factory=Future)
     begun: float | None = None
     operator: str = ""
     thread: int = 0
@@ -273,7 +280,7 @@ class _Line(Listener):
         """Make the line, enter its operators, and compare the profile."""
         check_here(order.versions)
         if order.threads is not None:
-            os.environ.update(dict.fromkeys(THREADS, str(order.threads)))
+            os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(order.threads)))
         self._home = RunHome.parse(order.run)
         stage = self._stage = self._home.spec.stage(order.stage)
         self.plan, self.ledger = self._home.plan(stage.name), self._home.ledger(stage.name)
@@ -284,14 +291,14 @@ class _Line(Listener):
         self._slots = itertools.count()
         self._tasks: dict[int, _InHand] = {}
         self._ready: Future[None] = Future()
-        self._feed = Feed(lambda _: None)
+        self._feed = TaskFeed(lambda _: None)
         line = line_of_stage(self._home, stage, allow_code=order.allow_code, ahead=order.ahead)
         self._pipeline = order.make_line(line, self._feed)
         self._pipeline.listener = self
         threading.Thread(target=self._run, name=f"line-{stage.name}", daemon=True).start()
         self._ready.result()
 
-    def perform(self, number: int) -> tuple[Ended, bool]:
+    def perform(self, number: int) -> tuple[TaskEnded, bool]:
         """Return how a task came to the end of the line, and whether no other was in it then.
 
         Raises:
@@ -310,7 +317,7 @@ class _Line(Listener):
                 if (bound := self._durations.exceeded(taken_s)) is not None:
                     fault = self._cut(task, taken_s, bound)
                     seconds = {task.operator: taken_s}
-                    return Ended(slot, number, "failed", None, fault, seconds), True
+                    return TaskEnded(slot, number, "failed", None, fault, seconds), True
             return task.ended.result()
         finally:
             with self._changing:
@@ -348,10 +355,10 @@ class _Line(Listener):
                     waiting.ended.set_exception(error)
 
     def _took(self, task: Task) -> None:
-        if not isinstance(task.lease, ChildLease):
+        if not isinstance(task.lease, ProcessLease):
             return
         self._feed.forget(task.lease)
-        ended = ended_of(task, task.lease)
+        ended = task_ended(task, task.lease)
         if ended.state == "done":
             self._durations.add(sum(ended.seconds.values()))
         if ended.fault and ended.fault.breaks_process:
@@ -384,4 +391,4 @@ class _Line(Listener):
             in_hand.operator, in_hand.thread = "", 0
 
     def _in_hand(self, task: Task) -> _InHand | None:
-        return self._tasks.get(task.lease.slot) if isinstance(task.lease, ChildLease) else None
+        return self._tasks.get(task.lease.slot) if isinstance(task.lease, ProcessLease) else None

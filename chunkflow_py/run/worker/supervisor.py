@@ -1,76 +1,166 @@
-"""One worker on one stage: receives tasks, has children work them off, records, acknowledges.
+"""One worker on one step of a run: receives tasks, has worker processes run them, records them.
 
 ```
-queue -> TaskReceiver --> Supervisor --> Crew --> children       one thread each; the supervisor
-         renewed by        (events)  <-- outcomes -- |           alone decides, from events
-         LeaseKeeper          |
-                              +--> Settler: ledger --> Returns: queue
+queue -> TaskReceiver --jobs--> Supervisor --> WorkerPool --> worker processes
+         LeaseKeeper renews     (events) <------ outcomes --------'
+                                   |
+                                   '--> OutcomeRecorder: ledger --> Acknowledger: queue
 ```
 
-No step rests on a polite end: a task is finished when its record is in the ledger, and its message
-is acknowledged after that. Whatever dies before leaves a message that is delivered again.
+Each of them has threads of its own; the supervisor alone decides, in one thread, from events.
+Nothing depends on a process ending in order: a task is finished when its record is in the ledger,
+and its message is acknowledged after that. If anything dies earlier, the message is delivered
+again.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import secrets
 import signal
 import threading
 import time
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from chunkflow_py.core.interrupts import on_stop_signals, restore_signals
 from chunkflow_py.errors import ChunkflowError, as_error
 from chunkflow_py.queue.leases import LeaseKeeper
+from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
 from chunkflow_py.run.worker.acknowledger import Acknowledger
-from chunkflow_py.run.worker.child import Broken, Ended, Ready, Said
-from chunkflow_py.run.worker.completion import CompletionWatch
-from chunkflow_py.run.worker.crew import Crew
-from chunkflow_py.run.worker.failure_policy import AttemptLimits
-from chunkflow_py.run.worker.holding import Holding
-from chunkflow_py.run.worker.looks import WorkerLook
+from chunkflow_py.run.worker.failure_policy import AttemptLimits, FailurePolicy, fault_of
 from chunkflow_py.run.worker.outcome_recorder import OutcomeRecorder
-from chunkflow_py.run.worker.settings import Listener, Outcome
 from chunkflow_py.run.worker.task_receiver import MessageFilter, PoisonTaskGuard, TaskReceiver
 from chunkflow_py.run.worker.worker_interruption import InterruptionWatch
-from chunkflow_py.run.worker.worker_limits import TaskDurations, WorkerSettings
+from chunkflow_py.run.worker.worker_limits import TaskDurations
+from chunkflow_py.run.worker.worker_pool import WorkerPool
+from chunkflow_py.run.worker.worker_process import (
+    LogMessage,
+    PipelineBroken,
+    PipelineReady,
+    TaskEnded,
+)
+from chunkflow_py.store.protocol import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from chunkflow_py.queue.leases import Held
     from chunkflow_py.queue.protocol import Counts, Queue
     from chunkflow_py.run.ledger.ledger import Ledger
-    from chunkflow_py.run.worker.children import Child, ChildStart
-    from chunkflow_py.run.worker.settings import EndState
+    from chunkflow_py.run.worker.failure_policy import Fault
     from chunkflow_py.run.worker.task_receiver import Job
+    from chunkflow_py.run.worker.worker_limits import WorkerSettings
+    from chunkflow_py.run.worker.worker_pool import ProcessSnapshot, ProcessStart, WorkerProcess
     from chunkflow_py.tasks.plan import Plan
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.2
-RELEASE_S = 2.0  # in which what has not begun is given back
+RELEASE_S = 2.0  # within which tasks that have not begun are given back
+LEAVE_S = 10.0  # within which outcomes are recorded before a worker leaves
+
+MOST_RECENT = 4096  # tasks that were recorded last
+MOST_RECORDING = 2048  # tasks that wait to be recorded; with more, no tasks are taken
+REDELIVERY_S = 2.0  # before a task is delivered again that cannot be taken now
+LATE_S = 1.0  # at least, before a lease expires that is not renewed, its task is stopped
+
+FIRST_CHECK_S, LONGEST_CHECK_S = 0.1, 30.0
+DISTRUST_S = 5.0  # between two checks, from which on the ledger is asked even if tasks are queued
+
+
+@dataclass
+class WorkerOutcome:
+    """How a worker's part of a step ended.
+
+    Attributes:
+        state: ``complete``: every task of the plan is recorded, by any worker;
+            ``complete-with-failures``: the same, some as given up; ``stopped`` with tasks left;
+            ``stage-closed``: the run is at a later step.
+        message: a sentence for people.
+        done, skipped, dead: tasks that this worker has recorded.
+        failures: attempts that have failed here.
+        signal: name of the last signal, even if it came too late to stop anything.
+    """
+
+    state: Literal["complete", "complete-with-failures", "stopped", "stage-closed"] = "stopped"
+    message: str = ""
+    done: int = 0
+    skipped: int = 0
+    dead: int = 0
+    failures: int = 0
+    signal: str | None = None
+
+    @property
+    def ended(self) -> int:
+        """How many attempts have ended here."""
+        return self.done + self.skipped + self.failures
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSnapshot:
+    """A worker at one instant.
+
+    Attributes:
+        processes: of its pool.
+        leases: of messages that it holds.
+        renewed: leases so far, each renewal counted.
+        lost: leases so far.
+        queued: counts of the queue, as of the last check; ``None`` before the first.
+    """
+
+    processes: tuple[ProcessSnapshot, ...]
+    leases: int
+    renewed: int
+    lost: int
+    queued: Counts | None
+
+
+class WorkerListener:
+    """Hears what a supervisor does, in its thread; override the methods of interest."""
+
+    def stage_started(self, stage: str, tasks: int) -> None:
+        """The worker begins with a step of so many tasks."""
+
+    def stage_ended(self, outcome: WorkerOutcome) -> None:
+        """The worker has left the step."""
+
+    def may_observe(self, snapshot: Callable[[], WorkerSnapshot], *, is_last: bool) -> None:
+        """Called a few times a second, and at the end; *snapshot* returns the present state."""
+
+    def process_ready(self, number: int, profile: dict[str, str] | None) -> None:
+        """A worker process can take tasks."""
+
+    def task_ended(self, record: Record) -> None:
+        """A task is recorded."""
+
+    def task_failed(self, failure: FailedAttempt) -> None:
+        """An attempt has failed, and is counted."""
+
+    def changed(self, message: str) -> None:
+        """The worker waits, stops or goes on; *message* says why."""
 
 
 class Supervisor:
-    """Works off one stage.
+    """Works on one step of a run.
 
     Args:
-        stage: its name.
+        stage: name of the step.
         spec: hash of its spec, for records.
         plan: its tasks.
-        queue: where they wait.
-        ledger: where they are recorded.
-        start: what children run.
-        settings: see there.
-        check_profile: called with the numerical profile of each child before it gets a task;
+        queue: of the tasks.
+        ledger: of the tasks.
+        start: what worker processes run.
+        settings: of the worker.
+        check_profile: called with the compute profile of each process before it gets a task;
             raises one of our errors to refuse it.
-        worker: who this is, for records.
-        run: what the messages of this stage say to be of; ``None`` accepts those of all runs.
-        stages: the same for all stages of the run, in order.
-        is_wanted: whether a message of another stage is to be kept; see `MessageFilter`.
+        worker: name of this worker, for records.
+        run: the run that messages of this step name; ``None`` accepts those of all runs.
+        stages: the same for all steps of the run, in order.
+        is_wanted: whether to keep a message of another step; see `MessageFilter`.
         listener: hears of progress.
     """
 
@@ -82,130 +172,131 @@ class Supervisor:
         plan: Plan,
         queue: Queue,
         ledger: Ledger,
-        start: ChildStart,
+        start: ProcessStart,
         settings: WorkerSettings,
         check_profile: Callable[[dict[str, str] | None], None],
         worker: str,
         run: str | None = None,
         stages: Mapping[str, str | None] | None = None,
         is_wanted: Callable[[str], bool] | None = None,
-        listener: Listener | None = None,
+        listener: WorkerListener | None = None,
     ) -> None:
         """Start nothing yet."""
-        self._plan, self._queue, self._ledger, self._start = plan, queue, ledger, start
-        self._settings, self._spec, self._worker = settings, spec, worker
-        self._check_profile = check_profile
-        self._listener = listener or Listener()
         self._stage = stage
+        self._spec = spec
+        self._plan = plan
+        self._queue = queue
+        self._ledger = ledger
+        self._start = start
+        self._settings = settings
+        self._check_profile = check_profile
+        self._worker = worker
         self._messages = MessageFilter(plan, stage, {**(stages or {}), stage: run}, is_wanted)
+        self._listener = listener or WorkerListener()
         self._events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
-        self._outcome = Outcome()
+        self._outcome = WorkerOutcome()
         self._watch_at = 0.0
         self._queued: Counts | None = None
         self._profile_lock = threading.Lock()
         self._error: Exception | None = None
         self._signals = 0
         self._drains_until: float | None = None  # seconds of the monotonic clock
-        self._is_over = self._leaves_at_once = False
+        self._is_over = False
+        self._leaves_at_once = False
         self._completion = CompletionWatch(
             queue, ledger, len(plan), 2 * settings.lease_s, settings.until_complete, self._post
         )
 
     def stop(self, reason: str) -> None:
-        """Ask it to stop, from any thread: what has begun is finished first."""
+        """Ask it to stop, from any thread; tasks that have begun are finished first."""
         self._events.put(("stop", reason))
 
     # --- the loop --------------------------------------------------------------------------------
 
-    def run(self) -> Outcome:
-        """Work until the stage is complete, or there is a reason to stop.
+    def run(self) -> WorkerOutcome:
+        """Work until the step is complete, or there is a reason to stop.
 
         Raises:
-            OptionError: the line is wrong, or this machine computes other bytes than the run's.
-            ChunkflowError: the queue or the ledger refuses, or no child can begin.
+            OptionError: the command line is wrong, or this machine computes other bytes than the
+                run's.
+            ChunkflowError: the queue or the ledger refuses, or no process can start.
         """
-        settings = self._settings
         self._listener.stage_started(self._stage, len(self._plan))
-        began = time.monotonic()
-        bound_s = settings.limits.deadline_s
-        self._deadline = None if bound_s is None else began + bound_s
-        post = self._post
+        bound_s = self._settings.limits.deadline_s
+        self._deadline = None if bound_s is None else time.monotonic() + bound_s
         with ExitStack() as stack:
-            self._keeper = stack.enter_context(
-                LeaseKeeper(self._queue, settings.lease_s, on_lost=lambda held: post("lost", held))
-            )
-            self._acknowledger = Acknowledger(self._keeper, lambda error: post("fatal", error))
-            stack.callback(self._acknowledger.close)
-            caps = AttemptLimits(
-                settings.max_failures,
-                settings.max_transient,
-                settings.retry_s,
-                settings.max_worker_lost,
-            )
-            guard = PoisonTaskGuard(
-                self._ledger, caps, self._spec, keeps_attempts=settings.records_attempts
-            )
-            self._recorder = OutcomeRecorder(
-                self._ledger,
-                self._acknowledger,
-                caps,
-                self._spec,
-                guard,
-                post,
-                records_attempts=settings.records_attempts,
-            )
-            stack.callback(self._recorder.close)
-            self._receiver = TaskReceiver(
-                self._messages,
-                secrets.token_hex(6),
-                self._keeper,
-                self._ledger,
-                self._acknowledger,
-                post,
-                settings.receive_wait_s,
-                guard,
-            )
-            stack.callback(self._receiver.close)
-            self._holding = Holding(
-                self._spec,
-                self._worker,
-                settings,
-                self._keeper,
-                self._acknowledger,
-                self._recorder,
-                self._outcome,
-                self._listener,
-                self._stop,
-            )
-            durations = TaskDurations(settings.task_limit, self._ledger.durations)
-            self._crew = Crew(
-                self._start, settings, self._from_child, self._holding.failed, durations
-            )
-            self._holding.crew = self._crew
-            stack.callback(self._crew.kill)
-            if settings.watches_notices:
-                stack.callback(InterruptionWatch(self.stop).close)
-            self._listen_to_signals(stack)
+            self._start_parts(stack)
             while not self._is_over:
                 self._step()
-            self._listener.may_look(self._look, is_last=True)
+            self._listener.may_observe(self._snapshot, is_last=True)
             self._leave()
         self._listener.stage_ended(self._outcome)
         if self._error is not None:
             raise self._error
         return self._outcome
 
-    def _look(self) -> WorkerLook:
-        """Return what is done now."""
-        keeper = self._keeper
-        leases = len(keeper.held), keeper.renewals, keeper.losses
-        return WorkerLook(self._crew.seen(), *leases, self._queued)
-
-    def _listen_to_signals(self, stack: ExitStack) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        # The handler only leaves a note: it may run between any two steps of this thread.
-        stack.callback(restore_signals, on_stop_signals(self._signalled))
+    def _start_parts(self, stack: ExitStack) -> None:
+        settings, post = self._settings, self._post
+        self._keeper = stack.enter_context(
+            LeaseKeeper(self._queue, settings.lease_s, on_lost=lambda held: post("lost", held))
+        )
+        self._acknowledger = Acknowledger(self._keeper, lambda error: post("fatal", error))
+        stack.callback(self._acknowledger.close)
+        limits = AttemptLimits(
+            settings.max_failures,
+            settings.max_transient,
+            settings.retry_s,
+            settings.max_worker_lost,
+        )
+        guard = PoisonTaskGuard(
+            self._ledger, limits, self._spec, keeps_attempts=settings.records_attempts
+        )
+        self._recorder = OutcomeRecorder(
+            self._ledger,
+            self._acknowledger,
+            limits,
+            self._spec,
+            guard,
+            post,
+            records_attempts=settings.records_attempts,
+        )
+        stack.callback(self._recorder.close)
+        self._receiver = TaskReceiver(
+            self._messages,
+            secrets.token_hex(6),
+            self._keeper,
+            self._ledger,
+            self._acknowledger,
+            post,
+            settings.receive_wait_s,
+            guard,
+        )
+        stack.callback(self._receiver.close)
+        self._pool = WorkerPool(
+            self._start,
+            settings,
+            self._from_process,
+            self._blamed,
+            TaskDurations(settings.task_limit, self._ledger.durations),
+        )
+        self._tasks = InFlightTasks(
+            self._spec,
+            self._worker,
+            settings,
+            self._keeper,
+            self._pool,
+            self._acknowledger,
+            self._recorder,
+            self._outcome,
+            self._listener,
+            self._stop,
+        )
+        stack.callback(self._pool.kill)
+        if settings.watches_notices:
+            stack.callback(InterruptionWatch(self.stop).close)
+        if threading.current_thread() is threading.main_thread():
+            # The handler only posts an event: it may run between any two steps of this thread.
+            stack.callback(restore_signals, on_stop_signals(self._signalled))
 
     def _signalled(self, number: int) -> None:
         self._outcome.signal = signal.Signals(number).name
@@ -214,17 +305,25 @@ class Supervisor:
     def _post(self, kind: str, content: Any) -> None:
         self._events.put((kind, content))
 
-    def _from_child(self, child: Child[Job], messages: Sequence[Any] | None) -> None:
-        """Post what a child says; called in the thread that reads its pipe."""
+    def _from_process(self, process: WorkerProcess, messages: Sequence[Any] | None) -> None:
+        """Post what a process reports; called in the thread that reads its pipe."""
         for message in messages or ():
-            if isinstance(message, Ready):
+            if isinstance(message, PipelineReady):
                 try:
                     with self._profile_lock:  # this may ask a store; nobody else waits for it
                         self._check_profile(message.profile)
                 except BaseException as error:  # noqa: BLE001  (raised in the supervisor's thread)
                     self._post("fatal", error)
                     return
-        self._post("child", (child, messages))
+        self._post("process", (process, messages))
+
+    def _blamed(self, job: Job, fault: Fault, seconds: float | None) -> None:
+        self._tasks.failed(job, fault, seconds)
+
+    def _snapshot(self) -> WorkerSnapshot:
+        keeper = self._keeper
+        leases = len(keeper.held), keeper.renewals, keeper.losses
+        return WorkerSnapshot(self._pool.snapshots(), *leases, self._queued)
 
     def _step(self) -> None:
         with suppress(Empty):
@@ -236,38 +335,38 @@ class Supervisor:
             return
         now = time.monotonic()
         try:
-            self._crew.tick(now)
+            self._pool.tick(now)
         except ChunkflowError as error:
             self._fatal(error)
             return
         if now >= self._watch_at:
             self._watch_at = now + TICK_S / 2
-            self._holding.watch_leases()
-            self._listener.may_look(self._look, is_last=False)
+            self._tasks.watch_leases()
+            self._listener.may_observe(self._snapshot, is_last=False)
         if self._drains_until is not None:
-            self._holding.release_untouched()
-            if not self._holding or now >= self._drains_until:
+            self._tasks.release_untouched()
+            if not self._tasks or now >= self._drains_until:
                 self._is_over = True
             return
         self._keep_limits(now)
-        self._crew.feed()
-        self._receiver.want(self._holding.wanted(now))
-        self._look_whether_complete(now)
+        self._pool.feed()
+        self._receiver.want(self._tasks.wanted(now))
+        self._check_complete(now)
 
     # --- events ----------------------------------------------------------------------------------
 
     def _handle(self, kind: str, content: Any) -> None:
         match kind:
-            case "child":
+            case "process":
                 self._heard(*content)
             case "received":
                 self._receiver.seen(len(content))
                 self._completion.busy()
-                self._holding.received(content)
+                self._tasks.received(content)
             case "recorded":
-                self._holding.settled(content)
+                self._tasks.recorded(content)
             case "lost":
-                self._holding.lost(content)
+                self._tasks.lost(content)
             case "signal":
                 self._signals += 1
                 self._stop(f"got {content}")
@@ -290,112 +389,466 @@ class Supervisor:
         if self._error is None:
             self._error = as_error(error, "a thread of the worker")
 
-    def _heard(self, child: Child[Job], messages: Sequence[Any] | None) -> None:
+    def _heard(self, process: WorkerProcess, messages: Sequence[Any] | None) -> None:
         if messages is None:
             try:
-                self._crew.exited(child)
+                self._pool.exited(process)
             except ChunkflowError as error:
                 self._fatal(error)
             return
-        ended: list[Ended] = []
+        ended: list[TaskEnded] = []
         for message in messages:
             match message:
-                case Ended():
+                case TaskEnded():
                     ended.append(message)
-                case Ready():
-                    self._crew.ready(child, message)
-                    if message.profile:
-                        profile = ", ".join(f"{k} {v}" for k, v in message.profile.items())
-                        self._holding.profile = profile
-                    if self._settings.records_attempts:
-                        self._receiver.profile = self._holding.profile
-                    self._listener.child_ready(child.number, message.profile)
-                case Broken():
-                    self._crew.broken(child, message)
-                case Said(level, text):
-                    logger.log(level, "child %d: %s", child.number, text)
-        self._holding.ended_in(child, ended)
+                case PipelineReady():
+                    self._ready(process, message)
+                case PipelineBroken():
+                    process.broken = message
+                case LogMessage(level, text):
+                    logger.log(level, "worker process %d: %s", process.number, text)
+        self._tasks.ended_in(process, ended)
+
+    def _ready(self, process: WorkerProcess, ready: PipelineReady) -> None:
+        self._pool.ready(process, ready)
+        if ready.profile:
+            self._tasks.profile = ", ".join(f"{k} {v}" for k, v in ready.profile.items())
+        if self._settings.records_attempts:
+            self._receiver.profile = self._tasks.profile
+        self._listener.process_ready(process.number, ready.profile)
 
     # --- stopping --------------------------------------------------------------------------------
 
     def _stop(self, reason: str) -> None:
-        """Take no more, give back what has not begun, let the rest end."""
+        """Take no more tasks, give back those that have not begun, and finish the others."""
         if self._drains_until is not None:
             return
-        now = time.monotonic()
-        self._drains_until = now + self._settings.grace_s
+        self._drains_until = time.monotonic() + self._settings.grace_s
         if self._deadline is not None:
             self._drains_until = min(self._drains_until, self._deadline)
         if self._outcome.state != "stage-closed":
             self._outcome.state = "stopped"
-        self._outcome.words = f"stopped: {reason}"
+        self._outcome.message = f"stopped: {reason}"
         self._receiver.close()
-        self._holding.release_untouched()
-        left = self._holding.active
-        words = f"stopping: {reason}; {left} tasks have begun and are finished first"
-        logger.warning("%s", words)
-        self._listener.changed(words)
+        self._tasks.release_untouched()
+        message = (
+            f"stopping: {reason}; {self._tasks.active} tasks have begun and are finished first"
+        )
+        logger.warning("%s", message)
+        self._listener.changed(message)
 
     def _keep_limits(self, now: float) -> None:
         limits = self._settings.limits
-        if limits.max_tasks is not None and self._holding.ended >= limits.max_tasks:
-            self._stop(f"{self._holding.ended} tasks have ended, as many as were asked for")
-        elif self._deadline is not None and now + self._crew.longest_s >= self._deadline:
-            left, longest = max(0.0, self._deadline - now), self._crew.longest_s
+        ended, longest_s = self._outcome.ended, self._pool.longest_s
+        if limits.max_tasks is not None and ended >= limits.max_tasks:
+            self._stop(f"{ended} tasks have ended, as many as were asked for")
+        elif self._deadline is not None and now + longest_s >= self._deadline:
+            left_s = max(0.0, self._deadline - now)
             self._stop(
-                f"{left:.1f} s are left of {limits.reason}, and a task took up to {longest:.0f} s"
+                f"{left_s:.1f} s are left of {limits.reason}, and a task took up to "
+                f"{longest_s:.0f} s"
             )
 
     def _leave(self) -> None:
-        """Give back all that is left, and end the children."""
+        """Give back all remaining tasks, and end the processes."""
         self._receiver.close()
         start = time.monotonic()
-        self._holding.release_all()
+        self._tasks.release_all()
         if self._leaves_at_once or self._outcome.state == "stopped":
-            self._crew.kill()
+            self._pool.kill()
         else:
-            self._crew.end()
-        patience_s = RELEASE_S if self._leaves_at_once else max(RELEASE_S, 10.0)
+            self._pool.end()
+        flush_s = RELEASE_S if self._leaves_at_once else LEAVE_S
         if self._drains_until is not None and not self._leaves_at_once:
-            patience_s = max(RELEASE_S, min(patience_s, self._drains_until - start))
-        if not self._recorder.flush(patience_s):
+            flush_s = max(RELEASE_S, min(flush_s, self._drains_until - start))
+        if not self._recorder.flush(flush_s):
             self._recorder.give_up()
             self._recorder.flush(RELEASE_S)
-        # A request under way may still bring messages, which others would wait for.
-        waits_s = min(self._settings.receive_wait_s, self._settings.lease_s / 3) + 1
-        self._receiver.join(min(waits_s, RELEASE_S) if self._leaves_at_once else waits_s)
+        # A pending request may still return messages, for which others would wait.
+        join_s = min(self._settings.receive_wait_s, self._settings.lease_s / 3) + 1
+        self._receiver.join(min(join_s, RELEASE_S) if self._leaves_at_once else join_s)
         with suppress(Empty):
             while True:
                 kind, content = self._events.get_nowait()
                 if kind == "recorded":  # what was recorded meanwhile counts
-                    self._holding.settled(content)
+                    self._tasks.recorded(content)
                 elif kind == "received":
                     for job in content:
-                        self._holding.give_back(job)
+                        self._tasks.give_back(job)
         self._recorder.flush(RELEASE_S)
         self._acknowledger.flush(RELEASE_S)
 
     # --- the end of the work ---------------------------------------------------------------------
 
-    def _look_whether_complete(self, now: float) -> None:
-        if self._holding or self._is_over:
+    def _check_complete(self, now: float) -> None:
+        if self._tasks or self._is_over:
             self._completion.busy()
             return
         idle_s = self._completion.idle(now)
         idle_exit_s = self._settings.limits.idle_exit_s
         # A worker that is not ready yet is not idle: its start may take longer than that.
-        if idle_exit_s is not None and min(idle_s, self._crew.ready_s(now)) > idle_exit_s:
+        if idle_exit_s is not None and min(idle_s, self._pool.ready_s(now)) > idle_exit_s:
             self._stop(f"there was nothing to do for {idle_exit_s:g} s")
 
     def _checked(self, queued: Counts | None, ended: int | None, dead: int | None) -> None:
         self._queued = queued or self._queued
-        words = self._completion.checked(time.monotonic(), queued, ended)
+        reason = self._completion.checked(time.monotonic(), queued, ended)
         if ended is not None and dead is not None and ended >= len(self._plan):
             self._is_over = True
-            state, words = "complete", f"all {ended} tasks are recorded"
-            if dead:
-                state, words = "complete-with-failures", f"{words}, {dead} as failed"
             if self._drains_until is None:
-                self._outcome.state, self._outcome.words = cast("EndState", state), words
-        elif words is not None and not self._holding:
-            self._stop(words)
+                self._outcome.state = "complete-with-failures" if dead else "complete"
+                failed = f", {dead} as failed" if dead else ""
+                self._outcome.message = f"all {ended} tasks are recorded{failed}"
+        elif reason is not None and not self._tasks:
+            self._stop(reason)
+
+
+class InFlightTasks:
+    """The tasks of a worker, from their receipt until each is recorded or given back.
+
+    ```
+    received -> active: in the pool --done, skipped--> recording -> recorded
+                                    --failed---------> recording: counted
+                                    --lost, stopped--> given back
+    ```
+
+    Used in the supervisor's thread alone.
+
+    Args:
+        spec: hash of the step's spec, for records.
+        worker: name of the worker, for records.
+        settings: of the worker.
+        keeper: of leases.
+        pool: works on the tasks.
+        acknowledger: of messages.
+        recorder: of tasks that have ended.
+        outcome: counts how tasks ended.
+        listener: hears of it.
+        stop: called with a reason to stop.
+
+    Attributes:
+        profile: compute profile of the pool, as one line.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        worker: str,
+        settings: WorkerSettings,
+        keeper: LeaseKeeper,
+        pool: WorkerPool,
+        acknowledger: Acknowledger,
+        recorder: OutcomeRecorder,
+        outcome: WorkerOutcome,
+        listener: WorkerListener,
+        stop: Callable[[str], None],
+    ) -> None:
+        """Start without tasks."""
+        self._spec = spec
+        self._worker = worker
+        self._settings = settings
+        self._keeper = keeper
+        self._pool = pool
+        self._acknowledger = acknowledger
+        self._recorder = recorder
+        self._outcome = outcome
+        self._listener = listener
+        self._stop = stop
+        self._active: dict[int, Job] = {}
+        self._recording: dict[int, Job] = {}
+        self._recent: dict[int, bool] = {}  # tasks that were recorded last
+        self._policy = FailurePolicy(settings.disk_wait_s, settings.retry_s)
+        self.profile = ""
+
+    def __len__(self) -> int:
+        """Return how many tasks are in flight."""
+        return len(self._active) + len(self._recording)
+
+    @property
+    def active(self) -> int:
+        """How many tasks have not ended yet."""
+        return len(self._active)
+
+    def wanted(self, now: float) -> int:
+        """Return how many more tasks to receive."""
+        back_off = self._policy.back_off
+        if now < back_off.until or len(self._recording) > MOST_RECORDING:
+            return 0
+        target = self._pool.target
+        if back_off.is_probing:
+            target = min(1, target)
+        if (most := self._settings.limits.max_tasks) is not None:
+            target = min(target, most - self._outcome.ended - len(self._recording))
+        return target - len(self._active)
+
+    # --- how tasks arrive and end ----------------------------------------------------------------
+
+    def received(self, jobs: Sequence[Job]) -> None:
+        """Accept received tasks; release them if a back-off started meanwhile."""
+        if time.monotonic() < self._policy.back_off.until:
+            for job in jobs:
+                self._release(job)
+            return
+        accepted, given_up = [], self._pool.given_up()
+        for job in jobs:
+            active = self._active.get(job.number)
+            if self._recent.pop(job.number, None) or job.number in self._recording:
+                # Recorded after the ledger was asked, or about to be: the ledger is asked again.
+                self._release(job)
+            elif job.number in given_up or (active and active.is_cancelled):
+                self._release(job, REDELIVERY_S)
+            elif active is not None:  # delivered twice: both messages share its outcome
+                active.leases += job.leases
+                job.leases = []
+                self._release(job)
+            else:
+                self._active[job.number] = job
+                accepted.append(job)
+        self._pool.add(job for job in accepted if not job.is_suspected)
+        for job in accepted:
+            if job.is_suspected:
+                self._pool.run_alone(job)
+
+    def ended_in(self, process: WorkerProcess, outcomes: Sequence[TaskEnded]) -> None:
+        """Process what a worker process reports of tasks that have ended in it."""
+        records: list[tuple[Job, Record | FailedAttempt]] = []
+        for ended in outcomes:
+            job = self._pool.ended(process, ended)
+            if job is None:
+                continue
+            if job.lost or ended.state == "lost":
+                self.give_back(job)
+            elif ended.fault is not None:
+                self._decide(job, ended, ended.fault, is_alone=not process.begun())
+            else:
+                self._policy.succeeded()
+                records.append((job, self._record_of(job, ended)))
+        self._record(records)
+
+    def _record_of(self, job: Job, ended: TaskEnded) -> Record:
+        return Record(
+            job.number,
+            job.box,
+            "skipped" if ended.state == "skipped" else "done",
+            self._spec,
+            job.attempt,
+            self._worker,
+            self.profile,
+            ended.seconds,
+            tuple(Stored(*each) for each in ended.written),
+            ended.reason,
+            missing_blocks=ended.missing_blocks,
+        )
+
+    def _record(self, outcomes: Sequence[tuple[Job, Record | FailedAttempt]]) -> None:
+        for job, _ in outcomes:
+            self._active.pop(job.number, None)
+            self._recording[job.number] = job
+        if outcomes:
+            self._recorder.record(outcomes)
+
+    def recorded(self, outcomes: Sequence[tuple[Job, Record | None, FailedAttempt | None]]) -> None:
+        """Count what the recorder has written."""
+        outcome = self._outcome
+        for job, record, failure in outcomes:
+            self._recording.pop(job.number, None)
+            if failure is not None:
+                outcome.failures += 1
+                self._listener.task_failed(failure)
+            if record is None:
+                continue
+            self._recent[job.number] = True
+            if len(self._recent) > MOST_RECENT:
+                del self._recent[next(iter(self._recent))]
+            if record.state == "done":
+                outcome.done += 1
+            elif record.state == "skipped":
+                outcome.skipped += 1
+            else:
+                outcome.dead += 1
+                fields = {"task": record.box, "outcome": "given up", "error": record.reason}
+                extra = {"event": "task_finished", "fields": fields}
+                logger.error("gave up task %s: %s", record.box, record.reason, extra=extra)
+            self._listener.task_ended(record)
+
+    # --- failures --------------------------------------------------------------------------------
+
+    def _decide(self, job: Job, ended: TaskEnded, fault: Fault, *, is_alone: bool) -> None:
+        decision = self._policy.decide(job.number, fault, self._worker, is_alone=is_alone)
+        match decision.action:
+            case "count":
+                self.failed(job, decision.fault, sum(ended.seconds.values()))
+            case "retry":
+                logger.warning("task %s is given back: %s", job.box, fault.reason)
+                self.give_back(job, decision.delay_s)
+            case "retry-alone":
+                self._pool.run_alone(job)
+            case "pause":
+                logger.error("%s", decision.message)
+                self._listener.changed(decision.message)
+                self.give_back(job)
+                self.release_untouched()
+            case "stop":
+                self.give_back(job)
+                self._stop(decision.message)
+
+    def failed(self, job: Job, fault: Fault, seconds: float | None) -> None:
+        """Count a failure of a task that has run for *seconds*."""
+        fields = {"task": job.box, "kind": fault.kind, "error": fault.reason}
+        extra = {"event": "task_failed", "fields": fields | {"attempt": job.attempt}}
+        logger.warning("task %s failed: %s", job.box, fault.reason, extra=extra)
+        failure = FailedAttempt(
+            job.number,
+            job.box,
+            job.attempt,
+            self._worker,
+            fault.kind,
+            fault.reason,
+            fault.traceback,
+            seconds=seconds,
+        )
+        self._record([(job, failure)])
+
+    # --- giving back -----------------------------------------------------------------------------
+
+    def give_back(self, job: Job, delay_s: float = 0.0) -> None:
+        """Release a task, and ignore what its process still reports of it."""
+        job.is_given_up = True
+        self._active.pop(job.number, None)
+        self._release(job, delay_s)
+
+    def _release(self, job: Job, delay_s: float = 0.0) -> None:
+        if job.is_suspected:
+            self._recorder.withdraw(job, delay_s)
+        else:
+            self._acknowledger.release(job.leases, delay_s)
+
+    def release_untouched(self) -> None:
+        """Release all tasks that no process has begun."""
+        for job in self._pool.withdraw_untouched():
+            self.give_back(job)
+
+    def release_all(self) -> None:
+        """Release all tasks that have not ended."""
+        for job in list(self._active.values()):
+            self.give_back(job)
+
+    def lost(self, held: Held) -> None:
+        """Stop a task whose lease is lost, unless it has another one."""
+        for job in list(self._active.values()):
+            if held in job.leases and job.lost:
+                self._listener.changed(f"the lease of task {job.box} is lost")
+                self._pool.cancel(job)
+                if not self._pool.holds(job):
+                    self.give_back(job)
+                return
+
+    def watch_leases(self) -> None:
+        """Stop tasks whose leases are about to expire; kill their process once they have."""
+        clock, lease_s = self._keeper.clock(), self._settings.lease_s
+        late = clock + min(max(LATE_S, lease_s / 12), lease_s / 4)
+        for job in [job for job in self._active.values() if job.lease_ends < late]:
+            if not self._pool.holds(job):
+                self.give_back(job)
+            elif job.lease_ends > clock:
+                self._pool.cancel(job)
+            else:
+                self._pool.abandon(job, f"task {job.box} is not leased to this worker any more")
+                self.give_back(job)
+
+
+class CompletionWatch:
+    """Checks now and then whether a step is complete, while its worker is idle.
+
+    The ledger decides, never the queue alone: a task that another worker has leased may come back.
+    The queue is asked first, because that is cheap; the ledger when no task waits there, or when
+    tasks wait but are not delivered, for example because they are of another run.
+
+    Args:
+        queue: of the tasks.
+        ledger: of the tasks.
+        total: number of tasks.
+        quiet_s: how long the queue must be empty before missing tasks are reported.
+        until_complete: whether to wait for tasks that other workers hold.
+        post: called in a thread with an event: ``checked`` and counts of the queue, number of
+            tasks that have ended, and of those that failed (``None``: not asked); ``stuck`` and a
+            reason; ``fatal`` and an error.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        ledger: Ledger,
+        total: int,
+        quiet_s: float,
+        until_complete: bool,
+        post: Callable[[str, Any], None],
+    ) -> None:
+        """Start as busy."""
+        self._queue = queue
+        self._ledger = ledger
+        self._total = total
+        self._post = post
+        self._quiet_s = quiet_s
+        self._until_complete = until_complete
+        self._idle_since: float | None = None
+        self._quiet_since: float | None = None
+        self._check_at = 0.0
+        self._interval_s = FIRST_CHECK_S
+        self._is_checking = False
+
+    def busy(self) -> None:
+        """Note that the worker has tasks."""
+        self._idle_since = None
+        self._quiet_since = None
+
+    def idle(self, now: float) -> float:
+        """Note that the worker has no tasks; return for how many seconds it has had none."""
+        if self._idle_since is None:
+            self._idle_since = now
+            self._check_at = now + FIRST_CHECK_S
+            self._interval_s = FIRST_CHECK_S
+        elif not self._is_checking and now >= self._check_at:
+            self._is_checking = True
+            threading.Thread(target=self._check, name="check", daemon=True).start()
+        return now - self._idle_since
+
+    def _check(self) -> None:
+        queued: Counts | None = None
+        ended: int | None = None
+        dead: int | None = None
+        try:
+            queued = self._queue.counts(dead=False)
+            if queued.waiting == 0 or self._interval_s > DISTRUST_S:
+                ended = self._ledger.ended()
+                if ended >= self._total:
+                    recorded = self._ledger.counts()
+                    ended, dead = recorded.finished, recorded.dead
+        except ChunkflowError as error:
+            if fault_of(error).is_final:
+                self._post("fatal", error)
+            else:
+                self._post("stuck", str(error))
+        except BaseException as error:  # noqa: BLE001  (raised in the supervisor's thread)
+            self._post("fatal", error)
+        self._post("checked", (queued, ended, dead))
+
+    def checked(self, now: float, queued: Counts | None, ended: int | None) -> str | None:
+        """Process the result of a check; return why waiting is useless, or ``None``."""
+        self._is_checking = False
+        # Jitter: many workers wait for the last task, and must not all ask at the same time.
+        self._check_at = now + self._interval_s * random.uniform(0.7, 1.3)  # noqa: S311
+        self._interval_s = min(LONGEST_CHECK_S, 1.5 * self._interval_s)
+        if self._idle_since is None or queued is None or ended is None or queued.waiting:
+            self._quiet_since = None
+            return None
+        missing = self._total - ended
+        if not self._until_complete:
+            return f"the queue is empty; {missing} tasks are not recorded yet"
+        if queued.leased:
+            self._quiet_since = None
+        elif self._quiet_since is None:
+            self._quiet_since = now
+        elif now - self._quiet_since > self._quiet_s:
+            return f"{missing} tasks are neither queued nor recorded; chunkflow repair queues them"
+        return None

@@ -21,19 +21,19 @@ from chunkflow_py.queue.body import run_of
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.earlier import EarlierStep, earlier_steps
 from chunkflow_py.run.submit import send_stage
-from chunkflow_py.run.worker.children import ChildStart
 from chunkflow_py.run.worker.failure_policy import fault_of
 from chunkflow_py.run.worker.supervisor import Supervisor
 from chunkflow_py.run.worker.task_receiver import FOREIGN_DELAY_S
+from chunkflow_py.run.worker.worker_pool import ProcessStart
 
 if TYPE_CHECKING:
     from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.queue.protocol import Queue
     from chunkflow_py.run.home import RunHome
     from chunkflow_py.run.spec import Stage
-    from chunkflow_py.run.worker.child import Feed
-    from chunkflow_py.run.worker.settings import Listener, Outcome
+    from chunkflow_py.run.worker.supervisor import WorkerListener, WorkerOutcome
     from chunkflow_py.run.worker.worker_limits import WorkerLimits, WorkerSettings
+    from chunkflow_py.run.worker.worker_process import TaskFeed
     from chunkflow_py.tasks.plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ _LOOK_S = 5.0
 _CLEARED = 100  # messages at once
 _IDLE_S = 30.0  # between two looks whether a complete run was reopened
 
-MakeLine = Callable[["LineOfStage", "Feed"], "Pipeline"]
+MakeLine = Callable[["LineOfStage", "TaskFeed"], "Pipeline"]
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Working:
 
 
 def work(
-    home: RunHome, working: Working, make_line: MakeLine, listener: Listener | None = None
+    home: RunHome, working: Working, make_line: MakeLine, listener: WorkerListener | None = None
 ) -> tuple[int, str]:
     """Work off the stages of a run; return the exit code and a sentence for a person.
 
@@ -206,10 +206,13 @@ def work(
                 if outcome.state == "complete":
                     home.close(name)
                 if outcome.state == "stopped":
-                    return WORK_LEFT, outcome.words
+                    return WORK_LEFT, outcome.message
                 if outcome.state in ("complete", "stage-closed"):
                     continue
-                code, words = FAILURES, f"{outcome.words}; chunkflow status {home.shown} lists them"
+                code, words = (
+                    FAILURES,
+                    f"{outcome.message}; chunkflow status {home.shown} lists them",
+                )
             elif lost := _no_longer_recorded(home):
                 return WORK_LEFT, lost
             else:
@@ -242,8 +245,8 @@ def _work_on(
     working: Working,
     limits: WorkerLimits,
     make_line: MakeLine,
-    listener: Listener | None,
-) -> Outcome:
+    listener: WorkerListener | None,
+) -> WorkerOutcome:
     """Work off one stage."""
     _open_stage(home, queue, name)
     stage, settings = home.spec.stage(name), working.settings
@@ -257,7 +260,7 @@ def _work_on(
         plan=home.plan(name),
         queue=queue,
         ledger=home.ledger(name),
-        start=ChildStart(partial(make_line, line), threads=working.threads),
+        start=ProcessStart(partial(make_line, line), threads=working.threads),
         settings=replace(settings, limits=limits, records_attempts=stage.device_class == "any"),
         check_profile=partial(home.check_profile, name),
         worker=working.worker,

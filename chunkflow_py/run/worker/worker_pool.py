@@ -1,0 +1,796 @@
+"""The worker processes of a supervisor: fed, watched, restarted, and blamed tasks found.
+
+```
+jobs -> ready ---------> process 0: a b c     evenly, as many as its pipeline can hold
+        alone ---------> process 1: d         tasks that run with no other in their process
+```
+
+If a worker process dies with exactly one task running, that task is blamed. With several, none is
+blamed: each is retried alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import tempfile
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.interrupts import STOP
+from chunkflow_py.core.memory import describe_bytes
+from chunkflow_py.errors import ChunkflowError, OptionError
+from chunkflow_py.run.worker.failure_policy import LONGEST_TRACEBACK, Fault
+from chunkflow_py.run.worker.worker_process import (
+    MOST_TASKS,
+    STACKS_SIGNAL,
+    PipelineBroken,
+    ProcessOptions,
+    ProgressBoard,
+    TaskProgress,
+    process_main,
+    send,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from chunkflow_py.run.worker.task_receiver import Job
+    from chunkflow_py.run.worker.worker_limits import TaskDurations, WorkerSettings
+    from chunkflow_py.run.worker.worker_process import MakePipeline, PipelineReady, TaskEnded
+
+logger = logging.getLogger(__name__)
+
+QUEUED_S = 0.05  # seconds of work that waits in a process, so that it never waits for us
+RESERVE_S = 0.25  # seconds of work that waits in the supervisor
+MOST_RESERVED = 1024
+OVERHEAD_S = 0.0003  # of a task in a process, beside its operators
+WATCH_S = 0.25
+STARTS = 3  # that may fail in a row
+TRANSIENT_STARTS = 20
+RESTART_S, LONGEST_RESTART_S = 0.5, 30.0
+STACKS_S = 0.3  # for a process to write down its stacks before it is killed
+END_S = 10.0
+
+_SIGNALS = {
+    signal.SIGSEGV: "segmentation fault",
+    signal.SIGBUS: "bus error",
+    signal.SIGFPE: "arithmetic error",
+    signal.SIGILL: "illegal instruction",
+    signal.SIGABRT: "aborted",
+}
+
+
+@dataclass(frozen=True)
+class ProcessStart:
+    """What all worker processes of a supervisor run.
+
+    Attributes:
+        make_pipeline: makes the pipeline of the step from its source, checked; a function of a
+            module (or a partial of one), which the process imports.
+        environment: variables that are set before the modules of *make_pipeline* are imported.
+        threads: for libraries that read the environment; ``None``: as the environment says. It
+            belongs to the compute profile, so it does not follow the number of processes.
+    """
+
+    make_pipeline: MakePipeline
+    environment: Mapping[str, str] = field(default_factory=dict)
+    threads: int | None = None
+
+
+# --- snapshots -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSnapshot:
+    """A task that a worker process has begun.
+
+    Attributes:
+        box: of the task.
+        operator: label of the operator that works on it; empty between two.
+        stage: of the operator: read, compute or write.
+        seconds: since its first operator began.
+        done: parts that the operator has done, such as patches.
+        total: parts of the operator; 0 if it does not report any.
+    """
+
+    box: str
+    operator: str
+    stage: str
+    seconds: float
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSnapshot:
+    """A worker process at one instant.
+
+    Attributes:
+        number: of the process in its pool.
+        pid: of the process.
+        device: that it sees; ``None``: all.
+        seconds: since it became ready for tasks; ``None`` if it is not ready yet.
+        network_seconds: for how long its network has run; ``None`` without a network.
+        read_bytes: that its loaders have fetched, as stored, as far as they count.
+        memory_bytes: of the host that it holds; 0 if the system does not report it.
+        tasks: that it has begun, the oldest first.
+    """
+
+    number: int
+    pid: int
+    device: str | None
+    seconds: float | None
+    network_seconds: float | None
+    read_bytes: int
+    memory_bytes: int
+    tasks: tuple[TaskSnapshot, ...]
+
+
+# --- the pool ------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, slots=True)
+class _Seat:
+    """One place in the pool; its process is replaced when it dies.
+
+    Attributes:
+        number: of the process.
+        device: that the process sees.
+        process: the current one.
+        restart_at: when to start the next one.
+        deaths: in a row, without a task that has ended between them.
+        failed_starts: in a row.
+        runs_alone: whether it takes tasks that run alone, one at a time.
+        kill_at: when to kill the process because of *verdict*.
+        verdict: the slot of the task to blame (or ``None``), and why.
+        times_gone: how often the process was found dead while its pipe was still open.
+        idle_since: since when the process has begun none of the tasks that it holds.
+    """
+
+    number: int
+    device: str | None
+    process: WorkerProcess | None = None
+    restart_at: float = 0.0
+    deaths: int = 0
+    failed_starts: int = 0
+    runs_alone: bool = False
+    kill_at: float | None = None
+    verdict: tuple[int | None, str] | None = None
+    times_gone: int = 0
+    idle_since: float | None = None
+
+    @property
+    def working(self) -> WorkerProcess | None:
+        """The process, if it takes tasks."""
+        process = self.process
+        return process if process and process.window and not process.is_ending else None
+
+
+class WorkerPool:
+    """The worker processes of a supervisor; used in its thread alone.
+
+    Args:
+        start: what the processes run.
+        settings: number of processes, and their devices.
+        post: called in threads with a process and its messages, see `WorkerProcess`.
+        on_blamed: called with a task that has killed its process or was killed, why, and after how
+            many seconds.
+        durations: of tasks that are done, and the limit that follows from them.
+
+    Attributes:
+        mean_s, longest_s: seconds of the tasks so far.
+    """
+
+    def __init__(
+        self,
+        start: ProcessStart,
+        settings: WorkerSettings,
+        post: Callable[[WorkerProcess, Sequence[Any] | None], None],
+        on_blamed: Callable[[Job, Fault, float | None], None],
+        durations: TaskDurations,
+    ) -> None:
+        """Start no process yet."""
+        self._start = start
+        self._durations = durations
+        self._post = post
+        self._on_blamed = on_blamed
+        devices = list(settings.devices) or [None]
+        self._seats = [
+            _Seat(number, devices[number % len(devices)]) for number in range(settings.processes)
+        ]
+        self._ready: deque[Job] = deque()
+        self._alone: deque[Job] = deque()
+        self._watch_at = 0.0
+        self.mean_s: float | None = None
+        self.longest_s = 0.0
+
+    def _processes(self) -> list[WorkerProcess]:
+        return [seat.process for seat in self._seats if seat.process is not None]
+
+    # --- tasks -----------------------------------------------------------------------------------
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """Add tasks; `feed` hands them to processes."""
+        self._ready.extend(jobs)
+
+    def run_alone(self, job: Job) -> None:
+        """Run a task with no other in its process."""
+        self._alone.append(job)
+        if not any(seat.runs_alone for seat in self._seats):
+            self._seats[job.number % len(self._seats)].runs_alone = True
+
+    @property
+    def target(self) -> int:
+        """How many tasks to hold, so that no process waits for one."""
+        windows = [self._window(seat.working) for seat in self._seats if seat.working]
+        if not windows or self.mean_s is None:
+            return sum(windows)
+        return sum(windows) + min(MOST_RESERVED, int(RESERVE_S / self.mean_s * len(windows)))
+
+    def ready_s(self, now: float) -> float:
+        """Return for how many seconds a process could take tasks; 0 if none can."""
+        processes = [seat.working for seat in self._seats]
+        since = [each.ready_at for each in processes if each and each.ready_at is not None]
+        return now - min(since, default=now)
+
+    def _window(self, process: WorkerProcess) -> int:
+        queued = 0 if self.mean_s is None else int(QUEUED_S / self.mean_s)
+        return min(MOST_TASKS, process.window + queued)
+
+    def feed(self) -> None:
+        """Hand tasks to processes that have room."""
+        if not self._ready and not self._alone:
+            return
+        open_processes = []
+        for seat in self._seats:
+            process = seat.working
+            if process is None:
+                continue
+            if seat.runs_alone and not process.jobs:
+                job = self._next_alone()
+                if job is not None:
+                    process.give([job])
+                seat.runs_alone = job is not None
+            if not seat.runs_alone:
+                open_processes.append(process)
+        if not open_processes:
+            return
+        held = sum(len(process.jobs) for process in open_processes)
+        level = -(-(held + len(self._ready)) // len(open_processes))
+        for process in open_processes:
+            room = min(level, self._window(process)) - len(process.jobs)
+            jobs = [self._ready.popleft() for _ in range(min(room, len(self._ready)))]
+            jobs = [job for job in jobs if not job.is_given_up]
+            if jobs:
+                process.give(jobs)
+
+    def _next_alone(self) -> Job | None:
+        while self._alone:
+            job = self._alone.popleft()
+            if not job.is_given_up:
+                return job
+        return None
+
+    def ended(self, process: WorkerProcess, ended: TaskEnded) -> Job | None:
+        """Return the task that has ended in a process, or ``None`` if it was given up before."""
+        job = process.take(ended.slot)
+        if job is None or job.is_given_up:
+            return None
+        if ended.state != "lost":
+            if ended.state == "done":
+                self._durations.add(sum(ended.seconds.values()))
+            seconds = sum(ended.seconds.values()) + OVERHEAD_S
+            self.longest_s = max(self.longest_s, seconds)
+            mean = seconds if self.mean_s is None else self.mean_s
+            self.mean_s = mean + 0.05 * (seconds - mean)
+            self._seats[process.number].deaths = 0
+        return job
+
+    def snapshots(self) -> tuple[ProcessSnapshot, ...]:
+        """Return what each process does now."""
+        return tuple(process.snapshot() for process in self._processes())
+
+    def given_up(self) -> set[int]:
+        """Return the numbers of tasks that were given up, but are still in a process."""
+        jobs = (job for process in self._processes() for job in process.jobs.values())
+        return {job.number for job in jobs if job.is_given_up}
+
+    def withdraw_untouched(self) -> list[Job]:
+        """Withdraw and return the tasks that no process has begun."""
+        jobs = [*self._ready, *self._alone]
+        self._ready.clear()
+        self._alone.clear()
+        for process in self._processes():
+            untouched = [
+                (slot, job)
+                for slot, job in process.jobs.items()
+                if process.is_untouched(slot) and not job.is_given_up
+            ]
+            if untouched:
+                process.cancel((slot, job.number) for slot, job in untouched)
+                jobs += [job for _, job in untouched]
+        return [job for job in jobs if not job.is_given_up]
+
+    def cancel(self, job: Job) -> None:
+        """Stop a task before its next operator."""
+        if job.is_cancelled:
+            return
+        job.is_cancelled = True
+        for process, slot in self._holders(job):
+            process.cancel([(slot, job.number)])
+
+    def abandon(self, job: Job, why: str) -> None:
+        """Kill the process that works on a task; its other tasks run again."""
+        for process, _ in self._holders(job):
+            seat = self._seats[process.number]
+            if seat.kill_at is None:
+                seat.kill_at = time.monotonic()
+                seat.verdict = (None, why)
+
+    def holds(self, job: Job) -> bool:
+        """Return whether a process still works on a task."""
+        return any(True for _ in self._holders(job))
+
+    def _holders(self, job: Job) -> Iterator[tuple[WorkerProcess, int]]:
+        for process in self._processes():
+            for slot, each in process.jobs.items():
+                if each is job:
+                    yield process, slot
+                    return
+
+    # --- processes -------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Start processes that are missing, and kill those that take too long.
+
+        Raises:
+            ChunkflowError: a process could not start several times in a row.
+        """
+        is_due = now >= self._watch_at
+        if is_due:
+            self._watch_at = now + WATCH_S
+        for seat in self._seats:
+            if seat.process is None:
+                if now >= seat.restart_at:
+                    self._begin(seat, now)
+                continue
+            if seat.kill_at is not None and now >= seat.kill_at:
+                if now >= seat.kill_at + END_S:  # it waits in the kernel, as for a dead file server
+                    self.exited(seat.process)
+                    continue
+                seat.process.kill()
+            if is_due:
+                self._watch(seat, seat.process, now)
+
+    def _begin(self, seat: _Seat, now: float) -> None:
+        try:
+            seat.process = WorkerProcess(seat.number, self._start, seat.device, self._post)
+        except OSError as error:  # there are too many processes, or no memory for one
+            seat.restart_at = now + RESTART_S
+            self._start_failed(seat, None, f"no process can be started: {error}")
+
+    def _watch(self, seat: _Seat, process: WorkerProcess, now: float) -> None:
+        if not process.poll():
+            seat.times_gone += 1
+            if seat.times_gone > 4:  # a process that it started keeps the pipe open
+                self.exited(process)
+            return
+        if seat.kill_at is not None:
+            return
+        verdict = self._hanging(seat, process, now)
+        if verdict is not None:
+            seat.verdict = verdict
+            seat.kill_at = now + STACKS_S
+            if process.window:  # before that it may not have installed the handler yet
+                process.dump_stacks()
+
+    def _hanging(
+        self, seat: _Seat, process: WorkerProcess, now: float
+    ) -> tuple[int | None, str] | None:
+        """Return the slot of a task that takes too long (``None``: the process does), and why."""
+        if not process.window:
+            limit_s = self._durations.limit.start_s
+            if now - process.began <= limit_s:
+                return None
+            return None, f"was not ready for a task within {limit_s:g} s"
+        begun = [(at.seconds, slot) for slot in process.begun() if (at := process.progress(slot))]
+        if not process.jobs or begun:
+            seat.idle_since = None
+        elif seat.idle_since is None:
+            seat.idle_since = now
+        # The task that began first keeps the others waiting.
+        taken_s, slot = max(begun, default=(now - (seat.idle_since or now), None))
+        bound = self._durations.exceeded(taken_s)
+        if bound is None:
+            return None
+        if slot is None:
+            return None, f"held tasks for {taken_s:.0f} s and began none: {bound.why}"
+        return slot, f"cut off after {taken_s:.0f} s in {process.place(slot)}: {bound.why}"
+
+    def ready(self, process: WorkerProcess, ready: PipelineReady) -> None:
+        """Note that a process can take tasks."""
+        process.operators = ready.operators
+        process.stages = ready.stages
+        process.window = ready.window
+        process.ready_at = time.monotonic()
+        self._seats[process.number].failed_starts = 0
+        process.poll()
+
+    def exited(self, process: WorkerProcess) -> None:
+        """Find out why a process has ended, blame a task if one is at fault, and retry the others.
+
+        Raises:
+            OptionError: the command line is wrong.
+            ChunkflowError: several processes in a row could not start.
+        """
+        seat = self._seats[process.number]
+        if seat.process is not process:
+            return
+        process.reap()
+        cause, output = process.cause()
+        jobs = {slot: job for slot, job in process.jobs.items() if not job.is_given_up}
+        begun = [slot for slot in process.begun() if slot in jobs]
+        verdict, was_ready, was_asked = seat.verdict, process.window > 0, process.is_ending
+        places = {slot: process.place(slot) for slot in begun}
+        taken = {slot: at.seconds for slot in begun if (at := process.progress(slot))}
+        seat.process = None
+        seat.kill_at = None
+        seat.verdict = None
+        seat.times_gone = 0
+        seat.idle_since = None
+        process.jobs.clear()
+        process.close()
+        if was_asked:
+            return
+        if verdict is not None:
+            blamed, why = verdict
+            logger.warning("worker process %d was killed: %s", seat.number, why)
+        else:
+            blamed = begun[0] if len(begun) == 1 else None
+            why = cause
+            if blamed is not None:
+                why = f"the process was {cause}" if cause.startswith("killed") else cause
+                why = f"{why} in {places[blamed]}"
+            logger.warning("worker process %d has died: %s", seat.number, cause)
+            seat.deaths += not begun  # else a task is at fault, and is or will be found
+        pause = RESTART_S * 2 ** min(seat.deaths, 10) if seat.deaths > 1 else 0.0
+        seat.restart_at = time.monotonic() + min(LONGEST_RESTART_S, pause)
+        suspects = [] if verdict or blamed is not None else begun
+        self._ready.extendleft(
+            job for slot, job in jobs.items() if slot != blamed and slot not in suspects
+        )
+        for slot in suspects:
+            self._alone.append(jobs[slot])
+            seat.runs_alone = True
+        if blamed is not None and blamed in jobs:
+            self._on_blamed(jobs[blamed], Fault("permanent", why, output), taken.get(blamed))
+        if not was_ready:
+            self._start_failed(seat, process.broken, verdict[1] if verdict else cause)
+        elif seat.deaths > TRANSIENT_STARTS:
+            msg = (
+                f"worker process {seat.number} has died {seat.deaths} times in a row, at last: "
+                f"{cause}"
+            )
+            raise ChunkflowError(msg)
+
+    def _start_failed(self, seat: _Seat, broken: PipelineBroken | None, cause: str) -> None:
+        seat.failed_starts += 1
+        if broken is not None and broken.is_usage:
+            raise OptionError(cause)
+        is_transient = broken is not None and broken.fault.kind == "transient"
+        if seat.failed_starts >= (TRANSIENT_STARTS if is_transient else STARTS):
+            msg = (
+                f"worker process {seat.number} could not begin, {seat.failed_starts} times in a "
+                f"row: {cause}"
+            )
+            raise ChunkflowError(msg)
+
+    def end(self) -> None:
+        """End all processes in order, and kill those that do not end within `END_S`."""
+        processes = self._processes()
+        for process in processes:
+            if process.window:
+                process.end()
+            else:  # it is still loading what nobody needs any more
+                process.kill()
+        deadline = time.monotonic() + END_S
+        for process in processes:
+            process.process.join(max(0.0, deadline - time.monotonic()))
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill all processes at once."""
+        processes = self._processes()
+        for process in processes:
+            process.is_ending = True
+            process.kill()
+        for process in processes:
+            process.reap()
+            process.close()
+            self._seats[process.number].process = None
+
+
+# --- one process ---------------------------------------------------------------------------------
+
+
+class WorkerProcess:
+    """A worker process as its supervisor sees it, and the tasks that it holds.
+
+    Args:
+        number: in the pool.
+        start: what it runs.
+        device: that it sees, or ``None`` for all.
+        post: called in a thread with the process and a list of its messages, or ``None`` when its
+            pipe has ended.
+
+    Attributes:
+        jobs: that it holds, by slot of its board.
+        operators: labels of the pipeline's operators; empty before it is ready.
+        stages: of these operators.
+        began: when it was started, by the monotonic clock.
+        ready_at: when it became ready for tasks, by the monotonic clock.
+        device: that it sees, or ``None`` for all.
+        window: how many tasks its pipeline can hold; 0 before it is ready.
+        broken: why its pipeline cannot go on, if it has reported that.
+        is_ending: whether it was asked to end.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        start: ProcessStart,
+        device: str | None,
+        post: Callable[[WorkerProcess, Sequence[object] | None], None],
+    ) -> None:
+        """Start the process.
+
+        It lives no longer than the thread that calls this: the kernel kills it with that thread.
+        """
+        context = multiprocessing.get_context("spawn")
+        self.number = number
+        self.jobs: dict[int, Job] = {}
+        self.operators: tuple[str, ...] = ()
+        self.stages: tuple[str, ...] = ()
+        self.began = time.monotonic()
+        self.ready_at: float | None = None
+        self.device = device
+        self.window = 0
+        self.broken: PipelineBroken | None = None
+        self.is_ending = False
+        self._free = list(range(MOST_TASKS))
+        self._board = ProgressBoard(context)
+        self._crash_file = _CrashFile()
+        self._memory_kills = memory_kills()
+        self._peak_bytes = 0
+        self._memory_bytes = 0
+        self._post = post
+        self._connection, theirs = context.Pipe()
+        options = ProcessOptions(
+            self._board,
+            self._crash_file,
+            os.getpid(),
+            device,
+            start.threads,
+            dict(start.environment),
+            logging.DEBUG if logger.isEnabledFor(logging.DEBUG) else logging.WARNING,
+        )
+        pickled = pickle.dumps(start.make_pipeline, protocol=5)
+        self.process = context.Process(
+            target=process_main, args=(theirs, pickled, options), name=f"child-{number}"
+        )
+        # Signals that arrive while it starts wait until it ignores them; the process that tracks
+        # shared memory must not receive them either.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
+        try:
+            resource_tracker.ensure_running()
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP)  # the call above unblocks some
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+        self._reader = threading.Thread(target=self._read, name=f"child-{number}", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                messages = pickle.loads(self._connection.recv_bytes())  # noqa: S301 our own process
+            except Exception as error:  # noqa: BLE001  (what it sends may be damaged)
+                if not isinstance(error, (EOFError, OSError)):
+                    logger.warning(
+                        "worker process %d: a message cannot be read: %s", self.number, error
+                    )
+                self._post(self, None)
+                return
+            self._post(self, messages)
+
+    # --- tasks -----------------------------------------------------------------------------------
+
+    def give(self, jobs: Iterable[Job]) -> None:
+        """Send tasks; a process holds at most `MOST_TASKS`."""
+        rows = []
+        for job in jobs:
+            slot = self._free.pop()
+            self._board.clear(slot)
+            self.jobs[slot] = job
+            rows.append((slot, job.number, job.box))
+        send(self._connection, ("tasks", rows))
+
+    def take(self, slot: int) -> Job | None:
+        """Free a slot, and return its task."""
+        job = self.jobs.pop(slot, None)
+        if job is not None:
+            self._free.append(slot)
+        return job
+
+    def cancel(self, tasks: Iterable[tuple[int, int]]) -> None:
+        """Stop tasks before their next operator: slot, number. They are held until they end."""
+        send(self._connection, ("cancel", list(tasks)))
+
+    def progress(self, slot: int) -> TaskProgress | None:
+        """Return where a task is, or ``None`` if it has not begun, or has ended."""
+        return self._board.progress(slot)
+
+    def is_untouched(self, slot: int) -> bool:
+        """Return whether a task has not begun."""
+        return self._board.is_untouched(slot)
+
+    def begun(self) -> list[int]:
+        """Return the slots of the tasks that have begun and not ended."""
+        return [slot for slot in self.jobs if self._board.progress(slot) is not None]
+
+    def place(self, slot: int) -> str:
+        """Name the operator that works on a task, for messages."""
+        progress = self.progress(slot)
+        if progress is None or progress.operator is None:
+            return "between two operators"
+        if progress.operator >= len(self.operators):
+            return f"operator {progress.operator + 1}"
+        return f"operator {self.operators[progress.operator]}"
+
+    def snapshot(self) -> ProcessSnapshot:
+        """Return what the process does now."""
+        tasks = []
+        for slot, job in self.jobs.items():
+            progress = self._board.progress(slot)
+            if progress is None:
+                continue
+            operator, stage = "", ""
+            if progress.operator is not None and progress.operator < len(self.stages):
+                operator = self.operators[progress.operator]
+                stage = self.stages[progress.operator]
+            parts = progress.done, progress.total
+            tasks.append(TaskSnapshot(job.box, operator, stage, progress.seconds, *parts))
+        return ProcessSnapshot(
+            self.number,
+            self.process.pid or 0,
+            self.device,
+            None if self.ready_at is None else time.monotonic() - self.ready_at,
+            self._board.network_seconds,
+            self._board.read_bytes,
+            self._memory_bytes,
+            tuple(sorted(tasks, key=lambda task: -task.seconds)),
+        )
+
+    # --- its life --------------------------------------------------------------------------------
+
+    def poll(self) -> bool:
+        """Note how much memory the process has; return whether it is alive."""
+        with suppress(OSError, ValueError, IndexError):  # there is no /proc, or no such process
+            status = Path(f"/proc/{self.process.pid}/status").read_text()
+            peak, self._memory_bytes = (
+                1024 * int(status.partition(f"{name}:")[2].split(maxsplit=1)[0])
+                for name in ("VmHWM", "VmRSS")
+            )
+            self._peak_bytes = max(self._peak_bytes, peak)
+        return self.process.is_alive()
+
+    def end(self) -> None:
+        """Ask it to end after the tasks that it holds."""
+        self.is_ending = True
+        send(self._connection, ("end", None))
+
+    def dump_stacks(self) -> None:
+        """Make it write down the stacks of its threads; it goes on."""
+        with suppress(OSError, TypeError):  # it has ended
+            os.kill(self.process.pid, STACKS_SIGNAL)  # type: ignore[arg-type]
+
+    def kill(self) -> None:
+        """Kill it; returns before its pipe has ended."""
+        self.process.kill()
+
+    def reap(self) -> None:
+        """Wait for the process, whose pipe has ended, and close the pipe; `cause` still works.
+
+        A process that waits in the kernel, as for a file server that does not answer, cannot be
+        killed: it is left behind.
+        """
+        self.process.join(5)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join(5)
+        # The thread may be about to read. One that waits for a process left behind dies with us.
+        if self._reader is not threading.current_thread():
+            self._reader.join(1)
+        self._connection.close()
+
+    def cause(self) -> tuple[str, str]:
+        """Return why it died, and what Python printed when it crashed."""
+        output = self._crash_file.text()
+        if self.broken is not None:
+            return self.broken.fault.reason, self.broken.fault.traceback or output
+        code = self.process.exitcode
+        if code is None:
+            return "cannot be killed: it waits in the kernel, as for a file server", output
+        if code >= 0:
+            return f"ended with exit code {code}", output
+        if -code == signal.SIGKILL:
+            return f"killed by SIGKILL, {self._killer()}", output
+        number = signal.Signals(-code)
+        meaning = f" ({_SIGNALS[number]})" if number in _SIGNALS else ""
+        return f"killed by {number.name}{meaning}", output
+
+    def _killer(self) -> str:
+        peak = f"; its peak was {describe_bytes(self._peak_bytes)}" if self._peak_bytes else ""
+        if memory_kills() > self._memory_kills:
+            return f"by the system for lack of memory{peak}"
+        return f"most likely for memory, or by hand{peak}"
+
+    def close(self) -> None:
+        """Close its files."""
+        self._crash_file.file.close()
+        with suppress(ValueError):  # it cannot be killed
+            self.process.close()
+
+
+class _CrashFile:
+    """A file without a name, for what Python prints when a process crashes."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115 closed with the process
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _descriptor, (DupFd(self.file.fileno()),)
+
+    def text(self) -> str:
+        self.file.seek(0)
+        return self.file.read()[-LONGEST_TRACEBACK:].decode(errors="replace")
+
+
+def _descriptor(handed: Any) -> int:
+    descriptor: int = handed.detach()
+    return descriptor
+
+
+def memory_kills() -> int:
+    """Return how many processes the system has killed for lack of memory, as far as it reports."""
+    kills = 0
+    for path in _memory_kill_files():
+        with suppress(OSError, ValueError, IndexError):
+            lines = [line for line in path.read_text().splitlines() if line.startswith("oom_kill ")]
+            kills += sum(int(line.split()[1]) for line in lines)
+    return kills
+
+
+def _memory_kill_files() -> list[Path]:
+    """Return the files that count these kills: of the machine, and of our control group."""
+    files = [Path("/proc/vmstat")]
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if not controllers:
+                files.append(Path(f"/sys/fs/cgroup{group}/memory.events"))
+            elif "memory" in controllers.split(","):
+                files.append(Path(f"/sys/fs/cgroup/memory{group}/memory.oom_control"))
+    return files

@@ -1,0 +1,566 @@
+"""What runs inside a worker process: the pipeline, which takes its tasks from the supervisor.
+
+```
+supervisor -- tasks, cancel, end --> TaskFeed -> pipeline (main thread) -> Sender -- outcomes -->
+                  pipe                             |                                   pipe
+                                             ProgressBoard (shared memory)
+```
+
+A worker process decides nothing. It ignores signals that ask a worker to stop, and never outlives
+its supervisor: on Linux the kernel kills it then, elsewhere the end of its pipe ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from chunkflow_py.core.geometry import Region
+from chunkflow_py.core.interrupts import STOP, leave_closed_terminal
+from chunkflow_py.core.task import Skip, Task
+from chunkflow_py.errors import LeaseLostError, OptionError
+from chunkflow_py.pipeline.hooks import HasProfile, HasTraffic, RunsNetwork
+from chunkflow_py.pipeline.lanes import lanes_of
+from chunkflow_py.pipeline.pipeline import Listener
+from chunkflow_py.run.worker.failure_policy import Fault, fault_of, skip_reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import SpawnContext
+
+    from chunkflow_py.pipeline.hooks import Boxes
+    from chunkflow_py.pipeline.operator import Operator
+    from chunkflow_py.pipeline.pipeline import Pipeline
+    from chunkflow_py.run.ledger.ledger_record import State
+    from chunkflow_py.store.protocol import Stored
+
+    MakePipeline = Callable[["TaskFeed"], Pipeline]
+
+STACKS_SIGNAL = signal.SIGUSR2  # makes a process write down the stacks of its threads
+SEND_S = 10.0  # for the last messages
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+MOST_TASKS = 256  # in one process: slots of its board
+
+_PR_SET_PDEATHSIG = 1
+_BETWEEN_OPERATORS = -1
+_ENDED = -2
+
+
+@dataclass(frozen=True)
+class ProcessOptions:
+    """How a worker process is set up.
+
+    Attributes:
+        board: where it notes its progress.
+        crash_file: descriptor of the file for what Python prints when the process crashes.
+        supervisor: process id of the supervisor.
+        device: the one device that it sees (``CUDA_VISIBLE_DEVICES``); ``None``: all.
+        threads: for libraries that read the environment; ``None``: as the environment says.
+        environment: further variables.
+        log_level: lowest level of log messages that the supervisor wants.
+    """
+
+    board: ProgressBoard
+    crash_file: Any
+    supervisor: int
+    device: str | None = None
+    threads: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    log_level: int = logging.WARNING
+
+
+# --- messages to the supervisor ------------------------------------------------------------------
+
+
+class PipelineReady(NamedTuple):
+    """All operators have been entered.
+
+    Attributes:
+        profile: compute profile of all operators, if any has one.
+        operators: their labels.
+        window: how many tasks the pipeline can hold.
+        stages: of the operators: read, compute or write.
+    """
+
+    profile: dict[str, str] | None
+    operators: tuple[str, ...]
+    window: int
+    stages: tuple[str, ...] = ()
+
+
+class TaskEnded(NamedTuple):
+    """A task has reached the end of the pipeline.
+
+    Attributes:
+        slot: of the board.
+        number: of the task.
+        state: ``done``, ``skipped``, ``failed``, or ``lost`` if its lease was.
+        reason: why it was skipped.
+        fault: why it failed.
+        seconds: by operator.
+        written: what was stored: URL, size, checksum.
+        missing_blocks: see `Task`.
+    """
+
+    slot: int
+    number: int
+    state: State | str
+    reason: str | None = None
+    fault: Fault | None = None
+    seconds: dict[str, float] = {}  # noqa: RUF012 never changed
+    written: tuple[tuple[str, int | None, str | None], ...] = ()
+    missing_blocks: int = 0
+
+
+class LogMessage(NamedTuple):
+    """A message of the process's log.
+
+    Attributes:
+        level: of `logging`.
+        text: of one or more lines.
+    """
+
+    level: int
+    text: str
+
+
+class PipelineBroken(NamedTuple):
+    """The pipeline cannot be made, or cannot go on.
+
+    Attributes:
+        fault: why.
+        is_usage: whether the command line itself is wrong, so that no other try would help.
+    """
+
+    fault: Fault
+    is_usage: bool = False
+
+
+# --- shared memory -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TaskProgress:
+    """Where a task is that has begun and not ended.
+
+    Attributes:
+        operator: position of the operator that works on it; ``None`` between two operators.
+        seconds: since its first operator began.
+        done: parts that the operator has done, such as patches.
+        total: parts of the operator; 0 if it does not report any.
+    """
+
+    operator: int | None
+    seconds: float
+    done: int = 0
+    total: int = 0
+
+
+class ProgressBoard:
+    """Progress of each task of a worker process, in memory that its supervisor shares.
+
+    A crash can come between two messages. The board is written before an operator begins and after
+    it ends, by one store into memory each, so that after any crash it shows exactly which tasks had
+    begun, in which operator, and when. It has one slot for each task; pickling it hands over the
+    memory.
+
+    Args:
+        context: of the processes that share it.
+    """
+
+    def __init__(self, context: SpawnContext) -> None:
+        """Start with all slots free."""
+        self._state: Any = context.RawArray("q", MOST_TASKS)  # operator + 1, or 0: not begun
+        self._since: Any = context.RawArray("d", MOST_TASKS)
+        self._done: Any = context.RawArray("q", MOST_TASKS)
+        self._total: Any = context.RawArray("q", MOST_TASKS)
+        self._sums: Any = context.RawArray("d", [-1.0, 0.0])
+
+    # Called by the supervisor
+
+    def clear(self, slot: int) -> None:
+        """Prepare a slot for a task that has not begun."""
+        self._since[slot] = 0.0
+        self._state[slot] = 0
+
+    def progress(self, slot: int) -> TaskProgress | None:
+        """Return where the task of a slot is, or ``None`` if it has not begun, or has ended."""
+        state = self._state[slot]
+        if state in (0, _ENDED):
+            return None
+        seconds = time.monotonic() - self._since[slot]
+        parts = self._done[slot], self._total[slot]
+        return TaskProgress(state - 1 if state > 0 else None, seconds, *parts)
+
+    def is_untouched(self, slot: int) -> bool:
+        """Return whether the task of a slot has not begun."""
+        return not self._state[slot]
+
+    @property
+    def network_seconds(self) -> float | None:
+        """For how long the network has run; ``None`` without a network."""
+        seconds: float = self._sums[0]
+        return None if seconds < 0 else seconds
+
+    @property
+    def read_bytes(self) -> int:
+        """How many bytes loaders have fetched, as far as they count."""
+        return int(self._sums[1])
+
+    # Called by the worker process
+
+    def begin(self, slot: int, operator: int) -> None:
+        """Note that operator number *operator* begins on the task."""
+        if not self._since[slot]:
+            self._since[slot] = time.monotonic()
+        self._total[slot] = 0
+        self._state[slot] = operator + 1
+
+    def advance(self, slot: int, done: int, total: int) -> None:
+        """Note how many parts of the operator are done."""
+        self._done[slot] = done
+        self._total[slot] = total
+
+    def count(self, network_seconds: float | None, read_bytes: int) -> None:
+        """Note for how long the network has run, and how much was read."""
+        self._sums[0] = -1.0 if network_seconds is None else network_seconds
+        self._sums[1] = read_bytes
+
+    def leave_operator(self, slot: int) -> None:
+        """Note that the task is between two operators."""
+        self._state[slot] = _BETWEEN_OPERATORS
+
+    def end(self, slot: int) -> None:
+        """Note that the task has reached the end of the pipeline."""
+        self._state[slot] = _ENDED
+
+
+# --- the process ---------------------------------------------------------------------------------
+
+
+def process_main(connection: Connection, pickled: bytes, options: ProcessOptions) -> None:
+    """Run a pipeline over the tasks that the supervisor sends; the main function of the process.
+
+    Args:
+        connection: to the supervisor.
+        pickled: function that makes the pipeline from its source. Its modules are imported here,
+            once the environment is set.
+        options: how to set up the process.
+    """
+    _set_up(options)
+    sender = Sender(connection)
+    _forward_log(options.log_level, sender.send)
+    feed = TaskFeed(sender.send)
+    reader = threading.Thread(target=_read, args=(connection, feed), name="reader", daemon=True)
+    reader.start()
+    try:
+        _run_pipeline(pickled, feed, sender, options.board)
+    except BaseException as error:  # noqa: BLE001  (sent to the supervisor, which reports it)
+        sender.send(PipelineBroken(fault_of(error), isinstance(error, OptionError)))
+        status = 1
+    else:
+        status = 0
+    sender.close()
+    if status:
+        # Threads of the pipeline may still be at work; nothing that they do counts any more.
+        os._exit(status)
+
+
+def _set_up(options: ProcessOptions) -> None:
+    """Ignore stop signals, die with the supervisor, report crashes, and set the environment."""
+    # The supervisor alone handles them; terminals and Slurm send them to every process.
+    for number in STOP:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, leave_closed_terminal)  # and go on
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != options.supervisor:
+            os._exit(1)  # the supervisor died before the call
+    faulthandler.enable(options.crash_file, all_threads=True)
+    faulthandler.register(STACKS_SIGNAL, options.crash_file, all_threads=True)
+    os.environ.update(options.environment)
+    if options.device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = options.device
+    if options.threads is not None:
+        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(options.threads)))
+
+
+def _run_pipeline(pickled: bytes, feed: TaskFeed, sender: Sender, board: ProgressBoard) -> None:
+    make_pipeline: MakePipeline = pickle.loads(pickled)  # noqa: S301 from our supervisor
+    pipeline = make_pipeline(feed)
+    pipeline.listener = _BoardListener(board, pipeline, sender.send)
+    for task in pipeline.run():
+        if isinstance(task.lease, ProcessLease):
+            ended = task_ended(task, task.lease)
+            if ended.fault and ended.fault.breaks_process:
+                sender.send(PipelineBroken(ended.fault))
+                sender.close()
+                os._exit(1)  # the board still shows which task was in which operator
+            board.end(task.lease.slot)
+            feed.forget(task.lease)
+            sender.send(ended)
+        del task  # it may hold chunks
+
+
+@dataclass(slots=True, eq=False)
+class ProcessLease:
+    """The lease of a task inside a worker process; the supervisor renews and ends the real one."""
+
+    slot: int
+    number: int
+    lost: bool = False
+
+    def acknowledge(self) -> None:
+        """Do nothing: the supervisor does it once the task is recorded."""
+
+    def release(self) -> None:
+        """Do nothing: the supervisor does it once the failure is counted."""
+
+
+class TaskFeed:
+    """The tasks that the supervisor sends; the source of the pipeline.
+
+    Attributes:
+        boxes: into which outputs must fit; set by the function that makes the pipeline, if known.
+    """
+
+    boxes: Boxes | None = None
+
+    def __init__(self, send: Callable[[object], None]) -> None:
+        """Start without tasks."""
+        self._send = send
+        self._waiting: SimpleQueue[tuple[ProcessLease, str] | None] = SimpleQueue()
+        self._leases: dict[tuple[int, int], ProcessLease] = {}
+
+    def __iter__(self) -> Iterator[Task]:
+        """Yield tasks until `end`."""
+        while (item := self._waiting.get()) is not None:
+            lease, box = item
+            if lease.lost:
+                self.forget(lease)
+                self._send(TaskEnded(lease.slot, lease.number, "lost"))
+                continue
+            yield Task(Region.parse(box), lease=lease)
+
+    def add(self, tasks: Iterable[tuple[int, int, str]]) -> None:
+        """Add tasks: slot, number, box."""
+        for slot, number, box in tasks:
+            lease = self._leases[slot, number] = ProcessLease(slot, number)
+            self._waiting.put((lease, box))
+
+    def cancel(self, tasks: Iterable[tuple[int, int]]) -> None:
+        """Stop tasks before their next operator: slot, number."""
+        for key in tasks:
+            if lease := self._leases.get(key):
+                lease.lost = True
+
+    def forget(self, lease: ProcessLease) -> None:
+        """Drop a task that has ended."""
+        self._leases.pop((lease.slot, lease.number), None)
+
+    def end(self) -> None:
+        """End the iteration after the tasks that were added."""
+        self._waiting.put(None)
+
+    stop = end  # the hook of a source: a pipeline that fails must not wait for another task
+
+
+class _BoardListener(Listener):
+    """Writes the progress of a pipeline on the board."""
+
+    def __init__(
+        self, board: ProgressBoard, pipeline: Pipeline, send: Callable[[object], None]
+    ) -> None:
+        self._board = board
+        self._pipeline = pipeline
+        self._send = send
+        self._numbers: dict[str, int] = {}
+        self._bodies: list[Any] = []
+
+    def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:  # noqa: ARG002
+        self._numbers = {each.name: number for number, each in enumerate(operators)}
+        ahead = self._pipeline.ahead
+        window = sum(stage.tasks for stage in lanes_of(operators, ahead)) if ahead else 1
+        labels, stages = tuple(self._numbers), tuple(each.lane for each in operators)
+        self._bodies = [each.body for each in operators]
+        self._count()
+        self._send(PipelineReady(profile_of(operators), labels, max(1, window), stages))
+
+    def operator_started(self, label: str, task: Task) -> None:
+        if isinstance(task.lease, ProcessLease):
+            self._board.begin(task.lease.slot, self._numbers[label])
+
+    def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:  # noqa: ARG002
+        if isinstance(task.lease, ProcessLease):
+            self._board.advance(task.lease.slot, done, total)
+        self._count()
+
+    def operator_finished(self, label: str, task: Task, seconds: float) -> None:  # noqa: ARG002
+        self._count()
+        if isinstance(task.lease, ProcessLease):
+            self._board.leave_operator(task.lease.slot)
+
+    def _count(self) -> None:
+        running = [each.network_seconds for each in self._bodies if isinstance(each, RunsNetwork)]
+        costs = [each.traffic for each in self._bodies if isinstance(each, HasTraffic)]
+        read = sum(cost.stored_bytes for cost in costs if cost is not None)
+        self._board.count(sum(running) if running else None, read)
+
+
+# --- outcomes ------------------------------------------------------------------------------------
+
+
+def task_ended(task: Task, lease: ProcessLease) -> TaskEnded:
+    """Describe how a task ended; a task that cannot be described has failed."""
+    try:
+        return _task_ended(task, lease)
+    except Exception as error:  # noqa: BLE001  (a plugin may have put anything into the task)
+        return TaskEnded(lease.slot, lease.number, "failed", None, fault_of(error))
+
+
+def _task_ended(task: Task, lease: ProcessLease) -> TaskEnded:
+    written = tuple(_sendable(each) for each in task.written)
+    common, missing = (lease.slot, lease.number), task.missing_blocks
+    match task.outcome:
+        case None:
+            return TaskEnded(*common, "done", None, None, task.seconds, written, missing)
+        case Skip() as skip:
+            reason = skip_reason(skip)
+            return TaskEnded(*common, "skipped", reason, None, task.seconds, written, missing)
+        case error:
+            if lease.lost or isinstance(error.cause, LeaseLostError):
+                return TaskEnded(*common, "lost")
+            return TaskEnded(*common, "failed", None, fault_of(error), task.seconds)
+
+
+def _sendable(stored: Stored) -> tuple[str, int | None, str | None]:
+    """Return what was stored, as types that can be pickled."""
+    size, checksum = stored.size, stored.checksum
+    return (
+        str(stored.url),
+        None if size is None else int(size),
+        None if checksum is None else str(checksum),
+    )
+
+
+def profile_of(operators: Sequence[Operator]) -> dict[str, str] | None:
+    """Join the compute profiles of operators; where they differ, the key names the operator."""
+    merged: dict[str, str] = {}
+    for each in operators:
+        profile = each.body.profile if isinstance(each.body, HasProfile) else None
+        for name, content in (profile or {}).items():
+            key, value = str(name), str(content)
+            same = merged.setdefault(key, value) == value
+            if not same:
+                merged[f"{each.name}.{key}"] = value
+    return merged or None
+
+
+# --- the pipe ------------------------------------------------------------------------------------
+
+
+def send(connection: Connection, messages: object) -> None:
+    """Send over a pipe; messages to a process that has ended are dropped."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.send_bytes(pickle.dumps(messages, protocol=5))
+
+
+class Sender:
+    """Sends messages from a thread of its own; those that arrive together go as one.
+
+    If sending fails, the process ends: its supervisor would wait for outcomes that never come.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        """Start the thread."""
+        self._connection = connection
+        self._waiting: SimpleQueue[object] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
+        self._thread.start()
+
+    def send(self, message: object) -> None:
+        """Queue a message; returns at once."""
+        self._waiting.put(message)
+
+    def close(self) -> None:
+        """Wait until everything is sent, or nobody reads it."""
+        self._waiting.put(None)
+        self._thread.join(SEND_S)
+
+    def _run(self) -> None:
+        with _ends_process():
+            self._send()
+
+    def _send(self) -> None:
+        ends = False
+        while not ends:
+            batch = [self._waiting.get()]
+            with contextlib.suppress(Empty):
+                while True:
+                    batch.append(self._waiting.get_nowait())
+            ends = None in batch
+            batch = [message for message in batch if message is not None]
+            if batch:
+                send(self._connection, batch)
+
+
+def _read(connection: Connection, feed: TaskFeed) -> None:
+    with _ends_process():
+        _receive(connection, feed)
+
+
+def _receive(connection: Connection, feed: TaskFeed) -> None:
+    while True:
+        try:
+            request, content = pickle.loads(connection.recv_bytes())  # noqa: S301 our supervisor
+        except (EOFError, OSError):
+            os._exit(1)  # the supervisor is gone
+        if request == "tasks":
+            feed.add(content)
+        elif request == "cancel":
+            feed.cancel(content)
+        else:
+            feed.end()
+
+
+@contextlib.contextmanager
+def _ends_process() -> Iterator[None]:
+    """End the process if its link to the supervisor fails; the supervisor then sees its death."""
+    try:
+        yield
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _forward_log(level: int, send: Callable[[object], None]) -> None:
+    """Send log messages and warnings, also those of libraries, to the supervisor."""
+    logging.getLogger().addHandler(_LogForwarder(send))
+    logging.getLogger("chunkflow_py").setLevel(level)
+    logging.captureWarnings(capture=True)
+
+
+class _LogForwarder(logging.Handler):
+    """Sends log messages to the supervisor, which alone writes to stderr, in order."""
+
+    def __init__(self, send: Callable[[object], None]) -> None:
+        super().__init__()
+        self._send = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._send(LogMessage(record.levelno, self.format(record)))
