@@ -9,6 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from chunkflow_py.api import Pipeline as Pipeline
+    from chunkflow_py.api import predict as predict
+    from chunkflow_py.api import write_volume as write_volume
     from chunkflow_py.core.allocator import keep_freed_memory as keep_freed_memory
     from chunkflow_py.core.chunk import Chunk as Chunk
     from chunkflow_py.core.geometry import BoundingBox as BoundingBox
@@ -19,14 +22,13 @@ if TYPE_CHECKING:
     from chunkflow_py.core.skeleton import Skeleton as Skeleton
     from chunkflow_py.core.synapses import Synapses as Synapses
     from chunkflow_py.core.task import Task as Task
-    from chunkflow_py.pipeline.pipeline import Pipeline as Pipeline
     from chunkflow_py.volume import open_volume as open_volume
 
 _HOMES = {
     "BoundingBox": "chunkflow_py.core.geometry",
     "BoxGrid": "chunkflow_py.core.geometry",
     "Chunk": "chunkflow_py.core.chunk",
-    "Pipeline": "chunkflow_py.pipeline.pipeline",
+    "Pipeline": "chunkflow_py.api",
     "Points": "chunkflow_py.core.points",
     "Region": "chunkflow_py.core.geometry",
     "Skeleton": "chunkflow_py.core.skeleton",
@@ -35,6 +37,8 @@ _HOMES = {
     "Zyx": "chunkflow_py.core.geometry",
     "keep_freed_memory": "chunkflow_py.core.allocator",
     "open_volume": "chunkflow_py.volume",
+    "predict": "chunkflow_py.api",
+    "write_volume": "chunkflow_py.api",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605  (one list, read twice)

@@ -55,6 +55,7 @@ def create_backend(
     output_channels: tuple[int, ...] = (),
     window: NDArray[np.float32] | None = None,
     trust_weights: bool = False,
+    in_memory: torch.nn.Module | None = None,
     patches: Sequence[torch.Tensor] = (),
 ) -> Backend:
     """Load a network and return it ready for batches of patches.
@@ -89,6 +90,7 @@ def create_backend(
         output_channels: channels of each of *outputs*.
         window: (z, y, x) float32 of the output patch size; ``universal`` multiplies by it.
         trust_weights: unpickle anything the weight file holds, which runs code inside of it.
+        in_memory: the network itself, which is copied; *model* is then only its name.
         patches: non-empty batches for ``auto`` to measure with (default: made up).
 
     Raises:
@@ -128,11 +130,13 @@ def create_backend(
         outputs=outputs,
         output_channels=output_channels,
     )
-    if PurePath(model).suffix in CONVERTED:
+    if in_memory is None and PurePath(model).suffix in CONVERTED:
         _no_weights(weights, model)
         converted = _from_file(model, made_for, backend, dtype, device)
         return finished(converted, device=_device_for(backend, device))
-    source = NetworkSource(model, weights, num_input_channels, num_output_channels, trust_weights)
+    source = NetworkSource(
+        model, weights, num_input_channels, num_output_channels, trust_weights, in_memory
+    )
     module = source.run_file()
     if framework == "universal":
         if module is not None and _is_inferencer(module):

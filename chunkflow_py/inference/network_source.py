@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
 import sys
@@ -48,6 +49,7 @@ class NetworkSource:
         num_input_channels: of a batch.
         num_output_channels: to be returned.
         trust_weights: unpickle anything that the weight file holds.
+        in_memory: the network itself; *model* is then only its name.
     """
 
     model: str
@@ -55,18 +57,21 @@ class NetworkSource:
     num_input_channels: int = 1
     num_output_channels: int = 3
     trust_weights: bool = False
+    in_memory: torch.nn.Module | None = None
 
     @cached_property
     def package(self) -> ModelPackage | None:
         """The package of the BioImage Model Zoo, if the model is one."""
-        return read_package(self.model) if is_package(self.model) else None
+        if self.in_memory is not None or not is_package(self.model):
+            return None
+        return read_package(self.model)
 
     @property
     def is_program(self) -> bool:
         """Whether the model is TorchScript or an exported program."""
         if self.package is not None:
             return self.package.is_program
-        return Path(self.model).suffix in PROGRAM_SUFFIXES
+        return self.in_memory is None and Path(self.model).suffix in PROGRAM_SUFFIXES
 
     def run_file(self) -> ModuleType | None:
         """Run the model file if it is Python code.
@@ -74,7 +79,7 @@ class NetworkSource:
         Raises:
             ModelError: there is no such file, or it cannot be run.
         """
-        if models.is_built_in(self.model) or self.package is not None:
+        if self.in_memory is not None or models.is_built_in(self.model) or self.package is not None:
             return None
         if not Path(self.model).is_file():
             msg = (
@@ -96,6 +101,8 @@ class NetworkSource:
         """
         if self.package is not None:
             return self.package.load(trust_weights=self.trust_weights)
+        if self.in_memory is not None:
+            return self._copied(self.in_memory)
         if models.is_built_in(self.model):
             return self._built_in()
         if module is None:
@@ -138,6 +145,14 @@ class NetworkSource:
             found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
             found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
         return found.hexdigest()
+
+    def _copied(self, network: torch.nn.Module) -> torch.nn.Module:
+        """Return a copy on the CPU, as folding and precision change a network in place."""
+        network = copy.deepcopy(network).cpu()
+        if self.weights is not None:
+            state, _ = read_weights(self.weights, trust_weights=self.trust_weights)
+            load_weights(network, state, path=self.weights, model=self.model)
+        return network
 
     def _built_in(self) -> torch.nn.Module:
         channels = (self.num_input_channels, self.num_output_channels)

@@ -1,1 +1,49 @@
-"""One file an operator; the file name is the command name."""
+"""One file an operator; the file name is the command name.
+
+In Python an operator of a pipeline is made by its name, with the options of the command:
+
+    >>> from chunkflow_py import ops
+    >>> ops.threshold(threshold=0.5)  # as `chunkflow threshold --threshold 0.5`
+
+The modules themselves hold the functions and classes, which are called with chunks:
+``from chunkflow_py.ops.threshold import threshold``.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chunkflow_py.pipeline.operator import Operator, Source
+
+
+class OperatorModule(ModuleType):
+    """The module of an operator; calling it makes the operator."""
+
+    def __call__(self, **options: Any) -> Operator | Source:
+        """Return the operator with *options*, see `chunkflow_py.pipeline.keywords.called`."""
+        from chunkflow_py.pipeline.keywords import called
+
+        return called(self.command, options)
+
+
+class _OperatorPackage(ModuleType):
+    """This package: each of its modules with a command becomes callable when it is imported."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if isinstance(value, ModuleType) and hasattr(value, "command"):
+            value.__class__ = OperatorModule
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> ModuleType:
+        if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:
+            msg = f"there is no operator {name}; chunkflow --help lists them"
+            raise AttributeError(msg)
+        return import_module(f"{__name__}.{name}")
+
+
+sys.modules[__name__].__class__ = _OperatorPackage

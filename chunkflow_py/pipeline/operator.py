@@ -77,6 +77,7 @@ class Operator:
         options: of the command, by their names, defaults included.
         files: that the command itself was read from: path as it was typed -> ``code``.
         code: what that command runs that is not part of this package, in words.
+        argv: the command as it was typed, its name first.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Operator:
     options: dict[str, Any] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     code: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
 
     @property
     def runs_code(self) -> tuple[str, ...]:
@@ -107,12 +109,14 @@ class Source:
         options: of the command, by their names, defaults included.
         work: what is done with each task before the rest of the line, if the body brings it:
             ``work``, task -> task.
+        argv: the command as it was typed, its name first.
     """
 
     name: str
     body: Iterable[Task]
     options: dict[str, Any] = field(default_factory=dict)
     work: Operator | None = None
+    argv: tuple[str, ...] = ()
 
 
 @dataclass

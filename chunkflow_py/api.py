@@ -1,0 +1,291 @@
+"""Pipelines, predictions and volumes in Python: what `chunkflow` does, without a command line.
+
+>>> from chunkflow_py import Pipeline, ops
+>>> pipeline = Pipeline([
+...     ops.generate_tasks(volume_path="em.zarr", chunk_size=(64, 512, 512)),
+...     ops.load_zarr(store="em.zarr", expand_margin_size="auto"),
+...     ops.threshold(threshold=100),
+...     ops.save_zarr(store="mask.zarr"),
+... ])
+>>> pipeline.check()  # or .plan(), or .submit()
+>>> for task in pipeline.run(): ...
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import ChunkError, OptionError
+from chunkflow_py.pipeline import pipeline as base
+from chunkflow_py.pipeline.operator import Operator, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import torch
+    from numpy.typing import NDArray
+
+    from chunkflow_py.cli.command_line import Part
+    from chunkflow_py.core.chunk import Chunk, Kind
+    from chunkflow_py.pipeline.pipeline import Listener
+    from chunkflow_py.planning.plans import LinePlan
+    from chunkflow_py.run.submit import Submission
+    from chunkflow_py.volume.protocol import Volume
+
+__all__ = ["Pipeline", "predict", "write_volume"]
+
+
+class Pipeline(base.Pipeline):
+    """Operators that run one after the other on each task.
+
+    Args:
+        operators: In their order. The first may be a source, such as ``ops.generate_tasks(…)``.
+        source: A source, instead of the first of *operators*; without one the pipeline runs once.
+        ahead: Tasks to prefetch per stage (read, compute, write); 0: one thread; ``None``: 1 if
+            memory allows it, else 0.
+        dry_run: Leave out the operators that save.
+        in_place: Allow saving to the volume that is loaded.
+        listener: Is called on progress.
+
+    Raises:
+        OptionError: A source is not the first.
+    """
+
+    def __init__(
+        self,
+        operators: Sequence[Operator | Source],
+        source: Source | None = None,
+        *,
+        ahead: int | None = 0,
+        dry_run: bool = False,
+        in_place: bool = False,
+        listener: Listener | None = None,
+    ) -> None:
+        """Separate the source from the operators."""
+        from chunkflow_py.cli.command_line import check_source_first, operators_of
+
+        parts = ([] if source is None else [source]) + list(operators)
+        check_source_first(parts)
+        first = parts[0] if parts and isinstance(parts[0], Source) else None
+        super().__init__(
+            list(operators_of(parts)),
+            first,
+            ahead=ahead,
+            dry_run=dry_run,
+            in_place=in_place,
+            listener=listener,
+        )
+        self._typed = tuple(parts)
+
+    def plan(self, **settings: Any) -> LinePlan:
+        """Estimate tasks, bytes, memory, time and cost; nothing is made.
+
+        Args:
+            settings: Fields of `chunkflow_py.planning.plans.PlanSettings`. Without ``module``,
+                no pilot run measures memory and time, and both are estimated as far as possible.
+
+        Raises:
+            OptionError: An operator was not made by a command, so that its options are unknown.
+        """
+        from chunkflow_py.planning.plans import PlannedLine, PlanSettings
+        from chunkflow_py.planning.stage_plan import plan_line
+
+        argv = tuple(word for part in self._parts() for word in part.words)
+        line = PlannedLine("pipeline", tuple(self.operators), self.source, argv, 0, self.ahead)
+        return plan_line([line], PlanSettings(**settings))
+
+    def submit(
+        self, run: str | None = None, queue: str | None = None, *, step: str | None = None,
+        device_class: str = "same", **options: Any,
+    ) -> Submission:  # fmt: skip
+        """Make a run of the pipeline and send its tasks, as ``chunkflow submit`` does.
+
+        The spec is the one that the same command line would make.
+
+        Args:
+            run: Address of the run directory (default: beside the output).
+            queue: URL of the queue (default: SQLite in the run directory, if that is a folder).
+            step: Name of the step (default: that of its main operator).
+            device_class: ``same``: all workers compute the same bytes, others are refused;
+                ``any``: a mixed fleet, within a tolerance.
+            options: Further arguments of `chunkflow_py.run.submit.submit`.
+
+        Returns:
+            What was sent; its ``address`` is what ``chunkflow work`` takes.
+
+        Raises:
+            OptionError: An operator was not made by a command, so that workers could not make it.
+            ChunkflowError: Whatever is wrong with the pipeline, the store or the queue.
+        """
+        from chunkflow_py.cli.run_pipelines import stage_lines
+        from chunkflow_py.run.home import RunHome
+        from chunkflow_py.run.submit import default_queue, default_run, submit
+
+        lines = stage_lines(self._parts(), step, mip=0, device_class=device_class)
+        home = RunHome.parse(run or default_run(lines[-1].operators))
+        return submit(home, lines, queue or default_queue(home.url), **options)
+
+    def _parts(self) -> list[Part]:
+        from chunkflow_py.cli.command_line import Part
+
+        for each in self._typed:
+            if not each.argv:
+                msg = (
+                    f"operator {each.name} was made in this process, and other processes cannot "
+                    "make it again; write it as an operator or a plugin (docs/extending.md) and "
+                    f"use ops.{each.name.replace('-', '_')}(…), or run the pipeline here"
+                )
+                raise OptionError(msg)
+        return [Part(each, each.argv) for each in self._typed]
+
+
+def predict(
+    image: NDArray[Any] | Chunk | Volume | str | Path,
+    network: torch.nn.Module | str | Path,
+    *,
+    patch_size: Iterable[int],
+    overlap: Iterable[int] | None = None,
+    weights: str | Path | None = None,
+    num_output_channels: int | None = None,
+    **options: Any,
+) -> NDArray[Any] | dict[str, NDArray[Any]]:
+    """Run a network over overlapping patches of an image in memory, and blend them.
+
+    For volumes larger than memory use `Pipeline` with ``ops.inference``.
+
+    Args:
+        image: Array (z, y, x) or (c, z, y, x), a chunk, a volume, or the address of a volume, which
+            is read whole. Integers are divided by the maximum of their dtype, unless
+            ``normalize`` says otherwise.
+        network: A module, which is copied, or the path of a network (see docs/own-model.md).
+        patch_size: Input patch, voxels, zyx.
+        overlap: Overlap of output patches, voxels, zyx (default: as of ``inference``).
+        weights: Path of a weight file.
+        num_output_channels: Of the network (default: for a module, what it returns for a patch of
+            zeros; else 3).
+        options: Further options of the command ``inference``, such as ``output_kind="affinity"``.
+
+    Returns:
+        (c, z, y, x), float32 unless ``output_dtype`` says otherwise; for a network with several
+        outputs, a dict of those.
+
+    Raises:
+        ChunkError: The image is neither 3D nor 4D.
+        OptionError: An option is wrong.
+        ModelError: The network cannot be read, or does not fit.
+    """
+    from chunkflow_py.ops import inference
+
+    chunk = _chunk_of(image)
+    in_memory = None if isinstance(network, str | Path) else network
+    patch = tuple(patch_size)
+    if in_memory is not None and num_output_channels is None:
+        num_output_channels = _channels_of(in_memory, chunk, patch)
+    operator = inference(  # type: ignore[operator]  # a module that can be called
+        framework=options.pop("framework", "universal" if in_memory is None else "pytorch"),
+        # A built-in name stands for a module in memory while the options are checked.
+        convnet_model=str(network) if in_memory is None else "rsunet",
+        convnet_weight_path=weights,
+        input_patch_size=patch,
+        output_patch_overlap=None if overlap is None else tuple(overlap),
+        num_output_channels=num_output_channels,
+        num_input_channels=1 if chunk.array.ndim == 3 else len(chunk.array),
+        **options,
+    )
+    inferencer = operator.body
+    if in_memory is not None:
+        inferencer.network |= {"model": type(in_memory).__name__, "in_memory": in_memory}
+    with inferencer:
+        result = inferencer(chunk)
+    if isinstance(result, dict):
+        return {name: each.array for name, each in result.items()}
+    array: NDArray[Any] = result.array
+    return array
+
+
+def write_volume(
+    array: NDArray[Any] | Chunk,
+    url: str | Path,
+    *,
+    voxel_size: Iterable[float] | None = None,
+    voxel_offset: Iterable[int] = (0, 0, 0),
+    kind: Kind | None = None,
+    block_size: Iterable[int] | None = None,
+) -> Volume:
+    """Write an array in memory as a new volume.
+
+    Args:
+        array: (z, y, x) or (c, z, y, x), or a chunk, which has a position, voxel size and kind of
+            its own.
+        url: ``out.zarr`` or ``zarr://…``, ``precomputed://…``, ``h5://…``; see docs/volumes.md.
+        voxel_size: Nanometres, zyx; needed for an array.
+        voxel_offset: Of an array, position of its first voxel, zyx.
+        kind: Of an array, what its voxels mean, such as ``image`` or ``segmentation``.
+        block_size: Voxels, zyx (default: 64, 64, 64, or less where the array is smaller).
+
+    Returns:
+        The volume, open.
+
+    Raises:
+        OptionError: The voxel size of an array is missing.
+        VolumeError: There is a volume already, or it cannot be written.
+    """
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.core.geometry import Zyx
+    from chunkflow_py.volume import create_volume
+    from chunkflow_py.volume.protocol import VolumeSpec
+
+    if isinstance(array, Chunk):
+        chunk = array
+    elif voxel_size is None:
+        msg = "write_volume needs the voxel size of an array; give voxel_size=(z, y, x) in nm"
+        raise OptionError(msg)
+    else:
+        z, y, x = voxel_size
+        chunk = Chunk(array, Zyx.of(voxel_offset), (float(z), float(y), float(x)), kind)
+    size = chunk.bbox.size
+    block = size.low(Zyx(64, 64, 64)) if block_size is None else Zyx.of(block_size)
+    channels = None if chunk.array.ndim == 3 else len(chunk.array)
+    spec = VolumeSpec(chunk.bbox, chunk.voxel_size_nm, chunk.dtype, channels, chunk.kind, block)
+    target = str(url)
+    volume = create_volume(spec, target if "://" in target else f"zarr://{target}")
+    volume.write(chunk)
+    return volume
+
+
+def _chunk_of(image: Any) -> Chunk:
+    """Return the whole image as a chunk.
+
+    Raises:
+        ChunkError: It is neither 3D nor 4D.
+    """
+    import numpy as np
+
+    from chunkflow_py.core.chunk import Chunk
+    from chunkflow_py.volume import open_volume
+
+    if isinstance(image, Chunk):
+        return image
+    if isinstance(image, str | Path):
+        image = open_volume(str(image))
+    if hasattr(image, "bounds"):
+        return image.read(image.bounds)  # type: ignore[no-any-return]
+    array = np.asarray(image)
+    if array.ndim not in (3, 4):
+        msg = f"predict takes (z, y, x) or (c, z, y, x); got an array of shape {array.shape}"
+        raise ChunkError(msg)
+    return Chunk(array, kind="image")
+
+
+def _channels_of(network: torch.nn.Module, chunk: Chunk, patch: tuple[int, ...]) -> int:
+    """Return how many channels a network returns for a patch of zeros."""
+    import copy
+
+    import torch
+
+    channels = 1 if chunk.array.ndim == 3 else len(chunk.array)
+    probe = copy.deepcopy(network).cpu().eval()
+    with torch.no_grad():
+        made = probe(torch.zeros(1, channels, *patch))
+    return int(made.shape[1]) if isinstance(made, torch.Tensor) and made.ndim == 5 else 3
