@@ -85,9 +85,9 @@ def test_other_process(url):
 
 def test_only_read(url):
     """Writing is refused, when it is opened and later."""
-    with pytest.raises(VolumeError, match="is a graphene volume, which is only read"):
+    with pytest.raises(VolumeError, match="is a graphene volume, which is read only"):
         open_volume(url, mode="r+", opening=ANONYMOUS)
-    with pytest.raises(VolumeError, match="is a graphene volume, which is only read"):
+    with pytest.raises(VolumeError, match="is a graphene volume, which is read only"):
         open_volume(url, opening=ANONYMOUS).write(noise(dtype="uint64"))
 
 

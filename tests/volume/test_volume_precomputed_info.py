@@ -52,7 +52,7 @@ def test_levels_cover_the_finest():
 
 def test_a_volume_without_a_voxel_is_not_made():
     """Readers would take its info file for damaged."""
-    with pytest.raises(VolumeError, match="cannot create em: its bounds .* hold no voxel"):
+    with pytest.raises(VolumeError, match="cannot create em: its bounds .* are empty"):
         create_info(spec(bounds=BoundingBox.from_size((1, 2, 3), (0, 4, 4))), url="em")
 
 

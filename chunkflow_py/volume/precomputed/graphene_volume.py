@@ -1,8 +1,7 @@
-"""Segmentations behind a PyChunkedGraph server (CAVE), read by CloudVolume.
+"""Segmentations on a PyChunkedGraph server (CAVE), read with CloudVolume.
 
-What is read are the supervoxels, the finest pieces, whose numbers do not change when the
-segmentation is proofread. CloudVolume takes the token for the server from
-``~/.cloudvolume/secrets/cave-secret.json``.
+Reading returns supervoxels, whose IDs do not change when the segmentation is proofread. CloudVolume
+takes the token for the server from ``~/.cloudvolume/secrets/cave-secret.json``.
 """
 
 from __future__ import annotations
@@ -39,29 +38,29 @@ class GrapheneVolume:
 
     Attributes:
         url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
-            single_writer: as `Volume` says.
+            single_writer: see `Volume`.
     """
 
     single_writer = False
 
-    def __init__(self, place: Location, mip: int, opening: VolumeOptions) -> None:
-        """Ask the server for the info file.
+    def __init__(self, location: Location, mip: int, opening: VolumeOptions) -> None:
+        """Fetch the info file from the server.
 
         Raises:
             VolumeNotFoundError: there is no such level.
-            VolumeError: the server cannot be reached, refuses, or says what is not understood.
+            VolumeError: the server cannot be reached, refuses, or its info file is not supported.
             MissingExtraError: CloudVolume is not installed.
         """
         with needs_extra("precomputed", "a graphene volume"):
             import cloudvolume
-        self.url, self._address = place.url, place.address
+        self.url, self._address = location.url, location.address
         self._mip, self._opening = mip, opening
         with self._translated("open"):
             self._cloud: Any = cloudvolume.CloudVolume(
-                f"graphene://{place.store_url}",
+                f"graphene://{location.store_url}",
                 fill_missing=opening.fill_missing,
                 use_https=opening.access.anonymous,
-                secrets="anonymous" if opening.access.anonymous else None,  # one has to be
+                secrets="anonymous" if opening.access.anonymous else None,  # not optional
                 progress=False,
                 cache=False,
                 parallel=1,
@@ -83,7 +82,7 @@ class GrapheneVolume:
         self.times: int | None = None
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
-        """Open it again in another process."""
+        """Reopen the volume in another process."""
         return partial(open_any, self._address, self._mip, opening=self._opening), ()
 
     def read(
@@ -91,37 +90,37 @@ class GrapheneVolume:
         bbox: BoundingBox,
         channels: Sequence[int] | None = None,
         *,
-        time: int | None = None,  # noqa: ARG002  (the same at all times)
+        time: int | None = None,  # noqa: ARG002  (it has no time axis)
     ) -> Chunk:
-        """Return the supervoxels inside *bbox*, as `Volume.read` says."""
+        """Return the supervoxels inside *bbox*, see `Volume.read`."""
         check_inside(bbox, self.bounds, self.url)
         check_channels(channels, self.channels, self.url)
         voxels: np.ndarray[Any, Any] = np.zeros(bbox.size, self.dtype)
         if not bbox.is_empty:
             with self._translated("read", bbox):
-                found = self._cloud.download(_cloud_box(bbox), mip=self._mip, agglomerate=False)
-                voxels = np.ascontiguousarray(np.asarray(found)[..., 0].T)
+                xyzc = self._cloud.download(_cloud_box(bbox), mip=self._mip, agglomerate=False)
+                voxels = np.ascontiguousarray(np.asarray(xyzc)[..., 0].T)
         return Chunk(voxels, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
 
     def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:  # noqa: ARG002
-        """Refuse: a graph is changed by proofreading alone."""
+        """Raise an error: a graph is changed only by proofreading."""
         raise VolumeError(_READ_ONLY.format(url=self.url))
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
-        """Return nothing: no task writes objects of its own."""
+        """Return an empty list: tasks do not write to a graph."""
         return []
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:  # noqa: ARG002
-        """Tell whether every block that *bbox* touches is stored, as `Volume` says."""
+        """Return whether every block that *bbox* touches is stored, see `Volume`."""
         check_inside(bbox, self.bounds, self.url)
         if bbox.is_empty:
             return True
-        with self._translated("look at", bbox):
+        with self._translated("check", bbox):
             return all(self._cloud.image.exists(_cloud_box(bbox), mip=self._mip).values())
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Refuse to tell: the server does not say it."""
-        msg = f"which blocks of {self.url} are stored is not known: it is made by a server"
+        """Raise an error: the server has no list of blocks."""
+        msg = f"cannot list the stored blocks of {self.url}: its server does not provide a list"
         raise VolumeError(msg)
 
     @contextmanager
@@ -132,24 +131,24 @@ class GrapheneVolume:
         except ChunkflowError:
             raise
         except Exception as error:
-            # CloudVolume and what it is made of raise whatever they stumble on
+            # CloudVolume and its libraries raise many types of exceptions
             reason = _ANSI.sub("", str(error)).strip() or type(error).__name__
             msg = f"cannot {action} {what}: {reason}"
             raise VolumeError(msg) from error
 
 
-_READ_ONLY = "{url} is a graphene volume, which is only read; write to precomputed:// or zarr://"
+_READ_ONLY = "{url} is a graphene volume, which is read only; write to precomputed:// or zarr://"
 
 
-def open_volume(place: Location, mip: int, mode: Mode, opening: VolumeOptions) -> GrapheneVolume:
+def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions) -> GrapheneVolume:
     """Open one level, for reading.
 
     Raises:
-        VolumeError: *mode* is ``r+``, or as `GrapheneVolume` says.
+        VolumeError: *mode* is ``r+``, or see `GrapheneVolume`.
     """
     if mode != "r":
-        raise VolumeError(_READ_ONLY.format(url=place))
-    return GrapheneVolume(place, mip, opening)
+        raise VolumeError(_READ_ONLY.format(url=location))
+    return GrapheneVolume(location, mip, opening)
 
 
 def _cloud_box(bbox: BoundingBox) -> Any:

@@ -1,12 +1,11 @@
-"""Blocks of precomputed volumes as bytes: raw ones by ourselves, most other ones by cloud-volume.
+"""Encoding of precomputed blocks: NumPy for raw ones, cloud-volume for most other encodings.
 
 ```
 voxels (c, z, y, x)  --encode-->  raw, jpeg, ...  --gzip-->  stored
 ```
 
-C order of (c, z, y, x) is the Fortran order of (x, y, z, c) that the format wants.
-
-PNG is done by imagecodecs, which, other than cloud-volume, has it with 16 bits and with channels.
+C order of (c, z, y, x) is the Fortran order of (x, y, z, c) that the format requires. imagecodecs
+encodes PNG, because cloud-volume does not support 16 bits and channels.
 """
 
 from __future__ import annotations
@@ -26,13 +25,19 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# cloud-volume gzips the first four. The others have no checksum of their own, so that a torn block
-# would be read as other voxels: gzip gives them one, and cloud-volume reads them all the same.
+# cloud-volume gzips the first four. The others have no checksum, so that a truncated block would be
+# read as wrong voxels: gzip adds a checksum, and cloud-volume can read such blocks.
 GZIPPED = (
-    "raw", "compressed_segmentation", "compresso", "crackle", "fpzip", "kempressed", "zfpc",
-)  # fmt: skip
+    "raw",
+    "compressed_segmentation",
+    "compresso",
+    "crackle",
+    "fpzip",
+    "kempressed",
+    "zfpc",
+)
 _GZIP = b"\x1f\x8b\x08"
-_NPY_HEADER = 1 << 12  # bytes; of an array of numbers it has 128
+_NPY_HEADER = 1 << 12  # limit in bytes; for an array of numbers it is 128
 COMPRESSED = {".br": "brotli", ".bz2": "bz2", ".xz": "xz", ".zstd": "zstd"}
 # settings of the codecs in a scale of the info file
 _PARAMETERS = {
@@ -58,7 +63,7 @@ class PrecomputedCodec:
 
     Attributes:
         encoding: its name in the info file.
-        gzipped: whether blocks are gzipped when written; when read, they say so themselves.
+        gzipped: whether blocks are gzipped when written; reading detects gzip by its magic bytes.
     """
 
     def __init__(
@@ -72,7 +77,7 @@ class PrecomputedCodec:
             compress: gzip the blocks of encodings that need it.
 
         Raises:
-            MissingExtraError: it is not installed.
+            MissingExtraError: the library is not installed.
         """
         self.encoding: str = scale["encoding"]
         self.gzipped = compress and self.encoding in GZIPPED
@@ -94,7 +99,7 @@ class PrecomputedCodec:
             data = self._library.png_encode(pixels, level=self._parameters.get("level"))
         else:
             image, encoding = voxels[np.newaxis].T if voxels.ndim == 3 else voxels.T, self.encoding
-            if encoding == "kempressed":  # cloud-volume mixes up the voxels of a single column
+            if encoding == "kempressed":  # that of cloud-volume confuses the voxels of a column
                 image, encoding = 2 + image.swapaxes(2, 3), "fpzip"
             data = self._library.encode(
                 np.asfortranarray(image),
@@ -110,25 +115,25 @@ class PrecomputedCodec:
         """Return the voxels of a block of this *extent*, (z, y, x) or (c, z, y, x).
 
         Raises:
-            Exception: whatever the damage makes the codec stumble on.
+            Exception: any error of the codec on damaged data.
             ValueError: the number of voxels is not that of *extent*.
         """
         size = math.prod(extent) * self._dtype.itemsize
-        data = _unpacked(data, size, is_raw=self._library is None)
+        data = _gunzipped(data, size, is_raw=self._library is None)
         if self._library is None:
             if len(data) != size:
                 msg = f"it holds {len(data)} bytes, not the {size} of {tuple(extent)} {self._dtype}"
                 raise ValueError(msg)
             return np.frombuffer(data, self._dtype).reshape(extent)
         if not data:
-            msg = "it is empty"  # which cloud-volume would take for zeros
+            msg = "it is empty"  # cloud-volume would return zeros
             raise ValueError(msg)
         zyx = tuple(extent[-3:])
         channels = extent[0] if len(extent) == 4 else 1
         shape = (*zyx[::-1], channels)
         if self.encoding in DECLARED:
-            beside = self.encoding in ("jpeg", "jxl", "png")  # the channels of a pixel
-            check_declared(self.encoding, data, math.prod(zyx) * (1 if beside else channels))
+            interleaved = self.encoding in ("jpeg", "jxl", "png")  # the channels of a pixel
+            check_declared(self.encoding, data, math.prod(zyx) * (1 if interleaved else channels))
         if self.encoding == "png":
             pixels: NDArray[Any] = self._library.png_decode(data).reshape(*zyx, channels)
             voxels = np.moveaxis(pixels, -1, 0).astype(self._dtype, copy=False)
@@ -136,7 +141,7 @@ class PrecomputedCodec:
         if self.encoding == "compressed_segmentation":
             _check_segmentation(data, shape[:3], self._cells, self._dtype.itemsize)
         image: NDArray[Any]
-        if self.encoding in ("npz", "npz_uint8"):  # what cloud-volume calls so is one array
+        if self.encoding in ("npz", "npz_uint8"):  # in cloud-volume a single compressed array
             image = npy(decode("zlib", data, size + _NPY_HEADER), size)
         else:
             image = self._library.decode(data, self.encoding, shape, self._dtype, self._cells)
@@ -146,7 +151,7 @@ class PrecomputedCodec:
         if self.encoding == "npz_uint8":
             image = image.astype(self._dtype) / self._dtype.type(255)
         if channels > 1 and self.encoding == "jpeg":
-            # cloud-volume leaves the channels of each pixel beside each other
+            # cloud-volume returns the channels of each pixel interleaved
             pixels = image.ravel(order="F").reshape(*zyx, channels)
             return np.moveaxis(pixels, -1, 0).astype(self._dtype, copy=False)
         voxels = image.reshape(shape).T.astype(self._dtype, copy=False)
@@ -154,16 +159,16 @@ class PrecomputedCodec:
 
 
 def decompressed(data: bytes, extension: str, most: int) -> bytes:
-    """Return the content of a file that other programs have compressed otherwise.
+    """Decompress the file of a block that another program has compressed.
 
     Args:
-        data: of the file.
-        extension: of its name, such as ``.zstd``; nothing is done for those not known here.
-        most: number of bytes that a block may have.
+        data: content of the file.
+        extension: of its name, such as ``.zstd``; data with other extensions are returned as is.
+        most: largest number of bytes that a block may have.
 
     Raises:
-        MissingExtraError: the library for it is not installed.
-        Exception: it is damaged, or holds more bytes.
+        MissingExtraError: the library for the compression is not installed.
+        Exception: the data are damaged, or decompress to more bytes.
     """
     codec = COMPRESSED.get(extension)
     if codec is None:
@@ -172,8 +177,8 @@ def decompressed(data: bytes, extension: str, most: int) -> bytes:
         return decode(codec, data, most)
 
 
-def _unpacked(data: bytes, size: int, *, is_raw: bool) -> bytes:
-    """Return *data*, gunzipped if it is gzipped; raw voxels of *size* bytes may look like it."""
+def _gunzipped(data: bytes, size: int, *, is_raw: bool) -> bytes:
+    """Return *data*, gunzipped if necessary; raw voxels of *size* bytes may look like gzip."""
     if data[:3] != _GZIP:
         return data
     try:
@@ -181,7 +186,7 @@ def _unpacked(data: bytes, size: int, *, is_raw: bool) -> bytes:
     except Exception:
         if not is_raw or len(data) != size or _begins_a_gzip(data):
             raise
-        return data  # nothing that was gzipped begins like this
+        return data  # raw voxels that begin with the magic bytes of gzip
 
 
 def _begins_a_gzip(data: bytes) -> bool:
@@ -211,17 +216,17 @@ def _library(encoding: str) -> Any:
 def _check_segmentation(
     data: bytes, extent: Sequence[int], cells: Sequence[int], voxel_bytes: int
 ) -> None:
-    """Refuse a block of compressed segmentation that ends too early.
+    """Refuse a truncated block of compressed segmentation, which the codec does not check.
 
-    The codec does not look where it reads. A block is one channel of 32 bit words: for each cell
-    two of them, where its table of labels is (24 bits), bits per voxel (8), where its voxels are.
-    See neuroglancer's ``sliceview/compressed_segmentation``.
+    A block is one channel of 32 bit words. Each cell has two of them: the position of its table of
+    labels (24 bits) and bits per voxel (8), then the position of its voxels. See Neuroglancer's
+    ``sliceview/compressed_segmentation``.
 
     Raises:
-        ValueError: something lies beyond the end.
+        ValueError: a position is beyond the end of the block.
     """
     if len(data) % 4:
-        msg = f"it holds {len(data)} bytes, which are no 32 bit words"
+        msg = f"it holds {len(data)} bytes, not a whole number of 32 bit words"
         raise ValueError(msg)
     words = np.frombuffer(data, "<u4")
     count = math.prod(-(-n // cell) for n, cell in zip(extent, cells, strict=True))
@@ -233,22 +238,22 @@ def _check_segmentation(
     tables, widths, voxels = heads[:, 0] & 0xFFFFFF, heads[:, 0] >> 24, heads[:, 1]
     for width in np.unique(widths).tolist():
         if width not in (0, 1, 2, 4, 8, 16, 32):
-            msg = f"it has cells of {width} bits a voxel"
+            msg = f"it has cells of {width} bits per voxel"
             raise ValueError(msg)
-        here = widths == width
+        selected = widths == width
         highest: Any = 0
         if width:
             length = -(-width * math.prod(cells) // 32)
             if length > len(channel):
-                msg = f"a cell of {tuple(cells)} voxels is longer than it"
+                msg = f"a cell of {tuple(cells)} voxels is longer than the block"
                 raise ValueError(msg)
-            places = voxels[here, np.newaxis] + np.arange(length)
+            places = voxels[selected, np.newaxis] + np.arange(length)
             if places.max() >= len(channel):
-                msg = "the voxels of a cell lie beyond its end"
+                msg = "the voxels of a cell are beyond its end"
                 raise ValueError(msg)
             packed, mask = channel[places], (1 << width) - 1
             shifts = range(0, 32, width)
             highest = np.max([((packed >> s) & mask).max(axis=1) for s in shifts], axis=0)
-        if (tables[here] + (highest + 1) * (voxel_bytes // 4)).max() > len(channel):
-            msg = "the labels of a cell lie beyond its end"
+        if (tables[selected] + (highest + 1) * (voxel_bytes // 4)).max() > len(channel):
+            msg = "the labels of a cell are beyond its end"
             raise ValueError(msg)

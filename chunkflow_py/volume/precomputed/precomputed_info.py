@@ -1,7 +1,7 @@
-"""The info file of a precomputed volume: what there is, at all levels.
+"""The info file of a precomputed volume: parsed, created and merged.
 
-Format: github.com/google/neuroglancer, ``datasource/precomputed/volume.md``. Arrays in it are x, y,
-z; what leaves this module is z, y, x.
+Format: github.com/google/neuroglancer, ``datasource/precomputed/volume.md``. Arrays in the file are
+x, y, z; this module converts them to z, y, x.
 """
 
 from __future__ import annotations
@@ -29,11 +29,21 @@ LayerType = Literal["image", "segmentation"]
 
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "float32")
 ENCODINGS = (
-    "raw", "jpeg", "compressed_segmentation", "kempressed", "npz", "fpzip", "npz_uint8",
-    "png", "compresso", "crackle", "jxl", "zfpc",
-)  # fmt: skip
-# What the less general encodings can hold; those that are not here hold everything.
-_HOLDS = {
+    "raw",
+    "jpeg",
+    "compressed_segmentation",
+    "kempressed",
+    "npz",
+    "fpzip",
+    "npz_uint8",
+    "png",
+    "compresso",
+    "crackle",
+    "jxl",
+    "zfpc",
+)
+# dtypes and numbers of channels of the encodings that do not support all of them
+_DTYPES_OF = {
     "jpeg": ("uint8",),
     "jxl": ("uint8",),
     "png": ("uint8", "uint16"),
@@ -45,7 +55,7 @@ _HOLDS = {
     "zfpc": ("float32",),
     "npz_uint8": ("float32",),
 }
-_CHANNELS = {
+_CHANNELS_OF = {
     "jpeg": (1, 3),
     "png": (1, 2, 3, 4),
     "jxl": (1,),
@@ -53,21 +63,27 @@ _CHANNELS = {
     "compresso": (1,),
     "crackle": (1,),
 }
-_LONGEST_CELL = 1 << 10  # voxels, of compressed segmentation
+_LONGEST_CELL = 1 << 10  # voxels; limit for the cells of compressed segmentation
 _VOLUME = "neuroglancer_multiscale_volume"
 _OURS = "chunkflow_py"
 CREATE = "check the path, or create it with create-info"
 
-# What a level must be for two descriptions of a volume to be one.
-_LEVEL = (
-    "key", "size", "voxel_offset", "resolution", "chunk_sizes", "encoding", "sharding",
+# fields of a level that must agree when an info file is merged into an existing one
+_LEVEL_FIELDS = (
+    "key",
+    "size",
+    "voxel_offset",
+    "resolution",
+    "chunk_sizes",
+    "encoding",
+    "sharding",
     "compressed_segmentation_block_size",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
 class PrecomputedLevel:
-    """One level of a volume, as its info file says.
+    """One level of a volume, parsed from its info file.
 
     Attributes:
         key: folder of the blocks.
@@ -75,12 +91,12 @@ class PrecomputedLevel:
         voxel_size_nm: nanometres, zyx.
         dtype: little endian.
         channels: number of channels.
-        kind: what the voxels mean, if known.
-        block_size: voxels, zyx; the first, where blocks are stored in several shapes.
-        sharding: how blocks are put together, if they are.
-        compress: whether blocks are to be gzipped.
+        kind: meaning of the voxels, if known.
+        block_size: voxels, zyx; the first one if blocks are stored in several shapes.
+        sharding: assignment of blocks to shards, if there are any.
+        compress: whether blocks are gzipped when written.
         mips: numbers of all levels.
-        scale: everything that the info file says of this level.
+        scale: the entry of this level in the info file.
     """
 
     key: str
@@ -101,7 +117,7 @@ def parse_info(content: bytes, mip: int, url: str) -> PrecomputedLevel:
 
     Raises:
         VolumeNotFoundError: there is no such level.
-        VolumeError: it cannot be understood.
+        VolumeError: the file is damaged or not supported.
     """
     try:
         info = parse_json(content)
@@ -146,7 +162,7 @@ def _level(info: dict[str, Any], mip: int) -> PrecomputedLevel:
         msg = f"blocks {block} in {bounds} of voxels of {(z, y, x)} nm (zyx)"
         raise ValueError(msg)
     if scale["encoding"] not in ENCODINGS:
-        msg = f"no encoding {scale['encoding']!r} is known"
+        msg = f"encoding {scale['encoding']!r} is not known"
         raise ValueError(msg)
     cells = scale.get("compressed_segmentation_block_size", [8, 8, 8])
     if len(cells) != 3 or not all(type(n) is int and 0 < n <= _LONGEST_CELL for n in cells):
@@ -183,30 +199,30 @@ def create_info(
     """Return the content of an info file.
 
     Args:
-        spec: of level *mip*; all levels to the coarser of *mip* and its ``max_mip`` are described.
-        mip: level that *spec* describes; the finer ones are worked out from it.
+        spec: of level *mip*; levels up to the coarser of *mip* and its ``max_mip`` are created.
+        mip: level that *spec* describes; finer levels are derived from it.
         layer_type: ``image`` or ``segmentation`` (default: by the kind of the voxels; if that is
             unknown, 32 and 64 bit integers are labels).
         compress: gzip blocks whose encoding does not compress by itself.
         url: of the volume, for messages.
 
     Raises:
-        VolumeError: the format, or the encoding, cannot hold such voxels, or shards of this size;
-            two levels would be the same; or there is no voxel.
+        VolumeError: the format or the encoding does not support such voxels or shards, two levels
+            would be equal, or the volume has no voxels.
     """
     if spec.bounds.is_empty:
-        msg = f"cannot create {url}: its bounds {spec.bounds} hold no voxel; choose another region"
+        msg = f"cannot create {url}: its bounds {spec.bounds} are empty; choose another region"
         raise VolumeError(msg)
     encoding = spec.encoding or "raw"
     check_encoding(encoding, spec.dtype, spec.channels or 1)
     if encoding == "png" and spec.dtype == np.uint16:
         msg = (
-            "encoding png of uint16 is read by TensorStore, but not by CloudVolume; choose raw, or "
-            "convert the voxels to uint8"
+            "encoding png of uint16 can be read by TensorStore, but not by CloudVolume; choose "
+            "raw, or convert the voxels to uint8"
         )
         raise VolumeError(msg)
     if spec.times is not None and spec.times > 1:
-        msg = f"a precomputed volume has no time axis, for {spec.times} time points; choose zarr"
+        msg = f"precomputed volumes have no time axis; got {spec.times} time points; choose zarr"
         raise VolumeError(msg)
     check_levels(spec, mip, url, first=0)
     top = spec.shrink(mip)
@@ -243,7 +259,7 @@ def create_info(
         "num_channels": spec.channels or 1,
         "scales": scales,
     }
-    # readers pass over keys that they do not know
+    # readers ignore keys that they do not know
     ours: dict[str, Any] = {} if spec.kind is None else {"kind": spec.kind}
     if not compress:
         ours["compress"] = False
@@ -253,45 +269,46 @@ def create_info(
 
 
 def merged_info(content: bytes, info: dict[str, Any], url: str) -> dict[str, Any]:
-    """Return the info file of a volume that there is already, with the levels of *info*.
+    """Return an existing info file with the levels of *info* that it lacks.
 
     Args:
-        content: of the file.
-        info: what `create_info` returns.
+        content: of the existing file.
+        info: result of `create_info`.
         url: of the volume, for the message.
 
     Raises:
-        VolumeError: they describe different volumes; names what differs.
+        VolumeError: the files describe different volumes; names the difference.
     """
     try:
-        found = parse_json(content)
-        there = _scales(found)
+        existing = parse_json(content)
+        old_scales = _scales(existing)
     except ValueError as error:
         msg = f"the info file of {url} is damaged or incomplete ({error}); --overwrite replaces it"
         raise VolumeError(msg) from error
-    pairs = [(name, found.get(name), info[name]) for name in ("data_type", "num_channels", "type")]
-    theirs, ours = found.get(_OURS, {}), info.get(_OURS, {})
-    pairs.append(("compress", theirs.get("compress", True), ours.get("compress", True)))
-    if "kind" in theirs and "kind" in ours:
-        pairs.append(("kind", theirs["kind"], ours["kind"]))
-    for level, (old, new) in enumerate(zip(there, info["scales"], strict=False)):
-        pairs += [(f"{name} at mip {level}", old.get(name), new.get(name)) for name in _LEVEL]
-    for name, is_, wanted in pairs:
-        if not _same(name, is_, wanted):
+    fields = ("data_type", "num_channels", "type")
+    pairs = [(name, existing.get(name), info[name]) for name in fields]
+    old_own, new_own = existing.get(_OURS, {}), info.get(_OURS, {})
+    pairs.append(("compress", old_own.get("compress", True), new_own.get("compress", True)))
+    if "kind" in old_own and "kind" in new_own:
+        pairs.append(("kind", old_own["kind"], new_own["kind"]))
+    for mip, (old, new) in enumerate(zip(old_scales, info["scales"], strict=False)):
+        pairs += [(f"{name} at mip {mip}", old.get(name), new.get(name)) for name in _LEVEL_FIELDS]
+    for name, old_value, new_value in pairs:
+        if not _same(name, old_value, new_value):
             msg = (
-                f"{url} has an info file of another volume: its {name} is {is_}, not {wanted}; "
-                "write to another place, or have --overwrite replace it, after which blocks of "
-                "the old layout can no longer be read"
+                f"{url} has an info file of another volume: its {name} is {old_value}, not "
+                f"{new_value}; write to another place, or replace it with --overwrite, after which "
+                "blocks of the old layout can no longer be read"
             )
             raise VolumeError(msg)
-    scales = [*there, *info["scales"][len(there) :]]
-    for mip in range(len(there), len(scales)):
-        check_key({**found, "scales": scales}, mip, url)
-    return {**info, **found, "scales": scales}
+    scales = [*old_scales, *info["scales"][len(old_scales) :]]
+    for mip in range(len(old_scales), len(scales)):
+        check_key({**existing, "scales": scales}, mip, url)
+    return {**info, **existing, "scales": scales}
 
 
 def check_key(info: dict[str, Any], mip: int, url: str) -> None:
-    """Refuse to write a level whose blocks lie in the folder of another level.
+    """Refuse to write a level whose blocks are in the folder of another level.
 
     Args:
         info: of the volume.
@@ -306,14 +323,14 @@ def check_key(info: dict[str, Any], mip: int, url: str) -> None:
         if key == keys[mip] and other != mip:
             msg = (
                 f"mip {mip} and mip {other} of {url} keep their blocks in one folder ({key}) and "
-                "would overwrite each other; create the volume again, with a factor between them"
+                "would overwrite each other; create the volume again with different voxel sizes"
             )
             raise VolumeError(msg)
 
 
 def _same(name: str, old: Any, new: Any) -> bool:
     if name.startswith("chunk_sizes") and isinstance(old, list):
-        return bool(old[:1] == new)  # blocks stored in further shapes are none of ours
+        return bool(old[:1] == new)  # other programs may store blocks in further shapes
     if name.startswith("voxel_offset"):
         return bool((old or [0, 0, 0]) == new)
     if name.startswith("sharding") and old and new:
@@ -322,30 +339,30 @@ def _same(name: str, old: Any, new: Any) -> bool:
 
 
 def any_dtype(encoding: str | None) -> np.dtype[Any]:
-    """Return a type of voxels that an encoding can hold."""
-    return np.dtype(_HOLDS.get(encoding or "raw", DTYPES)[0])
+    """Return a dtype that an encoding supports."""
+    return np.dtype(_DTYPES_OF.get(encoding or "raw", DTYPES)[0])
 
 
 def check_encoding(encoding: str, dtype: np.dtype[Any], channels: int) -> None:
-    """Refuse voxels that the format or the encoding cannot hold.
+    """Refuse voxels that the format or the encoding does not support.
 
     Raises:
-        VolumeError: names what it can hold.
+        VolumeError: names the supported dtypes or numbers of channels.
     """
     if encoding not in ENCODINGS:
         known = ", ".join(ENCODINGS)
         msg = f"precomputed volumes have no encoding {encoding!r}; choose one of {known}"
         raise VolumeError(msg)
-    holds = _HOLDS.get(encoding, DTYPES)
-    if dtype.name not in holds:
-        what = f"encoding {encoding}" if encoding in _HOLDS else "a precomputed volume"
-        msg = f"{what} cannot hold {dtype.name} voxels, only {', '.join(holds)}; convert them"
+    dtypes = _DTYPES_OF.get(encoding, DTYPES)
+    if dtype.name not in dtypes:
+        holder = f"encoding {encoding}" if encoding in _DTYPES_OF else "a precomputed volume"
+        msg = f"{holder} cannot hold {dtype.name} voxels, only {', '.join(dtypes)}; convert them"
         raise VolumeError(msg)
-    few = _CHANNELS.get(encoding)
-    if few and channels not in few:
+    supported = _CHANNELS_OF.get(encoding)
+    if supported and channels not in supported:
         msg = (
             f"encoding {encoding} cannot hold {channels} channels, only "
-            f"{' or '.join(str(n) for n in few)}; choose raw"
+            f"{' or '.join(str(n) for n in supported)}; choose raw"
         )
         raise VolumeError(msg)
 
@@ -357,12 +374,12 @@ def scale_bounds(scale: dict[str, Any]) -> BoundingBox:
 
 
 def _kind(info: dict[str, Any]) -> Any:
-    """Return what we said of the voxels when the volume was made, or ``segmentation``, or None.
+    """Return the kind that this project stored, else ``segmentation`` for such layers, or ``None``.
 
-    An image layer of another program may hold an image or a map: we do not know.
+    An image layer of another program may hold an image or a probability map.
     """
-    found = info.get(_OURS, {}).get("kind")
-    return "segmentation" if found is None and info.get("type") == "segmentation" else found
+    stored = info.get(_OURS, {}).get("kind")
+    return "segmentation" if stored is None and info.get("type") == "segmentation" else stored
 
 
 def _layer_type(spec: VolumeSpec) -> LayerType:

@@ -1,9 +1,21 @@
-"""Blocks of a precomputed volume as objects of their own, named by their x, y and z in voxels.
+"""Blocks of a precomputed volume: one object per block, or shards of many blocks.
 
 ```
-8_8_40/0-64_0-64_0-32.gz      on local disks, gzipped, as cloud-volume names it
+8_8_40/0-64_0-64_0-32.gz      one block (x, y, z in voxels), gzipped, in a local folder
 8_8_40/0-64_0-64_0-32         in clouds, with the header Content-Encoding: gzip
+8_8_40/0a.shard               | shard index | blocks ... | minishard indices: number, gap, length |
 ```
+
+The number of a block chooses its shard and minishard:
+
+```
+number of a block              ... z1 y1 x1 z0 y0 x0    as many bits as the grid of blocks needs
+hash(number >> preshift)       (unused) | shard | minishard
+```
+
+Without a hash the lowest bits are those of a box of blocks, so that a shard is a box.
+
+Format: github.com/google/neuroglancer, ``datasource/precomputed/sharded.md`` and ``volume.md``.
 """
 
 from __future__ import annotations
@@ -35,8 +47,8 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.engine.block_layout import Index
     from chunkflow_py.volume.precomputed.precomputed_info import PrecomputedLevel
 
-    Read = Callable[[int, int], bytes | None]
-    Spans = dict[int, tuple[int, int]]
+    Read = Callable[[int, int], bytes | None]  # start and stop -> those bytes of the shard
+    Spans = dict[int, tuple[int, int]]  # number of a block -> start and stop in the shard
 
 _EXTENSIONS = ("", ".gz", ".br", ".zstd", ".xz", ".bz2")  # of cloud-volume
 _BLOCK = re.compile(
@@ -44,11 +56,11 @@ _BLOCK = re.compile(
     rf"(?P<end>{'|'.join(map(re.escape, _EXTENSIONS))})"
 )
 _CONTENT_TYPES = {"jpeg": "image/jpeg", "png": "image/png", "jxl": "image/jxl"}
-_CACHE = "no-cache"  # a viewer is to see what has been written since
+_CACHE_CONTROL = "no-cache"  # viewers must see new blocks
 _HEX = re.compile("[0-9a-f]+")
-_GAP = 1 << 18  # bytes between two blocks that are read rather than asked for apart
-_CACHED = 1 << 20  # entries of indices to keep
-_INDEX_BYTES = 1 << 24  # of one minishard, which has a few hundred blocks, and 24 bytes for each
+_GAP_BYTES = 1 << 18  # reading a smaller gap between two blocks is cheaper than a second request
+_CACHED_ENTRIES = 1 << 20  # of shard and minishard indices
+_INDEX_BYTES = 1 << 24  # limit per minishard, which has a few hundred blocks of 24 bytes each
 _TYPE = "neuroglancer_uint64_sharded_v1"
 _HASHES = ("identity", "murmurhash3_x86_128")
 _ENCODINGS = ("raw", "gzip")
@@ -58,11 +70,11 @@ _UINT32 = 0xFFFFFFFF
 
 
 class PrecomputedLayout(BlockLayout):
-    """The blocks of one level.
+    """One object per block of a level.
 
     Args:
         level: of the info file.
-        is_local: whether the store is a folder, so that names tell the compression.
+        is_local: whether the store is a folder, where file extensions name the compression.
 
     Attributes:
         gzipped: whether blocks are gzipped when written.
@@ -72,7 +84,7 @@ class PrecomputedLayout(BlockLayout):
         """Load the library of the encoding.
 
         Raises:
-            MissingExtraError: it is not installed.
+            MissingExtraError: the library is not installed.
         """
         bounds, block = level.bounds, level.block_size
         lead = () if level.channels == 1 else (level.channels,)
@@ -81,33 +93,33 @@ class PrecomputedLayout(BlockLayout):
         self.block = self.unit = (*lead, *block)
         self.dtype = level.dtype
         self._level, self.root = level, level.key
-        # sharded volumes say once for all whether their blocks are gzipped
+        # in sharded volumes the sharding decides whether blocks are gzipped
         compress = level.compress if level.sharding is None else level.sharding.gzip_data
         self._codec = PrecomputedCodec(level.scale, level.dtype, compress=compress)
         self.gzipped = self._codec.gzipped
         self._is_local = is_local
-        self._written = ".gz" if self._codec.gzipped and is_local else ""
-        self._found = self._written  # what the last block had that was read
-        self._others: bool | None = None
+        self._extension = ".gz" if self._codec.gzipped and is_local else ""  # of written blocks
+        self._last_read = self._extension  # extension of the block that was read last
+        self._has_others: bool | None = None  # whether the folder has blocks with rarer extensions
 
     def _box(self, block: Index) -> BoundingBox:
-        """Return the global box of a block; the last along an axis ends with the volume."""
+        """Return the box of a block, clipped to the volume."""
         bounds, size = self._level.bounds, self._level.block_size
         low = bounds.start + size * Zyx(*block[-3:])
         return BoundingBox(low, (low + size).low(bounds.stop))
 
     def _name(self, unit: Index) -> str:
-        """Return the key without its extension."""
+        """Return the key of a block without its extension."""
         box = self._box(unit)
         spans = [f"{a}-{b}" for a, b in zip(box.start, box.stop, strict=True)]
         return f"{self._level.key}/{'_'.join(reversed(spans))}"
 
     def key(self, unit: Index) -> str:
-        """Return the key of a block, as it would be written."""
-        return self._name(unit) + self._written
+        """Return the key under which a block is written."""
+        return self._name(unit) + self._extension
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the block that an object is of, by any of its names."""
+        """Return the block that object *key* holds, with any extension."""
         match = _BLOCK.fullmatch(key.rpartition("/")[2])
         if match is None:
             return None
@@ -117,7 +129,7 @@ class PrecomputedLayout(BlockLayout):
         return unit if inside and self._name(unit) + match["end"] == key else None
 
     def decode(self, data: bytes, block: Index) -> NDArray[Any]:
-        """Return the voxels of a block, what of it is in the volume."""
+        """Return the voxels of a block, clipped to the volume."""
         return self._codec.decode(data, (*self.shape[:-3], *self._box(block).size))
 
     def encode(self, voxels: NDArray[Any], block: Index) -> bytes:  # noqa: ARG002
@@ -127,64 +139,64 @@ class PrecomputedLayout(BlockLayout):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return a block, whatever program has compressed it how."""
+        """Return a block, with any compression that cloud-volume can write."""
         name, data, most = self._name(unit), None, packed_most(self.block_bytes)
-        for extension in self._extensions(self._found):
+        for extension in self._extensions(self._last_read):
             data = store.get(name + extension, most)
             if data is not None:
-                self._found = extension
+                self._last_read = extension
                 data = decompressed(data, extension, most)
                 break
         return dict.fromkeys(blocks, data)
 
     def put(self, store: Store, unit: Index, blocks: Mapping[Index, bytes]) -> None:
-        """Write a block, and remove what other programs have stored of it by other names."""
+        """Write a block, and remove its older copies with other extensions."""
         (data,) = blocks.values()
         name, encoding = self._name(unit), self._codec.encoding
         store.put(
-            name + self._written,
+            name + self._extension,
             data,
             content_type=content_type(encoding),
             content_encoding="gzip" if self._codec.gzipped and not self._is_local else None,
-            cache_control=_CACHE,
+            cache_control=_CACHE_CONTROL,
         )
         for extension in self._stale(store):
             store.delete(name + extension)
 
     def remove(self, store: Store, unit: Index) -> None:
-        """Remove a block, by all names."""
-        for extension in self._extensions(self._written):
+        """Remove a block, with all extensions."""
+        for extension in self._extensions(self._extension):
             store.delete(self._name(unit) + extension)
 
     def exists(self, store: Store, unit: Index) -> bool:
-        """Tell whether a block is stored, by any name."""
+        """Return whether a block is stored, with any extension."""
         name = self._name(unit)
-        return any(store.size(name + e) is not None for e in self._extensions(self._found))
+        return any(store.size(name + e) is not None for e in self._extensions(self._last_read))
 
     def _stale(self, store: Store) -> Sequence[str]:
-        """Return what else may stand after the name of a block that is written.
+        """Return the extensions of older copies that must be removed after a write.
 
-        Without an ending a block comes before ours for cloud-volume, so that is looked for each
-        time. For the others, which nobody makes by himself, the folder is looked through once: to
-        look for all of every block would take longer than to write a small one.
+        cloud-volume prefers a block without an extension to a gzipped one, so that copy is removed
+        each time. Other extensions are rare: the folder is listed once to see if there are any,
+        because checking all of them for every block takes longer than writing a small block.
         """
         if not self._is_local:
             return ()
-        rest = [e for e in self._extensions(self._written)[1:] if e]
-        if self._others is None:
+        rest = [e for e in self._extensions(self._extension)[1:] if e]
+        if self._has_others is None:
             endings = (Path(key).suffix for key in store.list(f"{self._level.key}/"))
-            self._others = any(ending in rest for ending in endings)
-        return [*([""] if self._written else [".gz"]), *(rest if self._others else ())]
+            self._has_others = any(ending in rest for ending in endings)
+        return [*([""] if self._extension else [".gz"]), *(rest if self._has_others else ())]
 
     def _extensions(self, first: str) -> list[str]:
-        """Return what a block may end with, the likeliest first; in clouds there is nothing."""
+        """Return all extensions that a block may have, *first* first; none in clouds."""
         if not self._is_local:
             return [""]
         return [first, *(extension for extension in _EXTENSIONS if extension != first)]
 
 
 def content_type(encoding: str) -> str:
-    """Return the type that cloud-volume gives blocks of an encoding in a cloud."""
+    """Return the content type that cloud-volume gives to blocks of an encoding."""
     if encoding in (
         "compressed_segmentation", "compresso", "crackle", "fpzip", "kempressed", "zfpc",
     ):  # fmt: skip
@@ -193,14 +205,14 @@ def content_type(encoding: str) -> str:
 
 
 class ShardedPrecomputedLayout(PrecomputedLayout):
-    """The blocks of one level in shards.
+    """Shards of the blocks of a level.
 
-    Where a shard is a box of blocks, it is the unit, and can be written. By a hash, or by fewer
-    bits than there are shards, blocks get together that do not lie together: these are only read.
+    If a shard is a box of blocks, it is the write unit. A hash, or too few bits for the shard
+    numbers, puts blocks into a shard that are not neighbours: such volumes can only be read.
     """
 
     def __init__(self, level: PrecomputedLevel, sharding: Sharding, *, is_local: bool) -> None:
-        """Take the unit from the sharding."""
+        """Derive the unit from the sharding."""
         super().__init__(level, is_local=is_local)
         self._sharding = sharding
         self._grid = -(-level.bounds.size // level.block_size)
@@ -208,8 +220,8 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         if self._box_of_blocks is not None:
             self.unit = (*self.block[:-3], *(self._box_of_blocks * level.block_size))
         self._lock = Lock()
-        self._cache: dict[tuple[int, int | None], Any] = {}
-        self._cached = 0
+        self._indices: dict[tuple[int, int | None], Any] = {}  # by shard and minishard
+        self._cached_entries = 0
 
     @property
     def writable(self) -> bool:
@@ -221,7 +233,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return self._file(self._shard(unit))
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit whose shard this is; ``None`` also where a shard is no box."""
+        """Return the unit that shard *key* holds; ``None`` also if shards are not boxes."""
         name = key.removeprefix(f"{self._level.key}/").removesuffix(".shard")
         if self._box_of_blocks is None or not _HEX.fullmatch(name):
             return None
@@ -246,7 +258,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return blocks of a shard: by ranges, or by the whole shard if half of it is wanted."""
+        """Return blocks of a shard, by ranges or from the whole shard if half of it is needed."""
         shard = self._shard(unit)
         key = self._file(shard)
         read: Read = lambda start, stop: store.get_range(key, start, stop)  # noqa: E731
@@ -254,20 +266,20 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
             whole = store.get(key, self._most_stored())
             if whole is None:
                 return dict.fromkeys(blocks)
-            self._forget(shard)  # its indices are at hand, of this very moment
+            self._forget(shard)  # cached indices may be older than the shard
             read = lambda start, stop: whole[start:stop]  # noqa: E731
         spans = self._spans(read, shard, [self._number(block) for block in blocks])
-        found = _read_spans(read, spans)
-        return {block: found.get(self._number(block)) for block in blocks}
+        contents = _read_spans(read, spans)
+        return {block: contents.get(self._number(block)) for block in blocks}
 
     def _most_stored(self) -> int:
-        """Return the most bytes that a shard of a box of blocks may have."""
+        """Return the largest number of bytes that a shard may have."""
         blocks = (self._box_of_blocks or Zyx(1, 1, 1)).product()
         indices = (16 << self._sharding.minishard_bits) + packed_most(24 * blocks)
         return blocks * packed_most(self.block_bytes) + indices
 
     def exists(self, store: Store, unit: Index) -> bool:
-        """Tell whether a shard is stored; where it is no box, whether the block is in it."""
+        """Return whether a shard is stored; if shards are not boxes, whether it has the block."""
         shard = self._shard(unit)
         if self.writable:
             return store.size(self._file(shard)) is not None
@@ -275,14 +287,14 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return bool(self._spans(read, shard, [self._number(unit)]))
 
     def _blocks_of(self, unit: Index) -> int:
-        """Return how many blocks of the volume lie in *unit*."""
+        """Return the number of blocks of the volume in *unit*."""
         if self._box_of_blocks is None:
             return 1
         first = Zyx(*unit[-3:]) * self._box_of_blocks
         return ((first + self._box_of_blocks).low(self._grid) - first).product()
 
     def _spans(self, read: Read, shard: int, numbers: Sequence[int]) -> Spans:
-        """Return where blocks are in their shard; those that are not stored are left out."""
+        """Return start and stop in the shard of those blocks that are stored."""
         spans: Spans = {}
         by_minishard = sorted((self._sharding.place(number)[1], number) for number in numbers)
         for minishard, group in groupby(by_minishard, key=lambda pair: pair[0]):
@@ -298,7 +310,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return spans
 
     def _minishard(self, read: Read, shard: int, minishard: int) -> NDArray[np.uint64]:
-        """Return numbers, starts and stops of the blocks of a minishard, in order of numbers."""
+        """Return numbers, starts and stops of the blocks of a minishard, sorted by number."""
         known = self._known(shard, minishard)
         if known is not None:
             return known
@@ -311,14 +323,14 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         if start == stop:
             return empty
         if stop - start > _INDEX_BYTES:
-            msg = f"an index of it has {stop - start} bytes, more than {_INDEX_BYTES}"
+            msg = f"one of its indices has {stop - start} bytes, more than {_INDEX_BYTES}"
             raise ValueError(msg)
         codec = "gzip" if self._sharding.gzip_index else "raw"
         content = decode(codec, _exactly(read, start, stop), _INDEX_BYTES)
         index = np.frombuffer(content, "<u8").reshape(3, -1).copy()
         numbers, gaps, lengths = index
         np.cumsum(numbers, out=numbers)
-        # each block begins a gap after the end of the one before
+        # the index stores the gap between the end of a block and the start of the next
         stops = np.cumsum(gaps + lengths) + np.uint64(base)
         index[1], index[2] = stops - lengths, stops
         index = index[:, np.argsort(numbers, kind="stable")]
@@ -326,7 +338,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return index
 
     def _shard_index(self, read: Read, shard: int) -> NDArray[np.uint64] | None:
-        """Return where the indices of the minishards are, (minishard, 2)."""
+        """Return start and stop of the minishard indices, shape (minishards, 2)."""
         known = self._known(shard, None)
         if known is not None:
             return known
@@ -341,28 +353,29 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         self._remember(shard, None, index)
         return index
 
-    # --- indices that were read before -----------------------------------------------------------
+    # --- cached indices --------------------------------------------------------------------------
 
     def _known(self, shard: int, minishard: int | None) -> NDArray[np.uint64] | None:
         with self._lock:
-            return self._cache.get((shard, minishard))
+            return self._indices.get((shard, minishard))
 
     def _remember(self, shard: int, minishard: int | None, index: NDArray[np.uint64]) -> None:
         with self._lock:
-            self._cache[shard, minishard] = index
-            self._cached += index.size
-            while self._cached > _CACHED and len(self._cache) > 1:
-                self._cached -= self._cache.pop(next(iter(self._cache))).size
+            self._indices[shard, minishard] = index
+            self._cached_entries += index.size
+            while self._cached_entries > _CACHED_ENTRIES and len(self._indices) > 1:
+                oldest = next(iter(self._indices))
+                self._cached_entries -= self._indices.pop(oldest).size
 
     def _forget(self, shard: int) -> None:
         with self._lock:
-            for place in [place for place in self._cache if place[0] == shard]:
-                self._cached -= self._cache.pop(place).size
+            for key in [key for key in self._indices if key[0] == shard]:
+                self._cached_entries -= self._indices.pop(key).size
 
     # --- writing ---------------------------------------------------------------------------------
 
     def put(self, store: Store, unit: Index, blocks: Mapping[Index, bytes]) -> None:
-        """Write a shard, whole."""
+        """Write a whole shard."""
         shard = self._shard(unit)
         content = self._assembled({self._number(block): data for block, data in blocks.items()})
         self._forget(shard)
@@ -370,9 +383,9 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
             self._file(shard),
             content,
             content_type="application/octet-stream",
-            cache_control="no-cache",
+            cache_control=_CACHE_CONTROL,
         )
-        self._forget(shard)  # what was read meanwhile
+        self._forget(shard)  # again: another thread may have read the old index meanwhile
 
     def remove(self, store: Store, unit: Index) -> None:
         """Remove a shard."""
@@ -381,21 +394,21 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         self._forget(shard)
 
     def _assembled(self, blocks: Mapping[int, bytes]) -> bytes:
-        """Return the content of a shard, of the blocks by their numbers."""
+        """Return the content of a shard with these blocks, given by number."""
         place = self._sharding.place
         numbers = sorted(blocks, key=lambda number: (place(number)[1], number))
         index = np.zeros((1 << self._sharding.minishard_bits, 2), "<u8")
-        end = sum(map(len, blocks.values()))  # of the blocks: indices follow
+        end = sum(map(len, blocks.values()))  # end of the blocks; the minishard indices follow
         parts: list[bytes] = [blocks[number] for number in numbers]
-        before = 0
+        offset = 0
         for minishard, group in groupby(numbers, key=lambda number: place(number)[1]):
-            here = np.array(list(group), "<u8")
-            lengths = [len(blocks[int(number)]) for number in here]
-            table = np.zeros((3, len(here)), "<u8")
-            table[0] = np.diff(here, prepend=np.uint64(0))
-            table[1, 0] = before
+            members = np.array(list(group), "<u8")
+            lengths = [len(blocks[int(number)]) for number in members]
+            table = np.zeros((3, len(members)), "<u8")
+            table[0] = np.diff(members, prepend=np.uint64(0))
+            table[1, 0] = offset
             table[2] = lengths
-            before += sum(lengths)
+            offset += sum(lengths)
             content = table.tobytes()
             parts.append(gzip_compress(content) if self._sharding.gzip_index else content)
             index[minishard] = end, end + len(parts[-1])
@@ -404,40 +417,40 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
 
 
 def _read_spans(read: Read, spans: Spans) -> dict[int, bytes]:
-    """Return the bytes of blocks; those that lie near each other are read in one go."""
-    found: dict[int, bytes] = {}
+    """Return the bytes of blocks; read neighbours in one request."""
+    contents: dict[int, bytes] = {}
     group: list[tuple[int, int, int]] = []
 
     def flush() -> None:
         first = group[0][0]
         content = _exactly(read, first, max(stop for _, stop, _ in group))
         for start, stop, number in group:
-            found[number] = content[start - first : stop - first]
+            contents[number] = content[start - first : stop - first]
         group.clear()
 
     for start, stop, number in sorted((*span, number) for number, span in spans.items()):
-        if group and start > group[-1][1] + _GAP:
+        if group and start > group[-1][1] + _GAP_BYTES:
             flush()
         group.append((start, stop, number))
     if group:
         flush()
-    return found
+    return contents
 
 
 def _exactly(read: Read, start: int, stop: int) -> bytes:
     content = read(start, stop) or b""
     if start > stop or len(content) != stop - start:
-        msg = f"bytes {start} to {stop} of it are wanted, but it ends before"
+        msg = f"its index refers to bytes {start} to {stop}, but it ends before"
         raise ValueError(msg)
     return content
 
 
 @dataclass(frozen=True)
 class Sharding:
-    """How blocks are put together to shards.
+    """How blocks are assigned to shards: the field ``sharding`` of an info file.
 
     Attributes:
-        preshift_bits: lowest bits of a block's number, which do not choose its place.
+        preshift_bits: lowest bits of a block's number, which have no influence on its shard.
         minishard_bits: bits that choose the index within the shard.
         shard_bits: bits that choose the shard.
         hash: ``identity`` or ``murmurhash3_x86_128``.
@@ -453,31 +466,33 @@ class Sharding:
     gzip_data: bool = True
 
     @classmethod
-    def parse(cls, said: Mapping[str, Any]) -> Sharding:
-        """Return what an info file says.
+    def parse(cls, document: Mapping[str, Any]) -> Sharding:
+        """Parse the sharding of an info file.
 
         Raises:
-            ValueError: it is not what the format allows.
+            ValueError: the format does not allow it.
         """
-        if said["@type"] != _TYPE or said["hash"] not in _HASHES:
-            msg = f"sharding {said['@type']!r} with hash {said['hash']!r} is not known"
+        if document["@type"] != _TYPE or document["hash"] not in _HASHES:
+            msg = f"sharding {document['@type']!r} with hash {document['hash']!r} is not known"
             raise ValueError(msg)
-        bits = [said[f"{name}_bits"] for name in ("preshift", "minishard", "shard")]
+        bits = [document[f"{name}_bits"] for name in ("preshift", "minishard", "shard")]
         if not all(type(n) is int and 0 <= n <= 64 for n in bits) or bits[1] + bits[2] > 64:
-            msg = f"preshift, minishard and shard bits {bits} do not lie within 64"
+            msg = f"preshift, minishard and shard bits {bits} are not within 64 bits"
             raise ValueError(msg)
         if bits[1] > _MOST_MINISHARD_BITS:
             msg = f"{bits[1]} bits for minishards, more than {_MOST_MINISHARD_BITS}"
             raise ValueError(msg)
-        encodings = [said.get(f"{name}_encoding", "raw") for name in ("minishard_index", "data")]
+        encodings = [
+            document.get(f"{name}_encoding", "raw") for name in ("minishard_index", "data")
+        ]
         if not all(encoding in _ENCODINGS for encoding in encodings):
             msg = f"minishard index and data are encoded as {encodings}, not raw or gzip"
             raise ValueError(msg)
         index, data = (encoding == "gzip" for encoding in encodings)
-        return cls(bits[0], bits[1], bits[2], said["hash"], index, data)
+        return cls(bits[0], bits[1], bits[2], document["hash"], index, data)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the info file is to say."""
+        """Return the sharding as an info file stores it."""
         return {
             "@type": _TYPE,
             "preshift_bits": self.preshift_bits,
@@ -495,36 +510,36 @@ class Sharding:
         """Return the sharding whose shards are boxes of a given size.
 
         Args:
-            shard: what is wanted, voxels; along an axis it may be longer than the volume.
+            shard: requested size, voxels; along an axis it may be longer than the volume.
             block: extent of a block, voxels.
             extent: of the volume, voxels.
             gzip_data: gzip the blocks.
-            exactly: if not, take the largest shard that fits into the one that is wanted.
+            exactly: if false, take the largest shard that fits into the requested one.
 
         Raises:
-            VolumeError: there is no such sharding; names the nearest size that there is.
+            VolumeError: there is no such sharding; names the nearest possible size.
         """
         grid = -(-extent // block)
         order = axis_of_bits(grid)
         boxes = [box_of_bits(grid, count) * block for count in range(len(order) + 1)]
-        # along an axis that a shard covers whole, it is as long as one likes
-        cut = [box.low(extent) for box in boxes]
+        # a shard that covers a whole axis may have any length along it
+        clipped = [box.low(extent) for box in boxes]
         wanted = shard.low(extent)
-        fits = [n for n, box in enumerate(cut) if box.low(wanted) == box]
-        if exactly and wanted not in cut:
-            nearest = boxes[min(range(len(cut)), key=lambda n: _distance(cut[n], wanted))]
+        fits = [n for n, box in enumerate(clipped) if box.low(wanted) == box]
+        if exactly and wanted not in clipped:
+            nearest = boxes[min(range(len(clipped)), key=lambda n: _distance(clipped[n], wanted))]
             msg = (
-                f"shards of {shard} cannot be made of blocks {block} in a volume of {extent} "
+                f"shards of {shard} cannot be built from blocks {block} in a volume of {extent} "
                 "(zyx, voxels): sharded precomputed volumes double a block along x, y, z in turn, "
                 f"along each to the end of the volume; nearest possible is {nearest}"
             )
             raise VolumeError(msg)
-        bits = cut.index(wanted) if wanted in cut else max(fits, default=0)
+        bits = clipped.index(wanted) if wanted in clipped else max(fits, default=0)
         preshift = min(bits, _PRESHIFT)
         return cls(preshift, bits - preshift, len(order) - bits, gzip_data=gzip_data)
 
     def shard_box(self, grid: Zyx) -> Zyx | None:
-        """Return the blocks of a shard, zyx, or ``None`` where a shard is not a box.
+        """Return the blocks per shard along z, y, x, or ``None`` if shards are not boxes.
 
         Args:
             grid: number of blocks along each axis.
@@ -544,7 +559,7 @@ class Sharding:
         return (hashed >> self.minishard_bits) & ((1 << self.shard_bits) - 1), minishard
 
     def first_number(self, shard: int) -> int:
-        """Return the lowest number of a block in a shard, where there is no hash."""
+        """Return the lowest number of a block in a shard, for shardings without a hash."""
         return shard << (self.minishard_bits + self.preshift_bits)
 
     def file_name(self, shard: int) -> str:
@@ -554,9 +569,9 @@ class Sharding:
 
 @cache
 def axis_of_bits(grid: Zyx) -> tuple[int, ...]:
-    """Return for each bit of a block's number, lowest first, the axis (0 is z) that it counts.
+    """Return for each bit of a block's number, lowest first, the axis (0 is z) that it belongs to.
 
-    x, y and z take turns; an axis leaves out when it has bits for all its blocks.
+    x, y and z take turns; an axis gets no further bits when it has enough for all its blocks.
 
     Raises:
         VolumeError: 64 bits are not enough.
@@ -564,13 +579,16 @@ def axis_of_bits(grid: Zyx) -> tuple[int, ...]:
     highest = max((n - 1).bit_length() for n in grid)
     order = tuple(a for i in range(highest) for a in (2, 1, 0) if 1 << i < grid[a])
     if len(order) > 64:
-        msg = f"a grid of {grid} blocks (zyx) has more than 64 bits can number; take larger blocks"
+        msg = (
+            f"a grid of {grid} blocks (zyx) needs more than 64 bits for its block numbers; choose "
+            "larger blocks"
+        )
         raise VolumeError(msg)
     return order
 
 
 def box_of_bits(grid: Zyx, count: int) -> Zyx:
-    """Return the blocks, zyx, whose numbers differ in the lowest *count* bits alone."""
+    """Return the box, in blocks zyx, that the lowest *count* bits of block numbers span."""
     order = axis_of_bits(grid)[:count]
     return Zyx(*(1 << order.count(axis) for axis in range(len(AXES))))
 
@@ -585,14 +603,14 @@ def number_of_block(position: Zyx, grid: Zyx) -> int:
 
 
 def block_of_number(number: int, grid: Zyx) -> Zyx | None:
-    """Return the position (zyx) of the block of a number, or ``None`` if the grid has none."""
+    """Return the position (zyx) of a block by its number, or ``None`` if it is outside the grid."""
     position, used = [0, 0, 0], [0, 0, 0]
     order = axis_of_bits(grid)
     for bit, axis in enumerate(order):
         position[axis] |= (number >> bit & 1) << used[axis]
         used[axis] += 1
-    found = Zyx(*position)
-    return found if not number >> len(order) and found.low(grid - 1) == found else None
+    block = Zyx(*position)
+    return block if not number >> len(order) and block.low(grid - 1) == block else None
 
 
 def murmurhash3_x86_128(value: int) -> int:

@@ -1,12 +1,12 @@
-"""Neuroglancer precomputed volumes, on disks and in clouds.
+"""Neuroglancer precomputed volumes in local folders and in clouds.
 
 ```
-em/info                               what there is, all levels
+em/info                               metadata of all levels
 em/8_8_40/0-64_0-64_0-32.gz           one block, named by its x, y and z in voxels, or
 em/8_8_40/0a.shard                    many blocks
 ```
 
-What is written is what cloud-volume itself would write, so that it and Neuroglancer read it.
+Volumes are written as cloud-volume writes them, so that it and Neuroglancer can read them.
 """
 
 from __future__ import annotations
@@ -41,38 +41,38 @@ if TYPE_CHECKING:
     from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 
 
-def open_volume(place: Location, mip: int, mode: Mode, opening: VolumeOptions) -> BlockVolume:
-    """Open one level; always z, y, x outside. A volume of one channel has no channel axis.
+def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions) -> BlockVolume:
+    """Open one level. A volume of one channel has no channel axis.
 
     Raises:
-        VolumeNotFoundError: there is none, or it has no such level.
-        VolumeError: it cannot be understood; or *mode* is ``r+``, and its shards can only be read
-            or two levels are one.
+        VolumeNotFoundError: there is no volume, or no such level.
+        VolumeError: the info file is damaged or not supported; or *mode* is ``r+``, and its shards
+            can only be read or two levels share a folder.
         MissingExtraError: the library of its encoding is not installed.
     """
-    store = open_store(place.store_url, opening.access)
+    store = open_store(location.store_url, opening.access)
     content = store.get("info", DOCUMENT_BYTES)
     if content is None:
-        msg = f"{place} holds no precomputed volume: it has no info file; {CREATE}"
+        msg = f"{location} holds no precomputed volume: it has no info file; {CREATE}"
         raise VolumeNotFoundError(msg)
-    level = parse_info(content, mip, str(place))
+    level = parse_info(content, mip, str(location))
     if mode == "r+":
-        check_key(parse_json(content), mip, str(place))
+        check_key(parse_json(content), mip, str(location))
     if level.sharding is None:
         layout = PrecomputedLayout(level, is_local=store.is_local)
     else:
         layout = ShardedPrecomputedLayout(level, level.sharding, is_local=store.is_local)
         if mode == "r+" and not layout.writable:
             msg = (
-                f"the shards of {place} at mip {mip} hold blocks that do not lie together "
-                f"(hash {level.sharding.hash}, {level.sharding.shard_bits} bits for shards), "
-                "so that it can be read but not written; write to a volume of another sharding"
+                f"the shards of {location} at mip {mip} hold blocks that are not neighbours (hash "
+                f"{level.sharding.hash}, {level.sharding.shard_bits} bits for shards), so it can "
+                "be read but not written; write to a volume with another sharding"
             )
             raise VolumeError(msg)
     if mode == "r+" and layout.gzipped:
         check_gzip_available()
     return BlockVolume(
-        place.address,
+        location.address,
         store,
         layout,
         voxel_offset=level.bounds.start,
@@ -89,24 +89,24 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: VolumeOptions) -
 
 def check_new(
     spec: VolumeSpec,
-    place: Location,
+    location: Location,
     mip: int,
     *,
     dtype_known: bool = True,
     layer_type: LayerType | None = None,
     **_: Any,
 ) -> None:
-    """Refuse what `create_volume` would refuse, as `new_volume.check_new` says."""
+    """Raise the errors of `create_volume` without creating anything, see `new_volume.check_new`."""
     if not dtype_known:
         spec = replace(spec, dtype=any_dtype(spec.encoding), channels=None)
-    create_info(spec, mip, layer_type=layer_type, url=str(place))
+    create_info(spec, mip, layer_type=layer_type, url=str(location))
     if spec.encoding in (None, *GZIPPED):
         check_gzip_available()
 
 
 def create_volume(
     spec: VolumeSpec,
-    place: Location,
+    location: Location,
     mip: int,
     opening: VolumeOptions,
     *,
@@ -114,13 +114,13 @@ def create_volume(
     compress: bool = True,
     overwrite: bool = False,
 ) -> BlockVolume:
-    """Write the info file, all levels, and open level *mip* for writing.
+    """Write the info file with all levels, and open level *mip* for writing.
 
-    A file of the same volume is kept, and gets the levels that it does not have.
+    An existing file of the same volume is kept and gets the levels that it lacks.
 
     Args:
         spec: of level *mip*.
-        place: the volume.
+        location: address of the volume.
         mip: level that *spec* describes.
         opening: how to use it.
         layer_type: ``image`` or ``segmentation`` (default: by the kind).
@@ -128,27 +128,27 @@ def create_volume(
         overwrite: replace the file of another volume.
 
     Raises:
-        VolumeError: it cannot be written, the format cannot hold such voxels, or there is
-            another volume.
+        VolumeError: it cannot be written, the format cannot hold such voxels, or another volume
+            exists.
     """
-    info = create_info(spec, mip, layer_type=layer_type, compress=compress, url=str(place))
+    info = create_info(spec, mip, layer_type=layer_type, compress=compress, url=str(location))
 
-    def merge(found: bytes | None) -> bytes:
-        if found is None:
+    def merge(existing: bytes | None) -> bytes:
+        if existing is None:
             return _as_file(info)
         try:
-            merged = merged_info(found, info, str(place))
+            merged = merged_info(existing, info, str(location))
         except VolumeError:
             if not overwrite:
                 raise
             return _as_file(info)
-        return found if merged == parse_json(found) else _as_file(merged)
+        return existing if merged == parse_json(existing) else _as_file(merged)
 
-    store = open_store(place.store_url, opening.access)
-    found = store.get("info", DOCUMENT_BYTES)
-    if found is None or merge(found) != found:
+    store = open_store(location.store_url, opening.access)
+    content = store.get("info", DOCUMENT_BYTES)
+    if content is None or merge(content) != content:
         store.update("info", merge)
-    return open_volume(place, mip, "r+", opening)
+    return open_volume(location, mip, "r+", opening)
 
 
 def _as_file(info: dict[str, Any]) -> bytes:
