@@ -36,7 +36,7 @@ from chunkflow_py.core.points import Points
 from chunkflow_py.core.synapses import Synapses
 from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkflowError
-from chunkflow_py.filters.statistics import VolumeStatistics
+from chunkflow_py.filters.volume_statistics import VolumeStatistics
 from chunkflow_py.pipeline.operator import Operator, Source, TaskSource
 from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.run.coverage import outputs_of, saved_box

@@ -1,1 +1,1 @@
-"""Grey values of whole volumes: histograms of tasks, their sum, and what is made of it."""
+"""Intensities: histograms of whole volumes, contrast, smoothing."""

@@ -1,4 +1,4 @@
-"""Contrast from a histogram: which grey values to clip, and the table that stretches the rest."""
+"""Contrast from a histogram: which intensities to clip, and the table that stretches the rest."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def apply_table(
     )
     if not pairs:
         return np.take(table, source, out=result, mode="clip")
-    # Two voxels at a time: half as many look-ups, in a table that fits into the cache.
+    # Two voxels at a time: half as many lookups, in a table that fits into the cache.
     both = (table[None, :].astype(np.uint16) | (table[:, None].astype(np.uint16) << 8)).ravel()
     np.take(both, source.ravel().view(np.uint16), out=result.ravel().view(np.uint16), mode="clip")
     return result
@@ -167,7 +167,7 @@ def _inner_extremes(section: NDArray[Any]) -> tuple[Any, Any]:
     least, largest = section.min(), section.max()
     if section.dtype.kind == "u" and least < largest:
         one = section.dtype.type(1)
-        # Beyond 0 counting begins at the top again: there the extreme itself is no minimum.
+        # Beyond 0 counting begins at the top again: there the extreme itself is not a minimum.
         first = least + one + (section - least - one).min()
         last = largest - one - (largest - one - section).min()
         return (first, last) if first < largest and last > least else (0, 0)

@@ -28,7 +28,7 @@ _MOST_THREADS = 8
 
 
 def gaussian_radius(sigma: float) -> int:
-    """Return how many voxels a Gaussian filter looks at on each side."""
+    """Return how many voxels on each side a Gaussian filter reads."""
     return int(TRUNCATE * sigma + 0.5)
 
 
@@ -43,7 +43,7 @@ def gaussian_weights(sigma: float) -> NDArray[np.float64]:
 
 
 def blurred(array: NDArray[Any], sigma: Sequence[float]) -> NDArray[Any]:
-    """Return a volume blurred by a Gaussian; beyond its faces it goes on as its mirror image.
+    """Return a volume blurred by a Gaussian; its mirror image continues it beyond its edges.
 
     Args:
         array: (z, y, x), real, integers of at most 32 bits.
@@ -93,7 +93,7 @@ def _blur_section(
 
 
 def _weighted(padded: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
-    """Return the weighted sums along the first axis, which is longer by what they look at."""
+    """Return weighted sums along the first axis, which shrinks by their reach."""
     reach = len(weights) - 1
     stop = len(padded) - reach
     result: NDArray[Any] = padded[reach:stop] * weights[0]
@@ -118,7 +118,7 @@ def median(array: NDArray[Any], size: Sequence[int], mode: str) -> NDArray[Any]:
     Args:
         array: (z, y, x), real.
         size: extent of the box, voxels, zyx; of an even number of voxels the upper median counts.
-        mode: what lies beyond the faces: ``reflect``, ``nearest``, ``mirror``, ``constant`` (0) or
+        mode: what lies beyond the edges: ``reflect``, ``nearest``, ``mirror``, ``constant`` (0) or
             ``wrap``.
 
     Raises:

@@ -11,7 +11,7 @@ flipped back                                                a  b  c  .
 moved to the next voxel                                     .  a  b  c
 ```
 
-What moves in on the lowest face (.) is no value: the mean there is over the other runs. A
+No value moves in on the lowest plane (.): the mean there is over the other runs. A
 transpose of y and x swaps the channels y and x.
 
 A vector belongs to a voxel and points somewhere, such as to the middle of a cell. In a patch
@@ -101,7 +101,7 @@ def augmented(
         in_plane: use the 8 symmetries that leave z alone instead of all 16.
 
     Returns:
-        (n, c, z, y, x) float32. Affinities on the lowest face of their axis are the mean of the
+        (n, c, z, y, x) float32. Affinities on the lowest plane of their axis are the mean of the
         runs that have a value there.
 
     Raises:

@@ -82,10 +82,10 @@ def compare(backend: Backend, reference: Backend, batches: Iterable[torch.Tensor
         expected = reference(batch.to(reference.device)).to("cpu", torch.float32, copy=True)
         found = backend(batch.to(backend.device)).to("cpu", torch.float32)
         if found.shape != expected.shape:
-            return error_against(expected, found)  # which says so
+            return error_against(expected, found)  # raises: the shapes differ
         differences.append((found - expected).abs().flatten())
     if not differences:
-        msg = "there is no patch to compare two backends on; give one that is not empty"
+        msg = "all patches are empty, so two backends cannot be compared; give one that is not"
         raise ChunkError(msg)
     return _summary(differences)
 
@@ -160,7 +160,7 @@ class BackendTrial:
 
 @dataclass(frozen=True)
 class BackendChoice:
-    """The library that was chosen, and all that were looked at.
+    """The library that was chosen, and all that were tried.
 
     Attributes:
         name: of the backend.
@@ -203,8 +203,8 @@ def choose_backend(
             if not trials:
                 raise
             logger.debug("backend %s", name, exc_info=True)
-            said = str(error) if isinstance(error, ChunkflowError) else repr(error)
-            trial = BackendTrial(name, reason=said)
+            cause = str(error) if isinstance(error, ChunkflowError) else repr(error)
+            trial = BackendTrial(name, reason=cause)
         else:
             error_found = trial.error if trial.error is not None else float("inf")
             if not error_found <= tolerance:
@@ -239,7 +239,7 @@ def fastest(trials: Sequence[BackendTrial]) -> BackendTrial:
 def example_patches(
     shape: Sequence[int], *, number: int = 2, seed: int = 0, device: torch.device | None = None
 ) -> list[torch.Tensor]:
-    """Return batches in [0, 1] that look a little like an image: blobs, edges and noise.
+    """Return synthetic batches in [0, 1] with blobs, edges and noise.
 
     Args:
         shape: of a batch, (n, c, z, y, x).

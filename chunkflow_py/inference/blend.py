@@ -286,7 +286,7 @@ def create_window(size: Zyx, bump: Bump = "wu") -> NDArray[np.float32]:
         (z, y, x) float32, positive everywhere and equal under mirroring of any axis.
 
     Raises:
-        OptionError: there is no window of that name.
+        OptionError: no window has that name.
     """
     # Terms are made of whole numbers, so that mirror images agree to the last bit: otherwise a
     # flipped run would blend differently.

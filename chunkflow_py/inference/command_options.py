@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.inference.network_output import OutputKind
 
-# What the engine settings say already; `Inferencer` hands it from there to `create_backend`.
+# Held by the engine settings; `Inferencer` passes these on to `create_backend` itself.
 _FROM_SETTINGS = {
     "input_patch_size",
     "output_patch_size",

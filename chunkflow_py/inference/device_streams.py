@@ -140,7 +140,7 @@ class Device:
     asynchronous = False
 
     def __init__(self, device: torch.device) -> None:
-        """Take what PyTorch calls the device."""
+        """Wrap a device of PyTorch."""
         self.torch = device
 
     @staticmethod

@@ -131,7 +131,7 @@ class Engine:
         return self._writer.clamped
 
     def warm(self) -> None:
-        """Begin to run the network on nothing, so that the first batch finds it compiled."""
+        """Start to run the network on zeros, so that it is compiled before the first batch."""
         if warm := getattr(self.backend, "warm", None):
             self._thread.submit(warm)
 
@@ -150,7 +150,7 @@ class Engine:
         try:
             return result.result()
         finally:
-            stop.set()  # for an interrupt; nothing else is left to be stopped
+            stop.set()  # after an interrupt; otherwise the run is over
 
     def start(
         self,
@@ -165,7 +165,7 @@ class Engine:
         stop: Event | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Future[Any]:
-        """Begin to compute; the next box may be started while this one is on its way.
+        """Start to compute; the next box may be started meanwhile.
 
         Args:
             array: (z, y, x) or (c, z, y, x), any real dtype; must not change meanwhile.
@@ -173,7 +173,7 @@ class Engine:
             output_box: what to compute (default: the domain, where the grid covers it).
             domain: bounds of the volume that *array* was cut from (default: *box*).
             grid: patches to use instead of those of the settings on *domain*.
-            wanted: tells of the output box of a patch whether the network is to be run on it; its
+            wanted: returns, for the output box of a patch, whether to run the network on it; its
                 output is zero otherwise.
             wrap: applied to the result.
             stop: set it to stop computing after the batch in the network.
@@ -196,9 +196,11 @@ class Engine:
             msg = f"an array of shape {array.shape} does not fill box {box} of size {box.size}"
             raise ChunkError(msg)
         self._check_required(grid, box, target)
-        cut = PatchSource(data, box, grid, target, settings.normalizer, settings.skip_empty, wanted)
+        patches = PatchSource(
+            data, box, grid, target, settings.normalizer, settings.skip_empty, wanted
+        )
         job = self._thread.submit(
-            self._compute, self._loader.open(cut), grid, target, stop or Event(), on_progress
+            self._compute, self._loader.open(patches), grid, target, stop or Event(), on_progress
         )
         # Not in the thread of the network: it goes on with the next box.
         return self._end.submit(_completed, job, wrap)
@@ -233,7 +235,7 @@ class Engine:
                         writes += self._give_out(region, target, result)
                     values = None if place is None or outputs is None else outputs[place]
                     blender.add(patch, values, weighted=self.backend.weighted)
-                # What is written is let go of; what failed raises.
+                # Drop finished writes; result() raises if one failed.
                 writes = [write for write in writes if not write.done() or write.result()]
                 done += len(batch.steps)
                 self.patches_run += batch.used
@@ -330,7 +332,7 @@ class Engine:
         return output[(slice(None), slice(None), *inside.slices())]
 
     def _check_values(self, output: torch.Tensor) -> None:
-        """Compare the first batch with what the output was said to mean."""
+        """Compare the first batch with the kind of the output."""
         bad = int((~torch.isfinite(output)).sum())
         if bad:
             raise NonFiniteError(non_finite(f"{bad} values", "the first batch"))
@@ -346,7 +348,7 @@ class Engine:
         if low < -1e-4 or high > 1 + 1e-4:
             msg = (
                 f"--output-kind {kind} means values in [0, 1], but the first batch holds "
-                f"{low:.4g} to {high:.4g}; say --activation sigmoid if they are logits, "
+                f"{low:.4g} to {high:.4g}; use --activation sigmoid if they are logits, "
                 "softmax if each voxel is of one of the channels, or another --output-kind"
             )
             raise ModelError(msg)
@@ -376,7 +378,7 @@ def as_channels(array: NDArray[Any], channels: int) -> NDArray[Any]:
     if data.shape[0] != channels:
         msg = (
             f"the image has {data.shape[0]} channel{'s' * (data.shape[0] > 1)}, but "
-            f"--num-input-channels is {channels}; say --num-input-channels {data.shape[0]}, or "
+            f"--num-input-channels is {channels}; use --num-input-channels {data.shape[0]}, or "
             "choose channels with --channels"
         )
         raise ChunkError(msg)

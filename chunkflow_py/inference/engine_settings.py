@@ -1,4 +1,4 @@
-"""What decides the output of an engine besides the network and the data."""
+"""Settings that decide the output of an engine, besides the network and the data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OutputDtype = Literal["float32", "float16", "uint8", "argmax"]
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What decides the output besides the network and the data.
+    """Settings that decide the output, besides the network and the data.
 
     Attributes:
         geometry: patch sizes and overlap.
@@ -76,7 +76,7 @@ class EngineSettings:
     skip_empty: bool = False
 
     def __post_init__(self) -> None:
-        """Check what must fit together.
+        """Check the settings against each other.
 
         Raises:
             OptionError: a count is below 1, or options contradict each other.
@@ -116,13 +116,14 @@ class EngineSettings:
             ("--output-dtype argmax", self.output_dtype == "argmax"),
         ):
             if given:
-                msg = f"{option} is for networks of one output, and --output-names says several"
+                msg = f"{option} is for networks of one output, and --output-names lists several"
                 raise OptionError(msg)
         names = [output.name for output in self.outputs]
         for name, channels, kind in self.outputs:
             if names.count(name) > 1:
                 msg = (
-                    f"--output-names {','.join(names)} says {name} twice; each chunk needs its own"
+                    f"--output-names {','.join(names)} lists {name} twice; each chunk needs its "
+                    "own name"
                 )
                 raise OptionError(msg)
             self._check_kind(kind, channels, f" of output {name}")
@@ -150,7 +151,7 @@ class EngineSettings:
 
     @property
     def _channels(self) -> int:
-        """Channels that the network says something with: all but the myelin map."""
+        """Output channels of the network, without the myelin map."""
         return self.num_output_channels - (self.mask_myelin_threshold is not None)
 
     @property
@@ -165,7 +166,7 @@ class EngineSettings:
 
     @property
     def meaning(self) -> OutputKind:
-        """What the network's output means: as said, else affinities if it has three channels."""
+        """Kind of the output: as chosen, else affinity for three channels, else probability."""
         if self.output_kind is not None:
             return self.output_kind
         return "affinity" if self._channels == 3 else "probability"

@@ -57,15 +57,15 @@ class Inferencer:
         placement: which patches a chunk is given, and which box comes out; holds the settings of
             the engine.
         network: arguments of `chunkflow_py.inference.backend_factory.create_backend`.
-        patch_divisor: shifts to which the network is equivariant, when it does not say so itself.
-        mask: of a chunk's box and voxel size, makes the function that tells of the output box of
-            a patch whether the network is to be run on it; its output is zero otherwise.
+        patch_divisor: shifts to which the network is equivariant, unless it declares them itself.
+        mask: for a chunk's box and voxel size, returns a function that decides, for the output
+            box of a patch, whether to run the network on it; its output is zero otherwise.
         warn_of_dtype: warn of integers of more than 8 bits that are divided by the maximum of
-            their type, because nobody chose that.
+            their type by default.
         model_voxel_size_nm: voxel size the network was trained with, zyx; images more than 10 %
             off are refused.
         statistics: path of the file that the normalisation was taken from, if there is one.
-        origins: places that are read besides the chunks, in which nothing of the line may write.
+        origins: places that are read besides the chunks; the pipeline must not write there.
         report_precision: log the compute profile with the first chunk, and, where the network
             does not run in plain float32, its error against that on a few patches.
         on_progress: called as (patches done, patches in all).
@@ -101,33 +101,33 @@ class Inferencer:
 
     @property
     def code(self) -> tuple[str, ...]:
-        """What it runs that is not part of this package, in words."""
+        """The files that it runs as programs, each described for a warning."""
         return network_code(self.network)
 
     @property
     def profile(self) -> dict[str, str] | None:
-        """What decides the bytes; ``None`` until the network is loaded (--backend auto: chosen)."""
+        """The compute profile; ``None`` until the network is loaded (--backend auto: chosen)."""
         if self.engine is None:
             return None
-        self.engine.wait_until_idle()  # until then it may be compiled, which the profile tells
+        self.engine.wait_until_idle()  # until then it may be compiled, which changes the profile
         return dict(self.engine.backend.profile)
 
     @property
     def network_seconds(self) -> float:
-        """For how long the network has run so far."""
+        """Seconds that the network has run so far."""
         return 0.0 if self.engine is None else self.engine.network_seconds
 
     def __enter__(self) -> Inferencer:
         """Load the network; what takes a while goes on while the first chunk is read."""
         if self.network.get("backend") != "auto":  # which is chosen with patches of the first chunk
             engine = self._loaded()
-            self._foretell(engine)
+            self._estimate_memory(engine)
             if self.network.get("compile") or engine.backend.device.type == "cuda":
                 engine.warm()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Say what the rounding to uint8 clamped and what was skipped; let go of the network."""
+        """Log how many values were clamped and patches skipped; release the network."""
         if self.engine is None:
             return
         if count := self.engine.voxels_clamped:
@@ -143,11 +143,11 @@ class Inferencer:
         """Return the library that ``--backend auto`` chooses here, tried with made-up patches."""
         return self._backend().profile["backend"]
 
-    def _loaded(self, cut: PatchSource | None = None) -> Engine:
+    def _loaded(self, source: PatchSource | None = None) -> Engine:
         if self.engine is None:
             patches: Sequence[torch.Tensor] = ()
-            if cut is not None and self.network.get("backend") == "auto":
-                patches = sample(cut, self.settings.batch_size)
+            if source is not None and self.network.get("backend") == "auto":
+                patches = sample(source, self.settings.batch_size)
             self.engine = Engine(self._backend(patches=patches), self.settings)
         return self.engine
 
@@ -165,8 +165,8 @@ class Inferencer:
         }
         return create_backend(**options | self.network | changes)
 
-    def _foretell(self, engine: Engine) -> None:
-        """Find out how much memory one task takes at its peak, and refuse what will not fit.
+    def _estimate_memory(self, engine: Engine) -> None:
+        """Estimate the peak memory of one task, and refuse it if it does not fit.
 
         Raises:
             OptionError: it does not fit; names what would.
@@ -176,14 +176,14 @@ class Inferencer:
         if sizes is None or (memory is None and engine.backend.weighted):
             return
         found = NetworkMemory(Activations(0, 1), 0) if memory is None else memory()
-        line = self.placement.line
+        outline = self.placement.outline
         self._workload = Workload(
             self.settings,
             found.activations,
             found.weight_bytes,
             input_size=sizes[0],
             output_size=sizes[1],
-            input_dtype=line.voxels.dtype if line.voxels else "uint8",
+            input_dtype=outline.voxels.dtype if outline.voxels else "uint8",
             device=engine.backend.device,
             backend=self.network.get("backend", "torch"),
             divisor=self.patch_divisor or engine.backend.divisor,
@@ -203,15 +203,20 @@ class Inferencer:
         if self._workload is None:
             return None
         expected = estimate_memory(self._workload)
-        own = (LIBRARIES, WEIGHTS, INPUT, OUTPUT)  # counted by the line; weights are there already
+        own = (
+            LIBRARIES,
+            WEIGHTS,
+            INPUT,
+            OUTPUT,
+        )  # counted by the pipeline; weights are loaded already
         held = {part: size for part, size in expected.host.items() if part not in own}
         return Need(self._workload.output_size, held=held, complete=expected.complete)
 
     def check_memory(self, line_bytes: int) -> None:
-        """Refuse a line that does not fit into memory.
+        """Refuse a pipeline that does not fit into memory.
 
         Args:
-            line_bytes: what the line takes, this network included.
+            line_bytes: estimate for the whole pipeline, this network included.
 
         Raises:
             OptionError: names what would fit.
@@ -220,14 +225,14 @@ class Inferencer:
             others = max(0, line_bytes - estimate_memory(self._workload).host_bytes)
             check_fits(estimate_memory(replace(self._workload, other_bytes=others)))
 
-    # --- the line ------------------------------------------------------------------------------
+    # --- hooks of the pipeline ------------------------------------------------------------------
 
     def prepare(self, outline: Any) -> None:
         """Remember the boxes of all tasks (an `Outline`), to name a margin that suits them all."""
-        self.placement.line = outline
+        self.placement.outline = outline
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Take what the rest of the line needs for a task's box, such as a second network."""
+        """Remember what later operators need for a task's box, such as a second network."""
         self.placement.needed = required
 
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
@@ -235,7 +240,7 @@ class Inferencer:
         return self.placement.required_input(box, domain)
 
     def voxels(self) -> Voxels | dict[str, Voxels]:
-        """Return what the output will hold; by their names, if there are several."""
+        """Return dtype, channels and kind of the output; a dict by name if there are several."""
         settings = self.settings
         if settings.outputs:
             dtype = settings.stored_dtype
@@ -249,11 +254,11 @@ class Inferencer:
         """Return the blended output on the task's box, or on the chunk's domain without one.
 
         Args:
-            chunk: (z, y, x) or (c, z, y, x), normalised as the settings say.
+            chunk: (z, y, x) or (c, z, y, x), not yet normalised.
             bbox: the task's box.
 
         Returns:
-            (c, z, y, x) of the output dtype; by their names, if the settings say several outputs.
+            (c, z, y, x) of the output dtype; a dict by name if the network has several outputs.
 
         Raises:
             GeometryError: the chunk does not hold the input needed, and ``grid`` is not ``auto``.
@@ -263,22 +268,22 @@ class Inferencer:
         try:
             return self.start(chunk, bbox, stop).result()
         finally:
-            stop.set()  # for an interrupt; nothing else is left to be stopped
+            stop.set()  # after an interrupt; otherwise the call is over
 
     def start(
         self, chunk: Chunk, bbox: BoundingBox | None = None, stop: Event | None = None
     ) -> Future[Chunk | dict[str, Chunk]]:
-        """Begin to compute what a call returns; the next chunk may be started meanwhile."""
+        """Start to compute what a call returns; the next chunk may be started meanwhile."""
         if self.model_voxel_size_nm is not None:
             check_voxel_size(self.model_voxel_size_nm, chunk.voxel_size_nm)
         grid, target = self.placement.plan(chunk, bbox)
         data = as_channels(chunk.array, self.settings.num_input_channels)
-        cut = PatchSource(data, chunk.bbox, grid, target, self.settings.normalizer)
-        engine = self._loaded(cut)
+        source = PatchSource(data, chunk.bbox, grid, target, self.settings.normalizer)
+        engine = self._loaded(source)
         self._explain(engine, grid, target, chunk)
         if self.report_precision:
             self.report_precision = False
-            self._report_precision(engine, cut)
+            self._report_precision(engine, source)
         return engine.start(
             chunk.array,
             chunk.bbox,
@@ -333,10 +338,10 @@ class Inferencer:
             self.placement.warn_once(
                 "kind",
                 f"--augment takes the {self.settings.output_channels} output channels for "
-                f"{self.settings.meaning}; say --output-kind affinity or probability",
+                f"{self.settings.meaning}; set --output-kind affinity or probability",
             )
-        if "amplification" not in self.placement.said:
-            self.placement.said.add("amplification")
+        if "amplification" not in self.placement.reported:
+            self.placement.reported.add("amplification")
             count = grid.count(target).product()
             logger.info(
                 "%d patch%s for %s: the network computes %.2f voxels per voxel of output",
@@ -346,16 +351,16 @@ class Inferencer:
                 grid.amplification(target),
             )
 
-    def _report_precision(self, engine: Engine, cut: PatchSource) -> None:
-        """Log what decides the bytes of the run, and how far that is from float32 by PyTorch."""
-        engine.wait_until_idle()  # until then it may be compiled, which the profile tells
+    def _report_precision(self, engine: Engine, source: PatchSource) -> None:
+        """Log the compute profile, and its error against float32 by PyTorch."""
+        engine.wait_until_idle()  # until then it may be compiled, which changes the profile
         exact = {"backend": "torch", "dtype": "float32", "compile": False, "tf32": False}
         if any(self.network.get(key, value) != value for key, value in exact.items()):
-            batches = sample(cut, self.settings.batch_size)
-            words = "not measured, the first patches are empty"
+            batches = sample(source, self.settings.batch_size)
+            error = "not measured, the first patches are empty"
             if batches:
                 device = str(engine.backend.device)
                 reference = self._backend(**exact, device=device, cuda_graphs=False)
-                words = f"{compare(engine.backend, reference, batches)}, on a few patches"
-            logger.info("error against float32: %s", words)
+                error = f"{compare(engine.backend, reference, batches)}, on a few patches"
+            logger.info("error against float32: %s", error)
         logger.info("compute profile: %s", describe_profile(engine.backend.profile))

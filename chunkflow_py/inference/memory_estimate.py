@@ -41,7 +41,7 @@ _REGIONS = 4  # of weights, kept by the blender
 _CONVERSION = 8  # bytes for a value of a region: masks, and values of another type
 _STAGED = 2  # buffers between device and host
 
-# Names of parts that the line counts for itself, where it is foretold as a whole.
+# Names of the parts that the estimate of a whole pipeline counts itself.
 LIBRARIES, WEIGHTS, INPUT, OUTPUT = (
     "interpreter and libraries", "network weights", "input chunk", "output chunk",
 )  # fmt: skip
@@ -54,7 +54,7 @@ _SLACK = {"torch": 1.35, "cuda": 1.1, "openvino": 0.7}
 
 @dataclass(frozen=True)
 class Workload:
-    """What decides how much memory a run takes.
+    """The quantities that decide how much memory a run takes.
 
     Attributes:
         settings: of the engine.
@@ -66,7 +66,7 @@ class Workload:
         device: where the network runs.
         backend: what runs it: ``torch``, ``openvino``, ``onnxruntime``.
         divisor: what patch sizes have to be multiples of, zyx, if that is known.
-        other_bytes: what the other operators of the line take, for chunks of this size.
+        other_bytes: what the other operators of the pipeline take, for chunks of this size.
         resident_bytes: what the process holds now, the weights included if they are on the host.
     """
 
@@ -133,7 +133,7 @@ class MemoryEstimate:
         return sum(self.device.values())
 
     def __str__(self) -> str:
-        """Return one line."""
+        """Return both sums and their parts in one line."""
         line = " and ".join(
             f"{describe_bytes(sum(parts.values()))} of {name} memory ("
             + ", ".join(f"{part} {describe_bytes(size)}" for part, size in parts.items() if size)
@@ -144,7 +144,7 @@ class MemoryEstimate:
         return line if self.complete else f"at least {line}, and the network's activations"
 
     def table(self) -> str:
-        """Return a line a part."""
+        """Format a table with one line for each part."""
         width = max(map(len, self.host))
         lines = []
         for name, parts in (("host", self.host), ("device", self.device)):
@@ -248,7 +248,7 @@ _NEARLY = 0.9  # of what is available: to be warned of
 def check_fits(
     expected: MemoryEstimate, host_available: int | None = None, device_available: int | None = None
 ) -> None:
-    """Refuse what will not fit into memory; warn of what will hardly.
+    """Refuse a run that does not fit into memory; warn of one that barely does.
 
     Args:
         expected: what will be needed.
@@ -281,29 +281,29 @@ def largest_batch(
     return next((n for n in sizes if _fits(workload.with_batch_size(n), limits)), 0)
 
 
-def smaller_batch(batch_size: int, foretold: int | None = None) -> int | None:
+def smaller_batch(batch_size: int, estimated: int | None = None) -> int | None:
     """Return the batch to go on with after one did not fit, or ``None`` if it was a single patch.
 
     Args:
         batch_size: that did not fit.
-        foretold: what `largest_batch` says; not believed beyond half of what just failed.
+        estimated: what `largest_batch` returned; capped at half of what just failed.
     """
     if batch_size <= 1:
         return None
-    return max(1, min(batch_size // 2, foretold or batch_size))
+    return max(1, min(batch_size // 2, estimated or batch_size))
 
 
 def out_of_memory(device: torch.device, batch_size: int, smaller: int | None) -> str:
-    """Return what to say when *device* has too little memory for a batch."""
+    """Return the error message for a batch that does not fit on *device*."""
     if smaller is None:
         remedy = "a single patch does not fit; lower --input-patch-size, or use --dtype bfloat16"
     else:
-        remedy = f"give --batch-size {smaller}, or --lower-batch to go on with it"
+        remedy = f"give --batch-size {smaller}, or --lower-batch to continue with it"
     return f"{device} has too little memory for --batch-size {batch_size}; {remedy}"
 
 
 def lowered_batch(batch_size: int, smaller: int) -> str:
-    """Return what to warn of when the run goes on with smaller batches."""
+    """Return the warning for a run that continues with smaller batches."""
     return (
         f"--batch-size {batch_size} did not fit, going on with {smaller}: the compute profile "
         "changed, so results differ by rounding from those computed so far"

@@ -29,8 +29,8 @@ class Activations:
 
     Attributes:
         peak_bytes: most bytes of maps that are alive at once, the result included.
-        voxels: n·z·y·x of the batch that this is said of.
-        exact: whether it was found for the batch itself; else it was scaled from a small one.
+        voxels: n·z·y·x of the batch.
+        exact: whether it was measured on the batch itself; else it was scaled from a small one.
     """
 
     peak_bytes: int
@@ -38,7 +38,7 @@ class Activations:
     exact: bool = True
 
     def scaled(self, voxels: int) -> Activations:
-        """Return what a batch of another number of voxels takes: in proportion."""
+        """Scale to a batch of another number of voxels, in proportion."""
         if voxels == self.voxels:
             return self
         return Activations(self.peak_bytes * voxels // max(1, self.voxels), voxels, exact=False)

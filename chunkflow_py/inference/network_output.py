@@ -46,7 +46,7 @@ def activated(
         float32 in [0, 1], of the same shape; *values* themselves with ``none``.
 
     Raises:
-        OptionError: there is no such activation, or *channels* are not those of *values*.
+        OptionError: the activation is unknown, or *channels* are not those of *values*.
     """
     if activation == "none":
         return values

@@ -77,7 +77,7 @@ class NetworkSource:
         """Run the model file if it is Python code.
 
         Raises:
-            ModelError: there is no such file, or it cannot be run.
+            ModelError: the file does not exist, or cannot be run.
         """
         if self.in_memory is not None or models.is_built_in(self.model) or self.package is not None:
             return None

@@ -118,7 +118,7 @@ def create_normalizer(
         if statistics is not None:
             msg = (
                 f"--normalize {method} uses no statistics, but --normalize-statistics is "
-                f"{statistics}; say --normalize zscore or percentile, or leave the file out"
+                f"{statistics}; use --normalize zscore or percentile, or leave the file out"
             )
             raise OptionError(msg)
         return Normalizer(method, limits=limits)
@@ -151,7 +151,7 @@ def create_normalizer(
 
 
 def dtype_warning(dtype: DTypeLike, sample_max: int | None = None) -> str | None:
-    """Return what to say where nobody chose how integers of more than 8 bits are normalised.
+    """Return a warning if integers of more than 8 bits are normalised by default.
 
     Args:
         dtype: of the image.
@@ -173,17 +173,17 @@ def dtype_warning(dtype: DTypeLike, sample_max: int | None = None) -> str | None
         reached = f"voxels up to {sample_max}, as here, reach {sample_max / largest:.2g}"
     return (
         f"{kind.name} voxels are divided by {largest}, the largest of their type, so {reached}; "
-        "say what the network was trained with: --normalize none, --normalize zscore or percentile "
-        "with --normalize-statistics, or --normalize dtype, which is the default"
+        "choose what the network was trained with: --normalize none, --normalize zscore or "
+        "percentile with --normalize-statistics, or --normalize dtype, which is the default"
     )
 
 
 @dataclass(frozen=True)
 class ChannelStatistics:
-    """What a statistics file says of one channel.
+    """Statistics of one channel, from a statistics file.
 
     Attributes:
-        mean: of all voxels, or ``None`` if the file does not say it.
+        mean: of all voxels, or ``None`` if the file lacks it.
         std: standard deviation of all voxels, or ``None``.
         percentiles: voxel values by percentile, 0 to 100.
     """
@@ -247,7 +247,7 @@ def read_statistics(path: str) -> tuple[ChannelStatistics, ...]:
     """Read a statistics file, the format of which is described above.
 
     Raises:
-        OptionError: there is no such file, or it is not a statistics file; says where.
+        OptionError: the file does not exist, or is not a statistics file; names the place.
     """
     try:
         found = parse_json(Path(path).read_bytes())
@@ -255,7 +255,7 @@ def read_statistics(path: str) -> tuple[ChannelStatistics, ...]:
         msg = f"--normalize-statistics {path} does not exist (looked in {Path.cwd()})"
         if "://" in path:
             msg = (
-                f"--normalize-statistics {path} is no file of this machine; copy it, or add up "
+                f"--normalize-statistics {path} is not a file of this machine; copy it, or add up "
                 f"what is counted there by chunkflow sum-statistics {path} --output statistics.json"
             )
         raise OptionError(msg) from error
@@ -266,7 +266,7 @@ def read_statistics(path: str) -> tuple[ChannelStatistics, ...]:
         )
         raise OptionError(msg) from error
     except (OSError, ValueError) as error:
-        msg = f"--normalize-statistics {path} is no JSON file: {error}"
+        msg = f"--normalize-statistics {path} is not a JSON file: {error}"
         raise OptionError(msg) from error
     if not isinstance(found, dict) or found.get("version") != VERSION:
         version = found.get("version") if isinstance(found, dict) else None
@@ -337,7 +337,7 @@ def statistics_of(
         percentiles: which to compute, by linear interpolation as `numpy.percentile` does.
 
     Raises:
-        ChunkError: the type is another, chunks differ, or there is no voxel.
+        ChunkError: another type, chunks that differ, or no voxel.
     """
     total: Histogram | None = None
     first: tuple[np.dtype[Any], int] | None = None
@@ -356,6 +356,6 @@ def statistics_of(
         counted = histogram_of(array, per_section=False)
         total = counted if total is None else total + counted
     if total is None or not total.counts.any():
-        msg = "there is no voxel to take statistics of"
+        msg = "no voxel to take statistics of"
         raise ChunkError(msg)
     return {"version": VERSION, "channels": total.statistics(percentiles)}

@@ -33,7 +33,7 @@ _BUFFERS = 2  # one being filled by the device, one being emptied by the host
 
 
 class OutputWriter:
-    """Writes the regions that a blender gives out into an array on the host.
+    """Writes the regions that a blender completes into an array on the host.
 
     ```
     sums / weights -> activation, mask, type (device) -- copy stream --> pinned buffer -> array
@@ -124,7 +124,7 @@ class OutputWriter:
             self._thread.shutdown()
 
     def _buffer(self, size: int) -> torch.Tensor:
-        """Return a host buffer of at least *size* bytes that nobody reads from any more."""
+        """Return a host buffer of at least *size* bytes that is no longer read."""
         buffer = self._free.get()
         if buffer.numel() < size:
             return self._device.host_buffer((size,), torch.uint8)
@@ -199,7 +199,7 @@ def _parts(
 
 def _check_finite(region: BlendedRegion) -> None:
     # A sum is not finite if one of its terms is not, and is far cheaper than a mask; it may
-    # also overflow by itself, so only then look at every value.
+    # also overflow by itself, so only then check every value.
     sums = region.sums
     if not bool(torch.isfinite(sums.sum())) and not bool(torch.isfinite(sums).all()):
         bad = int((~torch.isfinite(sums)).any(0).sum())
@@ -207,7 +207,7 @@ def _check_finite(region: BlendedRegion) -> None:
 
 
 def non_finite(what: str, where: object) -> str:
-    """Return what to say of values that are not finite."""
+    """Return the error message for values that are not finite."""
     return (
         f"the network returned {what} that are NaN or infinite in {where}; check weights, "
         "--normalize and --dtype"
@@ -219,7 +219,7 @@ _KEPT = 2  # blocks that may lie idle: one being written while the next is compu
 
 
 class ResultMemory:
-    """Gives out arrays whose memory comes back when nobody uses them any more.
+    """Allocates arrays whose memory is reused once their last view is gone.
 
     The first touch of fresh memory costs more than all the arithmetic of blending: 0.7 s a GB
     against nothing for memory used before (measured, 2 threads; with large pages it took longer).
@@ -254,7 +254,7 @@ class ResultMemory:
             for place, block in enumerate(self._idle):
                 if len(block) == size:
                     return self._idle.pop(place)
-            self._idle.clear()  # of chunks of another kind: not needed again soon
+            self._idle.clear()  # of chunks of another kind, unlikely to come again
         return mmap.mmap(-1, size)
 
     def _give_back(self, block: mmap.mmap) -> None:

@@ -32,7 +32,7 @@ Pad = Literal["reflect", "edge", "zero", "none"]
 PADS: tuple[Pad, ...] = get_args(Pad)
 
 _USUAL_OVERLAP = Zyx(4, 64, 64)
-_MANY_SPANS = 512  # of tasks along one axis: beyond, a bound is told instead of the exact margin
+_MANY_SPANS = 512  # of tasks along one axis: beyond, a bound replaces the exact margin
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class PatchGeometry:
                     f"output patch {self.output_patch_size} must not be larger than input patch "
                     f"{self.input_patch_size} along {axis} (zyx, voxels); lower "
                     f"--output-patch-size to "
-                    f"{_words(self.output_patch_size.low(self.input_patch_size))}"
+                    f"{_spaced(self.output_patch_size.low(self.input_patch_size))}"
                 )
                 raise OptionError(msg)
             if (size_in - size_out) % 2:
@@ -103,7 +103,7 @@ class PatchGeometry:
                 msg = (
                     f"output patch {self.output_patch_size} cannot lie in the middle of input "
                     f"patch {self.input_patch_size}: they differ by {size_in - size_out}, an odd "
-                    f"number, along {axis} (zyx, voxels); use --output-patch-size {_words(near)}"
+                    f"number, along {axis} (zyx, voxels); use --output-patch-size {_spaced(near)}"
                 )
                 raise OptionError(msg)
             if not 0 <= overlap < size_out:
@@ -111,7 +111,7 @@ class PatchGeometry:
                 msg = (
                     f"output overlap {self.output_patch_overlap} must be smaller than output patch "
                     f"{self.output_patch_size} along {axis} (zyx, voxels); set "
-                    f"--output-patch-overlap to at most {_words(near)}"
+                    f"--output-patch-overlap to at most {_spaced(near)}"
                 )
                 raise OptionError(msg)
 
@@ -246,7 +246,7 @@ class PatchGrid:
         """
         result = []
         for axis in range(3):
-            # A voxel at the face of a box may be the last one of a patch.
+            # A voxel at the edge of a box may be the last one of a patch.
             most = self.geometry.output_patch_size[axis] - 1 + self.geometry.margin[axis]
             count = boxes.count[axis] if isinstance(boxes, BoxGrid) else len(boxes or ())
             if not 0 < count <= _MANY_SPANS or boxes is None:
@@ -302,12 +302,12 @@ class PatchGrid:
         return self.count(box).product() * patch / max(1, box.voxels)
 
 
-def _words(size: Zyx) -> str:
+def _spaced(size: Zyx) -> str:
     return " ".join(str(v) for v in size)
 
 
 def divisor_warning(grid: PatchGrid, divisor: Zyx | None) -> str | None:
-    """Return what to say when patches are shifted against each other by no multiple of *divisor*.
+    """Return a warning if patches are shifted by steps that are not multiples of *divisor*.
 
     Args:
         grid: the patches.
@@ -320,7 +320,7 @@ def divisor_warning(grid: PatchGrid, divisor: Zyx | None) -> str | None:
         overlap = grid.geometry.output_patch_size - stride // divisor * divisor
         size = grid.geometry.output_patch_size
         near = overlap if min(size - overlap) > 0 else size - divisor
-        remedy = f"--output-patch-overlap {_words(near)}"
+        remedy = f"--output-patch-overlap {_spaced(near)}"
         if not grid.keep_stride:
             remedy += " with --grid padded"
     else:

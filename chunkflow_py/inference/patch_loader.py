@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     Ready = SimpleQueue["Batch | BaseException | None"]
 
 _BUFFERS = 3  # one in the network, one on its way, one being filled
-_PATIENCE_S = 0.05  # how often a thread that waits looks whether it is still wanted
+_POLL_S = 0.05  # how often a waiting thread checks whether it has been stopped
 _LARGE = 250_000  # values of a patch, from which on a thread more pays
 _MOST_THREADS = 8  # that scale one patch: memory gives no more
-_SAMPLED = 8  # patches that are looked at to find some that are not empty
+_SAMPLED = 8  # patches to search for some that are not empty
 _COMPARED = 2  # of them, to compare ways of running the network
-_SKIPPED = 256  # patches in a row that are not run, after which the engine is told
+_SKIPPED = 256  # patches in a row that are not run, after which a batch without input is passed on
 
 
 class _Buffer:
@@ -67,13 +67,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class PatchSource:
-    """What one run reads.
+    """The input of one run: an array, and the patches to cut from it.
 
     Attributes:
         data: (c, z, y, x), any real dtype.
         box: where *data* lies.
         grid: the patches, and what they see outside of the domain.
-        target: the output box, which says which patches are run.
+        target: the output box, which decides the patches.
         scale: (source, target) fills (c, z, y, x) float32 from voxels of *data*.
         skip_empty: leave out patches whose input is zero everywhere.
         wanted: leave out patches for whose output box this is false.
@@ -154,16 +154,17 @@ def _by_all_threads(scale: Scale, source: NDArray[Any], place: NDArray[np.float3
         job.result()
 
 
-def sample(cut: PatchSource, batch_size: int) -> list[torch.Tensor]:
+def sample(patches: PatchSource, batch_size: int) -> list[torch.Tensor]:
     """Return a few patches that are not empty, as the network gets them.
 
     Returns:
-        (batch_size, c, z, y, x) float32 each, filled up with zeros; none if all that were looked
-        at are empty.
+        (batch_size, c, z, y, x) float32 each, filled up with zeros; none if all that were searched
+        are empty.
     """
-    boxes = list(cut.grid.patches(cut.target))
-    patches = [cut.patch(patch) for patch in boxes[:: -(-len(boxes) // _SAMPLED)]]
-    return non_empty_batches(torch.stack(patches), batch_size, most=_COMPARED)
+    boxes = list(patches.grid.patches(patches.target))
+    chosen = boxes[:: -(-len(boxes) // _SAMPLED)]
+    inputs = torch.stack([patches.patch(box) for box in chosen])
+    return non_empty_batches(inputs, batch_size, most=_COMPARED)
 
 
 class _StoppedError(Exception):
@@ -200,10 +201,10 @@ class PatchLoader:
         self._stream = device.side_stream()
         self._thread = device.thread("gather") if ahead else None
 
-    def open(self, cut: PatchSource) -> Batches:
-        """Begin to fill batches for *cut* as soon as those of earlier cuts are filled."""
+    def open(self, patches: PatchSource) -> Batches:
+        """Start to fill batches for *patches* once those of earlier sources are filled."""
         stop = Event()
-        batches = self._filled(cut, stop)
+        batches = self._filled(patches, stop)
         if self._thread is None:
             return Batches(batches, stop, self._free)
         ready: Ready = SimpleQueue()
@@ -215,13 +216,13 @@ class PatchLoader:
         if self._thread is not None:
             self._thread.shutdown()
 
-    def _filled(self, cut: PatchSource, stop: Event) -> Iterator[Batch]:
-        """Yield the batches of *cut*, until told to stop."""
+    def _filled(self, patches: PatchSource, stop: Event) -> Iterator[Batch]:
+        """Yield the batches of *patches*, until *stop* is set."""
         batch = Batch()
         try:
-            for patch in cut.grid.patches(cut.target):
-                source, outside = cut.source(patch)
-                if not cut.wants(patch, source):
+            for patch in patches.grid.patches(patches.target):
+                source, outside = patches.source(patch)
+                if not patches.wants(patch, source):
                     batch.steps.append((patch, None))
                     if batch.buffer is None and len(batch.steps) == _SKIPPED:
                         done, batch = batch, Batch()
@@ -231,7 +232,7 @@ class PatchLoader:
                     continue
                 if batch.buffer is None:
                     batch.buffer = self._take(stop)
-                cut.fill(batch.buffer.host[batch.used].numpy(), source, outside)
+                patches.fill(batch.buffer.host[batch.used].numpy(), source, outside)
                 batch.steps.append((patch, batch.used))
                 batch.used += 1
                 if batch.used == self._shape[0]:
@@ -259,10 +260,10 @@ class PatchLoader:
         return batch
 
     def _take(self, stop: Event) -> _Buffer:
-        """Return a buffer that nobody reads from any more."""
+        """Return a buffer that is no longer read."""
         while not stop.is_set():
             try:
-                buffer = self._free.get(timeout=_PATIENCE_S)
+                buffer = self._free.get(timeout=_POLL_S)
             except Empty:
                 continue
             buffer.arrived.wait()
@@ -313,7 +314,7 @@ class Batches:
     def close(self) -> None:
         """Stop filling, and give all buffers back."""
         self._stop.set()
-        with suppress(Exception):  # nobody waits for a batch any more
+        with suppress(Exception):  # the run is over, nothing reads its batches
             for batch in self._batches:
                 self._release(batch)
 

@@ -48,11 +48,11 @@ class Placement:
     output_crop_margin: Zyx | None = None
     patch_num: Zyx | None = None
     mask_output_chunk: bool = False
-    line: Any = field(default=None, init=False, repr=False)
+    outline: Any = field(default=None, init=False, repr=False)
     needed: Callable[[BoundingBox, BoundingBox], BoundingBox] | None = field(
         default=None, init=False, repr=False
     )
-    said: set[str] = field(default_factory=set, init=False, repr=False)
+    reported: set[str] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check options against each other.
@@ -97,22 +97,24 @@ class Placement:
         return wanted
 
     def largest_task(self) -> tuple[Zyx, Zyx] | None:
-        """Return the sizes of the largest input and output chunk of the line, if it is known."""
-        line = self.line
-        if line is None or line.domain is None or (line.has_tasks and not line.boxes):
+        """Return the sizes of the largest input and output chunk, if the tasks are known."""
+        outline = self.outline
+        if outline is None or outline.domain is None or (outline.has_tasks and not outline.boxes):
             return None
-        boxes = [line.domain]
-        if line.has_tasks:
+        boxes = [outline.domain]
+        if outline.has_tasks:
             # Tasks of a grid are of one size; the second one has margins on both sides.
-            boxes = [line.boxes[min(k, len(line.boxes) - 1)] for k in (0, len(line.boxes) // 2)]
-            if not isinstance(line.boxes, BoxGrid):
-                boxes = [max(line.boxes, key=lambda box: box.voxels)]
+            boxes = [
+                outline.boxes[min(k, len(outline.boxes) - 1)] for k in (0, len(outline.boxes) // 2)
+            ]
+            if not isinstance(outline.boxes, BoxGrid):
+                boxes = [max(outline.boxes, key=lambda box: box.voxels)]
         pairs = []
         for box in boxes:
-            inside = box.intersection(line.domain)
+            inside = box.intersection(outline.domain)
             if not inside.is_empty:
-                wanted = self._wanted(inside, line.domain)
-                pairs.append((self.required_input(inside, line.domain).size, wanted.size))
+                wanted = self._wanted(inside, outline.domain)
+                pairs.append((self.required_input(inside, outline.domain).size, wanted.size))
         return max(pairs, key=lambda pair: pair[0].product(), default=None)
 
     def plan(self, chunk: Chunk, bbox: BoundingBox | None) -> tuple[PatchGrid, BoundingBox]:
@@ -142,22 +144,22 @@ class Placement:
         if self.grid != "auto":
             msg = f"--grid {self.grid}: {self._advice(grid, chunk, bbox, asked)}"
             raise GeometryError(msg)
-        if "legacy" not in self.said:
+        if "legacy" not in self.reported:
             self.warn_once(
                 "legacy",
                 f"patches are counted from the chunk's corner, so the result depends on how the "
                 f"volume is cut into tasks: {self._advice(grid, chunk, bbox, asked)}",
             )
-        # The task's box says what to return; what --output-crop-margin would drop lies around it.
+        # The task's box is returned; what --output-crop-margin would drop lies around it.
         return self._legacy_plan(chunk, wanted, None)
 
     def _advice(self, grid: PatchGrid, chunk: Chunk, bbox: BoundingBox, asked: BoundingBox) -> str:
-        """Return what disagrees, and the margin that suits all tasks of the line."""
+        """Return what disagrees, and the margin that suits all tasks."""
         wanted = self._wanted(asked, chunk.domain)
         more = (bbox.start - asked.start).high(asked.stop - bbox.stop) + self.output_margin
-        known = self.line is not None and self.line.has_tasks
+        known = self.outline is not None and self.outline.has_tasks
         # It would be no help to fail again at the next task.
-        margin = grid.sufficient_margin(self.line.boxes if known else [bbox], more)
+        margin = grid.sufficient_margin(self.outline.boxes if known else [bbox], more)
         return (
             f"chunk {chunk.bbox} does not hold {grid.required_input(wanted)}, the input that "
             f"decides the output on {wanted}; load it with --expand-margin-size auto, or with "
@@ -220,6 +222,6 @@ class Placement:
 
     def warn_once(self, key: str, text: str) -> None:
         """Warn of *text*, once for each *key*."""
-        if key not in self.said:
-            self.said.add(key)
+        if key not in self.reported:
+            self.reported.add(key)
             logger.warning(text)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.inference.patch_grid import PatchGeometry
 
-# A line reads one task ahead, and writes one while the next is computed; what is written is
+# A pipeline reads one task ahead, and writes one while the next is computed; what is written is
 # encoded in memory, where it may be as large again.
 _INPUTS, _OUTPUTS = 2, 3
 _LARGEST = 2**14  # voxels along an axis: beyond, tasks are too few
@@ -37,7 +37,7 @@ class TaskSize:
     Attributes:
         size: of a task's output, voxels, zyx.
         margin: to read around it on each side, voxels, zyx.
-        memory_bytes: that chunks and sums of patches take in a line that works one task ahead.
+        memory_bytes: that chunks and sums of patches take in a pipeline that works one task ahead.
         amplification: voxels that the network computes for each one of the output.
         patches: along each axis, for a task.
     """
@@ -81,7 +81,7 @@ class TaskSizes:
 
         Args:
             memory_bytes: for chunks and sums of patches.
-            is_usable: tells of a size that fits whether it may be taken.
+            is_usable: returns whether a size that fits may be used.
 
         Raises:
             OptionError: the smallest does not fit.
@@ -126,7 +126,7 @@ class TaskSizes:
             if self.crop is not None:
                 around.append(self.crop[axis] + margin[axis])
                 number = (size[axis] + 2 * self.crop[axis] - overlap[axis]) / stride[axis]
-            elif size[axis] % stride[axis]:  # faces lie anywhere on patches
+            elif size[axis] % stride[axis]:  # task boundaries lie anywhere on patches
                 around.append(patch[axis] - 1 + margin[axis])
                 number = (size[axis] + patch[axis] - 1) / stride[axis]
             else:

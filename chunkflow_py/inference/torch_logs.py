@@ -21,7 +21,7 @@ def quiet_torch() -> AbstractContextManager[None]:
 
 @contextmanager
 def quiet_logs(names: Iterable[str], level: int) -> Iterator[None]:
-    """Keep what loggers say below *level* out of sight.
+    """Silence messages of loggers below *level*.
 
     Args:
         names: of the loggers.

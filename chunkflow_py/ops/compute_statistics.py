@@ -86,7 +86,7 @@ class StatisticsCounter:
 
     def __call__(self, task: Task) -> Task:
         """Count, and store the counts."""
-        from chunkflow_py.filters.statistics import count_chunk
+        from chunkflow_py.filters.volume_statistics import count_chunk
         from chunkflow_py.store.counts import counted_region
 
         chunk = task.chunk(self.input_name)
@@ -123,7 +123,7 @@ class StatisticsCounter:
 def command(statistics_path: str, **options: Any) -> StatisticsCounter:
     """Check the range."""
     # fmt: on
-    from chunkflow_py.filters.statistics import KIND
+    from chunkflow_py.filters.volume_statistics import KIND
     from chunkflow_py.store.counts import CountStore
 
     span = options["span"]

@@ -20,7 +20,7 @@ from chunkflow_py.pipeline.operator import transform
 
 if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
-    from chunkflow_py.filters.levels import SectionLevels
+    from chunkflow_py.filters.section_levels import SectionLevels
 
 
 def normalize_contrast(
@@ -67,7 +67,7 @@ def normalize_contrast(
 
     from chunkflow_py.core.histogram import value_counts
     from chunkflow_py.filters.contrast import clip_limits, stretched
-    from chunkflow_py.filters.levels import SectionLevels
+    from chunkflow_py.filters.section_levels import SectionLevels
 
     if chunk.dtype not in (np.dtype(np.uint8), np.dtype(np.uint16)):
         msg = f"normalize-contrast takes uint8 or uint16, but chunk {chunk.bbox} is {chunk.dtype}"
@@ -146,7 +146,7 @@ def command(levels: str | None, min_coverage: float, **options: Any) -> Contrast
         raise OptionError(msg)
     if levels is None:
         return ContrastNormalizer(options)
-    from chunkflow_py.filters.levels import SectionLevels
+    from chunkflow_py.filters.section_levels import SectionLevels
 
     found = SectionLevels(levels, lower, upper, options["per_section"], min_coverage)
     return ContrastNormalizer(options, found, None)

@@ -71,7 +71,7 @@ class StatisticsPrinter:
 
     def __call__(self, task: Task) -> Task:
         """Print them to the standard output."""
-        from chunkflow_py.filters.statistics import table
+        from chunkflow_py.filters.volume_statistics import table
 
         chunk = task.chunk(self.input_name)
         found = task[self.output_name] = statistics(chunk)

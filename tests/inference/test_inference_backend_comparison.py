@@ -89,7 +89,7 @@ def test_backends_are_compared_on_patches():
 def test_nothing_to_compare_on():
     """Without a patch there is no accuracy."""
     backend = create_backend(**SETTINGS)
-    with pytest.raises(ChunkError, match="no patch to compare"):
+    with pytest.raises(ChunkError, match="all patches are empty"):
         compare(backend, backend, [])
 
 

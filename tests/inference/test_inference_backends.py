@@ -434,7 +434,7 @@ def test_missing_model_file(framework, name):
 @pytest.mark.parametrize("name", ["net.pt", "net.pt2"])
 def test_damaged_program(write, name):
     """Bytes that are no program are refused in one sentence."""
-    with pytest.raises(ModelError, match=r"net\.pt2? is no (TorchScript|exported) program"):
+    with pytest.raises(ModelError, match=r"net\.pt2? is not an? (TorchScript|exported) program"):
         create_backend("universal", model=write("nonsense", name), **SIZES)
 
 
@@ -661,7 +661,7 @@ def test_cut_off_weight_file(write, tmp_path):
     ("content", "message"),
     [
         ([1, 2], "holds a list, not a state dict"),
-        ({"net": {"a": torch.zeros(1)}, "epoch": 1}, "net, epoch are no tensors"),
+        ({"net": {"a": torch.zeros(1)}, "epoch": 1}, "net, epoch are not tensors"),
         ({}, "it is empty"),
     ],
 )

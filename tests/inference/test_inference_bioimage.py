@@ -242,7 +242,7 @@ def test_sizes_that_the_network_takes(tmp_path):
     package.check_sizes(Zyx(16, 32, 64), Zyx(16, 24, 64), 1)
     with pytest.raises(OptionError, match=r"--input-patch-size 16 32 64$"):
         package.check_sizes(Zyx(20, 32, 64), Zyx(16, 24, 64), 1)
-    with pytest.raises(OptionError, match=r"\(16, 24, 64\) .* say --output-patch-size 16 24 64"):
+    with pytest.raises(OptionError, match=r"\(16, 24, 64\) .* use --output-patch-size 16 24 64"):
         package.check_sizes(Zyx(16, 32, 64), Zyx(16, 32, 64), 1)
     with pytest.raises(OptionError, match=r"leaves nothing within the margin of \(0, 4, 0\)"):
         package.check_sizes(Zyx(16, 8, 64), Zyx(16, 8, 64), 1)
@@ -306,7 +306,7 @@ def test_files_must_have_their_sum(tmp_path, version, name):
     with (folder / name).open("ab") as file:
         file.write(b"\nraise SystemExit('this code was run')\n")
     for path in (folder, zipped(folder)):
-        with pytest.raises(ModelError, match=f"{name} of .* has the SHA-256 .* says "):
+        with pytest.raises(ModelError, match=f"{name} of .* has the SHA-256 .* expects "):
             read_package(str(path)).load()
 
 
@@ -325,7 +325,7 @@ def test_running_code_is_said(tmp_path, caplog):
         (lambda w: w["pytorch_state_dict"].update(source="../x.pth"), "lie inside of it"),
         (lambda w: w["pytorch_state_dict"].update(source="/etc/passwd"), "lie inside of it"),
         (lambda w: w["pytorch_state_dict"].update(source="no.pth"), "the package holds no no.pth"),
-        (lambda w: w["pytorch_state_dict"].pop("source"), "source is missing; it must be a word"),
+        (lambda w: w["pytorch_state_dict"].pop("source"), "source is missing; it must be a string"),
         (
             lambda w: w["pytorch_state_dict"].update(
                 architecture={"import_from": "os", "callable": "system", "kwargs": {}}
@@ -372,12 +372,12 @@ def test_what_is_no_package(tmp_path):
     assert not any(is_package(str(tmp_path / name)) for name in ("folder", "net.pt", "none"))
     for name, message in [
         ("folder", "holds no rdf.yaml"),
-        ("fake.zip", "is no zip archive; give a folder or .zip that holds rdf.yaml"),
+        ("fake.zip", "is not a zip archive; give a folder or .zip that holds rdf.yaml"),
         ("none", "does not exist"),
     ]:
         with pytest.raises(ModelError, match=message):
             read_package(str(tmp_path / name))
-    for text, message in [("a: [1", "is no YAML"), ("- 1", "is a list, not a mapping")]:
+    for text, message in [("a: [1", "is not YAML"), ("- 1", "is a list, not a mapping")]:
         (tmp_path / "folder" / "rdf.yaml").write_text(text)
         with pytest.raises(ModelError, match=message):
             read_package(str(tmp_path / "folder"))

@@ -227,7 +227,7 @@ def test_what_has_no_statistics(chunks, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is no JSON file"),
+        ("{", "is not a JSON file"),
         ("[]", "has version None"),
         ('{"version": 2, "channels": []}', "has version 2; a statistics file has version 1"),
         ('{"version": 1, "channels": [], "mip": 0}', "holds 'mip'; only version, channels"),

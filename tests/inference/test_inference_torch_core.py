@@ -319,12 +319,12 @@ def test_one_output_of_several(write):
     ("returned", "message"),
     [
         ("{'a': a}", r"a dict without b, which --outputs asks for; it holds a$"),
-        ("(a, a)", r"output b .* shape \(2, 2, 4, 16, 16\), but --output-channels says 1"),
+        ("(a, a)", r"output b .* shape \(2, 2, 4, 16, 16\), but --output-channels is 1"),
         (
             "(a, b[..., ::2])",
             r"outputs a, b .* differ in size: \(4, 16, 16\) and, of b, \(4, 16, 8",
         ),
-        ("(a, None)", "output b of model .* is a NoneType, no tensor"),
+        ("(a, None)", "output b of model .* is a NoneType, not a tensor"),
         ("(a, )", "returned 2 channels, --num-output-channels is 3"),
         ("()", "returned 0 outputs, --outputs names 2: a, b"),
     ],

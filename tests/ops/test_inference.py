@@ -104,7 +104,7 @@ NAMED = ["--output-names", "a,b"]
         (["--mask-myelin-threshold", 0.3, "-c", 1], "needs --num-output-channels of at least 2"),
         (["--normalize", "zscore"], "needs statistics .* with --normalize-statistics"),
         (["--normalize", "none", "--normalize-statistics", "s.json"], "or leave the file out"),
-        (["--normalize-statistics", "s.json"], "say --normalize zscore or percentile"),
+        (["--normalize-statistics", "s.json"], "use --normalize zscore or percentile"),
         (["--normalize", "zscore", "--normalize-statistics", "no.json"], "no.json does not exist"),
         (["--normalize", "mean"], "'mean' is not one of 'dtype', 'none', 'zscore', 'percentile'"),
         (["--grid", "padded", "--pad", "none"], "use --grid anchored, or --pad reflect"),

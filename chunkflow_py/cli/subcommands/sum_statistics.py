@@ -39,7 +39,11 @@ def command(
 
     def act() -> None:
         from chunkflow_py.core.histogram import PERCENTILES
-        from chunkflow_py.filters.statistics import VolumeStatistics, statistics_document, table
+        from chunkflow_py.filters.volume_statistics import (
+            VolumeStatistics,
+            statistics_document,
+            table,
+        )
         from chunkflow_py.store.counts import told
         from chunkflow_py.store.local import write_whole
 

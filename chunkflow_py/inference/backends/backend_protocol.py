@@ -63,7 +63,7 @@ class Identity:
     output patch     |------------------|         the same voxels in every channel
     ```
 
-    It tests a whole line, and the geometry and blending of patches, without a network.
+    It tests a whole pipeline, and the geometry and blending of patches, without a network.
 
     Attributes:
         device, weighted, divisor, profile: see `Backend`.

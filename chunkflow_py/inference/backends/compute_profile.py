@@ -31,7 +31,7 @@ def device_of(name: str) -> torch.device:
             ``cuda``, or one of several GPUs such as ``cuda:1``.
 
     Raises:
-        OptionError: there is no such device here; says why.
+        OptionError: the device does not exist here; the message says why.
     """
     if name == "auto":
         device = torch.device("cpu" if _why_no_cuda() else "cuda:0")
@@ -65,9 +65,9 @@ def describe_device(device: torch.device) -> str:
 
 
 def profile_of(device: torch.device, **more: str) -> dict[str, str]:
-    """Return what decides the bytes of a result: library, device, threads, and *more*.
+    """Return the compute profile: library, device, threads, and *more*.
 
-    Which of several GPUs it is does not decide them, only its model.
+    It names the model of a GPU, not which of several GPUs it is.
     """
     named = describe_device(device).replace(str(device), device.type, 1)
     profile = {"torch": torch.__version__, "device": named}
@@ -80,7 +80,7 @@ def profile_of(device: torch.device, **more: str) -> dict[str, str]:
 
 
 def describe_profile(profile: dict[str, str]) -> str:
-    """Return a compute profile in one line, for the log."""
+    """Format a compute profile as one line, for the log."""
     return ", ".join(f"{name} {value}" for name, value in profile.items())
 
 
@@ -95,7 +95,7 @@ def _why_no_cuda() -> str | None:
 Dtype = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
-# The switches of cuDNN belong to the process, and networks in two lanes may want different ones.
+# The switches of cuDNN belong to the process, and networks in two stages may need different ones.
 _switches = threading.RLock()
 
 
@@ -103,7 +103,7 @@ def check_dtype(dtype: str, device: torch.device) -> None:
     """Find out whether *dtype* works on *device*, and warn where it is slower than float32.
 
     Raises:
-        OptionError: there is no such type, or not there.
+        OptionError: the type is unknown, or does not work on the device.
     """
     if dtype not in DTYPES:
         msg = f"--dtype {dtype} is not one of {', '.join(DTYPES)}"

@@ -86,7 +86,7 @@ def converted(key: str | None, make: Callable[[Path], None]) -> Iterator[Path]:
         The folder, to be read inside the block only. Files that were opened in it stay readable.
 
     Raises:
-        VolumeError: there is no room for the files, in the cache or in the temporary folder.
+        VolumeError: the files do not fit in the cache or in the temporary folder.
     """
     entry = None if key is None else cache_folder() / key
     if entry is not None and _is_intact(entry):

@@ -62,19 +62,19 @@ def read_weights(
         msg = f"weight file {path} cannot be read: {error.strerror}; change its permissions"
         raise ModelError(msg) from error
     if not start.startswith(_MAGIC):
-        # Or PyTorch would say that the file may hold code, and trusting it would not help.
+        # PyTorch would claim that the file may hold code, and trusting it would not help.
         raise ModelError(_DAMAGED.format(path))
     if trust_weights:
         logger.warning("--trust-weights: code inside of %s is run if there is any", path)
     try:
         with warnings.catch_warnings():
-            # It warns of TorchScript, and then reads it: refused below in words of ours.
+            # It warns of TorchScript, then reads it: refused below with a message of our own.
             warnings.filterwarnings("ignore", "'torch.load' received a zip file")
             warnings.filterwarnings("ignore", category=DeprecationWarning)
             found = torch.load(path, map_location="cpu", weights_only=not trust_weights)
     except pickle.UnpicklingError as error:
         raise ModelError(_refusal(path, str(error))) from error
-    except Exception as error:  # bytes that are no pickle raise anything
+    except Exception as error:  # bytes other than a pickle raise anything
         msg = _DAMAGED.format(path)
         if "TorchScript" in str(error):
             msg = _TORCHSCRIPT.format(path)
@@ -167,7 +167,7 @@ def _state_dict(found: Any, path: str) -> dict[str, torch.Tensor]:
         msg = (
             f"weight file {path} is neither a state dict nor a dict with one under "
             f"{', '.join(map(repr, _HOLDERS))}; "
-            + (f"{_first(others)} are no tensors" if others else "it is empty")
+            + (f"{_first(others)} are not tensors" if others else "it is empty")
         )
         raise ModelError(msg)
     if all(key.startswith("module.") for key in state):
@@ -248,7 +248,7 @@ def load_torchscript(path: str) -> torch.nn.Module:
         hint = "save it with torch.jit.save, or give model code (.py)"
         if _is_state_dict(path):
             hint = "it holds weights: give it as --convnet-weight-path, and model code as the model"
-        msg = f"model file {path} is no TorchScript program; {hint}"
+        msg = f"model file {path} is not a TorchScript program; {hint}"
         raise ModelError(msg) from error
     return network
 
@@ -266,7 +266,7 @@ def load_exported(path: str, device: torch.device) -> torch.nn.Module:
                 program = move_to_device_pass(program, device)
             return program.module()
     except Exception as error:
-        msg = f"model file {path} is no exported program; save it with torch.export.save"
+        msg = f"model file {path} is not an exported program; save it with torch.export.save"
         raise ModelError(msg) from error
 
 

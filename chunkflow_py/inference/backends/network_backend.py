@@ -95,7 +95,7 @@ class NetworkBackend:
             num_output_channels: of all outputs together.
             device: where batches and results are.
             module: the model file, run, with its hooks.
-            divisor: of the network, if it or its file says so: one integer, or one for each axis.
+            divisor: declared by the network or its file: one integer, or one for each axis.
             kernel_dims: numbers of axes that its kernels have, if known.
             spatial_dims: 3, or 2 for a network that takes single sections.
             outputs: names of the outputs to join, in order: keys of a dict that the network
@@ -234,12 +234,14 @@ class NetworkBackend:
         for (name, channels), item in zip(self._outputs.items(), found, strict=False):
             tensor = _as_tensor(item)
             if tensor is None:
-                msg = f"output {name} of model {self.model} is a {type(item).__name__}, no tensor"
+                msg = (
+                    f"output {name} of model {self.model} is a {type(item).__name__}, not a tensor"
+                )
                 raise ModelError(msg)
             if tensor.ndim < 2 or tensor.shape[1] != channels:
                 msg = (
                     f"output {name} of model {self.model} has shape {tuple(tensor.shape)}, but "
-                    f"--output-channels says {channels} for it"
+                    f"--output-channels is {channels} for it"
                 )
                 raise ModelError(msg)
             if parts and tensor.shape[2:] != parts[0].shape[2:]:

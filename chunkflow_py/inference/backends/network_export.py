@@ -122,17 +122,17 @@ def check_batch(batch: Any, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def reason(error: BaseException) -> str:
-    """Return what *error* says in one line, without what libraries begin all messages with."""
+    """Return the message of *error* in one line, without the preamble that libraries add."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     preamble = ("Exception", "Check '", "Couldn't get TorchScript module")
-    said = [line for line in lines if not line.startswith(preamble)]
-    text = next(iter(said or lines), "no reason given")[:300]
+    own = [line for line in lines if not line.startswith(preamble)]
+    text = next(iter(own or lines), "no reason given")[:300]
     return text if isinstance(error, ChunkflowError) else f"{type(error).__name__}: {text}"
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence what converters tell of their own affairs, which no user can act upon."""
+    """Silence messages of converters that no user can act upon."""
     # torch.export prints the operators up to the one that it cannot take down.
     with (
         quiet_logs(_TALKATIVE, logging.ERROR),

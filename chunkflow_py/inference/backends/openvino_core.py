@@ -203,8 +203,8 @@ def _convert(network: torch.nn.Module, shape: tuple[int, ...], folder: Path) -> 
             model = _traced(leaves, shape)
         except Exception as second:
             msg = (
-                f"--backend openvino cannot convert the network: torch.export says "
-                f"{reason(first)}; tracing says {reason(second)}; choose --backend torch"
+                f"--backend openvino cannot convert the network: torch.export fails with "
+                f"{reason(first)}; tracing with {reason(second)}; choose --backend torch"
             )
             raise ModelError(msg) from second
     model.set_rt_info(json.dumps(leaves.outputs), _OUTPUTS)

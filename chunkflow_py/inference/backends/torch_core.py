@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _Stream: Any = torch.cuda.Stream  # without type hints
 
-# PyTorch says so of a network that calls view on maps that do not lie in the order of their axes.
+# PyTorch's message for a network that calls view on tensors that are not contiguous.
 _NEEDS_CONTIGUOUS = "view size is not compatible"
 
 
@@ -235,7 +235,7 @@ class _Replay:
         # A graph keeps memory of its own; what the calls before it used is not needed any more.
         torch.cuda.empty_cache()
         self._graph = torch.cuda.CUDAGraph()
-        # thread_local: other lanes may copy and allocate meanwhile.
+        # thread_local: other threads may copy and allocate meanwhile.
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._output = network(self._input)
 

@@ -109,7 +109,7 @@ class Universal:
         if found.shape not in (expected, (shape[0], 1, *self._expected[1:])):
             msg = (
                 f"PatchInferencer of {self.model} returned shape {found.shape} for a batch of "
-                f"shape {shape}; --num-output-channels and --output-patch-size say {expected} "
+                f"shape {shape}; --num-output-channels and --output-patch-size ask for {expected} "
                 "(n, c, z, y, x)"
             )
             raise ModelError(msg)

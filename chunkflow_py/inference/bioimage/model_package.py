@@ -62,7 +62,7 @@ class ModelPackage:
         activation: to apply to the network's output, which comes without it.
         max_batch_size: largest batch, or ``None`` if there is no limit.
         voxel_size_nm: that the network was trained with, nanometres, zyx, ``None`` along z for a
-            network of sections; or ``None`` if the package does not say.
+            network of sections; or ``None`` if the package does not state it.
     """
 
     path: str
@@ -90,12 +90,12 @@ class ModelPackage:
 
     @property
     def is_program(self) -> bool:
-        """Whether the network is no PyTorch code that could be changed or converted."""
+        """Whether the network is a compiled program, which cannot be changed or converted."""
         return self.weights.format != "pytorch_state_dict"
 
     @property
     def patch_size(self) -> Zyx:
-        """Input patch to use where nobody says one, voxels, zyx."""
+        """Default input patch, voxels, zyx."""
         return self.nearest_patch_size(_USUAL[self.spatial_dims])
 
     def nearest_patch_size(self, wanted: Zyx) -> Zyx:
@@ -124,7 +124,7 @@ class ModelPackage:
             grows = f"{self.minimum_patch_size} and {self.patch_step} more each time"
             msg = (
                 f"--input-patch-size is {input_patch_size}, but model package {self.path} takes "
-                f"{grows} (zyx, voxels); nearest is --input-patch-size {_words(nearest)}"
+                f"{grows} (zyx, voxels); nearest is --input-patch-size {_spaced(nearest)}"
             )
             raise OptionError(msg)
         largest = input_patch_size - self.margin * 2
@@ -138,7 +138,7 @@ class ModelPackage:
             msg = (
                 f"--output-patch-size is {output_patch_size}, but of an input patch of "
                 f"{input_patch_size} model package {self.path} gives {largest} (zyx, voxels); "
-                f"say --output-patch-size {_words(largest)}"
+                f"use --output-patch-size {_spaced(largest)}"
             )
             raise OptionError(msg)
         number = batch_size * (input_patch_size.z if self.spatial_dims == 2 else 1)
@@ -146,7 +146,7 @@ class ModelPackage:
             sections = " and --input-patch-size 1 Y X" if self.spatial_dims == 2 else ""
             msg = (
                 f"model package {self.path} takes {self.max_batch_size} at a time, but a batch "
-                f"holds {number}; say --batch-size {self.max_batch_size}{sections}"
+                f"holds {number}; use --batch-size {self.max_batch_size}{sections}"
             )
             raise OptionError(msg)
 
@@ -162,7 +162,7 @@ class ModelPackage:
             trust_weights: unpickle anything the weight file holds.
 
         Raises:
-            ModelError: a file is not what the description says, or cannot be loaded.
+            ModelError: a file does not match the description, or cannot be loaded.
         """
         network = load_network(self.weights, self._files, trust_weights=trust_weights)
         wrapped = PackageNetwork(network, self.spatial_dims, self._axes, self._steps, self._plans)
@@ -179,7 +179,7 @@ def read_package(path: str, weights_format: WeightsFormat | None = None) -> Mode
 
     Raises:
         MissingExtraError: PyYAML is not installed.
-        ModelError: it is no package, or it asks for what cannot be done here; names the field.
+        ModelError: it is not a package, or asks for something unsupported; names the field.
     """
     files = PackageFiles(path)
     root = DescriptionField(files.read_description(), "", path)
@@ -253,5 +253,5 @@ def _voxel_size_nm(
     return (size["z"] if spatial_dims == 3 else None, size["y"], size["x"])
 
 
-def _words(size: Zyx) -> str:
+def _spaced(size: Zyx) -> str:
     return " ".join(map(str, size))

@@ -42,10 +42,10 @@ class TensorDescription:
         minimum: of an input, smallest size by axis; of an output of fixed size, that size.
         step: of an input, by what each axis grows; 0 if its size is fixed.
         growth: of an output, how many voxels an axis is larger than that of the input.
-        halo: of an output, voxels on each side that are no good, by axis.
+        halo: of an output, invalid voxels on each side, by axis.
         batch: largest number of samples at once, or ``None`` if there is no limit.
         scale: edge lengths of a voxel by axis, in the units of the description.
-        voxel_size_nm: the same in nanometres; none if the description does not say the unit.
+        voxel_size_nm: the same in nanometres; empty if the description states no unit.
     """
 
     name: str
@@ -240,14 +240,14 @@ class DescriptionField:
 
     def refuse(self, why: str) -> NoReturn:
         """Raise an error that names the field, its value and *why* it cannot be."""
-        said = f"is {self.value!r}" if self else "is missing"
-        msg = f"model package {self.package}: {self.path} {said}; {why}"
+        state = f"is {self.value!r}" if self else "is missing"
+        msg = f"model package {self.package}: {self.path} {state}; {why}"
         raise ModelError(msg)
 
     def text(self) -> str:
-        """Return a word; numbers are words too."""
+        """Return a string, or a number as one."""
         if not isinstance(self.value, str | int | float) or isinstance(self.value, bool):
-            self.refuse("it must be a word")
+            self.refuse("it must be a string")
         return str(self.value)
 
     def mapping(self) -> Mapping[str, Any]:
@@ -265,7 +265,7 @@ class DescriptionField:
     def number(self, default: float | None = None) -> float:
         """Return a number, or *default* if the field is not there.
 
-        YAML 1.2 has numbers such as 1e-6 that YAML 1.1 reads as words.
+        YAML 1.2 has numbers such as 1e-6 that YAML 1.1 reads as strings.
         """
         if self.value is None and default is not None:
             return default

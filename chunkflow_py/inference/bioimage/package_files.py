@@ -39,7 +39,7 @@ class PackageFiles:
         """Find the description.
 
         Raises:
-            ModelError: there is no such package, or no description in it.
+            ModelError: the package does not exist, or holds no description.
         """
         self.path = path
         place = Path(path)
@@ -54,7 +54,7 @@ class PackageFiles:
         elif place.is_file() and place.suffix != ".zip":
             self._folder, names = place.parent, [place.name]
         else:
-            what = "is no zip archive" if place.exists() else "does not exist"
+            what = "is not a zip archive" if place.exists() else "does not exist"
             msg = f"model package {path} {what}; give a folder or .zip that holds {NAMES[0]}"
             raise ModelError(msg)
         found = _description_in(names)
@@ -68,7 +68,7 @@ class PackageFiles:
 
         Raises:
             MissingExtraError: PyYAML is not installed.
-            ModelError: it is no YAML, or no mapping.
+            ModelError: it is not YAML, or not a mapping.
         """
         with needs_extra("bioimage", f"model package {self.path}"):
             yaml: Any = import_module("yaml")
@@ -76,7 +76,7 @@ class PackageFiles:
             found = yaml.safe_load(self.local(self.description).read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             reason = " ".join(str(error).split())
-            msg = f"{self.description} of {self.path} is no YAML: {reason}"
+            msg = f"{self.description} of {self.path} is not YAML: {reason}"
             raise ModelError(msg) from error
         if not isinstance(found, dict):
             msg = f"{self.description} of {self.path} is a {type(found).__name__}, not a mapping"
@@ -106,8 +106,9 @@ class PackageFiles:
                 found = hashlib.file_digest(stream, "sha256").hexdigest()
             if found != sha256.lower():
                 msg = (
-                    f"{name} of {self.path} has the SHA-256 {found}, but {self.description} says "
-                    f"{sha256}: it is damaged or of another version; download the package again"
+                    f"{name} of {self.path} has the SHA-256 {found}, but {self.description} "
+                    f"expects {sha256}: it is damaged or of another version; "
+                    "download the package again"
                 )
                 raise ModelError(msg)
         return file

@@ -181,7 +181,7 @@ def choose_weights(
         wanted: their format (default: the first of `FORMATS` that is on the disk).
 
     Raises:
-        ModelError: there are none that can be run here; says what to download, if that is it.
+        ModelError: none can be run here; names the file to download if one is missing.
     """
     there = [each for each in FORMATS if root["weights"][each]]
     if wanted is not None:
@@ -247,7 +247,7 @@ def load_network(weights: Weights, files: PackageFiles, *, trust_weights: bool) 
         trust_weights: unpickle anything the weight file holds.
 
     Raises:
-        ModelError: a file is not what the description says, or cannot be loaded.
+        ModelError: a file does not match the description, or cannot be loaded.
     """
     file = weights.file
     path = str(files.local(file.name, file.sha256))

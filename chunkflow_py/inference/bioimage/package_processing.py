@@ -84,7 +84,7 @@ class Normalization:
         if not self.needs_statistics:
             if statistics is not None:
                 msg = (
-                    f"model package {self.package} says how voxels are normalised, without "
+                    f"model package {self.package} normalises voxels without "
                     f"statistics; leave --normalize-statistics {statistics} out"
                 )
                 raise OptionError(msg)
@@ -154,7 +154,7 @@ def before(
     for index, here in enumerate(tensor.steps):
         name, kwargs = _name(here), here["kwargs"]
         if name == "ensure_dtype":
-            # The first one says of what type the image is, which is of no matter here.
+            # The first one states the type of the image, which does not matter here.
             if index and kwargs["dtype"].value not in _FLOATS:
                 here.refuse("voxels are float32 between steps")
         elif name == "clip" and not steps and found.limits is None:
@@ -201,13 +201,13 @@ def after(tensor: TensorDescription) -> tuple[Activation, tuple[ProcessingStep, 
 
 
 def _check_dtype(tensor: TensorDescription, allowed: tuple[str, ...], remedy: str) -> None:
-    """Check the type after the last step: what that says, or else the type of the tensor."""
+    """Check the type after the last step: that of the step, or else that of the tensor."""
     steps = list(tensor.steps)
     last = _name(steps[-1]) if steps else ""
-    said = steps[-1]["kwargs"]["dtype"].text() if last == "ensure_dtype" else tensor.dtype
-    if said not in allowed and last != "binarize":
+    dtype = steps[-1]["kwargs"]["dtype"].text() if last == "ensure_dtype" else tensor.dtype
+    if dtype not in allowed and last != "binarize":
         field = steps[-1] if last == "ensure_dtype" else tensor.steps
-        field.refuse(f"it ends with {said} voxels, but {remedy} of float32 be described")
+        field.refuse(f"it ends with {dtype} voxels, but {remedy} of float32 be described")
 
 
 def _name(here: DescriptionField) -> str:

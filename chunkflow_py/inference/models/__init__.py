@@ -52,7 +52,7 @@ def create_model(
         config: constructor arguments that stand beside the weights and win over what is inferred.
 
     Raises:
-        OptionError: there is no such network or variant.
+        OptionError: the network or variant does not exist.
         ModelError: *state* or *config* is not of such a network.
     """
     stem, _, variant = name.partition("-")

@@ -232,8 +232,8 @@ def create(
 
 
 def _unfit(settings: Mapping[str, Any], error: Exception) -> ModelError:
-    said = str(settings)[:400]
-    msg = f"no RSUNet can be made of {said}: {error}; check config in the weight file"
+    given = str(settings)[:400]
+    msg = f"no RSUNet can be made of {given}: {error}; check config in the weight file"
     return ModelError(msg)
 
 
@@ -283,7 +283,7 @@ def _check_size(settings: dict[str, Any], state: Mapping[str, torch.Tensor]) -> 
 
 
 def inferred(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Return the constructor arguments that the shapes of *state* tell.
+    """Return the constructor arguments that follow from the shapes of *state*.
 
     The pooling leaves no trace in the weights: it comes from the variant or from ``config``.
 

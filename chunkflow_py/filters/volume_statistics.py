@@ -189,7 +189,7 @@ def statistics_document(
 
 
 def table(channels: list[dict[str, Any]]) -> str:
-    """Return statistics by channel as lines for people to read."""
+    """Format statistics as a table with one line for each channel."""
     names = ("1", "50", "99")
     heads = ("channel", "voxels", "mean", "std", "min", *(f"{p} %" for p in names), "max")
     lines = ["".join(f"{head:>12}" for head in heads)]
@@ -198,11 +198,11 @@ def table(channels: list[dict[str, Any]]) -> str:
         if found["count"]:
             some = [found["percentiles"].get(name) for name in names]
             cells += [found["mean"], found["std"], found["min"], *some, found["max"]]
-        lines.append("".join(f"{_said(cell):>12}" for cell in cells))
+        lines.append("".join(f"{_cell(cell):>12}" for cell in cells))
     return "\n".join(lines)
 
 
-def _said(cell: float | None) -> str:
+def _cell(cell: float | None) -> str:
     if cell is None:
         return "-"
     return str(cell) if isinstance(cell, int) else f"{cell:.6g}"

@@ -2,7 +2,7 @@
 
 They lie below a URL, in one of two formats:
 
-- those of compute-statistics, one object a task: `chunkflow_py.filters.statistics`;
+- those of compute-statistics, one object a task: `chunkflow_py.filters.volume_statistics`;
 - the luminance levels of igneous, ``<layer>/levels/<mip>``, one JSON object a section, named by z:
   ``{"levels": [256 counts], "patch_size": …, "num_patches": …, "coverage_ratio": …}``.
 """
@@ -20,7 +20,7 @@ from chunkflow_py.core.decoding import DOCUMENT_BYTES, parse_json
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
 from chunkflow_py.filters.contrast import clip_limits
-from chunkflow_py.filters.statistics import VolumeStatistics
+from chunkflow_py.filters.volume_statistics import VolumeStatistics
 from chunkflow_py.store import open_store
 from chunkflow_py.store.counts import place_of
 
@@ -66,7 +66,7 @@ class SectionLevels:
         """Return the limits of each section of each channel of *chunk*: one, of all sections.
 
         Raises:
-            VolumeNotFoundError: a section has no histogram; says which, and what makes it.
+            VolumeNotFoundError: a section has no histogram; names the command that counts it.
             ChunkError: they are of voxels of another type, of another number of channels, or of a
                 part of the section only.
             VolumeError: an object is damaged.
@@ -141,11 +141,11 @@ class SectionLevels:
                 f"{dtype}; count the voxels that are to be normalised"
             )
             raise ChunkError(msg)
-        # The last digits of a share are no missing voxel.
+        # Rounding in the last digits of a share is not a missing voxel.
         if covered < self.min_coverage - 1e-12:
             msg = (
                 f"{what} is counted below {self.place} in {covered:.4g} of its extent, less than "
-                f"--min-coverage {self.min_coverage:g}; finish compute-statistics, or say "
+                f"--min-coverage {self.min_coverage:g}; finish compute-statistics, or give "
                 f"--min-coverage {np.floor(covered * 1000) / 1000:g}"
             )
             raise ChunkError(msg)
@@ -162,7 +162,7 @@ class SectionLevels:
         levels = int(np.iinfo(dtype).max) + 1
         if counts[levels:].any():
             msg = (
-                f"the histograms below {self.place} have {len(counts)} grey values, but {dtype} "
+                f"the histograms below {self.place} have {len(counts)} intensities, but {dtype} "
                 f"has {levels}; give those of this image"
             )
             raise ChunkError(msg)

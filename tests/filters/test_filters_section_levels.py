@@ -8,8 +8,8 @@ import pytest
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Region
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
-from chunkflow_py.filters.levels import SectionLevels
-from chunkflow_py.filters.statistics import KIND, count_chunk
+from chunkflow_py.filters.section_levels import SectionLevels
+from chunkflow_py.filters.volume_statistics import KIND, count_chunk
 from chunkflow_py.ops.normalize_contrast import normalize_contrast
 from chunkflow_py.store.counts import CountStore
 
@@ -57,7 +57,7 @@ def test_missing_and_damaged_sections_are_named(tmp_path):
     with pytest.raises(VolumeError, match="2/12 holds no luminance levels"):
         normalize_contrast(chunk, levels=levels)
     (tmp_path / "2" / "12").write_text(json.dumps({"levels": [1] * 300}))
-    with pytest.raises(ChunkError, match="300 grey values, but uint8 has 256"):
+    with pytest.raises(ChunkError, match="300 intensities, but uint8 has 256"):
         normalize_contrast(chunk, levels=levels)
 
 
