@@ -11,9 +11,9 @@ gzip( record 0 {"number":9,…} TAB CRC-32                  what was added next,
       permanent 0 {"number":2,…} TAB CRC-32 )
 ```
 
-The header alone, which one ranged read brings, says how each task ended, and holds the sums over
-them. New entries are compressed and appended; the rest is neither unpacked nor parsed.
-``tail -n +2 SEGMENT | zcat`` shows a segment to a person.
+The header is a checkpoint: one ranged read brings it, and it says how each task ended, and holds
+the sums over all tasks. New entries are compressed and appended; the rest is neither unpacked nor
+parsed. ``tail -n +2 SEGMENT | zcat`` shows a segment to a person.
 
 A *generation* is how often a task was reopened. Entries of an earlier one are void.
 
