@@ -119,11 +119,11 @@ class Pipeline(base.Pipeline):
             ChunkflowError: Whatever is wrong with the pipeline, the store or the queue.
         """
         from chunkflow_py.cli.run_pipelines import stage_lines
-        from chunkflow_py.run.home import RunHome
+        from chunkflow_py.run.run_directory import RunDirectory
         from chunkflow_py.run.submit import default_queue, default_run, submit
 
         lines = stage_lines(self._parts(), step, mip=0, device_class=device_class)
-        home = RunHome.parse(run or default_run(lines[-1].operators))
+        home = RunDirectory.parse(run or default_run(lines[-1].operators))
         return submit(home, lines, queue or default_queue(home.url), **options)
 
     def _parts(self) -> list[Part]:

@@ -16,7 +16,7 @@ from chunkflow_py.cli.command_line import read_line
 from chunkflow_py.errors import ChunkError, OptionError
 from chunkflow_py.ops import OperatorModule
 from chunkflow_py.pipeline.operator import Operator
-from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.run_directory import RunDirectory
 
 BOX = BoundingBox.parse("0-16_0-32_0-32")
 NETWORK = """
@@ -81,7 +81,7 @@ def test_submit_makes_the_spec_of_the_command_line(image):
     submission = pipeline().submit("python.run", rehearse=False)
     assert submission.sent == 8
     say(f"submit --no-rehearse --run typed.run {COMMAND} mask.zarr")
-    one, other = (RunHome.parse(name).spec for name in ("python.run", "typed.run"))
+    one, other = (RunDirectory.parse(name).spec for name in ("python.run", "typed.run"))
     assert one.hash == other.hash
     assert [stage.options for stage in one.stages] == [stage.options for stage in other.stages]
     say("--quiet work python.run")

@@ -21,7 +21,7 @@ from chunkflow_py.queue.body import parse_body
 from chunkflow_py.queue.box_file import read_regions
 from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.run.ledger.ledger_segments import SegmentHeader
-from chunkflow_py.run.spec import Spec
+from chunkflow_py.run.run_spec import Spec
 from chunkflow_py.segmentation.labels.label_table import INDEX, LabelTable
 from chunkflow_py.segmentation.labels.links import links_in
 from chunkflow_py.store import open_store

@@ -124,8 +124,8 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     """Submit a run of a plugin, and work it off; times are those that the processes have seen."""
     from timed_line import read_times, timed_line
 
-    from chunkflow_py.run.home import RunHome
     from chunkflow_py.run.ledger.ledger import Ledger
+    from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.worker.worker import Working
     from chunkflow_py.run.worker.worker import work as work_off
     from chunkflow_py.run.worker.worker_limits import WorkerSettings
@@ -153,12 +153,12 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         settings = WorkerSettings(processes=job["processes"], watches_notices=False)
         cpu, start = process_time(), monotonic()
         code, words = work_off(
-            RunHome(run), Working(settings, "benchmark"), partial(timed_line, str(times))
+            RunDirectory(run), Working(settings, "benchmark"), partial(timed_line, str(times))
         )
         end, cpu = monotonic(), process_time() - cpu
         assert code == 0, words
         found = judged(read_times(str(times)), last[0])
-        counts = RunHome(run).ledger("plugin").counts()
+        counts = RunDirectory(run).ledger("plugin").counts()
         assert counts.done == job["tasks"], counts
         files = sum(path.is_file() for path in Path(run, "ledger").rglob("*"))
     return {

@@ -9,8 +9,8 @@ from chunkflow_py.cli.subcommands import Subcommand
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import Operator, Source
 from chunkflow_py.pipeline.task_source import TaskGenerator
-from chunkflow_py.run.earlier import expect_outputs
-from chunkflow_py.run.stage_line import StageLine, check_outputs_there, worker_pipeline
+from chunkflow_py.run.earlier_steps import expect_outputs
+from chunkflow_py.run.step_pipeline import StepPipeline, check_outputs_there, worker_pipeline
 from chunkflow_py.run.worker.worker import LineOfStage, enter_folder
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ THEN = "then"  # the subcommand that divides the stages of a line
 
 def stage_lines(
     parts: Sequence[Part], first: str | None, *, mip: int, device_class: str
-) -> list[StageLine]:
+) -> list[StepPipeline]:
     """Return the stages of a line, which the subcommand ``then`` divides.
 
     Args:
@@ -43,7 +43,7 @@ def stage_lines(
             groups.append((part.stage.act(), []))
         else:
             groups[-1][1].append(part)
-    lines: list[StageLine] = []
+    lines: list[StepPipeline] = []
     for name, group in groups:
         stages = [part.stage for part in group]
         if others := [stage.name for stage in stages if isinstance(stage, Subcommand)]:
@@ -70,7 +70,7 @@ def stage_lines(
             raise OptionError(msg)
         words = tuple(part.words for part in group if any(operators_of([part.stage])))
         lines.append(
-            StageLine(
+            StepPipeline(
                 name or _name(operators, {line.name for line in lines}),
                 stages[0],
                 operators,

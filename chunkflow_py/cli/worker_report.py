@@ -14,7 +14,7 @@ from chunkflow_py.cli.progress import WorkerProgress
 from chunkflow_py.cli.progress_report import ProgressReport, table_lines, task_times
 from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.pipeline.terminal import echo
-from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.worker.supervisor import WorkerListener
 from chunkflow_py.store.address import without_secrets
 
@@ -43,7 +43,7 @@ class WorkerReport(ProgressReport, WorkerListener):
         progress: of the step that the worker is at.
     """
 
-    def __init__(self, home: RunHome, options: dict[str, Any]) -> None:
+    def __init__(self, home: RunDirectory, options: dict[str, Any]) -> None:
         """Show nothing yet."""
         is_verbose, progress = options["verbose"], options["progress"]
         super().__init__(
@@ -187,7 +187,7 @@ class _LedgerReader(threading.Thread):
         """Read until it is stopped; a read that fails is tried again at the next turn."""
         while not self._ended.is_set():
             try:
-                ledger = RunHome.parse(self._address).ledger(self._progress.step)
+                ledger = RunDirectory.parse(self._address).ledger(self._progress.step)
                 self._progress.recorded(ledger.ended())
             except ChunkflowError as error:
                 logger.debug("the ledger cannot be read for now: %s", error)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.run.ledger.ledger import Ledger
     from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
-    from chunkflow_py.run.spec import Stage
+    from chunkflow_py.run.run_spec import RunStep
 
 BINS = 1024  # of time, at most
 SLOWEST = 5  # tasks that are named
@@ -69,7 +69,7 @@ class StepStatus:
 
     @classmethod
     def of(
-        cls, step: Stage, totals: LedgerCounts, *, closed: bool, taken_from: str | None
+        cls, step: RunStep, totals: LedgerCounts, *, closed: bool, taken_from: str | None
     ) -> StepStatus:
         """Return the status of a step of a spec."""
         return cls(step.name, step.hash, step.tasks, totals, closed, taken_from)

@@ -22,7 +22,7 @@ from chunkflow_py.queue.protocol import Counts, open_queue
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from chunkflow_py.run.home import RunHome
+    from chunkflow_py.run.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class RunStatus:
             yield from _task_lines(task)
 
 
-def status_of(home: RunHome, most: int = 20, *, attempts: bool = False) -> RunStatus:
+def status_of(home: RunDirectory, most: int = 20, *, attempts: bool = False) -> RunStatus:
     """Return how far a run is.
 
     Args:
@@ -93,7 +93,7 @@ def status_of(home: RunHome, most: int = 20, *, attempts: bool = False) -> RunSt
     steps: list[StepStatus] = []
     failures: list[FailedTask] = []
     failing: list[FailedTask] = []
-    for stage in home.spec.stages:
+    for stage in home.spec.steps:
         name, totals = stage.name, home.counts(stage.name)
         taken_from = home.spec.reused.get(name)
         steps.append(

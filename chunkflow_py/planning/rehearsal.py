@@ -27,7 +27,7 @@ from chunkflow_py.pipeline.hooks import HasTraffic
 from chunkflow_py.pipeline.operator import Source, TaskSource
 from chunkflow_py.pipeline.pipeline import Listener, Pipeline
 from chunkflow_py.planning.tasks import plan_of
-from chunkflow_py.run.stage_line import worker_pipeline
+from chunkflow_py.run.step_pipeline import worker_pipeline
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.files.file_saver import FileSaver
 from chunkflow_py.volume.location import volume_name

@@ -30,7 +30,7 @@ from chunkflow_py.planning.rehearsal import left_out
 from chunkflow_py.planning.speeds import speed_duration
 from chunkflow_py.planning.suggestion import KEPT, better_size, cut_stride
 from chunkflow_py.planning.tasks import middle_tasks, plan_of, spread_boxes
-from chunkflow_py.run.stage_line import check_margins, worker_pipeline
+from chunkflow_py.run.step_pipeline import check_margins, worker_pipeline
 from chunkflow_py.volume.output import VolumeOutput
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What the tasks of a stage store: kept in the spec, and compared with what records name.
+"""What the tasks of a step store: kept in the spec, and compared with what records name.
 
 ```
 spec     outputs: address, how a task's box becomes the box that is saved, checksums of metadata
@@ -29,8 +29,8 @@ from chunkflow_py.pipeline.hooks import (
     WritesToSeveral,
     moved_by,
 )
-from chunkflow_py.run.documents import difference, parsed, restored
-from chunkflow_py.run.spec import StageOutput, sha256_of
+from chunkflow_py.run.metadata_documents import difference, parsed, restored
+from chunkflow_py.run.run_spec import StepOutput, sha256_of
 from chunkflow_py.store import open_store
 from chunkflow_py.store.local import absolute
 from chunkflow_py.volume import open_volume
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 _SKIPS_STORED = {"skip-task-by-blocks-in-volume", "skip-task-by-file"}
 
 
-def outputs_of(pipeline: Pipeline) -> tuple[StageOutput, ...]:
+def outputs_of(pipeline: Pipeline) -> tuple[StepOutput, ...]:
     """Return what the operators of a checked line store; of metadata nothing yet, see `documented`.
 
     Raises:
         ChunkflowError: an address cannot be understood.
     """
-    found: list[StageOutput] = []
+    found: list[StepOutput] = []
     moves: list[tuple[Any, ...]] = []
     is_known = True
     for operator in pipeline.operators:
@@ -63,7 +63,7 @@ def outputs_of(pipeline: Pipeline) -> tuple[StageOutput, ...]:
         scale = tuple(outline.scale)
         for output in _stored_by(body):
             place = tuple(moves), scale, domain, is_known
-            found.append(StageOutput(operator.name, output, *place))  # type: ignore[arg-type]
+            found.append(StepOutput(operator.name, output, *place))  # type: ignore[arg-type]
         if isinstance(body, TurnsAxes):
             moves.append(("turn", tuple(body.order)))
         elif isinstance(body, MovesFaces):
@@ -93,13 +93,11 @@ def _prefix(place: str) -> str:
     return f"file://{absolute(path if separator else place)}"
 
 
-def documented(
-    outputs: Iterable[StageOutput], contents: dict[str, bytes]
-) -> tuple[StageOutput, ...]:
+def documented(outputs: Iterable[StepOutput], contents: dict[str, bytes]) -> tuple[StepOutput, ...]:
     """Return outputs with the checksums of the metadata that is there now.
 
     Args:
-        outputs: of a stage; their volumes are there.
+        outputs: of a step; their volumes are there.
         contents: gets the documents, by their SHA-256.
 
     Raises:
@@ -119,9 +117,9 @@ def documented(
     return tuple(found)
 
 
-def _with_documents(output: StageOutput, keys: Iterable[tuple[str, str]]) -> StageOutput:
+def _with_documents(output: StepOutput, keys: Iterable[tuple[str, str]]) -> StepOutput:
     said = {each.name: getattr(output, each.name) for each in fields(output)}
-    return StageOutput(**said | {"documents": tuple(keys)})
+    return StepOutput(**said | {"documents": tuple(keys)})
 
 
 def opened(output: Output) -> Volume:
@@ -134,18 +132,18 @@ def _document_keys(volume: Volume) -> tuple[str, ...]:
 
 
 class Coverage:
-    """Tells what the records of a stage have to name, and whether metadata is as it was.
+    """Tells what the records of a step have to name, and whether metadata is as it was.
 
     Args:
-        outputs: of the stage.
+        outputs: of the step.
         document: SHA-256 -> content of the document as the run keeps it, ``None`` if it is gone.
         copies: address under which the run keeps them.
-        operators: names of the stage's operators.
+        operators: names of the step's operators.
     """
 
     def __init__(
         self,
-        outputs: Sequence[StageOutput],
+        outputs: Sequence[StepOutput],
         document: Callable[[str], bytes | None],
         copies: str,
         operators: Iterable[str] = (),
@@ -243,7 +241,7 @@ class Coverage:
         return found
 
     def is_output(self, url: str) -> bool:
-        """Tell whether an object lies where an operator of the stage stores."""
+        """Tell whether an object lies where an operator of the step stores."""
         if ".." in url.split("/") or "\0" in url:
             return False
         return any(url.startswith(self._begins(each.output)) for each in self._outputs)
@@ -266,7 +264,7 @@ def _mended(old: bytes | None, new: bytes) -> bytes:
     return new if content == recorded else json.dumps(content, indent=2).encode() + b"\n"
 
 
-def _moved(output: StageOutput, box: BoundingBox) -> BoundingBox:
+def _moved(output: StepOutput, box: BoundingBox) -> BoundingBox:
     for kind, *numbers in output.moves:
         if kind == "turn":
             box = box.turned(numbers[0])
@@ -275,7 +273,7 @@ def _moved(output: StageOutput, box: BoundingBox) -> BoundingBox:
     return box
 
 
-def saved_box(output: StageOutput, region: Region) -> BoundingBox:
+def saved_box(output: StepOutput, region: Region) -> BoundingBox:
     """Return the box of a volume that a task fills."""
     box = _moved(output, region.bbox).coarser(output.scale)
     if output.domain is not None:
@@ -283,7 +281,7 @@ def saved_box(output: StageOutput, region: Region) -> BoundingBox:
     return box.coarser(output.output.shrink)
 
 
-def _file(output: StageOutput, region: Region) -> str:
+def _file(output: StepOutput, region: Region) -> str:
     before, box, after = output.output.url.rpartition(BOX)
     moved = region.with_box(_moved(output, region.bbox))
     return f"{before}{moved}{after}" if box else after

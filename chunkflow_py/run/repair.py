@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from chunkflow_py.errors import OptionError
 from chunkflow_py.queue.body import body_text
 from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.run.dependents import dependents
+from chunkflow_py.run.dependent_tasks import dependents
 from chunkflow_py.run.verify import Damage, remove, repair, retry_failed, verify
 
 if TYPE_CHECKING:
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
     from chunkflow_py.queue.protocol import Queue
     from chunkflow_py.run.coverage import Coverage
-    from chunkflow_py.run.dependents import MakeLine, Tasks
-    from chunkflow_py.run.home import RunHome
+    from chunkflow_py.run.dependent_tasks import MakeLine, Tasks
     from chunkflow_py.run.ledger.ledger_record import Record
-    from chunkflow_py.run.spec import Stage
+    from chunkflow_py.run.run_directory import RunDirectory
+    from chunkflow_py.run.run_spec import RunStep
     from chunkflow_py.tasks.plan import Plan
 
 
-def damages_of(home: RunHome) -> Iterator[tuple[str, Damage]]:
-    """Yield what is wrong in all stages, with the name of the stage."""
-    begun = {stage.name for stage in _begun(home)}
-    for stage in home.spec.stages:
-        if stage.name in begun:
-            for damage in _found(home, stage):
-                yield stage.name, damage
+def damages_of(run: RunDirectory) -> Iterator[tuple[str, Damage]]:
+    """Yield what is wrong in all steps, with the name of the step."""
+    begun = {step.name for step in _begun(run)}
+    for step in run.spec.steps:
+        if step.name in begun:
+            for damage in _found(run, step):
+                yield step.name, damage
         else:
-            reason = f"none of its {stage.tasks} tasks: the stage has not begun"
-            yield stage.name, Damage(None, "", "not recorded", reason)
+            reason = f"none of its {step.tasks} tasks: the stage has not begun"
+            yield step.name, Damage(None, "", "not recorded", reason)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Repair:
         sent: how many tasks were sent.
         mended: addresses of the metadata that was restored.
         removed: addresses of the objects that were removed.
-        later: name of a later stage -> how many of its tasks are done again after those.
+        later: name of a later step -> how many of its tasks are done again after those.
     """
 
     sent: int
@@ -54,82 +54,82 @@ class Repair:
     later: dict[str, int]
 
 
-def repair_run(home: RunHome, make_line: MakeLine) -> Repair:
+def repair_run(run: RunDirectory, make_line: MakeLine) -> Repair:
     """Restore metadata of outputs, and have tasks done again whose output is missing or damaged.
 
-    Later stages do again what they have made of those tasks, when these are done. The queue is
+    Later steps do again what they have made of those tasks, when these are done. The queue is
     made if there is none any more. Objects that the tasks would leave as they are, are removed;
     see `_unexpected` and `_counted_as_done`.
 
     Args:
-        home: of the run.
-        make_line: makes the line of a stage, as for a worker; says what its tasks read.
+        run: its directory.
+        make_line: makes the line of a step, as for a worker; says what its tasks read.
 
     Raises:
-        OptionError: something is wrong with a stage that was taken over from another run, whose
+        OptionError: something is wrong with a step that was taken over from another run, whose
             workers alone do its tasks. What was made of it here is noted for the next repair.
     """
-    home.spec.check_current()
+    run.spec.check_current()
     mended, refusal = list[str](), ""
     counted_as_done: dict[str, list[str]] = {}
     unexpected: dict[str, list[str]] = {}
     again: dict[str, Tasks] = {}  # tasks that are done again
-    changed: dict[str, Tasks] = {}  # tasks of which later stages may have read something wrong
+    changed: dict[str, Tasks] = {}  # tasks of which later steps may have read something wrong
     read: dict[str, Tasks] = {}  # tasks that have read something wrong
-    stages = list(_begun(home))
-    for stage in stages:
-        plan, owner = home.plan(stage.name), home.spec.reused.get(stage.name)
-        coverage = home.coverage(stage.name)
+    steps = list(_begun(run))
+    for step in steps:
+        plan, owner = run.plan(step.name), run.spec.reused.get(step.name)
+        coverage = run.coverage(step.name)
         restored = coverage.restore()
-        found = [each for each in _found(home, stage, coverage) if each.can_be_repaired]
+        found = [each for each in _found(run, step, coverage) if each.can_be_repaired]
         own = {each.number for each in found if each.number is not None}
-        noted = home.stale(stage.name) if owner is None else set[int]()
-        read[stage.name] = _union(plan, dependents(home, stage, changed, make_line), noted)
-        again[stage.name] = _union(plan, own, read[stage.name])
+        noted = run.stale(step.name) if owner is None else set[int]()
+        read[step.name] = _union(plan, dependents(run, step, changed, make_line), noted)
+        again[step.name] = _union(plan, own, read[step.name])
         damaged = {each.url for each in found if each.kind == "damaged" and each.url}
-        records = home.ledger(stage.name).records()
-        counted_as_done[stage.name] = list(
-            _counted_as_done(plan, coverage, records, damaged, read[stage.name])
+        records = run.ledger(step.name).records()
+        counted_as_done[step.name] = list(
+            _counted_as_done(plan, coverage, records, damaged, read[step.name])
         )
-        unexpected[stage.name] = list(_unexpected(plan, coverage, found))
-        changed[stage.name] = plan if restored else again[stage.name]
+        unexpected[step.name] = list(_unexpected(plan, coverage, found))
+        changed[step.name] = plan if restored else again[step.name]
         mended += restored
         if found and owner is not None and not refusal:
             refusal = (
-                f"stage {stage.name} of {home.url} is taken over from {owner}, where "
+                f"stage {step.name} of {run.url} is taken over from {owner}, where "
                 f"{len(found)} things are missing or damaged; mend them there: chunkflow "
                 f"repair {owner}, and chunkflow work {owner}; then repair this run again"
             )
-    todo = [s.name for s in stages if s.name not in home.spec.reused and len(again[s.name])]
+    todo = [s.name for s in steps if s.name not in run.spec.reused and len(again[s.name])]
     for name in todo if refusal else todo[1:]:
         if len(read[name]):
-            home.add_stale(name, read[name])
+            run.add_stale(name, read[name])
     if refusal:
         raise OptionError(refusal)
     # A queue that was lost is made again: what it held has no record, and is sent below.
-    with closing(_queue_of(home, create=True)) as queue:
+    with closing(_queue_of(run, create=True)) as queue:
         if not todo:
             return Repair(0, tuple(mended), (), {})
         # A repair that is cut off finds these missing, but not what they were without a record.
         outdated = [url for name in todo for url in counted_as_done[name]]
         for url in outdated:
             remove(url)
-        # No worker must find a stage open while the one before it seems to be done.
-        home.renew(todo[0])
-        home.ledger(todo[0]).reopen(again[todo[0]])
-        home.reopen(todo[0])
+        # No worker must find a step open while the one before it seems to be done.
+        run.renew(todo[0])
+        run.ledger(todo[0]).reopen(again[todo[0]])
+        run.reopen(todo[0])
         for name in todo[1:]:
-            home.ledger(name).reopen(again[name])
-            home.reopen(name)
-            home.unsend(name)
-        # The records of these are gone, so that later stages are not taken for right before.
+            run.ledger(name).reopen(again[name])
+            run.reopen(name)
+            run.unsend(name)
+        # The records of these are gone, so that later steps are not taken for right before.
         stray = [url for name in todo for url in unexpected[name]]
         for url in stray:
             remove(url)
-        stage = home.spec.stage(todo[0])
+        step = run.spec.step(todo[0])
         damages = (Damage(number, "", "missing") for number in again[todo[0]])
-        body_of = partial(_body, home, stage)
-        sent = repair(home.ledger(stage.name), home.plan(stage.name), queue, damages, body_of)
+        body_of = partial(_body, run, step)
+        sent = repair(run.ledger(step.name), run.plan(step.name), queue, damages, body_of)
     removed = tuple(dict.fromkeys(outdated + stray))
     return Repair(sent, tuple(mended), removed, {name: len(again[name]) for name in todo[1:]})
 
@@ -141,9 +141,9 @@ def _unexpected(plan: Plan, coverage: Coverage, found: list[Damage]) -> Iterator
     write units of the task's own box count, whatever its record names.
 
     Args:
-        plan: of the stage.
-        coverage: of the stage, as `verify` has used it.
-        found: what is wrong with the stage.
+        plan: of the step.
+        coverage: of the step, as `verify` has used it.
+        found: what is wrong with the step.
     """
     for each in found:
         if each.kind != "unexpected" or each.number is None or each.url is None:
@@ -158,11 +158,11 @@ def _counted_as_done(
     """Yield the addresses of wrong objects because of which a task would be skipped as done.
 
     Args:
-        plan: of the stage.
-        coverage: of the stage, as `verify` has used it.
-        records: of the stage.
+        plan: of the step.
+        coverage: of the step, as `verify` has used it.
+        records: of the step.
         damaged: addresses of objects.
-        read: the tasks of the stage that have read something wrong.
+        read: the tasks of the step that have read something wrong.
     """
     if not coverage.skips_stored or not (damaged or len(read)):
         return
@@ -181,50 +181,50 @@ def _union(plan: Plan, one: Tasks, other: Tasks) -> Tasks:
     return plan if one is plan or other is plan else {*one, *other}
 
 
-def retry_run(home: RunHome) -> int:
+def retry_run(run: RunDirectory) -> int:
     """Send tasks again that were given up; return how many."""
-    home.spec.check_current()
+    run.spec.check_current()
     count = 0
-    with closing(_queue_of(home)) as queue:
-        for stage in _begun(home):
+    with closing(_queue_of(run)) as queue:
+        for step in _begun(run):
             count += retry_failed(
-                home.ledger(stage.name), home.plan(stage.name), queue, partial(_body, home, stage)
+                run.ledger(step.name), run.plan(step.name), queue, partial(_body, run, step)
             )
     return count
 
 
-def _queue_of(home: RunHome, *, create: bool = False) -> Queue:
+def _queue_of(run: RunDirectory, *, create: bool = False) -> Queue:
     """Return the queue of a run; of one on Dask, which has none, a place for what nobody reads.
 
     There tasks without a record are handed out anew by whoever carries the run out.
     """
-    return open_queue(home.spec.queue or "memory://none", create=create or not home.spec.queue)
+    return open_queue(run.spec.queue or "memory://none", create=create or not run.spec.queue)
 
 
-def _begun(home: RunHome) -> Iterator[Stage]:
-    """Yield the stages whose tasks were sent, or taken over from another run, and the first one.
+def _begun(run: RunDirectory) -> Iterator[RunStep]:
+    """Yield the steps whose tasks were sent, or taken over from another run, and the first one.
 
-    Those of a run on Dask are not sent: there a stage has begun when the one before it is closed.
+    Those of a run on Dask are not sent: there a step has begun when the one before it is closed.
     """
     is_next = True
-    for stage in home.spec.stages:
-        if is_next or home.is_sent(stage.name) or home.is_closed(stage.name):
-            yield stage
-        is_next = home.is_closed(stage.name)
+    for step in run.spec.steps:
+        if is_next or run.is_sent(step.name) or run.is_closed(step.name):
+            yield step
+        is_next = run.is_closed(step.name)
 
 
-def _found(home: RunHome, stage: Stage, coverage: Coverage | None = None) -> Iterator[Damage]:
-    mixed = stage.device_class == "any"
-    if home.spec.is_older:
-        return verify(home.ledger(stage.name), home.plan(stage.name), mixed=mixed)
+def _found(run: RunDirectory, step: RunStep, coverage: Coverage | None = None) -> Iterator[Damage]:
+    mixed = step.device_class == "any"
+    if run.spec.is_older:
+        return verify(run.ledger(step.name), run.plan(step.name), mixed=mixed)
     return verify(
-        home.ledger(stage.name),
-        home.plan(stage.name),
-        spec=stage.hash,
-        coverage=coverage or home.coverage(stage.name),
+        run.ledger(step.name),
+        run.plan(step.name),
+        spec=step.hash,
+        coverage=coverage or run.coverage(step.name),
         mixed=mixed,
     )
 
 
-def _body(home: RunHome, stage: Stage, number: int) -> str:
-    return body_text(home.plan(stage.name).text(number), stage.hash, stage.name)
+def _body(run: RunDirectory, step: RunStep, number: int) -> str:
+    return body_text(run.plan(step.name).text(number), step.hash, step.name)

@@ -18,10 +18,10 @@ from chunkflow_py.pipeline.hooks import HasFiles, places_read, places_written
 from chunkflow_py.queue.body import BodyError, body_text, parse_body
 from chunkflow_py.queue.protocol import address_of, open_queue
 from chunkflow_py.run.coverage import documented
-from chunkflow_py.run.earlier import check_readers
+from chunkflow_py.run.earlier_steps import check_readers
 from chunkflow_py.run.leftovers import leftovers, settle
-from chunkflow_py.run.spec import File, Spec, Stage, options_of, sha256_of
-from chunkflow_py.run.stage_line import create_outputs, prepared
+from chunkflow_py.run.run_spec import File, RunStep, Spec, options_of, sha256_of
+from chunkflow_py.run.step_pipeline import create_outputs, prepared
 from chunkflow_py.store.local import absolute
 from chunkflow_py.volume.location import LEVEL, Location
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from chunkflow_py.pipeline.operator import Operator
     from chunkflow_py.queue.protocol import Queue
-    from chunkflow_py.run.home import RunHome
-    from chunkflow_py.run.stage_line import Expectation, StageLine
+    from chunkflow_py.run.run_directory import RunDirectory
+    from chunkflow_py.run.step_pipeline import StepEstimate, StepPipeline
 
 logger = logging.getLogger(__name__)
 
@@ -46,15 +46,15 @@ class Submission:
 
     Attributes:
         address: of the run, for workers.
-        stages: what each will take; of those taken over from another run, nothing.
-        reused: stages that were taken over.
-        sent: how many tasks of the first open stage were sent by this call.
+        steps: what each will take; of those taken over from another run, nothing.
+        reused: steps that were taken over.
+        sent: how many tasks of the first open step were sent by this call.
         is_new: whether this call made the run.
         queue: URL.
     """
 
     address: str
-    stages: tuple[Expectation, ...]
+    steps: tuple[StepEstimate, ...]
     reused: tuple[str, ...]
     sent: int
     is_new: bool
@@ -62,17 +62,17 @@ class Submission:
 
     def words(self) -> Iterator[str]:
         """Yield lines for a person; the last is for workers."""
-        for stage in self.stages:
-            parts = [f"{stage.tasks} tasks"]
-            if stage.output_bytes:
-                parts.append(f"{describe_bytes(stage.output_bytes)} to store before compression")
-            if stage.memory is not None:
-                parts.append(f"a worker process takes {stage.memory}")
-            again = "; taken over" if stage.stage in self.reused else ""
-            yield f"stage {stage.stage}: {'; '.join(parts)}{again}"
-            yield from (f"  created {address}" for address in stage.created)
+        for step in self.steps:
+            parts = [f"{step.tasks} tasks"]
+            if step.output_bytes:
+                parts.append(f"{describe_bytes(step.output_bytes)} to store before compression")
+            if step.memory is not None:
+                parts.append(f"a worker process takes {step.memory}")
+            again = "; taken over" if step.step in self.reused else ""
+            yield f"stage {step.step}: {'; '.join(parts)}{again}"
+            yield from (f"  created {address}" for address in step.created)
         if self.reused:
-            rest = [each.stage for each in self.stages if each.stage not in self.reused]
+            rest = [each.step for each in self.steps if each.step not in self.reused]
             yield f"to be done: {', '.join(rest) or 'nothing'}"
         known = "" if self.is_new else "; the run was there already"
         yield f"sent {self.sent} tasks to {self.queue}{known}"
@@ -81,25 +81,25 @@ class Submission:
 
 
 def submit(
-    home: RunHome,
-    lines: Sequence[StageLine],
+    run: RunDirectory,
+    lines: Sequence[StepPipeline],
     queue_url: str,
     *,
     create_queue: bool = True,
     shared_queue: bool = False,
-    fork: RunHome | None = None,
+    fork: RunDirectory | None = None,
     rehearse: bool = True,
     clear_output: bool = False,
 ) -> Submission:
     """Make a run, or finish what an earlier call for the same lines has begun.
 
     Args:
-        home: of the run.
-        lines: its stages.
+        run: its directory.
+        lines: its steps.
         queue_url: of its tasks; empty: there is none.
         create_queue: make the queue unless it is there.
         shared_queue: take a queue that holds tasks of others.
-        fork: a run whose finished stages are taken over where their output would be the same.
+        fork: a run whose finished steps are taken over where their output would be the same.
         rehearse: load networks, and foretell the memory.
         clear_output: delete what other runs have stored where tasks of this one will write; of a
             run that is there already nothing is deleted.
@@ -112,59 +112,59 @@ def submit(
         raise OptionError(msg)
     _check_names(lines)
     # What can be refused is looked at before anything is made that would stay.
-    is_known = home.exists()
+    is_known = run.exists()
     if not is_known:
-        home.check_free()
+        run.check_free()
     if fork is not None:
         _ = fork.spec
     with ExitStack() as stack:
-        stack.enter_context(home.undone_if_refused())
-        home.check_store()
-        ready: list[StageLine] = []
-        expected: list[Expectation] = []
-        stack.push(lambda kind, *_: _tell_of(home, expected, kind) if kind else None)
+        stack.enter_context(run.undone_if_refused())
+        run.check_store()
+        ready: list[StepPipeline] = []
+        expected: list[StepEstimate] = []
+        stack.push(lambda kind, *_: _tell_of(run, expected, kind) if kind else None)
         queue = None
         for line in lines:
-            # A stage may read what the one before it writes, which is then there.
+            # A step may read what the one before it writes, which is then there.
             checked, told = prepared(line, rehearse=rehearse)
             ready.append(checked)
             if queue_url and queue is None:
                 queue = stack.enter_context(closing(open_queue(queue_url, create=create_queue)))
                 queue_url = queue.url  # the same from whatever folder a worker is started
                 if not shared_queue:
-                    check_own(queue, home)
+                    check_own(queue, run)
             spec, plans, files = spec_of(ready, queue_url)
             earlier = (
-                replace(s, outputs=e.outputs) for s, e in zip(spec.stages, expected, strict=False)
+                replace(s, outputs=e.outputs) for s, e in zip(spec.steps, expected, strict=False)
             )
             check_readers(checked.operators, earlier)
             if is_known:
-                home.check_same(spec, len(lines))
+                run.check_same(spec, len(lines))
             expected.append(replace(told, created=create_outputs(checked)))
         if fork is not None:
             spec = forked(spec, fork)
-        if not home.exists():  # what one that is there has stored is its own
+        if not run.exists():  # what one that is there has stored is its own
             for line in ready:
                 if line.name not in spec.reused:
                     found = leftovers(line.pipeline(), line.plan)
                     if deleted := settle(found, clear=clear_output):
                         logger.info("stage %s: deleted %d objects", line.name, deleted)
-        # All outputs are there: a later stage may have added levels to what one before it writes.
+        # All outputs are there: a later step may have added levels to what one before it writes.
         documents: dict[str, bytes] = {}
-        stages = [
-            replace(stage, outputs=documented(told.outputs, documents))
-            for stage, told in zip(spec.stages, expected, strict=True)
+        steps = [
+            replace(step, outputs=documented(told.outputs, documents))
+            for step, told in zip(spec.steps, expected, strict=True)
         ]
-        spec = replace(spec, stages=tuple(stages))
-        is_new, sent = home.create(spec, plans, files, documents), 0
-        stage = home.current_stage()
-        # Later stages are opened by workers when all before them is done.
-        if queue is not None and stage is not None and stage == spec.first:
-            sent = send_stage(home, queue, stage)
-    return Submission(home.address, tuple(expected), tuple(spec.reused), sent, is_new, queue_url)
+        spec = replace(spec, steps=tuple(steps))
+        is_new, sent = run.create(spec, plans, files, documents), 0
+        step = run.current_step()
+        # Later steps are opened by workers when all before them is done.
+        if queue is not None and step is not None and step == spec.first:
+            sent = send_step(run, queue, step)
+    return Submission(run.address, tuple(expected), tuple(spec.reused), sent, is_new, queue_url)
 
 
-def _check_names(lines: Sequence[StageLine]) -> None:
+def _check_names(lines: Sequence[StepPipeline]) -> None:
     seen: set[str] = set()
     for line in lines:
         if line.name in seen:
@@ -173,22 +173,24 @@ def _check_names(lines: Sequence[StageLine]) -> None:
         seen.add(line.name)
 
 
-def _tell_of(home: RunHome, expected: Iterable[Expectation], kind: type[BaseException]) -> None:
-    """Say what a submission has made that is refused at a later stage, or was interrupted."""
-    made = " and ".join(address for stage in expected for address in stage.created)
+def _tell_of(
+    run: RunDirectory, expected: Iterable[StepEstimate], kind: type[BaseException]
+) -> None:
+    """Say what a submission has made that is refused at a later step, or was interrupted."""
+    made = " and ".join(address for step in expected for address in step.created)
     if issubclass(kind, Exception):
         if made:
             words = "made for an earlier stage, stays there; mend the line and submit it again"
             logger.warning("%s, %s", made, words)
-    elif home.exists():
-        logger.warning("%s is there, but not all of its tasks; the same line goes on", home.url)
+    elif run.exists():
+        logger.warning("%s is there, but not all of its tasks; the same line goes on", run.url)
     elif made:
         logger.warning("no run was made, but %s, which the same line takes over", made)
     else:
         logger.warning("no run was made")
 
 
-def check_own(queue: Queue, home: RunHome) -> None:
+def check_own(queue: Queue, run: RunDirectory) -> None:
     """Refuse the queue of another run, for a run that is new: workers of both would starve.
 
     Raises:
@@ -196,7 +198,7 @@ def check_own(queue: Queue, home: RunHome) -> None:
     """
     there = sum(_held(queue))
     # What another producer of this run has sent came after the run.
-    if not there or home.exists():
+    if not there or run.exists():
         return
     msg = (
         f"queue {queue.url} holds {there} tasks already{_whose(queue)}, and workers of two runs "
@@ -222,14 +224,14 @@ def _whose(queue: Queue) -> str:
 
 
 def spec_of(
-    lines: Sequence[StageLine], queue: str
+    lines: Sequence[StepPipeline], queue: str
 ) -> tuple[Spec, dict[str, bytes], dict[File, Path]]:
     """Return the spec of a run, the contents of its plans, and where its files are.
 
     Raises:
         OptionError: a file does not exist.
     """
-    stages: list[Stage] = []
+    steps: list[RunStep] = []
     plans: dict[str, bytes] = {}
     paths: dict[File, Path] = {}
     for line in lines:
@@ -238,8 +240,8 @@ def spec_of(
         marks = {word: file.word for word, (file, _) in found.items()}
         said, content = line.plan.to_json()
         plans[line.name] = content
-        stages.append(
-            Stage(
+        steps.append(
+            RunStep(
                 name=line.name,
                 words=tuple(_marked(word, marks) for words in line.words for word in words),
                 source=line.source_words,
@@ -254,34 +256,34 @@ def spec_of(
                 files=tuple(sorted((f for f, _ in found.values()), key=lambda f: f.word)),
                 code=tuple(words for op in line.operators for words in op.runs_code),
                 device_class=line.device_class,
-                previous=stages[-1].hash if stages else "",
+                previous=steps[-1].hash if steps else "",
             )
         )
-    spec = Spec(tuple(stages), queue, str(Path.cwd()), version("chunkflow_py"), {})
+    spec = Spec(tuple(steps), queue, str(Path.cwd()), version("chunkflow_py"), {})
     return spec, plans, paths
 
 
-def forked(spec: Spec, old: RunHome) -> Spec:
-    """Return *spec* with the stages taken over that *old* has done already, just so."""
+def forked(spec: Spec, old: RunDirectory) -> Spec:
+    """Return *spec* with the steps taken over that *old* has done already, just so."""
     reused: dict[str, str] = {}
-    for new, was in zip(spec.stages, old.spec.stages, strict=False):
+    for new, was in zip(spec.steps, old.spec.steps, strict=False):
         if new.name != was.name or new.hash != was.hash or not old.is_closed(was.name):
             break  # what comes after it reads another input
         reused[new.name] = old.spec.reused.get(was.name, old.url)
     return replace(spec, reused=reused)
 
 
-def send_stage(home: RunHome, queue: Queue, stage: str) -> int:
-    """Send the tasks of a stage that have no record, in constant memory; return how many.
+def send_step(run: RunDirectory, queue: Queue, step: str) -> int:
+    """Send the tasks of a step that have no record, in constant memory; return how many.
 
     May be done again, or by several at once: what is there twice is done once.
     """
     numbers: Iterable[int] = ()
     # A queue that was deleted has lost what it held.
-    if not home.is_sent(stage) or not any(_held(queue)):
-        numbers = home.ledger(stage).missing(home.plan(stage))
-    count = queue.send(bodies(home, stage, numbers))
-    home.set_sent(stage, count)
+    if not run.is_sent(step) or not any(_held(queue)):
+        numbers = run.ledger(step).missing(run.plan(step))
+    count = queue.send(bodies(run, step, numbers))
+    run.set_sent(step, count)
     return count
 
 
@@ -291,10 +293,10 @@ def _held(queue: Queue) -> tuple[int, int]:
     return counts.waiting, counts.leased
 
 
-def bodies(home: RunHome, stage: str, numbers: Iterable[int]) -> Iterator[str]:
-    """Yield the messages of some tasks of a stage."""
-    plan, name = home.plan(stage), home.spec.stage(stage).hash
-    return (body_text(plan.text(number), name, stage) for number in numbers)
+def bodies(run: RunDirectory, step: str, numbers: Iterable[int]) -> Iterator[str]:
+    """Yield the messages of some tasks of a step."""
+    plan, name = run.plan(step), run.spec.step(step).hash
+    return (body_text(plan.text(number), name, step) for number in numbers)
 
 
 def default_run(operators: Sequence[Operator]) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.pipeline.hooks import Boxes, Outline
     from chunkflow_py.pipeline.operator import Operator
-    from chunkflow_py.run.spec import StageOutput
+    from chunkflow_py.run.run_spec import StepOutput
     from chunkflow_py.tasks.plan import Plan
 
 
@@ -55,8 +55,8 @@ class TaskBoxes:
             boxes, axes = moved_boxes(boxes, operator.body, scale), turned(axes, operator.body)
 
     @classmethod
-    def of_output(cls, plan: Plan, output: StageOutput) -> TaskBoxes:
-        """Return the boxes of tasks as they reach an output of a stage."""
+    def of_output(cls, plan: Plan, output: StepOutput) -> TaskBoxes:
+        """Return the boxes of tasks as they reach an output of a step."""
         boxes, axes = plan.boxes, Zyx(0, 1, 2)
         for kind, *numbers in output.moves:
             if kind == "turn":

@@ -7,7 +7,7 @@ plan, spec   every task               -- no record that can be read -->  "not re
              metadata of the outputs  -- gone or changed ------------->  "metadata"
 records      one a task               -- given up -------------------->  "failed"
              spec that it names       -- another than the run's ------>  "other spec"
-             objects that it names    -- in no output of the stage --->  "outside"
+             objects that it names    -- in no output of the step --->  "outside"
              objects of its box       -- not in the record ----------->  "missing"
 outputs      each object of a record:
                not there --------------------------------------------->  "missing"
@@ -99,9 +99,9 @@ class Damage:
             what = f"{self.url} is {self.kind}"
         return f"{about}{what}{f' ({self.reason})' if self.reason else ''}"
 
-    def to_json(self, stage: str) -> dict[str, Any]:
-        """Return what can be said of it in JSON, with the *stage* whose task it is."""
-        return {"stage": stage, **asdict(self)}
+    def to_json(self, step: str) -> dict[str, Any]:
+        """Return what can be said of it in JSON, with the *step* whose task it is."""
+        return {"stage": step, **asdict(self)}
 
 
 def verify(
@@ -114,16 +114,16 @@ def verify(
     parallel: int = PARALLEL,
     mixed: bool = False,
 ) -> Iterator[Damage]:
-    """Yield what of a stage is not done, or not stored as it was recorded.
+    """Yield what of a step is not done, or not stored as it was recorded.
 
     Memory does not grow with the number of tasks, but for one bit of each. What is wrong with one
     task comes together; what has no record comes last.
 
     Args:
-        ledger: of the stage.
-        plan: of the stage.
+        ledger: of the step.
+        plan: of the step.
         open_store: URL of a bucket, or of the file system -> store.
-        spec: hash of the stage, which records must name; ``None`` accepts all.
+        spec: hash of the step, which records must name; ``None`` accepts all.
         coverage: what records must name; ``None``: nobody knows.
         parallel: how many objects to read at once.
         mixed: whether attempts on one task may have stored different bytes.
@@ -366,8 +366,8 @@ def repair(
     without a record, which the next `verify` finds. What was given up is left as it is.
 
     Args:
-        ledger: of the stage.
-        plan: of the stage.
+        ledger: of the step.
+        plan: of the step.
         queue: of the run.
         damages: what `verify` yields.
         body_of: number of a task -> text of its message.
@@ -381,8 +381,8 @@ def retry_failed(ledger: Ledger, plan: Plan, queue: Queue, body_of: Callable[[in
     """Have the tasks done again that were given up, as if they had never failed; return how many.
 
     Args:
-        ledger: of the stage.
-        plan: of the stage.
+        ledger: of the step.
+        plan: of the step.
         queue: of the run.
         body_of: number of a task -> text of its message.
     """

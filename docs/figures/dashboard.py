@@ -82,7 +82,7 @@ def plant(folder: str) -> DashboardServer:
                             traceback="", when=now - 90))  # fmt: skip
     ledger.compact()
     queue = open_queue(home.spec.queue)
-    spec = home.spec.stage("affinity").hash
+    spec = home.spec.step("affinity").hash
     queue.send(body_text(PLAN.text(n), spec, "affinity") for n in sorted(late)[3:])
     queue.receive(len(late) - 40, 3600)
     queue.send(body_text(PLAN.text(n), spec, "affinity") for n in range(DONE, PLAN.span))

@@ -17,8 +17,8 @@ from chunkflow_py import BoundingBox, Chunk, open_volume
 from chunkflow_py.cli.run_pipelines import worker_line
 from chunkflow_py.errors import OperatorError
 from chunkflow_py.pipeline.operator import TaskSource
-from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.ledger.ledger_record import Record
+from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.worker.worker import line_of_stage
 from chunkflow_py.store.protocol import Stored
 from chunkflow_py.volume.array_identity import expect
@@ -43,9 +43,9 @@ def folder(tmp_path, monkeypatch):
 
 def work(run="r", most=100):
     """Work off a run as a worker does, in this process; return what went wrong."""
-    home = RunHome(run)
-    while (name := home.current_stage()) is not None:
-        stage, plan, ledger = home.spec.stage(name), home.plan(name), home.ledger(name)
+    home = RunDirectory(run)
+    while (name := home.current_step()) is not None:
+        stage, plan, ledger = home.spec.step(name), home.plan(name), home.ledger(name)
         if name != home.spec.first:
             home.renew(name)
             home.set_sent(name, len(plan))
@@ -146,7 +146,7 @@ def test_repair_reopens_all_that_was_made_of_it(damage) -> None:
     assert work() == []
     clean = stored("two.zarr/0"), stored("three.zarr/0")
     before = {
-        name: {r.number: r.attempt for r in RunHome("r").ledger(name).records()}
+        name: {r.number: r.attempt for r in RunDirectory("r").ledger(name).records()}
         for name in ("one", "two", "three")
     }
     if damage == "metadata":
@@ -167,7 +167,7 @@ def test_repair_reopens_all_that_was_made_of_it(damage) -> None:
     say("verify r")
     assert (stored("two.zarr/0"), stored("three.zarr/0")) == clean
     for name in ("two", "three"):
-        again = {r.number: r.attempt for r in RunHome("r").ledger(name).records()}
+        again = {r.number: r.attempt for r in RunDirectory("r").ledger(name).records()}
         changed = {n for n in again if again[n] != before[name][n]}
         assert changed == (set(range(8)) if damage == "metadata" else {7})
 
@@ -177,11 +177,11 @@ def test_margins_count_for_what_was_made_of_it() -> None:
     two = f"then --stage two {TASKS} load-zarr --store one.zarr --expand-margin-size 0 0 2 "
     say(f"submit --run r {ONE} {two} crop-margin {SAVE} two.zarr")
     assert work() == []
-    before = {r.number: r.attempt for r in RunHome("r").ledger("two").records()}
+    before = {r.number: r.attempt for r in RunDirectory("r").ledger("two").records()}
     BLOCK.unlink()
     say("repair r")
     assert work() == []
-    again = {r.number: r.attempt for r in RunHome("r").ledger("two").records()}
+    again = {r.number: r.attempt for r in RunDirectory("r").ledger("two").records()}
     assert {n for n in again if again[n] != before[n]} == {6, 7}
 
 
@@ -267,7 +267,7 @@ def test_only_blocks_of_its_own_box_are_removed() -> None:
     """Whatever a record says that it has left out, no block of another task is removed."""
     say(f"submit --run r --stage one {LINE} skip-all-zero {SAVE} one.zarr")
     assert work() == []
-    ledger, before = RunHome("r").ledger("one"), stored("one.zarr")
+    ledger, before = RunDirectory("r").ledger("one"), stored("one.zarr")
     record = next(each for each in ledger.records() if each.number == 0)
     ledger.reopen([0])
     url = f"file://{Path('one.zarr').resolve()}"
@@ -307,7 +307,7 @@ def test_a_later_step_does_not_count_what_it_made_of_damage_as_done() -> None:
     clean = stored("two.zarr/0")
     made = Path("two.zarr/0/c/1/1/1")
     shutil.copy("two.zarr/0/c/1/0/1", made)  # as if made of a damaged block, and so recorded
-    ledger = RunHome("r").ledger("two")
+    ledger = RunDirectory("r").ledger("two")
     record = next(each for each in ledger.records() if each.number == 7)
     ledger.reopen([7])
     ledger.record(

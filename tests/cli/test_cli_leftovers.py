@@ -12,7 +12,7 @@ from rigs.command_line import IMAGE, LINE, SAVE, say
 from rigs.variants import gate_runs
 
 from chunkflow_py import BoundingBox, Chunk, open_volume
-from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.run_directory import RunDirectory
 
 OLD = "create-chunk --size 16 32 32 --pattern random"
 VOLUMES = {
@@ -102,7 +102,7 @@ def test_tasks_in_flight_are_of_this_run() -> None:
     """Blocks of a task that died before it was recorded are of this run, and are not refused."""
     say(f"submit --run r --stage copy {LINE} {SAVE} out.zarr")
     say("work r")
-    RunHome("r").ledger("copy").reopen(range(8))
+    RunDirectory("r").ledger("copy").reopen(range(8))
     told = say(f"submit --run r --stage copy {LINE} {SAVE} out.zarr")
     assert "the run was there already" in told
 

@@ -23,7 +23,7 @@ from chunkflow_py import BoundingBox, errors, open_volume
 from chunkflow_py.cli.failed import worker_fails_in_order
 from chunkflow_py.queue.body import body_text
 from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.run_directory import RunDirectory
 
 
 def work(line, code=0, **variables):
@@ -75,7 +75,7 @@ def test_verify_and_repair_do_just_what_is_damaged():
     say(f"submit --run r {LINE} threshold -t 100 {SAVE} mask.zarr")
     work("work r")
     before = voxels("mask.zarr")
-    home = RunHome("r")
+    home = RunDirectory("r")
     record = next(iter(home.ledger("threshold").records()))
     path = record.written[0].url.removeprefix("file://")
     with open(path, "r+b") as file:  # noqa: PTH123
@@ -89,7 +89,7 @@ def test_verify_and_repair_do_just_what_is_damaged():
     work("work r")
     np.testing.assert_array_equal(voxels("mask.zarr"), before)
     say("verify r")
-    attempts = {r.number: r.attempt for r in RunHome("r").ledger("threshold").records()}
+    attempts = {r.number: r.attempt for r in RunDirectory("r").ledger("threshold").records()}
     assert attempts[record.number] != record.attempt
     assert len(attempts) == 8
 
@@ -98,8 +98,8 @@ def test_a_complete_run_leaves_an_empty_queue(folder):
     """What comes twice is cleared by whoever finds the run complete; other messages stay."""
     say(f"submit --run r --queue sqlite://tasks.db {LINE} threshold -t 100 {SAVE} mask.zarr")
     work("work r")
-    home = RunHome("r")
-    (stage,) = home.spec.stages
+    home = RunDirectory("r")
+    (stage,) = home.spec.steps
     again = [body_text(home.plan(stage.name).text(n), stage.hash, stage.name) for n in range(3)]
     with closing(open_queue("sqlite://tasks.db")) as queue:
         queue.send([*again, body_text("0-8_0-16_0-16", "another", "infer"), "rubbish"])
@@ -266,7 +266,7 @@ def test_a_task_that_fails_is_given_up_and_can_be_retried(folder):
     assert {each["kind"] for each in task["attempts"]} == {"permanent"}
     assert all("this one" in each["traceback"] for each in task["attempts"])
     assert "failed" in say("verify r", code=1)
-    queue = open_queue(RunHome("r").spec.queue)
+    queue = open_queue(RunDirectory("r").spec.queue)
     assert [letter.body for letter in queue.dead_letters()]
     queue.close()
     (folder / "mended").touch()
@@ -293,9 +293,9 @@ def test_stages_follow_each_other_and_a_fork_takes_over_what_is_the_same():
     assert "to be done: labels" in told
     work("work s")
     np.testing.assert_array_equal(voxels("labels.zarr"), voxels("others.zarr"))
-    records = RunHome("s").ledger("mask").records()
+    records = RunDirectory("s").ledger("mask").records()
     assert {record.attempt for record in records} == {
-        record.attempt for record in RunHome("r").ledger("mask").records()
+        record.attempt for record in RunDirectory("r").ledger("mask").records()
     }
 
 
@@ -303,10 +303,10 @@ def test_run_on_this_machine_and_again():
     """One command does all; the same again has nothing left to do."""
     line = f"run --on local:2 --run r {LINE} threshold -t 100 {SAVE} mask.zarr"
     assert "is complete" in work(line)
-    attempts = {r.number: r.attempt for r in RunHome("r").ledger("threshold").records()}
+    attempts = {r.number: r.attempt for r in RunDirectory("r").ledger("threshold").records()}
     assert len(attempts) == 8
     assert "is complete" in work(line)
-    again = {r.number: r.attempt for r in RunHome("r").ledger("threshold").records()}
+    again = {r.number: r.attempt for r in RunDirectory("r").ledger("threshold").records()}
     assert again == attempts
 
 
@@ -314,7 +314,7 @@ def test_submitting_again_goes_on():
     """A producer that died before it had sent all is run again; what is there twice is harmless."""
     line = f"submit --run r {LINE} threshold -t 100 {SAVE} mask.zarr"
     say(line)
-    home = RunHome("r")
+    home = RunDirectory("r")
     home.store.delete("stages/threshold/sent")
     told = say(line)
     assert "sent 8 tasks" in told
@@ -441,7 +441,7 @@ def test_the_backend_is_decided_once(word):
     """Workers do not choose for themselves: the run holds what was chosen at its submission."""
     network = f"inference -m rsunet -s 8 16 16 -v 0 0 0 {word}"
     say(f"submit --run r {LINE} {network} {SAVE} map.zarr")
-    (stage,) = RunHome("r").spec.stages
+    (stage,) = RunDirectory("r").spec.steps
     options = dict(stage.options)["inference"]
     assert options["backend"] in ("torch", "openvino", "onnxruntime")
     assert word not in " ".join(stage.words)
@@ -561,7 +561,7 @@ def test_two_runs_on_one_queue_are_refused_unless_that_is_meant():
     assert "holds 8 tasks already, of stage threshold of another run" in told
     assert stage["hash"] in told
     assert "--queue of its own" in told
-    assert not RunHome("t").exists()
+    assert not RunDirectory("t").exists()
     assert "8 waiting, 0 in flight" in say("status s")
     say(f"submit --run t --shared-queue {other}")
     assert "16 waiting" in say("status t")
@@ -579,7 +579,7 @@ def test_a_stage_that_was_taken_over_is_mended_where_it_was_done(folder):
     block = next(each for each in (folder / "mask.zarr" / "0" / "c").rglob("*") if each.is_file())
     block.unlink()
     assert "mend them there: chunkflow repair" in say("repair s", code=2)
-    assert len(list(RunHome("r").ledger("mask").records())) == 8
+    assert len(list(RunDirectory("r").ledger("mask").records())) == 8
     say("repair r")
     work("work r")
     assert "mask" not in say("verify s", code=1)
@@ -598,10 +598,10 @@ def test_a_relative_path_is_another_one_in_another_folder(folder, monkeypatch):
     told = say(f"submit {address} {line}", code=2)
     assert "other/image.zarr" in told
     say(f"submit --run s --fork {folder}/r {line}")
-    assert not RunHome("s").spec.reused
+    assert not RunDirectory("s").spec.reused
     monkeypatch.chdir(folder)
     say(f"submit --run t --fork r {line}")
-    assert list(RunHome("t").spec.reused) == ["threshold"]
+    assert list(RunDirectory("t").spec.reused) == ["threshold"]
 
 
 def test_a_machine_without_the_folder_writes_nowhere_else(folder, monkeypatch):

@@ -17,8 +17,8 @@ from cli.test_cli_runs import folder, voxels, work
 from rigs.command_line import IMAGE, LINE, SAVE, say
 from rigs.variants import gate_runs
 
-from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.ledger.ledger_record import sealed
+from chunkflow_py.run.run_directory import RunDirectory
 
 __all__ = ["folder"]
 
@@ -288,7 +288,7 @@ def test_a_page_of_a_complete_run_is_gone(run):
 
 def test_a_run_of_an_older_version(run):
     """It can be looked at, which is said not to be all; nothing goes on with it."""
-    home = RunHome("r")
+    home = RunDirectory("r")
     said = json.loads((run / "r/spec.json").read_bytes())
     said["format"], said["version"] = "chunkflow run 1", "0.1.0"
     for stage in said["stages"]:

@@ -20,7 +20,7 @@ from rigs.variants import gate_runs
 from chunkflow_py.cli.main import cli
 from chunkflow_py.core.interrupts import _TAKE_A_VALUE, STOP, starts_worker
 from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ SLOW = "import time\ndef execute(chunk):\n    time.sleep(0.3)\n    return chunk\
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunHome:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     """A run of eight tasks that take some time."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -38,11 +38,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunHome:
     Path("slow.py").write_text(SLOW)
     plugin = "plugin -f slow.py -i chunk -o other"
     say(f"submit --run r {LINE} {plugin} threshold -i chunk {SAVE} mask.zarr")
-    return RunHome("r")
+    return RunDirectory("r")
 
 
 @pytest.fixture
-def start(home: RunHome) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+def start(home: RunDirectory) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """A function that starts a worker as the leader of a session."""
     started: list[subprocess.Popen[bytes]] = []
 
@@ -74,12 +74,12 @@ def listens(process: subprocess.Popen[bytes]) -> bool:
     return bool(caught >> (signal.SIGQUIT - 1) & 1)
 
 
-def is_at_work(home: RunHome) -> bool:
+def is_at_work(home: RunDirectory) -> bool:
     """Tell whether tasks have begun to be recorded."""
     return home.ledger("threshold").counts().done > 0
 
 
-def check_drained(home: RunHome, process: subprocess.Popen[bytes], name: str) -> None:
+def check_drained(home: RunDirectory, process: subprocess.Popen[bytes], name: str) -> None:
     """Its exit code says that work is left, unless nothing is, and no message stays leased."""
     _, said = process.communicate(timeout=LONG_S)
     assert process.returncode in (0, 75), said
@@ -94,7 +94,7 @@ def check_drained(home: RunHome, process: subprocess.Popen[bytes], name: str) ->
 
 
 @pytest.mark.parametrize("number", STOP)
-def test_in_its_first_second(home: RunHome, start: Any, number: signal.Signals) -> None:
+def test_in_its_first_second(home: RunDirectory, start: Any, number: signal.Signals) -> None:
     """From its first instant on, sent to all of its processes, a signal drains it."""
     draw = random.Random(number)
     for delay_s in (draw.uniform(0, 0.2), draw.uniform(0.2, 1.2)):
@@ -106,7 +106,7 @@ def test_in_its_first_second(home: RunHome, start: Any, number: signal.Signals) 
 
 
 @pytest.mark.parametrize("number", gate_runs(STOP, signal.SIGTERM, signal.SIGHUP))
-def test_while_it_works(home: RunHome, start: Any, number: signal.Signals) -> None:
+def test_while_it_works(home: RunDirectory, start: Any, number: signal.Signals) -> None:
     """What has begun is finished, and the rest is given back at once."""
     process = start()
     wait_for(lambda: is_at_work(home))
@@ -116,7 +116,7 @@ def test_while_it_works(home: RunHome, start: Any, number: signal.Signals) -> No
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_at_many_random_times(home: RunHome, start: Any) -> None:
+def test_at_many_random_times(home: RunDirectory, start: Any) -> None:
     """Whatever the signal and the time, as long as there is work; then the run is complete."""
     draw = random.Random(5)
     for _ in range(25):
@@ -138,7 +138,7 @@ def test_it_listens_before_the_command_line_is_imported() -> None:
     assert said.stdout.strip() == "[]"
 
 
-def test_a_sighup_that_nohup_ignores_stays_ignored(home: RunHome, start: Any) -> None:
+def test_a_sighup_that_nohup_ignores_stays_ignored(home: RunDirectory, start: Any) -> None:
     """A worker under nohup outlives its terminal, and completes the run."""
     process = start(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     wait_for(lambda: listens(process))
@@ -149,7 +149,7 @@ def test_a_sighup_that_nohup_ignores_stays_ignored(home: RunHome, start: Any) ->
     assert process.returncode == 0, said
 
 
-def test_a_terminal_that_closes(home: RunHome, start: Any) -> None:
+def test_a_terminal_that_closes(home: RunDirectory, start: Any) -> None:
     """Its worker drains, though there is nowhere to write to any more."""
     ours, theirs = pty.openpty()
 
@@ -172,7 +172,7 @@ def test_a_terminal_that_closes(home: RunHome, start: Any) -> None:
     assert counts.waiting == 8 - home.ledger("threshold").counts().done
 
 
-def test_two_signals_at_once_leave_at_once(home: RunHome, start: Any) -> None:
+def test_two_signals_at_once_leave_at_once(home: RunDirectory, start: Any) -> None:
     """The second one does not wait for anything."""
     process = start()
     wait_for(lambda: listens(process))

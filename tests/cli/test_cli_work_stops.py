@@ -19,7 +19,7 @@ from rigs.variants import gate_runs
 
 from chunkflow_py.core.interrupts import STOP
 from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.worker import worker as worker_module
 
 SIGNALS = pytest.mark.parametrize("number", gate_runs(STOP, signal.SIGTERM))
@@ -103,7 +103,7 @@ def test_a_worker_between_two_stages_says_that_work_is_left(number, worker):
     """Others send the tasks of the second stage, and it waits for them; nothing stays leased."""
     second = f"{TASKS} load-zarr --store mask.zarr connected-components {SAVE} labels.zarr"
     say(f"submit --run r --stage mask {LINE} threshold {SAVE} mask.zarr then --stage two {second}")
-    home = RunHome("r")
+    home = RunDirectory("r")
     claim = json.dumps({"since": time.time(), "process": 0}).encode()
     home.store.put_if_absent("stages/two/sending", claim)
     process = worker()
@@ -122,7 +122,7 @@ def test_tasks_that_a_dead_worker_did_not_send_are_sent_by_another(monkeypatch):
     """Whatever its clock says, who is not heard of is dead, and who is heard of is not."""
     second = f"{TASKS} load-zarr --store mask.zarr threshold {SAVE} twice.zarr"
     say(f"submit --run r --stage mask {LINE} threshold {SAVE} mask.zarr then --stage two {second}")
-    home = RunHome("r")
+    home = RunDirectory("r")
     queue = open_queue(home.spec.queue)
     monkeypatch.setattr(worker_module, "_LOOK_S", 0.05)
     monkeypatch.setattr(worker_module, "_SILENT_S", 1.5)
@@ -150,7 +150,7 @@ def test_a_submission_that_is_stopped_while_it_sends_goes_on(folder, started, su
     found, said = stopped(process, signal.SIGTERM)
     assert found == code, said
     assert "/r is there, but not all of its tasks; the same line goes on" in said
-    assert not RunHome("r").is_sent("skip-all-zero")
+    assert not RunDirectory("r").is_sent("skip-all-zero")
 
 
 def test_a_submission_that_is_stopped_before_leaves_no_run(folder, started):

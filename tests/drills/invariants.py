@@ -89,7 +89,7 @@ def _states(drill, records, dead, complete, earlier):
     for number, record in records.items():
         if number not in plan or str(plan.region(number)) != record.box:
             yield f"I2 the record of task {number}, {record.box}, is of no task of the plan"
-        if record.spec != home.spec.stage(STAGE).hash:
+        if record.spec != home.spec.step(STAGE).hash:
             yield f"I2 the record of task {number} is of another spec"
     for number, record in earlier.items():
         now = records.get(number)

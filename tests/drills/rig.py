@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.submit import bodies
 from chunkflow_py.volume import open_volume
 from drills.worker import PROGRAM, Worker, environment
@@ -223,7 +223,7 @@ class Drill:
     @property
     def home(self):
         """The run, opened anew."""
-        return RunHome(self.url)
+        return RunDirectory(self.url)
 
     @property
     def tasks(self):

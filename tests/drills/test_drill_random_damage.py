@@ -99,7 +99,7 @@ def check(run, numbers):
 # --- a drill that cannot fail proves nothing ------------------------------------------------------
 
 VERIFY, REPAIR = "chunkflow_py.run.verify", "chunkflow_py.run.repair"
-DOCUMENTS, RECORD = "chunkflow_py.run.documents", "chunkflow_py.run.ledger.ledger_record"
+DOCUMENTS, RECORD = "chunkflow_py.run.metadata_documents", "chunkflow_py.run.ledger.ledger_record"
 # What of the package is removed, in which module; recipe and damages by which it is noticed.
 #
 # Not here is what another safeguard makes up for, so that removing it alone deceives nobody: the

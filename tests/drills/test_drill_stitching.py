@@ -13,7 +13,7 @@ from chunkflow_py.cli.main import cli
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.ops.connected_components import connected_components
-from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.segmentation.labels.numbering import Numbering
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.downsample import downsample
@@ -83,7 +83,7 @@ def test_killed_in_every_stage(tmp_path, monkeypatch):
         "-t segmentation --max-mip 1"
     )
     say(LINE)
-    home = RunHome("r")
+    home = RunDirectory("r")
     # the task, counted over all stages, at which a worker dies: one of each stage
     for number, stage in ((3, 0), (12, 1), (17, 2), (20, 3), (28, 4)):
         count = number - sum(done(home))

@@ -24,7 +24,7 @@ from rigs.workers import wait_for
 from chunkflow_py.errors import MissingExtraError, OptionError
 from chunkflow_py.monitor.worker_metrics import Metrics
 from chunkflow_py.queue.protocol import Counts
-from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.worker.supervisor import WorkerSnapshot
 from chunkflow_py.run.worker.worker_pool import ProcessSnapshot
 
@@ -80,8 +80,8 @@ def test_metrics_during_a_run_agree_with_the_ledger(tmp_path, monkeypatch):
     try:
         wait_for(lambda: "metrics_served" in Path("log").read_text())
         first = json.loads(Path("log").read_text().splitlines()[0])
-        wait_for(lambda: RunHome("r").ledger("plugin").ended() == 7)
-        ledger = RunHome("r").ledger("plugin")
+        wait_for(lambda: RunDirectory("r").ledger("plugin").ended() == 7)
+        ledger = RunDirectory("r").ledger("plugin")
         records = [record for record in ledger.records() if record.state == "done"]
         wait_for(lambda: _value(first["url"], "tasks_total", **stage, outcome="done") == 6)
         time.sleep(0.6)  # what is looked at now and then
@@ -94,7 +94,9 @@ def test_metrics_during_a_run_agree_with_the_ledger(tmp_path, monkeypatch):
         return samples[f"chunkflow_{name}", frozenset(labels.items())]
 
     assert (
-        value("worker_info", worker="me", run=RunHome("r").url, version=version("chunkflow_py"))
+        value(
+            "worker_info", worker="me", run=RunDirectory("r").url, version=version("chunkflow_py")
+        )
         == 1
     )
     assert value("stage_tasks", **stage) == 8

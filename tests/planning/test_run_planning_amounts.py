@@ -11,7 +11,7 @@ from chunkflow_py.cli.command_line import operators_of, read_line
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.planning.amounts import patches_of, reads_of, total, writes_of
 from chunkflow_py.planning.tasks import middle_tasks
-from chunkflow_py.run.stage_line import worker_pipeline
+from chunkflow_py.run.step_pipeline import worker_pipeline
 from chunkflow_py.tasks.plan import GridPlan
 from chunkflow_py.volume import open_volume
 

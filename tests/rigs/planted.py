@@ -5,10 +5,10 @@ import zlib
 from dataclasses import replace
 
 from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record, Sums, sealed
 from chunkflow_py.run.ledger.ledger_segments import SegmentHeader
-from chunkflow_py.run.spec import Spec, Stage, sha256_of
+from chunkflow_py.run.run_directory import RunDirectory
+from chunkflow_py.run.run_spec import RunStep, Spec, sha256_of
 from chunkflow_py.store.protocol import Stored
 
 BEGAN = 1_760_000_000.0  # when the first task ended
@@ -25,13 +25,13 @@ def planted_run(url, plans, queue=""):
         said, content = plan.to_json()
         options = (("load-zarr", {}), ("inference", {}), ("save-zarr", {}))
         words = ("save-zarr",), ("generate-tasks",)
-        stages.append(Stage(name, *words, 0, options, said, sha256_of(content), len(plan)))
+        stages.append(RunStep(name, *words, 0, options, said, sha256_of(content), len(plan)))
     if queue:
         open_queue(queue, create=True).close()
-    home = RunHome(url)
+    home = RunDirectory(url)
     contents = {name: plan.to_json()[1] for name, plan in plans.items()}
     home.create(Spec(tuple(stages), queue, "/", "0", {}), contents, {})
-    return RunHome(url)
+    return RunDirectory(url)
 
 
 def record(plan, number, state="done", worker="machine-1", **said):

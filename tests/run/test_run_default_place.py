@@ -10,7 +10,7 @@ from chunkflow_py.core.outputs import Output
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.hooks import StoresOutputs, places_written
 from chunkflow_py.pipeline.operator import Operator
-from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.submit import default_run
 
 # Command -> its options, and the run below the folder; without options it stores nothing.
@@ -84,5 +84,5 @@ def test_a_run_of_previews_without_a_place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     say(f"--quiet {IMAGE} {SAVE} image.zarr")
     say(f"submit {LINE} preview --output-path sheets/")
-    (output,) = RunHome.parse("sheets.run").spec.stages[0].outputs
+    (output,) = RunDirectory.parse("sheets.run").spec.steps[0].outputs
     assert output.output == Output("file", f"file://{tmp_path}/sheets/BOX.png")

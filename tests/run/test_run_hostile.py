@@ -20,9 +20,9 @@ from chunkflow_py.errors import OptionError
 from chunkflow_py.monitor.dashboard.dashboard_server import DashboardServer
 from chunkflow_py.monitor.dashboard.run_watch import RunWatch
 from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
-from chunkflow_py.run.spec import Spec
+from chunkflow_py.run.run_directory import RunDirectory
+from chunkflow_py.run.run_spec import Spec
 from chunkflow_py.tasks.plan import GridPlan
 
 PLAN = GridPlan(BoxGrid(Zyx(0, 0, 0), Zyx(8, 8, 8), Zyx(8, 8, 8), Zyx(1, 2, 2)))
@@ -65,7 +65,7 @@ def test_no_text_of_a_ledger_steers_or_tells(text):
             ]
         )
         ledger.fail(forged(failure(PLAN, 2), **names, traceback=text))
-        home = RunHome(home.url)
+        home = RunDirectory(home.url)
         for shown in (*shown_of(home, folder), *pages_of(home)):
             assert all(each.isprintable() or each in "\n\t" for each in shown)
             assert "GEHEIM" not in shown
@@ -139,14 +139,14 @@ def test_a_digest_has_all_its_digits(tmp_path):
     """Fewer could be met by another spec: 8 took 22 seconds."""
     home = planted_run(f"{tmp_path}/r", {"infer": PLAN})
     digest = home.spec.digest
-    assert RunHome.parse(f"{home.url}#sha256={digest}").spec.digest == digest
+    assert RunDirectory.parse(f"{home.url}#sha256={digest}").spec.digest == digest
     for wrong in (digest[:8], digest[:63], digest + "0", digest.upper() + "A", "",
                   digest[:-1] + "g", digest[:-1] + "٣"):  # fmt: skip
         with pytest.raises(OptionError, match="must end in #sha256= and 64 digits"):
-            RunHome.parse(f"{home.url}#sha256={wrong}")
+            RunDirectory.parse(f"{home.url}#sha256={wrong}")
     other = ("0" if digest[-1] != "0" else "1").join([digest[:-1], ""])
     with pytest.raises(OptionError, match="not what was submitted"):
-        _ = RunHome.parse(f"{home.url}#sha256={other}").spec
+        _ = RunDirectory.parse(f"{home.url}#sha256={other}").spec
 
 
 @pytest.mark.parametrize(

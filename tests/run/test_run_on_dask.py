@@ -23,8 +23,8 @@ from chunkflow_py.run.dask import on_dask
 from chunkflow_py.run.dask.dask_versions import versions_here
 from chunkflow_py.run.dask.dask_worker import NotEndedError, Order, perform, release
 from chunkflow_py.run.dask.on_dask import run_on_dask
-from chunkflow_py.run.home import RunHome
-from chunkflow_py.run.stage_line import StageLine
+from chunkflow_py.run.run_directory import RunDirectory
+from chunkflow_py.run.step_pipeline import StepPipeline
 from chunkflow_py.run.submit import submit
 from chunkflow_py.run.worker.failure_policy import AttemptLimits
 from chunkflow_py.run.worker.worker import Working
@@ -133,8 +133,8 @@ def submitted(tmp_path, commands):
     (source,) = read_line(commands[0])
     operators = tuple(operators_of(read_line([w for each in commands[1:] for w in each])))
     rest = tuple(map(tuple, commands[1:]))
-    line = StageLine("work", source, operators, rest, tuple(commands[0]))
-    home = RunHome.parse(f"file://{tmp_path}/work.run")
+    line = StepPipeline("work", source, operators, rest, tuple(commands[0]))
+    home = RunDirectory.parse(f"file://{tmp_path}/work.run")
     submit(home, [line], "", rehearse=False)
     return home
 
@@ -183,8 +183,8 @@ def test_same_bytes_and_one_network_a_worker(tmp_path, raw, cluster):
         main(["--quiet", *on, *dask])
     assert stop.value.code == 0
     assert files(tmp_path / "plain.zarr") == files(tmp_path / "dask.zarr") != {}
-    home = RunHome.parse(f"{tmp_path}/dask.zarr.run")
-    stage = home.spec.stages[0].name
+    home = RunDirectory.parse(f"{tmp_path}/dask.zarr.run")
+    stage = home.spec.steps[0].name
     found = list(home.ledger(stage).records())
     assert sorted(record.box for record in found) == sorted(BOXES)
     assert all(record.stored_bytes and "torch" in record.profile for record in found)
@@ -227,7 +227,7 @@ def test_stopped_and_resumed(tmp_path, raw, cluster):
     code, said = carried_out(home, cluster, limits=WorkerLimits(max_tasks=1))
     assert (code, "1 tasks have ended" in said) == (75, True), said
     assert len(records(home)) == len(before) + 1
-    assert carried_out(RunHome.parse(home.url), cluster)[0] == 0
+    assert carried_out(RunDirectory.parse(home.url), cluster)[0] == 0
     after = records(home)
     assert sorted(after) == sorted(BOXES)
     assert {box: after[box].attempt for box in before} == {b: r.attempt for b, r in before.items()}
@@ -314,7 +314,7 @@ def test_two_at_once(tmp_path, raw, cluster):
     codes = []
 
     def carry_out():
-        codes.append(carried_out(RunHome.parse(home.url), cluster)[0])
+        codes.append(carried_out(RunDirectory.parse(home.url), cluster)[0])
 
     threads = [threading.Thread(target=carry_out) for _ in range(2)]
     for thread in threads:
@@ -380,7 +380,7 @@ def test_no_scheduler(tmp_path, raw, monkeypatch):
 
 def test_what_the_cluster_decides_is_refused(tmp_path):
     """Options of workers of one machine are named, and not left out in silence."""
-    home = RunHome.parse(f"{tmp_path}/none.run")
+    home = RunDirectory.parse(f"{tmp_path}/none.run")
     working = Working(WorkerSettings(processes=3, devices=("0",)), "client", until_complete=False)
     with pytest.raises(OptionError, match="--processes, --gpus, --no-until-complete"):
         run_on_dask(home, "tcp://127.0.0.1:1", worker_line, working)

@@ -5,7 +5,7 @@ hash covers every operator option by the name of its parameter, defaults include
 a run with one version and continue it with the next, so the hashes below are part of what is
 stored. An option may get a new name, if the new name maps to the stored key. If a test of this file
 fails, do not replace the hash: keep the stored key. Only a change of the stored bytes justifies new
-hashes, and it also needs a new `ANSWER` in `chunkflow_py.run.spec`.
+hashes, and it also needs a new `ANSWER` in `chunkflow_py.run.run_spec`.
 
 The hash covers local places as absolute paths. `hash_in` therefore moves each spec to the folder
 `/pinned`, and the pins hold on every machine.
@@ -24,8 +24,8 @@ import numpy as np
 import pytest
 from rigs.command_line import say
 
-from chunkflow_py.run.home import RunHome
-from chunkflow_py.run.spec import Spec
+from chunkflow_py.run.run_directory import RunDirectory
+from chunkflow_py.run.run_spec import Spec
 
 SUBMIT = "submit --no-rehearse --run run"
 TASKS = "generate-tasks --roi-size 16 32 32 --chunk-size 8 16 16"
@@ -336,7 +336,7 @@ def submitted(inputs, tmp_path, monkeypatch):
         shutil.copytree(inputs, folder)
         with contextlib.chdir(folder):
             say(command)
-            return RunHome("run").spec
+            return RunDirectory("run").spec
 
     return submit
 
@@ -345,7 +345,7 @@ def hash_in(place, spec, folder):
     """Return the hash of the last step, as if *spec* had been submitted in *place*."""
     moved = spec.content.replace(os.path.realpath(folder).encode(), str(place).encode())
     last = ""
-    for step in Spec.parse(moved).stages:
+    for step in Spec.parse(moved).steps:
         last = replace(step, previous=last).hash
     return last
 
@@ -354,7 +354,7 @@ def hash_in(place, spec, folder):
 def test_the_hash_of_a_step_is_as_ever(pinned, command, submitted, tmp_path):
     """A run of an earlier version continues, because its steps still have the same hashes."""
     spec = submitted(command)
-    covered = json.dumps([step.options for step in spec.stages], indent=1)
+    covered = json.dumps([step.options for step in spec.steps], indent=1)
     found = hash_in("/pinned", spec, tmp_path / "here")
     assert found == pinned, f"{command}\nhas another hash; it covers these options:\n{covered}"
 

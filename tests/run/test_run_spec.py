@@ -8,7 +8,7 @@ import pytest
 
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import OptionError
-from chunkflow_py.run.spec import File, Spec, Stage, differences, options_of
+from chunkflow_py.run.run_spec import File, RunStep, Spec, differences, options_of
 
 
 def stage(**changes):
@@ -23,13 +23,13 @@ def stage(**changes):
         "plan_sha256": "0" * 64,
         "tasks": 8,
     }
-    return Stage(**said | changes)
+    return RunStep(**said | changes)
 
 
 def spec(**changes):
     """Return a spec of one stage."""
     said = {
-        "stages": (stage(),),
+        "steps": (stage(),),
         "queue": "sqs://q",
         "folder": "/",
         "version": "1",
@@ -73,11 +73,11 @@ def test_the_digest_covers_every_byte():
 
 def test_a_spec_is_read_as_it_was_written():
     """All comes back, and the bytes are the same for the same line."""
-    whole = spec(stages=(stage(files=(File("net.py", "a" * 64, "code"),), code=("net.py",)),))
+    whole = spec(steps=(stage(files=(File("net.py", "a" * 64, "code"),), code=("net.py",)),))
     found = Spec.parse(whole.content)
     assert found.content == whole.content
-    assert found.stages[0].hash == whole.stages[0].hash
-    assert found.stage("infer").files[0].key == f"files/{'a' * 64}/net.py"
+    assert found.steps[0].hash == whole.steps[0].hash
+    assert found.step("infer").files[0].key == f"files/{'a' * 64}/net.py"
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format": "x"}', b"\xff", b'{"format"'])
@@ -102,10 +102,10 @@ def test_options_are_plain_values():
 def test_an_unknown_stage_is_named():
     """The error lists the stages that there are."""
     with pytest.raises(OptionError, match="no stage 'mesh'; it has infer"):
-        spec().stage("mesh")
+        spec().step("mesh")
 
 
 def test_the_first_stage_is_the_one_that_is_not_taken_over():
     """A fork begins where its output differs."""
-    two = spec(stages=(stage(), replace(stage(), name="label")), reused={"infer": "file:///old"})
+    two = spec(steps=(stage(), replace(stage(), name="label")), reused={"infer": "file:///old"})
     assert two.first == "label"

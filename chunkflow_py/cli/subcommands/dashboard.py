@@ -71,13 +71,13 @@ def command(
 
         from chunkflow_py.monitor.dashboard.dashboard_server import DashboardServer
         from chunkflow_py.monitor.dashboard.run_watch import RunWatch
-        from chunkflow_py.run.home import RunHome
+        from chunkflow_py.run.run_directory import RunDirectory
         from chunkflow_py.store.address import public
 
         hour, source = price, "as --price said"
         if hour is None and instance is not None:
             hour, source = _price_of(instance, price_file, spot=spot)
-        watch = RunWatch(RunHome.parse(run), hour, source)
+        watch = RunWatch(RunDirectory.parse(run), hour, source)
         server = DashboardServer(watch, bind_address, port or 0)
         try:
             echo(f"{public(run)} is shown at {server.url} until you press Ctrl-C")

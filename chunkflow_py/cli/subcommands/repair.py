@@ -27,10 +27,10 @@ def command(run: str) -> Callable[[], None]:
 
     def act() -> None:
         from chunkflow_py.cli.run_pipelines import worker_line
-        from chunkflow_py.run.home import RunHome
         from chunkflow_py.run.repair import repair_run
+        from chunkflow_py.run.run_directory import RunDirectory
 
-        done = repair_run(home := RunHome.parse(run), worker_line)
+        done = repair_run(home := RunDirectory.parse(run), worker_line)
         for address in done.mended:
             echo(f"restored {address}")
         if removed := len(done.removed):

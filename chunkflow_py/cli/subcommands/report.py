@@ -60,7 +60,7 @@ def command(
         from chunkflow_py.monitor.report.report_page import page_of
         from chunkflow_py.monitor.report.run_report import ReportOptions, report_of
         from chunkflow_py.planning.prices import load_prices
-        from chunkflow_py.run.home import RunHome
+        from chunkflow_py.run.run_directory import RunDirectory
         from chunkflow_py.store.local import write_whole
 
         prices, hour = load_prices(Path(price_file) if price_file else None), price
@@ -68,7 +68,7 @@ def command(
             machine = prices.instance(instance)
             hour = machine.spot_hour if spot else machine.hour
         options = ReportOptions(at, faces, failed, verify, hour, prices)
-        report = report_of(RunHome.parse(run), options)
+        report = report_of(RunDirectory.parse(run), options)
         write_whole(output, page_of(report).encode())
         echo(output)
         click.get_current_context().exit(1 if report.damages else 0)

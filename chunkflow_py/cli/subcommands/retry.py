@@ -30,10 +30,10 @@ def command(run: str, failed: bool) -> Callable[[], None]:
         raise OptionError(msg)
 
     def act() -> None:
-        from chunkflow_py.run.home import RunHome
         from chunkflow_py.run.repair import retry_run
+        from chunkflow_py.run.run_directory import RunDirectory
 
-        count = retry_run(home := RunHome.parse(run))
+        count = retry_run(home := RunDirectory.parse(run))
         where = home.spec.queue or "whoever runs the same chunkflow run --on dask://… again"
         echo(f"sent {count} {'task' if count == 1 else 'tasks'} again to {where}")
 

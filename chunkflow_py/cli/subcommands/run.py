@@ -63,14 +63,14 @@ def command(
     def act(parts: Sequence[Part]) -> None:
         from chunkflow_py.cli.run_pipelines import stage_lines, worker_line
         from chunkflow_py.cli.worker_report import WorkerReport, tell_exit
-        from chunkflow_py.run.home import RunHome
+        from chunkflow_py.run.run_directory import RunDirectory
         from chunkflow_py.run.submit import default_queue, default_run, submit
 
         context = click.get_current_context()
         root = context.find_root().params
         with worker_fails_in_order():
             lines = stage_lines(parts, None, mip=root["mip"], device_class="same")
-            home = RunHome.parse(run or default_run(lines[-1].operators))
+            home = RunDirectory.parse(run or default_run(lines[-1].operators))
             if kind == "local":
                 from chunkflow_py.run.worker.worker import work
 

@@ -65,9 +65,9 @@ def command(
 
     def act() -> None:
         from chunkflow_py.monitor.run_status import status_of
-        from chunkflow_py.run.home import RunHome
+        from chunkflow_py.run.run_directory import RunDirectory
 
-        home = RunHome.parse(run)
+        home = RunDirectory.parse(run)
 
         def look() -> RunStatus:
             status = status_of(home, most, attempts=failures or as_json)

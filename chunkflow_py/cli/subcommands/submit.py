@@ -56,19 +56,19 @@ def command(
 
     def act(parts: Sequence[Part]) -> None:
         from chunkflow_py.cli.run_pipelines import stage_lines
-        from chunkflow_py.run.home import RunHome
+        from chunkflow_py.run.run_directory import RunDirectory
         from chunkflow_py.run.submit import default_queue, default_run, submit
 
         mip = click.get_current_context().find_root().params["mip"]
         lines = stage_lines(parts, stage, mip=mip, device_class=device_class)
-        home = RunHome.parse(run or default_run(lines[-1].operators))
+        home = RunDirectory.parse(run or default_run(lines[-1].operators))
         submission = submit(
             home,
             lines,
             queue or default_queue(home.url),
             create_queue=create_queue,
             shared_queue=shared_queue,
-            fork=None if fork is None else RunHome.parse(fork),
+            fork=None if fork is None else RunDirectory.parse(fork),
             rehearse=rehearse,
             clear_output=clear_output,
         )

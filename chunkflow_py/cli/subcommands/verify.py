@@ -28,13 +28,13 @@ def command(run: str, as_json: bool) -> Callable[[], None]:
     """Take the options; the run is opened when the subcommand acts."""
 
     def act() -> None:
-        from chunkflow_py.run.home import RunHome
         from chunkflow_py.run.repair import damages_of
+        from chunkflow_py.run.run_directory import RunDirectory
         from chunkflow_py.store.address import public, public_json
 
         found = 0
         again: dict[str, None] = {}  # what does something about it, in the order of the findings
-        for stage, damage in damages_of(home := RunHome.parse(run)):
+        for stage, damage in damages_of(home := RunDirectory.parse(run)):
             found += 1
             again[f"chunkflow {damage.remedy} {shlex.quote(home.url)}"] = None
             if as_json:
@@ -50,7 +50,7 @@ def command(run: str, as_json: bool) -> Callable[[], None]:
         elif found:
             echo(f"{found} findings; to do them again: {', '.join(again)}", err=True)
         else:
-            tasks = sum(stage.tasks for stage in home.spec.stages)
+            tasks = sum(stage.tasks for stage in home.spec.steps)
             echo(
                 f"{home.shown}: verified: all {tasks} tasks are recorded, and all recorded objects "
                 "are present and match their checksums",

@@ -33,12 +33,12 @@ def command(run: str, **options: Any) -> Callable[[], None]:
     def act() -> None:
         from chunkflow_py.cli.run_pipelines import worker_line
         from chunkflow_py.cli.worker_report import WorkerReport, tell_exit
-        from chunkflow_py.run.home import RunHome
+        from chunkflow_py.run.run_directory import RunDirectory
         from chunkflow_py.run.worker.worker import work
 
         context = click.get_current_context()
         with worker_fails_in_order():
-            home = RunHome.parse(run)
+            home = RunDirectory.parse(run)
             with WorkerReport(home, context.find_root().params | options) as report:
                 code, words = work(home, working(), worker_line, report)
         tell_exit(code, words)

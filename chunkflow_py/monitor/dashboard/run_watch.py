@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from chunkflow_py.queue.protocol import Counts, Queue
-    from chunkflow_py.run.home import RunHome
-    from chunkflow_py.run.spec import Stage
+    from chunkflow_py.run.run_directory import RunDirectory
+    from chunkflow_py.run.run_spec import RunStep
     from chunkflow_py.tasks.plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class StepWatch:
         stage: that is watched.
     """
 
-    def __init__(self, home: RunHome, stage: Stage) -> None:
+    def __init__(self, home: RunDirectory, stage: RunStep) -> None:
         """Look at nothing yet."""
         self._home, self.stage = home, stage
         taken = home.spec.reused.get(stage.name)
@@ -123,7 +123,7 @@ class RunWatch:
         source: where the price comes from, in words.
     """
 
-    def __init__(self, home: RunHome, price: float | None = None, source: str = "") -> None:
+    def __init__(self, home: RunDirectory, price: float | None = None, source: str = "") -> None:
         """Look at nothing yet.
 
         Raises:
@@ -131,7 +131,7 @@ class RunWatch:
         """
         self._home, self._source = home, source
         self._price = None if price is None else float(f"{price:.6g}")  # as the page shows it
-        self._stages = {stage.name: StepWatch(home, stage) for stage in home.spec.stages}
+        self._stages = {stage.name: StepWatch(home, stage) for stage in home.spec.steps}
         self._lock = threading.Lock()
         self._next = 0.0
         self._counts: Counts | None = None

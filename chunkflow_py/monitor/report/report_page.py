@@ -26,7 +26,7 @@ from chunkflow_py.monitor.report.report_markup import (
     tag,
 )
 from chunkflow_py.monitor.report.seam_measure import REACH, WINDOW
-from chunkflow_py.run.spec import FILE_MARK
+from chunkflow_py.run.run_spec import FILE_MARK
 from chunkflow_py.store.address import public
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from chunkflow_py.monitor.report.seam_measure import Seams
     from chunkflow_py.monitor.report.volume_planes import RunVolume, VolumePlanes
     from chunkflow_py.planning.prices import Prices
-    from chunkflow_py.run.home import RunHome
-    from chunkflow_py.run.spec import Spec, Stage
+    from chunkflow_py.run.run_directory import RunDirectory
+    from chunkflow_py.run.run_spec import RunStep, Spec
     from chunkflow_py.run.verify import Damage
     from chunkflow_py.tasks.plan import Plan
 
@@ -67,7 +67,7 @@ class StepReport:
         seams: of what it has written.
     """
 
-    stage: Stage
+    stage: RunStep
     facts: StepFacts
     profile: dict[str, str]
     taken_from: str | None
@@ -115,7 +115,7 @@ class RunReport:
         return sum(stage.facts.dead for stage in self.stages)
 
 
-def report_of(home: RunHome, options: ReportOptions) -> RunReport:
+def report_of(home: RunDirectory, options: ReportOptions) -> RunReport:
     """Return what there is to say of a run; nothing of it is changed.
 
     Memory does not grow with the number of tasks. A volume that cannot be read is said to be so.
@@ -124,7 +124,7 @@ def report_of(home: RunHome, options: ReportOptions) -> RunReport:
         ChunkflowError: the run cannot be read.
     """
     shown: set[tuple[str, int]] = set()
-    stages = [_stage_report(home, stage, options, shown) for stage in home.spec.stages]
+    stages = [_stage_report(home, stage, options, shown) for stage in home.spec.steps]
     report = RunReport(home.address, home.spec, options, stages)
     if options.verify:
         report.damages = []
@@ -136,7 +136,7 @@ def report_of(home: RunHome, options: ReportOptions) -> RunReport:
 
 
 def _stage_report(
-    home: RunHome, stage: Stage, options: ReportOptions, shown: set[tuple[str, int]]
+    home: RunDirectory, stage: RunStep, options: ReportOptions, shown: set[tuple[str, int]]
 ) -> StepReport:
     logger.info("reading the records of stage %s: %d tasks", stage.name, stage.tasks)
     ledger, plan = home.ledger(stage.name), home.plan(stage.name)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from chunkflow_py.core.chunk import Chunk
-    from chunkflow_py.run.spec import Stage
+    from chunkflow_py.run.run_spec import RunStep
     from chunkflow_py.volume.protocol import Volume
 
 SIDE = 400  # voxels of the longest side of a plane
@@ -223,7 +223,7 @@ def png_of(image: NDArray[np.uint8]) -> bytes:
 # --- volumes of a step ----------------------------------------------------------------------------
 
 
-def volumes_of(stage: Stage) -> tuple[list[RunVolume], list[str]]:
+def volumes_of(stage: RunStep) -> tuple[list[RunVolume], list[str]]:
     """Return the volumes that a stage reads and writes, and what else it reads and writes.
 
     Of several levels that one operator writes, the finest is taken.

@@ -82,7 +82,7 @@ def check_folder(what: str, folder: Path, *, needed: bool = True) -> Finding:
 def _caches() -> dict[str, Path]:
     """Return folders in which things are kept between two starts."""
     from chunkflow_py.inference.backends.conversion_cache import cache_folder as converted
-    from chunkflow_py.run.home import cache_folder as files
+    from chunkflow_py.run.run_directory import cache_folder as files
 
     return {"the cache of files of runs": files(), "the cache of converted networks": converted()}
 

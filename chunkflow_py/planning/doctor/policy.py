@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.errors import ChunkflowError, VolumeError
 from chunkflow_py.queue.protocol import address_of
 from chunkflow_py.queue.sqs_address import Place, attributes_of, find_or_create
-from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.store.address import without_secrets
 from chunkflow_py.volume.location import Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from chunkflow_py.run.spec import Spec
+    from chunkflow_py.run.run_spec import Spec
 
 _SEND = ("sqs:GetQueueUrl", "sqs:GetQueueAttributes", "sqs:SendMessage")
 _RECEIVE = (
@@ -195,7 +195,7 @@ def policy_of(address: str) -> Policy:
     Raises:
         ChunkflowError: it cannot be read.
     """
-    home = RunHome.parse(address)
+    home = RunDirectory.parse(address)
     spec = home.spec
     remarks = []
     writes = [area for place in _said(spec, "writes") for area in areas_of(place)]
@@ -207,7 +207,7 @@ def policy_of(address: str) -> Policy:
     reads += [
         Area(*_split(f"{other}/*")) for other in set(spec.reused.values()) if _is_cloud(other)
     ]
-    if code := [words for stage in spec.stages for words in stage.code]:
+    if code := [words for stage in spec.steps for words in stage.code]:
         remarks.append(f"what this code reads and writes is not known: {', '.join(code)}")
     own = home.url if _is_cloud(home.url) else None
     local = [
@@ -226,7 +226,7 @@ def policy_of(address: str) -> Policy:
         outputs=tuple(dict.fromkeys(writes)),
         inputs=tuple(dict.fromkeys(area for area in reads if area not in writes)),
         queue=queue,
-        stages=len(spec.stages),
+        stages=len(spec.steps),
         remarks=(*remarks, *remark),
     )
 
@@ -255,7 +255,7 @@ def _split(url: str) -> tuple[str, str]:
 
 def _said(spec: Spec, what: str) -> Iterator[str]:
     """Yield the places that commands of a run say they read or write."""
-    for stage in spec.stages:
+    for stage in spec.steps:
         for _, options in stage.options:
             yield from options.get(what, ())
 
@@ -263,7 +263,7 @@ def _said(spec: Spec, what: str) -> Iterator[str]:
 def _mentioned(spec: Spec) -> Iterator[str]:
     """Yield other addresses in the clouds that stand in the options of a run."""
     words: list[Any] = []
-    for stage in spec.stages:
+    for stage in spec.steps:
         words += [*stage.source, *(options for _, options in stage.options)]
     while words:
         word = words.pop()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import ChunkflowError, MissingExtraError, VolumeError
 from chunkflow_py.planning.doctor.finding import Finding
-from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.store import open_store
 from chunkflow_py.store.address import without_secrets
 from chunkflow_py.store.cloudvolume_secrets import aws_session
@@ -96,7 +96,7 @@ def _write(store: Store, shown: str) -> Iterator[Finding]:
         finally:
             store.delete(key)
         gone = store.size(key) is None
-        home = RunHome(store.url)
+        home = RunDirectory(store.url)
         home.store = store
         home.check_store()
     except (VolumeError, OSError) as error:

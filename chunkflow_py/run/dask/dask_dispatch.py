@@ -35,7 +35,7 @@ from chunkflow_py.run.worker.failure_policy import FailurePolicy, Fault, count_f
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from chunkflow_py.run.home import RunHome
+    from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.worker.worker import Working
 
 logger = logging.getLogger(__name__)
@@ -114,13 +114,13 @@ class Dispatch:
     """
 
     def __init__(
-        self, client: Any, home: RunHome, order: Order, working: Working, stop: Stop
+        self, client: Any, home: RunDirectory, order: Order, working: Working, stop: Stop
     ) -> None:
         """Send nothing yet."""
         self._client, self._order, self._stop, self._worker = client, order, stop, working.worker
         settings = working.settings
         self._plan, self._ledger = home.plan(order.stage), home.ledger(order.stage)
-        self._spec, self._limits = home.spec.stage(order.stage).hash, settings.limits
+        self._spec, self._limits = home.spec.step(order.stage).hash, settings.limits
         self._call = partial(perform, order)
         self._numbers: Iterator[int] = self._ledger.missing(self._plan)
         if settings.limits.max_tasks is not None:

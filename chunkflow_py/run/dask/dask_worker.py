@@ -28,8 +28,8 @@ from chunkflow_py.core.failpoints import reached
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.pipeline import Listener
 from chunkflow_py.run.dask.dask_versions import check_here
-from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
+from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.worker.failure_policy import Fault, count_failure, fault_of
 from chunkflow_py.run.worker.worker import line_of_stage
 from chunkflow_py.run.worker.worker_limits import Bound, TaskDurations, TaskLimit
@@ -281,8 +281,8 @@ class _Line(Listener):
         check_here(order.versions)
         if order.threads is not None:
             os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(order.threads)))
-        self._home = RunHome.parse(order.run)
-        stage = self._stage = self._home.spec.stage(order.stage)
+        self._home = RunDirectory.parse(order.run)
+        stage = self._stage = self._home.spec.step(order.stage)
         self.plan, self.ledger = self._home.plan(stage.name), self._home.ledger(stage.name)
         self._durations = TaskDurations(order.task_limit, self.ledger.durations)
         self.spec, self.records_attempts = stage.hash, stage.device_class == "any"

@@ -25,14 +25,14 @@ from chunkflow_py.run.worker.failure_policy import AttemptLimits
 from chunkflow_py.run.worker.worker import COMPLETE, FAILURES, WORK_LEFT, line_of_stage
 
 if TYPE_CHECKING:
-    from chunkflow_py.run.home import RunHome
+    from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.worker.worker import MakeLine, Working
 
 CONNECT_S = 30.0
 
 
 def run_on_dask(
-    home: RunHome,
+    home: RunDirectory,
     address: str,
     make_line: MakeLine,
     working: Working,
@@ -52,7 +52,7 @@ def run_on_dask(
         ChunkflowError: the ledger refuses, or the line cannot be made.
     """
     _check(working)
-    for stage in home.spec.stages:
+    for stage in home.spec.steps:
         # Whether code is allowed is known before anything is sent.
         line_of_stage(home, stage, allow_code=working.allow_code)
     settings = working.settings
@@ -69,7 +69,7 @@ def run_on_dask(
             return WORK_LEFT, msg
         try:
             check_cluster(client, address)
-            while (name := home.current_stage()) is not None:
+            while (name := home.current_step()) is not None:
                 order = Order(
                     home.address,
                     name,

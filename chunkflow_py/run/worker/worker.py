@@ -19,8 +19,8 @@ from chunkflow_py.core.interrupts import on_stop_signals, restore_signals
 from chunkflow_py.errors import ChunkflowError, OptionError, QueueError
 from chunkflow_py.queue.body import run_of
 from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.run.earlier import EarlierStep, earlier_steps
-from chunkflow_py.run.submit import send_stage
+from chunkflow_py.run.earlier_steps import EarlierStep, earlier_steps
+from chunkflow_py.run.submit import send_step
 from chunkflow_py.run.worker.failure_policy import fault_of
 from chunkflow_py.run.worker.supervisor import Supervisor
 from chunkflow_py.run.worker.task_receiver import FOREIGN_DELAY_S
@@ -29,8 +29,8 @@ from chunkflow_py.run.worker.worker_pool import ProcessStart
 if TYPE_CHECKING:
     from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.queue.protocol import Queue
-    from chunkflow_py.run.home import RunHome
-    from chunkflow_py.run.spec import Stage
+    from chunkflow_py.run.run_directory import RunDirectory
+    from chunkflow_py.run.run_spec import RunStep
     from chunkflow_py.run.worker.supervisor import WorkerListener, WorkerOutcome
     from chunkflow_py.run.worker.worker_limits import WorkerLimits, WorkerSettings
     from chunkflow_py.run.worker.worker_process import TaskFeed
@@ -72,7 +72,7 @@ class LineOfStage:
 
 
 def line_of_stage(
-    home: RunHome, stage: Stage, *, allow_code: bool = True, ahead: int | None = None
+    home: RunDirectory, stage: RunStep, *, allow_code: bool = True, ahead: int | None = None
 ) -> LineOfStage:
     """Fetch the files of a stage and return its line.
 
@@ -96,7 +96,7 @@ def line_of_stage(
     return LineOfStage(tuple(words), stage.mip, plan, folder, ahead, allow_code, earlier)
 
 
-def _check_folder(folder: str, stage: Stage) -> None:
+def _check_folder(folder: str, stage: RunStep) -> None:
     """Refuse a stage whose relative paths would lead elsewhere on this machine.
 
     Raises:
@@ -151,7 +151,10 @@ class Working:
 
 
 def work(
-    home: RunHome, working: Working, make_line: MakeLine, listener: WorkerListener | None = None
+    home: RunDirectory,
+    working: Working,
+    make_line: MakeLine,
+    listener: WorkerListener | None = None,
 ) -> tuple[int, str]:
     """Work off the stages of a run; return the exit code and a sentence for a person.
 
@@ -177,7 +180,7 @@ def work(
     if not spec.queue:
         msg = f"{home.url} has no queue; chunkflow run --on dask://HOST:PORT carries it out"
         raise OptionError(msg)
-    for stage in spec.stages:
+    for stage in spec.steps:
         # All files are there before the first task.
         line_of_stage(home, stage, allow_code=working.allow_code)
     enter_folder(spec.folder)
@@ -186,7 +189,7 @@ def work(
     with closing(_opened(spec.queue, working.settings.disk_wait_s)) as queue:
         while True:
             limits = working.settings.limits.after(time.monotonic() - began, ended)
-            name = home.current_stage()
+            name = home.current_step()
             if name is not None:
                 if limits.reached is not None:
                     return WORK_LEFT, f"stopped: {limits.reached}"
@@ -239,7 +242,7 @@ def _opened(url: str, disk_wait_s: float) -> Queue:
 
 
 def _work_on(
-    home: RunHome,
+    home: RunDirectory,
     queue: Queue,
     name: str,
     working: Working,
@@ -249,13 +252,13 @@ def _work_on(
 ) -> WorkerOutcome:
     """Work off one stage."""
     _open_stage(home, queue, name)
-    stage, settings = home.spec.stage(name), working.settings
+    stage, settings = home.spec.step(name), working.settings
     line = line_of_stage(home, stage, allow_code=working.allow_code, ahead=settings.ahead)
     supervisor = Supervisor(
         stage=name,
         spec=stage.hash,
         run=stage.hash,
-        stages={each.name: each.hash for each in home.spec.stages},
+        stages={each.name: each.hash for each in home.spec.steps},
         is_wanted=partial(_is_wanted, home, name),
         plan=home.plan(name),
         queue=queue,
@@ -269,21 +272,21 @@ def _work_on(
     return supervisor.run()
 
 
-def _is_wanted(home: RunHome, ours: str, other: str) -> bool:
+def _is_wanted(home: RunDirectory, ours: str, other: str) -> bool:
     """Return whether a worker of one stage keeps a message of another stage.
 
     A stage before it may have been reopened by a repair. One after it, too; that is sent anew when
     it opens, unless somebody is about to send it.
     """
-    names = [stage.name for stage in home.spec.stages]
+    names = [stage.name for stage in home.spec.steps]
     if names.index(other) < names.index(ours):
         return not home.is_closed(other)
     return home.is_sent(other) or home.store.size(f"stages/{other}/sending") is not None
 
 
-def _no_longer_recorded(home: RunHome) -> str:
+def _no_longer_recorded(home: RunDirectory) -> str:
     """Return what is missing of the records of a run whose stages are closed; nothing: nothing."""
-    for stage in home.spec.stages:
+    for stage in home.spec.steps:
         finished = home.counts(stage.name).finished
         if finished < stage.tasks:
             return (
@@ -294,18 +297,18 @@ def _no_longer_recorded(home: RunHome) -> str:
     return ""
 
 
-def _clear(home: RunHome, queue: Queue, lease_s: float) -> None:
+def _clear(home: RunDirectory, queue: Queue, lease_s: float) -> None:
     """Acknowledge what a complete run has left in its queue, such as tasks that were sent twice.
 
     A fleet that starts machines while there are messages would start them for ever.
     """
-    hashes = {stage.hash for stage in home.spec.stages}
+    hashes = {stage.hash for stage in home.spec.steps}
     try:
         while messages := queue.receive(_CLEARED, lease_s):
             ours = [message for message in messages if run_of(message.body) in hashes]
             others = [message for message in messages if message not in ours]
             queue.release(others, FOREIGN_DELAY_S)
-            if home.current_stage() is not None:  # reopened: these may be of what is to be repaired
+            if home.current_step() is not None:  # reopened: these may be of what is to be repaired
                 queue.release(ours)
                 return
             queue.acknowledge(ours)
@@ -323,7 +326,7 @@ def _waited(seconds: float) -> bool:
         restore_signals(before)
 
 
-def _open_stage(home: RunHome, queue: Queue, stage: str) -> None:
+def _open_stage(home: RunDirectory, queue: Queue, stage: str) -> None:
     """See to it that the tasks of a stage are sent: by one worker; the others wait for it.
 
     Who sends says so again and again, however long it takes. Who was not heard of for some time, by
@@ -338,7 +341,7 @@ def _open_stage(home: RunHome, queue: Queue, stage: str) -> None:
             try:
                 with _renewed(home, key):
                     home.renew(stage)
-                    send_stage(home, queue, stage)
+                    send_step(home, queue, stage)
             except BaseException:  # also a signal: others need not wait for what does not come
                 home.store.delete(key)
                 raise
@@ -356,7 +359,7 @@ def _claim() -> bytes:
 
 
 @contextmanager
-def _renewed(home: RunHome, key: str) -> Iterator[None]:
+def _renewed(home: RunDirectory, key: str) -> Iterator[None]:
     """Renew a claim meanwhile, in a thread."""
     over = threading.Event()
 

@@ -20,7 +20,7 @@ from chunkflow_py.monitor.dashboard.task_states import CODES
 from chunkflow_py.monitor.run_status import status_of
 from chunkflow_py.queue.body import body_text
 from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.run.home import RunHome
+from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.tasks.plan import GridPlan
 
 PLAN = GridPlan(BoxGrid(Zyx(0, 0, 0), Zyx(8, 8, 8), Zyx(8, 8, 8), Zyx(2, 3, 4)))
@@ -42,7 +42,7 @@ def home(tmp_path, queue_url):
     ledger.fail(failure(PLAN, 11))
     ledger.fail(failure(PLAN, 12, kind="transient"))
     queue = open_queue(queue_url)
-    hash_of = made.spec.stage("infer").hash
+    hash_of = made.spec.step("infer").hash
     bodies = [body_text(PLAN.text(number), hash_of, "infer") for number in (13, 14)]
     queue.send([*bodies, body_text(PLAN.text(15), "another"), "no task"])
     assert len(queue.receive(4, 600)) == 4
@@ -54,7 +54,7 @@ def home(tmp_path, queue_url):
 @pytest.fixture
 def server(home):
     """A dashboard of the run on a free port of loopback."""
-    made = DashboardServer(RunWatch(RunHome(home.url), 0.5))
+    made = DashboardServer(RunWatch(RunDirectory(home.url), 0.5))
     yield made
     made.stop()
 
@@ -237,7 +237,7 @@ def test_wrong_addresses(home, server):
     with pytest.raises(VolumeError, match=r"on 203\.0\.113\.1:0: .*; give a --bind-address of"):
         DashboardServer(RunWatch(home), "203.0.113.1")
     with pytest.raises(OptionError, match="there is no run at"):
-        RunWatch(RunHome(f"{home.url}/nothing"))
+        RunWatch(RunDirectory(f"{home.url}/nothing"))
 
 
 def test_no_secret_is_sent(home, server):
@@ -267,7 +267,7 @@ def test_a_damaged_record_counts_as_none(home, is_folded):
         folder = Path(home.url.removeprefix("file://")) / "ledger/infer/loose"
         (path,) = folder.rglob("0.20.0.record")
         path.write_bytes(path.read_bytes().replace(b'"load":1.0', b'"load":"?"'))
-    made = DashboardServer(RunWatch(RunHome(home.url)))
+    made = DashboardServer(RunWatch(RunDirectory(home.url)))
     try:
         status, _, body = get(made, "/status.json")
     finally:

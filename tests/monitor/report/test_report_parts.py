@@ -13,7 +13,7 @@ from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.monitor.report.report_markup import Html, bars, duration, over_time, spans, tag
 from chunkflow_py.monitor.report.volume_planes import SIDE, RunVolume, planes_of, png_of, volumes_of
 from chunkflow_py.ops.viewing.colours import colours_of_labels
-from chunkflow_py.run.spec import Stage
+from chunkflow_py.run.run_spec import RunStep
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 
@@ -105,7 +105,7 @@ def test_tasks_outside_of_a_volume_are_said_to_be(tmp_path):
 
 def stage_of(*options):
     """Return a stage with these commands."""
-    return Stage("s", (), (), 0, options, {"kind": "grid"}, "", 1)
+    return RunStep("s", (), (), 0, options, {"kind": "grid"}, "", 1)
 
 
 def test_places_are_taken_from_the_spec():

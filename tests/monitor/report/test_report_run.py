@@ -19,8 +19,8 @@ from rigs.command_line import say
 
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Zyx
-from chunkflow_py.run.home import RunHome
 from chunkflow_py.run.ledger.ledger_record import Record
+from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 
@@ -108,8 +108,8 @@ def page(folder):
 
 def test_the_page_says_what_ran(folder, page):
     """Line, digests, files with their hashes, versions, places: all to repeat the run."""
-    spec = RunHome(str(folder / "one.run")).spec
-    stage = spec.stages[0]
+    spec = RunDirectory(str(folder / "one.run")).spec
+    stage = spec.steps[0]
     for said in (
         spec.digest, spec.version, spec.queue, stage.hash, stage.files[0].sha256,
         "skip-all-zero plugin --name poison --file poison.py -i chunk save-zarr --store out.zarr",
@@ -234,7 +234,9 @@ def test_a_run_that_is_not_complete_says_so_on_top(folder):
 
 def test_verify_is_run_when_asked_for(folder):
     """--verify reads all that was stored: what is damaged is on top, and the exit code is 1."""
-    record = next(r for r in RunHome("one.run").ledger("poison").records() if r.state == "done")
+    record = next(
+        r for r in RunDirectory("one.run").ledger("poison").records() if r.state == "done"
+    )
     path = record.written[0].url.removeprefix("file://")
     with open(path, "rb") as file:  # noqa: PTH123
         kept = file.read()
@@ -270,8 +272,8 @@ def test_stages_that_were_taken_over_are_told(tmp_path, monkeypatch):
     tasks, save = f"generate-tasks {size}", "save-zarr --chunk-size 8 16 16 --store"
     first = f"--stage one {tasks} create-chunk --size 8 16 16 {save} a.zarr"
     say(f"submit --run old.run {first}")
-    old = RunHome("old.run")
-    hash_ = old.spec.stages[0].hash
+    old = RunDirectory("old.run")
+    hash_ = old.spec.steps[0].hash
     plan = old.plan("one")
     old.ledger("one").record(
         [Record(n, plan.text(n), "done", hash_, f"a{n}", "w1", seconds={"x": 1}) for n in plan]

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from chunkflow_py.cli.main import cli
 from chunkflow_py.core.geometry import BoxGrid, Zyx
 from chunkflow_py.planning.doctor.policy import Area, Policy, areas_of, policy_of
-from chunkflow_py.run.home import RunHome
-from chunkflow_py.run.spec import Spec, Stage, sha256_of
+from chunkflow_py.run.run_directory import RunDirectory
+from chunkflow_py.run.run_spec import RunStep, Spec, sha256_of
 from chunkflow_py.tasks.plan import GridPlan
 
 STACK = Path(__file__).parents[3] / "deploy" / "aws" / "fleet.yaml"
@@ -172,8 +172,8 @@ def test_a_policy_holds_no_secret(tmp_path):
     plan = GridPlan(BoxGrid(Zyx(0, 0, 0), Zyx(8, 8, 8), Zyx(8, 8, 8), Zyx(1, 1, 1)))
     said, content = plan.to_json()
     options = (("load-precomputed", {"reads": ["https://me:geheim@host/em at mip 0"]}),)
-    stage = Stage("infer", (), ("generate-tasks",), 0, options, said, sha256_of(content), 1)
-    RunHome(f"{tmp_path}/r").create(Spec((stage,), "", "/", "0", {}), {"infer": content}, {})
+    stage = RunStep("infer", (), ("generate-tasks",), 0, options, said, sha256_of(content), 1)
+    RunDirectory(f"{tmp_path}/r").create(Spec((stage,), "", "/", "0", {}), {"infer": content}, {})
     words = policy_of(f"{tmp_path}/r").words()
     assert "geheim" not in words
     assert "https://host/em" in words

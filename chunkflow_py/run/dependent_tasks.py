@@ -21,7 +21,7 @@ from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.pipeline.hooks import places_read
 from chunkflow_py.pipeline.operator import TaskSource
 from chunkflow_py.run.coverage import saved_box
-from chunkflow_py.run.earlier import place_of
+from chunkflow_py.run.earlier_steps import place_of
 from chunkflow_py.run.task_boxes import TaskBoxes
 from chunkflow_py.run.worker.worker import line_of_stage
 from chunkflow_py.volume.array_identity import ArrayAddress
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from chunkflow_py.pipeline.pipeline import Pipeline
-    from chunkflow_py.run.home import RunHome
-    from chunkflow_py.run.spec import Stage, StageOutput
+    from chunkflow_py.run.run_directory import RunDirectory
+    from chunkflow_py.run.run_spec import RunStep, StepOutput
     from chunkflow_py.tasks.plan import Plan
 
     Tasks = Plan | set[int]
@@ -42,39 +42,39 @@ logger = logging.getLogger(__name__)
 
 
 def dependents(
-    home: RunHome, stage: Stage, again: Mapping[str, Tasks], make_line: MakeLine
+    run: RunDirectory, step: RunStep, again: Mapping[str, Tasks], make_line: MakeLine
 ) -> Tasks:
     """Return the tasks of a step that have read what tasks of earlier steps write.
 
     Args:
-        home: of the run.
-        stage: the step.
+        run: its directory.
+        step: the step.
         again: name of each earlier step -> its tasks that are done again.
         make_line: makes the line of the step, as for a worker.
 
     Returns:
         Their numbers; the plan of the step itself where all of them count.
     """
-    places = [ArrayAddress.parse(place) for place in _said(stage)]
+    places = [ArrayAddress.parse(place) for place in _said(step)]
     outputs = [
         (earlier, output, ArrayAddress.parse(place_of(output.output)))
-        for earlier in home.spec.stages[: home.spec.stages.index(stage)]
+        for earlier in run.spec.steps[: run.spec.steps.index(step)]
         if again.get(earlier.name)
         for output in earlier.outputs
     ]
     read = [each for each in outputs if any(_meets(each[1], each[2], place) for place in places)]
     if not read:
         return set()
-    plan = home.plan(stage.name)
+    plan = run.plan(step.name)
     if any(o.output.kind != "volume" or not o.is_known for _, o, _ in read):
         return plan
-    readers = _readers(home, stage, make_line, [place for _, _, place in read])
+    readers = _readers(run, step, make_line, [place for _, _, place in read])
     if readers is None:
         return plan
     found: set[int] = set()
     for body, tasks, place in readers:
         boxes = _Boxes(
-            saved_box(output, home.plan(earlier.name).region(number))
+            saved_box(output, run.plan(earlier.name).region(number))
             for earlier, output, other in read
             if other.is_same(place)
             for number in again[earlier.name]
@@ -92,13 +92,13 @@ def dependents(
     return found
 
 
-def _said(stage: Stage) -> Iterable[str]:
+def _said(step: RunStep) -> Iterable[str]:
     """Yield the places that a step reads, as its spec says."""
-    for _, options in stage.options:
+    for _, options in step.options:
         yield from options.get("reads", ())
 
 
-def _meets(output: StageOutput, place: ArrayAddress, read: ArrayAddress) -> bool:
+def _meets(output: StepOutput, place: ArrayAddress, read: ArrayAddress) -> bool:
     """Return whether who reads a place reads an output."""
     if output.output.kind == "objects":
         one, other = place.text.rstrip("/"), read.text.rstrip("/")
@@ -108,21 +108,21 @@ def _meets(output: StageOutput, place: ArrayAddress, read: ArrayAddress) -> bool
 
 
 def _readers(
-    home: RunHome, stage: Stage, make_line: MakeLine, places: list[ArrayAddress]
+    run: RunDirectory, step: RunStep, make_line: MakeLine, places: list[ArrayAddress]
 ) -> list[tuple[VolumeLoader, TaskBoxes, ArrayAddress]] | None:
     """Return the loaders of a step that read some places; ``None`` if others read them, too.
 
     A plugin is not loaded for this: it may run while its line is read.
     """
-    if "plugin" in stage.words:
+    if "plugin" in step.words:
         return None
     try:
-        line = replace(line_of_stage(home, stage), earlier=())
+        line = replace(line_of_stage(run, step), earlier=())
         pipeline = make_line(line, TaskSource(()))
     except ChunkflowError as error:
-        logger.info("what stage %s reads is not known here: %s", stage.name, error)
+        logger.info("what stage %s reads is not known here: %s", step.name, error)
         return None
-    plan: Plan = home.plan(stage.name)
+    plan: Plan = run.plan(step.name)
     found = []
     for operator, tasks in TaskBoxes.along(plan, pipeline.operators, pipeline.outlines):
         body = operator.body

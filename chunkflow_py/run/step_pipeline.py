@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
     from chunkflow_py.pipeline.forecast import LineForecast
     from chunkflow_py.pipeline.operator import Operator, Source
-    from chunkflow_py.run.spec import StageOutput
+    from chunkflow_py.run.run_spec import StepOutput
     from chunkflow_py.tasks.plan import Plan
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class StageLine:
+class StepPipeline:
     """One line of a run, as it was typed.
 
     Attributes:
-        name: of the stage.
+        name: of the step.
         source: that makes the tasks; has a ``plan``.
         operators: the rest of the line.
         words: of the operators, one tuple each.
@@ -75,11 +75,11 @@ class StageLine:
 
 
 @dataclass(frozen=True)
-class Expectation:
-    """What a stage will take.
+class StepEstimate:
+    """What a step will take.
 
     Attributes:
-        stage: its name.
+        step: its name.
         tasks: how many.
         output_bytes: of all voxels that are stored, before compression, as far as it is known.
         memory: of one process that works on it, if it was tried.
@@ -87,12 +87,12 @@ class Expectation:
         outputs: what its operators store.
     """
 
-    stage: str
+    step: str
     tasks: int
     output_bytes: int
     memory: LineForecast | None
     created: tuple[str, ...] = ()
-    outputs: tuple[StageOutput, ...] = ()
+    outputs: tuple[StepOutput, ...] = ()
 
 
 def worker_pipeline(
@@ -129,7 +129,7 @@ def check_outputs_there(operators: Sequence[Operator]) -> None:
             raise OptionError(msg)
 
 
-def prepared(line: StageLine, *, rehearse: bool) -> tuple[StageLine, Expectation]:
+def prepared(line: StepPipeline, *, rehearse: bool) -> tuple[StepPipeline, StepEstimate]:
     """Check a line whole, and foretell what it takes; nothing is made.
 
     Args:
@@ -166,10 +166,10 @@ def prepared(line: StageLine, *, rehearse: bool) -> tuple[StageLine, Expectation
     memory = pipeline.rehearse() if rehearse else None
     size = pipeline.output_bytes(len(plan))
     outputs = outputs_of(pipeline)
-    return line, Expectation(line.name, len(plan), size, memory, outputs=outputs)
+    return line, StepEstimate(line.name, len(plan), size, memory, outputs=outputs)
 
 
-def create_outputs(line: StageLine) -> tuple[str, ...]:
+def create_outputs(line: StepPipeline) -> tuple[str, ...]:
     """Create what a line writes to, unless it is there; return the addresses of what was made.
 
     Args:
@@ -186,7 +186,7 @@ def create_outputs(line: StageLine) -> tuple[str, ...]:
     )
 
 
-def _with_backend(line: StageLine, *, rehearse: bool) -> StageLine:
+def _with_backend(line: StepPipeline, *, rehearse: bool) -> StepPipeline:
     """Return the line with the backend that ``--backend auto`` chooses here.
 
     Each worker would choose for itself, and some perhaps another.
@@ -235,8 +235,8 @@ def check_margins(pipeline: Pipeline) -> None:
     if not boxes:
         return
     box = boxes[len(boxes) // 2]
-    for index, stage in enumerate(pipeline.operators):
-        body: Any = stage.body
+    for index, step in enumerate(pipeline.operators):
+        body: Any = step.body
         domain = body.bounds() if isinstance(body, HasBounds) else None
         cutout = getattr(body, "cutout", None)
         placed = any(_is_anchored(later.body) for later in pipeline.operators[index + 1 :])
@@ -246,10 +246,10 @@ def check_margins(pipeline: Pipeline) -> None:
         if inside.is_empty:
             continue
         need = pipeline.required_input(index, inside, domain)
-        read, _ = cutout.box(domain, inside, stage.name)
+        read, _ = cutout.box(domain, inside, step.name)
         if not read.contains(need):
             msg = (
-                f"{stage.name} reads {read} for task {inside}, but the network needs {need} "
+                f"{step.name} reads {read} for task {inside}, but the network needs {need} "
                 "(zyx, voxels); give it --expand-margin-size auto, or --grid chunk to inference"
             )
             raise OptionError(msg)

@@ -8,9 +8,9 @@ import pytest
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import OptionError, VolumeError
-from chunkflow_py.run.home import ProfileError, RunHome
 from chunkflow_py.run.ledger.ledger_record import Record
-from chunkflow_py.run.spec import File, Spec, Stage, sha256_of
+from chunkflow_py.run.run_directory import ProfileError, RunDirectory
+from chunkflow_py.run.run_spec import File, RunStep, Spec, sha256_of
 from chunkflow_py.tasks.plan import GridPlan
 
 PLAN = GridPlan(BoxGrid.covering(BoundingBox.parse("0-8_0-8_0-8"), Zyx(4, 4, 4)))
@@ -23,7 +23,7 @@ def spec_of(tmp_path, **changes):
     path.write_text("x = 1")
     file = File("net.py", sha256_of(path.read_bytes()), "code")
     said, content = PLAN.to_json()
-    stage = Stage(
+    stage = RunStep(
         name="infer", words=("inference", "-m", file.word), source=(), mip=0, options=(),
         plan=said, plan_sha256=sha256_of(content), tasks=len(PLAN), files=(file,), **changes,
     )  # fmt: skip
@@ -33,16 +33,16 @@ def spec_of(tmp_path, **changes):
 @pytest.fixture
 def home(tmp_path):
     """A run of one stage."""
-    home = RunHome(str(tmp_path / "run"))
+    home = RunDirectory(str(tmp_path / "run"))
     assert home.create(*spec_of(tmp_path))
-    return RunHome(home.url)
+    return RunDirectory(home.url)
 
 
 def test_a_run_is_found_by_its_address(home):
     """The pinned address opens the run; plan and files come back."""
-    again = RunHome.parse(home.address)
+    again = RunDirectory.parse(home.address)
     assert again.spec.content == home.spec.content
-    assert RunHome.parse(f"{home.url}/#sha256={home.spec.digest}").spec.stages
+    assert RunDirectory.parse(f"{home.url}/#sha256={home.spec.digest}").spec.steps
     assert [again.plan("infer").region(k) for k in again.plan("infer")] == [
         PLAN.region(k) for k in PLAN
     ]
@@ -50,14 +50,14 @@ def test_a_run_is_found_by_its_address(home):
 
 def test_the_same_run_twice_is_one(home, tmp_path):
     """A producer that is run again finds its run; it is not new."""
-    assert not RunHome(home.url).create(*spec_of(tmp_path))
+    assert not RunDirectory(home.url).create(*spec_of(tmp_path))
 
 
 def test_another_run_at_the_same_place_is_refused(home, tmp_path):
     """The error says what differs, and nothing of the first run has changed."""
     before = home.store.get("spec.json")
-    with pytest.raises(OptionError, match="device-class is another.*--fork"):
-        RunHome(home.url).create(*spec_of(tmp_path, device_class="any"))
+    with pytest.raises(OptionError, match="device-class differs.*--fork"):
+        RunDirectory(home.url).create(*spec_of(tmp_path, device_class="any"))
     assert home.store.get("spec.json") == before
 
 
@@ -66,7 +66,7 @@ def test_a_changed_spec_is_refused(home):
     address = home.address
     home.store.put("spec.json", home.spec.content.replace(b"inference", b"plugin"))
     with pytest.raises(OptionError, match="not what was submitted"):
-        _ = RunHome.parse(address).spec
+        _ = RunDirectory.parse(address).spec
 
 
 def test_an_edited_spec_is_refused_without_a_pin(home):
@@ -74,7 +74,7 @@ def test_an_edited_spec_is_refused_without_a_pin(home):
     edited = home.spec.content.replace(b"inference", b"plugin")
     home.store.put("spec.json", edited)
     with pytest.raises(OptionError, match=r"spec\.json has the SHA-256 .* was submitted; find out"):
-        _ = RunHome(home.url).spec
+        _ = RunDirectory(home.url).spec
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\0" * 99, b"{}{}"])
@@ -82,33 +82,35 @@ def test_what_is_no_spec_is_named(home, content):
     """The error names the file, whether or not it is known what was submitted."""
     home.store.put("spec.json", content)
     with pytest.raises(OptionError, match=r"spec\.json has the SHA-256"):
-        _ = RunHome(home.url).spec
+        _ = RunDirectory(home.url).spec
     home.store.delete("spec.sha256")
     with pytest.raises(OptionError, match=r"spec\.json: "):
-        _ = RunHome(home.url).spec
+        _ = RunDirectory(home.url).spec
 
 
 def test_without_the_pin_a_changed_spec_would_run(home, monkeypatch):
     """The drill of the test above: with the safeguard removed the changed spec is taken."""
-    monkeypatch.setattr("chunkflow_py.run.home.removed", lambda name: name == "pinned-spec")
+    monkeypatch.setattr(
+        "chunkflow_py.run.run_directory.removed", lambda name: name == "pinned-spec"
+    )
     address = home.address
     home.store.put("spec.json", home.spec.content.replace(b"inference", b"plugin"))
-    assert RunHome.parse(address).spec.stages[0].words[0] == "plugin"
+    assert RunDirectory.parse(address).spec.steps[0].words[0] == "plugin"
 
 
 def test_a_changed_plan_is_refused(tmp_path):
     """The plan is pinned by the spec."""
-    home = RunHome(str(tmp_path / "run"))
+    home = RunDirectory(str(tmp_path / "run"))
     home.create(*spec_of(tmp_path))
     home.store.put("plan/infer", b"other")
     with pytest.raises(OptionError, match="not the plan"):
-        RunHome(home.url).plan("infer")
+        RunDirectory(home.url).plan("infer")
 
 
 def test_a_changed_file_is_refused(home, monkeypatch, tmp_path):
     """Code runs with the hash in the spec only, in the store and in this machine's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (file,) = home.spec.stages[0].files
+    (file,) = home.spec.steps[0].files
     path = home.fetch(file)
     assert path.read_text() == "x = 1"
     path.write_text("evil()")
@@ -125,14 +127,14 @@ def test_a_changed_file_is_refused(home, monkeypatch, tmp_path):
 def test_no_run_says_how_to_make_one(tmp_path):
     """A wrong address is told."""
     with pytest.raises(OptionError, match="no run at.*submit"):
-        _ = RunHome.parse(str(tmp_path / "none")).spec
+        _ = RunDirectory.parse(str(tmp_path / "none")).spec
     with pytest.raises(OptionError, match="#sha256="):
-        RunHome.parse("s3://bucket/run#md5=1")
+        RunDirectory.parse("s3://bucket/run#md5=1")
 
 
 def test_a_store_that_overwrites_is_refused(tmp_path):
     """Put-if-absent is tried before records rely upon it, and leaves nothing behind."""
-    home = RunHome(str(tmp_path / "run"))
+    home = RunDirectory(str(tmp_path / "run"))
     home.check_store()
     assert list(home.store.list()) == []
 
@@ -150,14 +152,14 @@ def test_the_first_worker_sets_the_profile(home):
     """Another machine is refused, and told in which way it differs."""
     home.check_profile("infer", None)
     home.check_profile("infer", PROFILE)
-    RunHome(home.url).check_profile("infer", dict(PROFILE))
+    RunDirectory(home.url).check_profile("infer", dict(PROFILE))
     with pytest.raises(ProfileError, match="threads is 8, not 4"):
-        RunHome(home.url).check_profile("infer", PROFILE | {"threads": "8"})
+        RunDirectory(home.url).check_profile("infer", PROFILE | {"threads": "8"})
 
 
 def test_a_mixed_fleet_has_no_profile(tmp_path):
     """--device-class any admits all."""
-    home = RunHome(str(tmp_path / "run"))
+    home = RunDirectory(str(tmp_path / "run"))
     home.create(*spec_of(tmp_path, device_class="any"))
     home.check_profile("infer", PROFILE)
     home.check_profile("infer", PROFILE | {"threads": "8"})
@@ -165,16 +167,16 @@ def test_a_mixed_fleet_has_no_profile(tmp_path):
 
 def test_a_stage_closes_and_opens_again(home):
     """The first stage that is not closed is the one to work on."""
-    assert home.current_stage() == "infer"
+    assert home.current_step() == "infer"
     home.ledger("infer").record([Record(3, "box", "done", "5bec", "a", "w")])
     home.close("infer")
-    assert home.current_stage() is None
+    assert home.current_step() is None
     assert home.counts("infer").done == 1
     home.ledger("infer").reopen([3])
     assert home.counts("infer").done == 0, "what is counted is what is recorded now"
     home.reopen("infer")
     assert home.counts("infer").done == 0
-    assert home.current_stage() == "infer"
+    assert home.current_step() == "infer"
     assert not home.is_sent("infer")
     home.set_sent("infer", 8)
     assert json.loads(home.store.get("stages/infer/sent")) == {"tasks": 8}
@@ -184,4 +186,4 @@ def test_a_stage_closes_and_opens_again(home):
 def test_a_store_that_cannot_be_written_says_so(s3):
     """The probe tells what has failed, not that it could not clear up after itself."""
     with pytest.raises(VolumeError, match="cannot write .*no-such-bucket"):
-        RunHome("s3://no-such-bucket/run").check_store()
+        RunDirectory("s3://no-such-bucket/run").check_store()

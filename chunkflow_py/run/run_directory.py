@@ -1,18 +1,19 @@
-"""The home of a run: a folder or prefix that holds all that is known of it.
+"""The run directory: a folder or prefix that holds everything about one run.
 
 ```
 <run>/spec.json                       what workers do; never changes
-<run>/spec.sha256                     SHA-256 of what was submitted
-<run>/plan/<stage>                    which tasks there are, where that takes more than a few words
+<run>/spec.sha256                     SHA-256 of the spec as submitted
+<run>/plan/<step>                     list of the tasks, where the spec alone does not define them
 <run>/files/<sha256>/<name>           networks, weights, plugins
-<run>/documents/<sha256>              metadata of the outputs, as it was made
-<run>/stages/<stage>/profile.json     what the stage is computed with; set by its first worker
-<run>/stages/<stage>/sent, closed     that all its tasks were sent; that all of them have ended
-<run>/stages/<stage>/stale            tasks that have read what a repair of another stage mends
-<run>/ledger/<stage>/…                how each task ended: `chunkflow_py.run.ledger.ledger`
+<run>/documents/<sha256>              metadata of the outputs as it was created
+<run>/stages/<step>/profile.json      compute profile of the step; set by its first worker
+<run>/stages/<step>/sent, closed      that all its tasks were sent; that all of them have ended
+<run>/stages/<step>/stale             tasks that have read what a repair of another step replaces
+<run>/ledger/<step>/…                 how each task ended: `chunkflow_py.run.ledger.ledger`
 ```
 
-Any store will do on which put-if-absent works, which is tried before it is relied upon.
+``stages`` is the stored name of steps. Any store will do on which put-if-absent works, which is
+tried before it is relied upon.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from chunkflow_py.core.failpoints import removed
 from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.run.coverage import Coverage
 from chunkflow_py.run.ledger.ledger import Ledger
-from chunkflow_py.run.spec import Spec, differences, sha256_of
+from chunkflow_py.run.run_spec import Spec, differences, sha256_of
 from chunkflow_py.store import open_store
 from chunkflow_py.store.address import public, without_secrets
 from chunkflow_py.store.local import replacing
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from chunkflow_py.run.ledger.ledger_record import LedgerCounts
-    from chunkflow_py.run.spec import File
+    from chunkflow_py.run.run_spec import File
     from chunkflow_py.store.protocol import Store
     from chunkflow_py.tasks.plan import Plan
 
@@ -52,11 +53,11 @@ _DIGEST = re.compile(r"(.+?)/*#sha256=([0-9a-f]{64})")
 
 
 class ProfileError(OptionError):
-    """This machine does not compute the bytes that the run's other workers compute."""
+    """This machine has another compute profile than the run's first worker."""
 
 
 @dataclass
-class RunHome:
+class RunDirectory:
     """One run, by its address.
 
     Attributes:
@@ -75,14 +76,14 @@ class RunHome:
         """Open the store."""
         self.store = open_store(self.url)
         if self.store.is_local:
-            self.url = self.store.url  # the same from whatever folder it is read
+            self.url = self.store.url  # absolute, so that it is the same in every working directory
 
     @classmethod
-    def parse(cls, text: str) -> RunHome:
+    def parse(cls, text: str) -> RunDirectory:
         """Return the run at *text*, such as ``s3://bucket/em.run#sha256=…``.
 
         Raises:
-            OptionError: what follows the ``#`` is no digest.
+            OptionError: the part after ``#`` is not a digest.
         """
         if "#" not in text:
             return cls(text.rstrip("/"))
@@ -107,7 +108,9 @@ class RunHome:
         if self._spec is None:
             content = self.store.get(SPEC)
             if content is None:
-                msg = f"there is no run at {self.url}; chunkflow submit makes one, or mend the URL"
+                msg = (
+                    f"there is no run at {self.url}; chunkflow submit makes one, or correct the URL"
+                )
                 raise OptionError(msg)
             found, wanted = sha256_of(content), self.digest or self._submitted()
             if wanted not in ("", found) and not removed("pinned-spec"):
@@ -125,30 +128,30 @@ class RunHome:
         return self._spec
 
     def _submitted(self) -> str:
-        """Return the SHA-256 of the spec that was submitted; nothing if nobody has noted it.
+        """Return the SHA-256 of the submitted spec, as noted in the run; empty if it is missing.
 
-        It does not protect against who can write to the run, as a pinned address does: it finds
-        a spec that was edited while some of its tasks were done already.
+        Unlike a pinned address, it does not protect against those who can write to the run: it
+        finds a spec that was edited while some of its tasks were done already.
         """
         noted = (self.store.get(_SUBMITTED) or b"").decode(errors="replace").strip()
         return noted if re.fullmatch("[0-9a-f]{64}", noted) else ""
 
     @property
     def shown(self) -> str:
-        """The URL as it is told: without name and password."""
+        """The URL for messages, without name and password."""
         return without_secrets(self.url)
 
     @property
     def address(self) -> str:
-        """The address that workers are given: it pins the spec."""
+        """The address for workers, which pins the spec."""
         return f"{self.shown}#sha256={self.spec.digest}"
 
     def exists(self) -> bool:
-        """Tell whether there is a run."""
+        """Return whether there is a run."""
         return self.store.size(SPEC) is not None
 
     def check_there(self) -> None:
-        """Look again whether there is a run, which may have been deleted meanwhile.
+        """Refuse to continue with a run that was deleted meanwhile.
 
         Raises:
             OptionError: it is gone.
@@ -163,9 +166,9 @@ class RunHome:
 
     @contextmanager
     def undone_if_refused(self) -> Iterator[None]:
-        """Remove the folder of a run that does not come to be, if it was not there before.
+        """Remove a folder that this call made, if the block fails before there is a run.
 
-        A signal that comes before there is a run refuses it as well.
+        A signal counts as a failure.
         """
         folder = Path(self.store.url.removeprefix("file://")) if self.store.is_local else None
         is_ours = folder is not None and not folder.exists()
@@ -177,7 +180,7 @@ class RunHome:
             raise
 
     def check_free(self) -> None:
-        """See whether a new run may begin here.
+        """Refuse a place that holds records of a deleted run.
 
         Raises:
             OptionError: there are records of a run that was deleted.
@@ -190,13 +193,13 @@ class RunHome:
             raise OptionError(msg)
 
     def check_store(self) -> None:
-        """Try whether of two writes of one name the first stays.
+        """Check that the first of two conditional writes wins.
 
         Raises:
-            VolumeError: it does not: records could be overwritten there.
+            VolumeError: it does not, so that records could be overwritten.
         """
         key = f"probe-{secrets.token_hex(8)}"
-        first = self.store.put_if_absent(key, b"first")  # what it raises says what is wrong
+        first = self.store.put_if_absent(key, b"first")
         try:
             second = self.store.put_if_absent(key, b"second")
             kept = self.store.get(key)
@@ -216,16 +219,16 @@ class RunHome:
         files: Mapping[File, Path],
         documents: Mapping[str, bytes] | None = None,
     ) -> bool:
-        """Write all of a new run, its spec last; return whether it is new.
+        """Write a new run, its spec last; return whether it is new.
 
         Args:
             spec: of the run.
-            plans: files of the plans, by stage.
-            files: that stages need, and where they are.
+            plans: files of the plans, by step.
+            files: that steps need, and their paths.
             documents: metadata of the outputs, by SHA-256.
 
         Raises:
-            OptionError: another run is there; says how it differs.
+            OptionError: another run is there; the message says how it differs.
         """
         for name, content in plans.items():
             if content:
@@ -237,29 +240,29 @@ class RunHome:
             if self.store.size(f"documents/{digest}") is None:
                 self.store.put(f"documents/{digest}", content)
         new = self.store.put_if_absent(SPEC, spec.content)
-        self.check_same(spec, len(spec.stages))
+        self.check_same(spec, len(spec.steps))
         self.store.put_if_absent(_SUBMITTED, f"{self.spec.digest}\n".encode())
         return new
 
-    def check_same(self, spec: Spec, stages: int) -> None:
-        """Compare the run that is here with one that is to be made.
+    def check_same(self, spec: Spec, steps: int) -> None:
+        """Compare the existing run with a new one.
 
         Args:
-            spec: of that, or of its first stages.
-            stages: how many it will have.
+            spec: of the new one, or of its first steps.
+            steps: how many the new one will have.
 
         Raises:
-            OptionError: it is another; says how they differ.
+            OptionError: they differ; the message says how.
         """
         there = self.spec
         there.check_current()
         found = [
             f"stage {old.name}: {words}"
-            for old, new in zip(there.stages, spec.stages, strict=False)
+            for old, new in zip(there.steps, spec.steps, strict=False)
             for words in differences(old, new)
         ]
-        if len(there.stages) != stages:
-            found.append(f"{stages} stages, not {len(there.stages)}")
+        if len(there.steps) != steps:
+            found.append(f"{steps} stages, not {len(there.steps)}")
         if not found and there.queue != spec.queue:
             found.append(f"the queue is {spec.queue}, not {there.queue}")
         if not found:
@@ -270,126 +273,126 @@ class RunHome:
         )
         raise OptionError(msg)
 
-    # --- stages ----------------------------------------------------------------------------------
+    # --- steps ----------------------------------------------------------------------------------
 
-    def plan(self, stage: str) -> Plan:
-        """Return the tasks of a stage.
+    def plan(self, step: str) -> Plan:
+        """Return the tasks of a step.
 
         Raises:
             OptionError: the file of the plan is not the one that the spec names.
         """
-        if stage not in self._plans:
-            said = self.spec.stage(stage)
-            content = self.store.get(f"plan/{stage}") or b""
+        if step not in self._plans:
+            said = self.spec.step(step)
+            content = self.store.get(f"plan/{step}") or b""
             if sha256_of(content) != said.plan_sha256:
-                msg = f"{self.url}/plan/{stage} is not the plan that was submitted; submit again"
+                msg = f"{self.url}/plan/{step} is not the plan that was submitted; submit again"
                 raise OptionError(msg)
-            self._plans[stage] = plan_from_json(said.plan, content)
-        return self._plans[stage]
+            self._plans[step] = plan_from_json(said.plan, content)
+        return self._plans[step]
 
-    def ledger(self, stage: str) -> Ledger:
-        """Return the records of a stage, which may be those of another run (``--fork``)."""
-        if stage not in self._ledgers:
-            taken = self.spec.reused.get(stage)
+    def ledger(self, step: str) -> Ledger:
+        """Return the ledger of a step, which may be that of another run (``--fork``)."""
+        if step not in self._ledgers:
+            taken = self.spec.reused.get(step)
             store = self.store if taken is None else open_store(taken)
-            span, older = self.plan(stage).span, self.spec.is_older
-            self._ledgers[stage] = Ledger(store, stage, span, older=older)
-        return self._ledgers[stage]
+            span, older = self.plan(step).span, self.spec.is_older
+            self._ledgers[step] = Ledger(store, step, span, older=older)
+        return self._ledgers[step]
 
     def document(self, digest: str) -> bytes | None:
-        """Return metadata of an output as it was when the run was made; ``None`` if it is lost."""
+        """Return metadata of an output as it was created; ``None`` if the copy is lost."""
         content = self.store.get(f"documents/{digest}")
         return content if content is not None and sha256_of(content) == digest else None
 
-    def coverage(self, stage: str) -> Coverage:
-        """Return what the records of a stage must name."""
-        said = self.spec.stage(stage)
+    def coverage(self, step: str) -> Coverage:
+        """Return what the records of a step have to name."""
+        said = self.spec.step(step)
         copies = f"{self.store.url.rstrip('/')}/documents"
         return Coverage(said.outputs, self.document, copies, [name for name, _ in said.options])
 
-    def is_sent(self, stage: str) -> bool:
-        """Tell whether all tasks of a stage were sent once."""
-        return self.store.size(f"stages/{stage}/sent") is not None
+    def is_sent(self, step: str) -> bool:
+        """Return whether all tasks of a step were sent once."""
+        return self.store.size(f"stages/{step}/sent") is not None
 
-    def set_sent(self, stage: str, count: int) -> None:
-        """Say so."""
-        self.store.put_if_absent(f"stages/{stage}/sent", json.dumps({"tasks": count}).encode())
+    def set_sent(self, step: str, count: int) -> None:
+        """Note that all tasks of a step were sent."""
+        self.store.put_if_absent(f"stages/{step}/sent", json.dumps({"tasks": count}).encode())
 
-    def is_closed(self, stage: str) -> bool:
-        """Tell whether all tasks of a stage have ended."""
-        return stage in self.spec.reused or self.store.size(f"stages/{stage}/closed") is not None
+    def is_closed(self, step: str) -> bool:
+        """Return whether all tasks of a step have ended."""
+        return step in self.spec.reused or self.store.size(f"stages/{step}/closed") is not None
 
-    def close(self, stage: str) -> None:
-        """Say so, and what there is to say of them; the next stage opens."""
-        if not self.is_closed(stage):
-            counts = json.dumps(asdict(self.ledger(stage).counts())).encode()
-            self.store.put_if_absent(f"stages/{stage}/closed", counts)
+    def close(self, step: str) -> None:
+        """Note that all tasks of a step have ended, with their totals; the next step opens."""
+        if not self.is_closed(step):
+            counts = json.dumps(asdict(self.ledger(step).counts())).encode()
+            self.store.put_if_absent(f"stages/{step}/closed", counts)
 
-    def counts(self, stage: str) -> LedgerCounts:
-        """Return what there is to say of all tasks of a stage."""
-        return self.ledger(stage).counts()
+    def counts(self, step: str) -> LedgerCounts:
+        """Return the totals over all tasks of a step."""
+        return self.ledger(step).counts()
 
-    def reopen(self, stage: str) -> None:
-        """Take it back, for tasks that are done again."""
-        self.store.delete(f"stages/{stage}/closed")
+    def reopen(self, step: str) -> None:
+        """Undo `close`, for tasks that are done again."""
+        self.store.delete(f"stages/{step}/closed")
 
-    def unsend(self, stage: str) -> None:
-        """Take back that a stage was sent: the worker that opens it sends what has no record."""
-        self.store.delete(f"stages/{stage}/sent")
-        self.store.delete(f"stages/{stage}/sending")
+    def unsend(self, step: str) -> None:
+        """Undo `set_sent`: the worker that opens the step sends all tasks without a record."""
+        self.store.delete(f"stages/{step}/sent")
+        self.store.delete(f"stages/{step}/sending")
 
-    def stale(self, stage: str) -> Plan | set[int]:
-        """Return the tasks of a stage that have read what was wrong in a stage before it.
+    def stale(self, step: str) -> Plan | set[int]:
+        """Return the tasks of a step that have read wrong output of an earlier step.
 
-        They were found by a repair, and are done again when the stages before are repaired.
+        A repair has found them; they are done again once the earlier steps are repaired.
         """
-        said = json.loads(self.store.get(f"stages/{stage}/stale") or b"[]")
-        return self.plan(stage) if said == _ALL else set(said)
+        said = json.loads(self.store.get(f"stages/{step}/stale") or b"[]")
+        return self.plan(step) if said == _ALL else set(said)
 
-    def add_stale(self, stage: str, numbers: Plan | set[int]) -> None:
-        """Add to the tasks that have read what was wrong; the plan itself stands for all."""
+    def add_stale(self, step: str, numbers: Plan | set[int]) -> None:
+        """Add tasks that have read wrong output; the plan itself stands for all tasks."""
 
         def added(content: bytes | None) -> bytes:
             said = json.loads(content or b"[]")
-            if said == _ALL or numbers is self.plan(stage):
+            if said == _ALL or numbers is self.plan(step):
                 return json.dumps(_ALL).encode()
             return json.dumps(sorted({*said, *numbers}), separators=(",", ":")).encode()
 
-        self.store.update(f"stages/{stage}/stale", added)
+        self.store.update(f"stages/{step}/stale", added)
 
-    def renew(self, stage: str) -> None:
-        """Take back the records of tasks that have read what was wrong, now that it is right.
+    def renew(self, step: str) -> None:
+        """Reopen the tasks that have read wrong output, now that it is repaired.
 
-        The repair has done so already. Whoever worked on one of them then, and was not done, has
+        The repair has done so already, but a worker that was busy with one of them then may have
         recorded it since.
         """
-        numbers = self.stale(stage)
+        numbers = self.stale(step)
         if numbers:
-            self.ledger(stage).reopen(numbers)
-            self.store.delete(f"stages/{stage}/stale")
+            self.ledger(step).reopen(numbers)
+            self.store.delete(f"stages/{step}/stale")
 
-    def current_stage(self) -> str | None:
-        """Return the first stage that is not closed, or ``None``."""
-        return next((s.name for s in self.spec.stages if not self.is_closed(s.name)), None)
+    def current_step(self) -> str | None:
+        """Return the name of the first step that is not closed, or ``None``."""
+        return next((s.name for s in self.spec.steps if not self.is_closed(s.name)), None)
 
     # --- what a worker needs ---------------------------------------------------------------------
 
-    def check_profile(self, stage: str, profile: dict[str, str] | None) -> None:
-        """Refuse a machine that computes other bytes than the first worker of the stage.
+    def check_profile(self, step: str, profile: dict[str, str] | None) -> None:
+        """Refuse a machine whose compute profile differs from that of the step's first worker.
 
         Raises:
-            ProfileError: names what differs.
+            ProfileError: the message names the differences.
         """
-        if not profile or self.spec.stage(stage).device_class == "any":
+        if not profile or self.spec.step(step).device_class == "any":
             return
-        key = f"stages/{stage}/profile.json"
+        key = f"stages/{step}/profile.json"
         self.store.put_if_absent(key, json.dumps(profile, sort_keys=True).encode())
         fixed: dict[str, Any] = json.loads(self.store.get(key) or b"{}")
         if fixed == profile:
             return
         names = sorted(fixed.keys() | profile.keys())
         found = [
-            f"{name} is {profile.get(name, 'not said')}, not {fixed.get(name, 'not said')}"
+            f"{name} is {profile.get(name, 'unknown')}, not {fixed.get(name, 'unknown')}"
             for name in names
             if fixed.get(name) != profile.get(name)
         ]
@@ -401,7 +404,7 @@ class RunHome:
         raise ProfileError(msg)
 
     def fetch(self, file: File) -> Path:
-        """Return the path of a file of the run on this machine; its content is checked.
+        """Fetch a file of the run to this machine, check its content, and return its path.
 
         Raises:
             OptionError: it is missing, or not what the spec names.
@@ -422,5 +425,5 @@ class RunHome:
 
 def cache_folder() -> Path:
     """Return the folder in which workers keep files of runs."""
-    said = os.environ.get("XDG_CACHE_HOME")
-    return (Path(said) if said else Path.home() / ".cache") / "chunkflow" / "files"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "chunkflow" / "files"

@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.run.documents."""
+"""Tests of chunkflow_py.run.metadata_documents."""
 
 import copy
 import json
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkflow_py.run.documents import difference, parsed, restored
+from chunkflow_py.run.metadata_documents import difference, parsed, restored
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text("abc", max_size=3),

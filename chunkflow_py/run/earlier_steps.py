@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from chunkflow_py.core.geometry import BoundingBox
     from chunkflow_py.core.outputs import Output
     from chunkflow_py.pipeline.operator import Operator
-    from chunkflow_py.run.home import RunHome
     from chunkflow_py.run.ledger.ledger_record import Record
-    from chunkflow_py.run.spec import Stage, StageOutput
+    from chunkflow_py.run.run_directory import RunDirectory
+    from chunkflow_py.run.run_spec import RunStep, StepOutput
     from chunkflow_py.tasks.plan import Plan
 
 _PAGES = 8  # of a ledger that are kept
@@ -52,20 +52,20 @@ class EarlierStep:
     name: str
     run: str
     plan: Plan
-    outputs: tuple[StageOutput, ...]
+    outputs: tuple[StepOutput, ...]
 
 
-def earlier_steps(home: RunHome, stage: Stage) -> tuple[EarlierStep, ...]:
+def earlier_steps(run: RunDirectory, step: RunStep) -> tuple[EarlierStep, ...]:
     """Return the steps of a run before one of its steps."""
-    names = [each.name for each in home.spec.stages]
+    names = [each.name for each in run.spec.steps]
     return tuple(
         EarlierStep(
             each.name,
-            home.spec.reused.get(each.name, home.url),
-            home.plan(each.name),
+            run.spec.reused.get(each.name, run.url),
+            run.plan(each.name),
             each.outputs,
         )
-        for each in home.spec.stages[: names.index(stage.name)]
+        for each in run.spec.steps[: names.index(step.name)]
     )
 
 
@@ -88,7 +88,7 @@ def place_of(output: Output) -> str:
     return level_name(Location.parse(output.url), output.mip)
 
 
-def check_readers(operators: Sequence[Operator], steps: Iterable[Stage]) -> None:
+def check_readers(operators: Sequence[Operator], steps: Iterable[RunStep]) -> None:
     """Refuse operators that read outputs of earlier steps and cannot tell what of them is lost.
 
     Raises:
@@ -111,7 +111,7 @@ def check_readers(operators: Sequence[Operator], steps: Iterable[Stage]) -> None
 class _Recorded(RecordedBlocks):
     """What the records of a step say of one of its volumes."""
 
-    def __init__(self, step: EarlierStep, output: StageOutput) -> None:
+    def __init__(self, step: EarlierStep, output: StepOutput) -> None:
         self._step, self._output = step, output
         self._lock = threading.Lock()
         self._pages: OrderedDict[int, dict[int, Record]] = OrderedDict()
