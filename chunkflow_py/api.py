@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from chunkflow_py.cli.command_line import Part
     from chunkflow_py.core.chunk import Chunk, Kind
     from chunkflow_py.pipeline.pipeline import Listener
-    from chunkflow_py.planning.plans import LinePlan
+    from chunkflow_py.planning.run_plan import RunPlan
     from chunkflow_py.run.submit import Submission
     from chunkflow_py.volume.protocol import Volume
 
@@ -78,22 +78,22 @@ class Pipeline(base.Pipeline):
         )
         self._typed = tuple(parts)
 
-    def plan(self, **settings: Any) -> LinePlan:
+    def plan(self, **settings: Any) -> RunPlan:
         """Estimate tasks, bytes, memory, time and cost; nothing is made.
 
         Args:
-            settings: Fields of `chunkflow_py.planning.plans.PlanSettings`. Without ``module``,
+            settings: Fields of `chunkflow_py.planning.run_plan.PlanSettings`. Without ``module``,
                 no pilot run measures memory and time, and both are estimated as far as possible.
 
         Raises:
             OptionError: An operator was not made by a command, so that its options are unknown.
         """
-        from chunkflow_py.planning.plans import PlannedLine, PlanSettings
-        from chunkflow_py.planning.stage_plan import plan_line
+        from chunkflow_py.planning.planner import plan_run
+        from chunkflow_py.planning.run_plan import PlannedStep, PlanSettings
 
         argv = tuple(word for part in self._parts() for word in part.words)
-        line = PlannedLine("pipeline", tuple(self.operators), self.source, argv, 0, self.ahead)
-        return plan_line([line], PlanSettings(**settings))
+        line = PlannedStep("pipeline", tuple(self.operators), self.source, argv, 0, self.ahead)
+        return plan_run([line], PlanSettings(**settings))
 
     def submit(
         self, run: str | None = None, queue: str | None = None, *, step: str | None = None,

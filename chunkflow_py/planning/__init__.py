@@ -1,11 +1,12 @@
-"""What a line will take, told before it runs.
+"""What a run will take, estimated before it starts.
 
 ```
-amounts     tasks, bytes, requests, patches          counted from boxes alone, exactly
-rehearsal   some tasks, written to a scratch place   measured, in processes of their own
-durations   seconds of the whole line                from what was measured, or told
-prices      dollars                                  from a table of a date
-suggestion  the size of tasks that suits best        from patches and memory
-stage_plan  all of it, with every misfit             words: as lines for a person
+task_amounts      tasks, bytes, requests, patches              counted from boxes alone, exactly
+pilot             some tasks, written to a scratch folder      measured, in processes of their own
+duration_estimate seconds of all tasks                         from a pilot, a speed, or as stated
+prices            dollars                                      from a table of a date
+task_size_advice  the task size with the least work            from patches and memory
+planner           all of it, with every problem                run_plan: as text and as JSON
+tune              the fastest way to run a network             measured, each in tune_process
 ```
 """

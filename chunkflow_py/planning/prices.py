@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from chunkflow_py.planning.amounts import Transfer
+    from chunkflow_py.planning.task_amounts import Transfer
 
 GIB, GB = 2**30, 10**9
 

@@ -4,8 +4,8 @@
                  input_patch_size=Zyx(20, 256, 256))
     print(found.best)
 
-Each way is measured in a process of its own (`chunkflow_py.planning.measure`). The order is such
-that what matters most comes first, because the time may end at any point:
+Each way is measured in a process of its own (`chunkflow_py.planning.tune_process`). What matters
+most comes first, because the time may end at any point:
 
     as it is -> backends and precisions -> compiled -> larger batches -> other patch sizes
                                   each step starts from the best so far
@@ -376,7 +376,7 @@ class _Search:
             "candidate": asdict(candidate),
             "reference": str(self.folder / f"{name}.npy"),
         }
-        command = [sys.executable, "-m", "chunkflow_py.planning.measure"]
+        command = [sys.executable, "-m", "chunkflow_py.planning.tune_process"]
         text = json.dumps(request).encode()
         failure = None
         try:

@@ -37,7 +37,7 @@ def test_a_line_is_told_by_a_rehearsal_that_leaves_nothing(tmp_path):
         "tasks        32 of 8 16 16",
         "times what tasks cover",
         "32 PUT, 1 a task",
-        "(measured, at the peak of a rehearsal)",
+        "(measured, at the peak of a pilot)",
         "tasks done on this machine, written to a scratch folder",
         "as it is stored (measured)",
     ):
@@ -108,7 +108,7 @@ def test_a_better_size_leaves_work_for_every_process(processes):
 
 
 def test_what_is_not_measured_is_not_said_to_fit():
-    """Without a rehearsal the memory of a network is unknown: the last line says so."""
+    """Without a pilot the memory of a network is unknown: the last line says so."""
     line = f"{TASKS} {LOAD} -e auto {NETWORK} {SAVE} --chunk-size 8 16 16"
     told = say(f"--quiet plan --no-rehearse --memory 8GB {line}").splitlines()[-1]
     assert told.startswith("nothing known speaks against it, but the memory of inference is not")
@@ -144,7 +144,7 @@ def test_seconds_that_are_told_are_taken():
     options = "--no-rehearse --seconds-per-task 90 --machines 4 --price 3"
     found = plan(f"{TASKS} {LOAD} {SAVE}", options)
     assert found["duration"]["seconds"] == 8 * 90
-    assert found["duration"]["how"] == "as told by --seconds-per-task"
+    assert found["duration"]["how"] == "by --seconds-per-task"
     assert found["cost"]["dollars"] == pytest.approx(4 * 720 / 3600 * 3)
 
 
@@ -205,7 +205,7 @@ def test_too_little_time_for_a_rehearsal_is_said():
     """What to change is its time: it was rehearsed."""
     found = plan(f"{TASKS} {LOAD} {SAVE}", "--seconds 0.01")
     (note,) = (note for note in found["notes"] if "how long" in note)
-    assert "the rehearsal ended after 0.01 s: give more --seconds" in note
+    assert "the pilot ended after 0.01 s: give more --seconds" in note
 
 
 def test_a_line_without_tasks_is_one():
@@ -220,7 +220,7 @@ def test_what_would_leave_marks_is_left_out():
     """Only savers whose place can be exchanged are rehearsed; the others are named."""
     found = plan(f"{TASKS} skip-task-by-file -p no_ {LOAD} save-h5 -f a_ mark-complete -p no_")
     assert found["duration"]["task_s"] > 0
-    words = "not rehearsed, so not in the time: skip-task-by-file, mark-complete"
+    words = "left out of the pilot, so not in the time: skip-task-by-file, mark-complete"
     assert words in found["notes"]
     assert [path.name for path in Path().iterdir()] == ["image.zarr"]
 
@@ -255,5 +255,5 @@ def test_what_does_not_fit_here_may_fit_elsewhere():
     line = f"{tasks} load-zarr --store huge.zarr threshold --threshold 9 {SAVE}"
     found = plan(line, "--memory 100TB")
     assert any("does not fit here" in note for note in found["notes"])
-    assert found["memory"]["how"] == "foretold"
+    assert found["memory"]["how"] == "estimated"
     assert "of memory are more than the" in plan(line, "--no-rehearse", code=2)["misfits"][0]

@@ -150,7 +150,7 @@ ALLOWED = {
     "volume/precomputed/precomputed_codec.py": "looks whether voxels begin like gzip, with a bound",
     "store/web.py": "undoes what a server did on the way",
     "run/ledger/ledger_segments.py": "segments of a ledger",
-    "planning/measure.py": "reads what this process has written",
+    "planning/tune_process.py": "reads what this process has written",
 }
 UNBOUNDED = re.compile(
     r"\b(?:gzip|bz2|lzma|zlib)\.(?:open|decompress|decompressobj)\(|[a-z]_decode\(|"

@@ -22,7 +22,7 @@ from chunkflow_py.inference.backends.compute_profile import profile_of
 from chunkflow_py.inference.backends.torch_core import TorchCore
 from chunkflow_py.inference.device_streams import Device, Stopwatch
 from chunkflow_py.inference.memory_estimate import available_device_bytes
-from chunkflow_py.planning.measure import measure
+from chunkflow_py.planning.tune_process import measure
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,12 +1,12 @@
 """Estimate tasks, bytes, memory, time and cost.
 
-Nothing is made. A few tasks are rehearsed: done by processes of their own, which write into a
-folder that is removed, so that memory and time are measured. Whatever does not fit is told at once,
-with the nearest that does; the exit code is then 2, else 0.
+Nothing is made. A few tasks are done as a pilot, by processes of their own, which write into a
+folder that is removed, so that memory and time are measured. All problems are listed, each with the
+nearest value that works; the exit code is then 2, else 0.
 
 Example: chunkflow plan --machines 20 --instance g5.xlarge
 
-The line follows these options: generate-tasks … load-zarr … inference … save-zarr …
+The pipeline follows these options: generate-tasks … load-zarr … inference … save-zarr …
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from chunkflow_py.cli.command_line import Part
-    from chunkflow_py.planning.plans import PlannedLine
+    from chunkflow_py.planning.run_plan import PlannedStep
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _POSITIVE = click.FloatRange(min=0, min_open=True)
@@ -33,20 +33,21 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 # fmt: off
 @pipeline_subcommand
 @click.option("--machines", type=click.IntRange(min=1), default=1, show_default=True,
-              help="How many work at the same time.")
+              help="Machines that work at the same time.")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True,
-              help="On each machine; as many are rehearsed side by side.")
+              help="Processes on each machine; as many pilots run side by side.")
 @click.option("--instance", metavar="TYPE",
               help="Type of machine, such as g5.xlarge, whose price and memory are known.")
 @click.option("--memory", type=MemoryType(), metavar="SIZE",
-              help="Of a machine, such as 16GB.  [default: that of the instance, else of this one]")
+              help="Memory of a machine, such as 16GB.  [default: that of the instance, else of "
+                   "this one]")
 @click.option("--price", type=click.FloatRange(min=0), metavar="DOLLARS",
-              help="Of a machine, an hour.  [default: that of the instance]")
-@click.option("--price-file", type=_FILE, help="A table of prices instead of the one that is here.")
+              help="Price of a machine, an hour.  [default: that of the instance]")
+@click.option("--price-file", type=_FILE, help="Table of prices instead of the built-in one.")
 @click.option("--rehearse/--no-rehearse", default=True, show_default=True,
-              help="Do some tasks, to measure; or foretell what can be.")
+              help="Measure memory and time with a pilot; or estimate only.")
 @click.option("--seconds", type=_POSITIVE, default=60, show_default=True,
-              help="Time for the rehearsal.")
+              help="Time for the pilot, seconds.")
 @click.option("--seconds-per-task", type=_POSITIVE,
               help="In one process, instead of what is measured.")
 @click.option("--speeds", type=_FILE,
@@ -58,16 +59,15 @@ def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None
     # fmt: on
 
     def act(parts: Sequence[Part]) -> None:
-        from chunkflow_py.cli.rehearsal import NAME
-        from chunkflow_py.planning.durations import Crew
-        from chunkflow_py.planning.plans import PlanSettings
-        from chunkflow_py.planning.stage_plan import plan_line
-        from chunkflow_py.planning.words import data_of, words_of
+        from chunkflow_py.cli.pilot_process import NAME
+        from chunkflow_py.planning.duration_estimate import Fleet
+        from chunkflow_py.planning.planner import plan_run
+        from chunkflow_py.planning.run_plan import PlanSettings, plan_json, plan_lines
 
         settings = PlanSettings(
             module=NAME if options["rehearse"] else None,
-            rehearsal_s=options["seconds"],
-            crew=Crew(options["machines"], options["processes"]),
+            pilot_s=options["seconds"],
+            fleet=Fleet(options["machines"], options["processes"]),
             memory_bytes=options["memory"],
             instance=options["instance"],
             price=options["price"],
@@ -75,33 +75,33 @@ def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None
             seconds_per_task=options["seconds_per_task"],
             speeds=options["speeds"],
         )
-        plan = plan_line(_lines(parts), settings)
+        plan = plan_run(_lines(parts), settings)
         if as_json:
             import json
 
-            echo(json.dumps(data_of(plan), indent=2))
+            echo(json.dumps(plan_json(plan), indent=2))
         else:
-            for words in words_of(plan):
+            for words in plan_lines(plan):
                 echo(words)
         click.get_current_context().exit(0 if plan.fits else 2)
 
     return act
 
 
-def _lines(parts: Sequence[Part]) -> list[PlannedLine]:
+def _lines(parts: Sequence[Part]) -> list[PlannedStep]:
     """Return the stages of a line; one without tasks is a single stage."""
     from chunkflow_py.cli.command_line import check_source_first, operators_of
     from chunkflow_py.cli.run_pipelines import stage_lines
     from chunkflow_py.errors import OptionError
     from chunkflow_py.pipeline.operator import Source
-    from chunkflow_py.planning.plans import PlannedLine
+    from chunkflow_py.planning.run_plan import PlannedStep
 
     told = click.get_current_context().find_root().params
     mip, ahead = told["mip"], told["ahead"]
     stages = [part.stage for part in parts]
     if any(isinstance(stage, Source | Subcommand) for stage in stages):
         return [
-            PlannedLine(
+            PlannedStep(
                 line.name,
                 line.operators,
                 line.source,
@@ -117,4 +117,4 @@ def _lines(parts: Sequence[Part]) -> list[PlannedLine]:
         msg = "there is no line to plan; write it after plan and its options"
         raise OptionError(msg)
     words = tuple(word for part in parts for word in part.words)
-    return [PlannedLine("line", operators, None, words, mip, ahead)]
+    return [PlannedStep("line", operators, None, words, mip, ahead)]

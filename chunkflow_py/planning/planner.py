@@ -1,4 +1,4 @@
-"""All that a line will take, and all that does not fit, before anything is made."""
+"""Plan a run: estimate what each step takes, and find what does not fit, before it starts."""
 
 from __future__ import annotations
 
@@ -13,23 +13,28 @@ from chunkflow_py.errors import ChunkflowError, VolumeNotFoundError
 from chunkflow_py.pipeline.forecast import RESIDENT
 from chunkflow_py.pipeline.hooks import HasSingleWriter
 from chunkflow_py.pipeline.pipeline import Pipeline
-from chunkflow_py.planning.amounts import (
+from chunkflow_py.planning.duration_estimate import (
+    mean_work,
+    measured_duration,
+    speed_duration,
+    stated_duration,
+)
+from chunkflow_py.planning.pilot import operators_left_out, run_pilots
+from chunkflow_py.planning.prices import cost_of, load_prices
+from chunkflow_py.planning.run_plan import ESTIMATED, Memory, RunPlan, StepPlan
+from chunkflow_py.planning.task_amounts import (
     domain_of,
     largest_task,
     middle_box,
+    middle_tasks,
     patches_of,
+    plan_of,
     reads_of,
+    spread_boxes,
     total,
     writes_of,
 )
-from chunkflow_py.planning.durations import mean_work, measured_duration, told_duration
-from chunkflow_py.planning.observation import observe
-from chunkflow_py.planning.plans import LinePlan, Memory, StagePlan
-from chunkflow_py.planning.prices import cost_of, load_prices
-from chunkflow_py.planning.rehearsal import left_out
-from chunkflow_py.planning.speeds import speed_duration
-from chunkflow_py.planning.suggestion import KEPT, better_size, cut_stride
-from chunkflow_py.planning.tasks import middle_tasks, plan_of, spread_boxes
+from chunkflow_py.planning.task_size_advice import KEPT, better_task_size, strides_cut_by_tasks
 from chunkflow_py.run.step_pipeline import check_margins, worker_pipeline
 from chunkflow_py.volume.output import VolumeOutput
 
@@ -39,34 +44,34 @@ if TYPE_CHECKING:
     from chunkflow_py.core.geometry import BoundingBox, Zyx
     from chunkflow_py.pipeline.hooks import Boxes
     from chunkflow_py.pipeline.operator import Source
-    from chunkflow_py.planning.durations import Duration
-    from chunkflow_py.planning.observation import Observation
-    from chunkflow_py.planning.plans import PlannedLine, PlanSettings
+    from chunkflow_py.planning.duration_estimate import Duration
+    from chunkflow_py.planning.pilot import Observation
     from chunkflow_py.planning.prices import Instance, Prices
+    from chunkflow_py.planning.run_plan import PlannedStep, PlanSettings
 
-_REHEARSED = 256  # tasks at most, which follow each other
+_PILOT_TASKS = 256  # at most, which follow each other
 
 
-def plan_line(lines: Sequence[PlannedLine], settings: PlanSettings) -> LinePlan:
-    """Return what the stages of a line take; what is made for a rehearsal is removed.
+def plan_run(lines: Sequence[PlannedStep], settings: PlanSettings) -> RunPlan:
+    """Return what the steps of a run take; the output of pilots is removed.
 
     Raises:
         OptionError: the prices, or the speeds, are of no use.
     """
     prices = load_prices(settings.price_file)
     instance = None if settings.instance is None else prices.instance(settings.instance)
-    stages: list[StagePlan] = []
+    stages: list[StepPlan] = []
     for line in lines:
         stages.append(_Planner(line, settings, prices, instance, is_first=not stages).plan())
-    return LinePlan(stages, settings.crew, prices, instance, settings.price)
+    return RunPlan(stages, settings.fleet, prices, instance, settings.price)
 
 
 class _Planner:
-    """Plans one stage."""
+    """Plans one step."""
 
     def __init__(
         self,
-        line: PlannedLine,
+        line: PlannedStep,
         settings: PlanSettings,
         prices: Prices,
         instance: Instance | None,
@@ -75,14 +80,14 @@ class _Planner:
     ) -> None:
         self.line, self.settings, self.prices, self.instance = line, settings, prices, instance
         self.is_first = is_first
-        self.found = StagePlan(line.name)
+        self.found = StepPlan(line.name)
         self.boxes: Boxes | None = None
         self.looked_at: Boxes | None = None
         self.share = 1.0  # of the tasks in the boxes: not 1 with a mask, a part, or time points
         self.numbers: list[int] = []
         self.observations: list[Observation] = []
 
-    def plan(self) -> StagePlan:
+    def plan(self) -> StepPlan:
         line, found = self.line, self.found
         if line.source is None:
             self.pipeline = Pipeline(line.operators, None, ahead=line.ahead)
@@ -91,27 +96,27 @@ class _Planner:
             self.pipeline = worker_pipeline(line.operators, line.source, line.ahead)
             if not self._take_tasks(line.source):
                 return found
-        problems: list[ChunkflowError] = []
-        self.pipeline.check(problems)
-        if self._waits_for(problems):
+        errors: list[ChunkflowError] = []
+        self.pipeline.check(errors)
+        if self._waits_for(errors):
             return found
-        self._check(problems)
+        self._check(errors)
         found.task_size = largest_task(self.boxes, domain_of(self.pipeline))
         found.reads = [each.times(self.share) for each in reads_of(self.pipeline)]
         found.writes = [each.times(self.share) for each in writes_of(self.pipeline)]
         self.patches = patches_of(self.pipeline)
         found.patches = [each.times(self.share) for each in self.patches]
-        if self.settings.module is not None and not found.misfits:
-            self._rehearse(self.settings.module)
+        if self.settings.module is not None and not found.problems:
+            self._run_pilots(self.settings.module)
         self._take_memory()
         self._take_time()
-        if (words := cut_stride(self.pipeline)) is not None:
+        if (words := strides_cut_by_tasks(self.pipeline)) is not None:
             found.notes.append(words)
         return found
 
-    def _waits_for(self, problems: Sequence[ChunkflowError]) -> bool:
-        """Tell whether a later stage reads what is not there yet, and note it."""
-        waits = not self.is_first and any(isinstance(p, VolumeNotFoundError) for p in problems)
+    def _waits_for(self, errors: Sequence[ChunkflowError]) -> bool:
+        """Return whether a later step reads what is not there yet, and note it."""
+        waits = not self.is_first and any(isinstance(p, VolumeNotFoundError) for p in errors)
         if waits:
             self.found.notes.append(
                 "it reads what is not there yet, such as what an earlier stage writes; plan it "
@@ -127,30 +132,30 @@ class _Planner:
             self.boxes, self.found.tasks = plan.boxes, len(plan)
         except ChunkflowError as error:
             if not self._waits_for([error]):
-                self.found.misfits.append(str(error))
+                self.found.problems.append(str(error))
             return False
         self.share = len(plan) / max(1, len(plan.boxes))
         self.looked_at = plan.boxes if self.share == 1 else spread_boxes(plan)
-        self.numbers = middle_tasks(plan, _REHEARSED)
+        self.numbers = middle_tasks(plan, _PILOT_TASKS)
         return True
 
-    def _check(self, problems: list[ChunkflowError]) -> None:
-        found, crew = self.found, self.settings.crew
+    def _check(self, errors: list[ChunkflowError]) -> None:
+        found, fleet = self.found, self.settings.fleet
         try:
             check_margins(self.pipeline)
         except ChunkflowError as error:
-            problems.append(error)
-        found.misfits += dict.fromkeys(str(problem) for problem in problems)
+            errors.append(error)
+        found.problems += dict.fromkeys(str(error) for error in errors)
         for stage in self.line.operators:
             body: Any = stage.body
             if (
                 isinstance(body, HasSingleWriter)
                 and body.single_writer
-                and crew.machines * crew.processes > 1
+                and fleet.machines * fleet.processes > 1
             ):
-                found.misfits.append(
+                found.problems.append(
                     f"{stage.name} writes to a file that one process may write at a time, and "
-                    f"there are {crew.machines * crew.processes}; write to zarr:// or "
+                    f"there are {fleet.machines * fleet.processes}; write to zarr:// or "
                     "precomputed://, or one file a task"
                 )
         self._check_cover()
@@ -166,7 +171,7 @@ class _Planner:
         if outside := tasks - round(inside * tasks):
             first = boxes.start if isinstance(boxes, BoxGrid) else boxes[0].start
             start = first.high(domain.start).low(domain.stop - 1)
-            self.found.misfits.append(
+            self.found.problems.append(
                 f"{outside} of {tasks} tasks lie outside of what is read, "
                 f"{domain}; the nearest region is --roi-start {_words(start)} --roi-stop "
                 f"{_words(domain.stop)} (zyx, voxels)"
@@ -182,31 +187,31 @@ class _Planner:
 
     # --- what it takes -------------------------------------------------------------------------
 
-    def _rehearse(self, module: str) -> None:
-        found, crew = self.found, self.settings.crew
-        share = -(-len(self.numbers) // crew.processes)
-        parts = [self.numbers[k * share : (k + 1) * share] for k in range(crew.processes)]
+    def _run_pilots(self, module: str) -> None:
+        found, fleet = self.found, self.settings.fleet
+        share = -(-len(self.numbers) // fleet.processes)
+        parts = [self.numbers[k * share : (k + 1) * share] for k in range(fleet.processes)]
         request = {"words": self.line.words, "mip": self.line.mip, "ahead": self.line.ahead}
-        self.observations = observe(
+        self.observations = run_pilots(
             module,
             request,
             [part for part in parts if part] or [[]],
-            self.settings.rehearsal_s,
+            self.settings.pilot_s,
             self._scratch(),
         )
-        if skipped := left_out(self.line.operators):
-            found.notes.append(f"not rehearsed, so not in the time: {', '.join(skipped)}")
+        if skipped := operators_left_out(self.line.operators):
+            found.notes.append(f"left out of the pilot, so not in the time: {', '.join(skipped)}")
         for each in self.observations:
             if each.failure and each.is_refused and self._is_elsewhere:
-                found.notes.append(f"not rehearsed, as it does not fit here: {each.failure}")
-            elif each.failure and each.failure not in found.misfits:
-                found.misfits.append(each.failure)
+                found.notes.append(f"no pilot, as it does not fit here: {each.failure}")
+            elif each.failure and each.failure not in found.problems:
+                found.problems.append(each.failure)
         self._take_stored()
 
     @property
     def _is_elsewhere(self) -> bool:
-        told = self.settings.memory_bytes is not None or self.instance is not None
-        return told and self._limit > (available_host_bytes() or 0)
+        is_given = self.settings.memory_bytes is not None or self.instance is not None
+        return is_given and self._limit > (available_host_bytes() or 0)
 
     def _scratch(self) -> Path | None:
         """Return a folder on the disk that is written to, if it is one of this machine."""
@@ -264,40 +269,40 @@ class _Planner:
         return available_host_bytes() or 2**63
 
     def _take_memory(self) -> None:
-        found, crew = self.found, self.settings.crew
+        found, fleet = self.found, self.settings.fleet
         seen = [each for each in self.observations if each.ready_s is not None]
         if seen:
             most = max(seen, key=lambda each: each.peak_bytes)
             found.memory = _observed_memory(most)
-        elif found.misfits and not found.reads:
+        elif found.problems and not found.reads:
             return
         else:
-            told = self.pipeline.foretold()
+            estimate = self.pipeline.foretold()
             found.memory = Memory(
-                told.bytes, "foretold", told.bytes, told.parts,
-                (*told.unknown, *(p.operator for p in found.patches)),
+                estimate.bytes, ESTIMATED, estimate.bytes, estimate.parts,
+                (*estimate.unknown, *(p.operator for p in found.patches)),
             )  # fmt: skip
         process, limit = found.memory.bytes, self._limit
-        share = limit // crew.processes
-        found.suggestion = better_size(
+        share = limit // fleet.processes
+        found.suggestion = better_task_size(
             self.pipeline, found.writes, self.patches, share, process,
-            found.memory.parts.get(RESIDENT, 0), crew.machines * crew.processes,
+            found.memory.parts.get(RESIDENT, 0), fleet.machines * fleet.processes,
         )  # fmt: skip
-        if process * crew.processes > limit:
-            several = "" if crew.processes == 1 else f"{crew.processes} processes of "
+        if process * fleet.processes > limit:
+            several = "" if fleet.processes == 1 else f"{fleet.processes} processes of "
             remedy = "make the tasks smaller"
             if found.suggestion is not None:
                 remedy = f"what fits: {found.suggestion}"
-            if crew.processes > 1 and (fewer := limit // process):
+            if fleet.processes > 1 and (fewer := limit // process):
                 remedy += f", or --processes {fewer}"
-            found.misfits.append(
+            found.problems.append(
                 f"{several}{describe_bytes(process)} of memory are more than the "
                 f"{describe_bytes(limit)} of a machine; {remedy}"
             )
         gpu = self.instance.device_bytes if self.instance is not None else 0
-        if gpu and found.memory.device_bytes * crew.processes > gpu:
-            found.misfits.append(
-                f"{describe_bytes(found.memory.device_bytes * crew.processes)} of GPU memory are "
+        if gpu and found.memory.device_bytes * fleet.processes > gpu:
+            found.problems.append(
+                f"{describe_bytes(found.memory.device_bytes * fleet.processes)} of GPU memory are "
                 f"more than the {describe_bytes(gpu)} of {self.settings.instance}; lower "
                 "--batch-size or --input-patch-size, or give --processes 1"
             )
@@ -305,29 +310,29 @@ class _Planner:
     def _take_time(self) -> None:
         found, settings = self.found, self.settings
         if settings.seconds_per_task is not None:
-            how = "as told by --seconds-per-task"
-            found.duration = told_duration(
-                found.tasks, settings.seconds_per_task, settings.crew, how
+            how = "by --seconds-per-task"
+            found.duration = stated_duration(
+                found.tasks, settings.seconds_per_task, settings.fleet, how
             )
         elif settings.speeds is not None:
             found.duration = speed_duration(
-                settings.speeds, self.line.operators, found.patches, found.tasks, settings.crew
+                settings.speeds, self.line.operators, found.patches, found.tasks, settings.fleet
             )
         elif self.observations:
             found.duration = self._measured()
         if found.duration is None:
-            how = "rehearse it"
+            how = "leave --no-rehearse out"
             if self.observations:
-                how = f"the rehearsal ended after {settings.rehearsal_s:g} s: give more --seconds"
-            words = f"how long it takes is not known; {how}, or give --seconds-per-task"
-            found.notes.append(words)
+                how = f"the pilot ended after {settings.pilot_s:g} s: give more --seconds"
+            note = f"how long it takes is not known; {how}, or give --seconds-per-task"
+            found.notes.append(note)
         else:
             if settings.instance is not None and self.observations:
                 found.notes.append(
                     f"{settings.instance} is taken to be as fast as this machine "
                     f"({', '.join(self._devices()) or 'cpu'})"
                 )
-            found.hours = found.duration.seconds * settings.crew.machines / 3600
+            found.hours = found.duration.seconds * settings.fleet.machines / 3600
         self._take_cost()
 
     def _take_cost(self) -> None:
@@ -366,18 +371,18 @@ class _Planner:
         lanes = {stage.name: stage.lane for stage in self.line.operators}
         mean = mean_work(self.boxes, measures)
         return measured_duration(
-            self.observations, found.tasks, mean, work, self.settings.crew, lanes
+            self.observations, found.tasks, mean, work, self.settings.fleet, lanes
         )
 
 
 def _observed_memory(seen: Observation) -> Memory:
-    """Return the memory of a process that was rehearsed; caches grow on after it."""
+    """Return the peak memory of a pilot process; caches go on to grow after it."""
     decoded = sum(amounts[1] for amounts in seen.traffic.values())
     growth = max(0, seen.parts.get(KEPT, 0) - decoded) if seen.traffic else 0
-    measured, how = seen.peak_bytes + growth, "measured, at the peak of a rehearsal"
-    if len(seen.tasks) < 2 and not seen.is_whole and seen.foretold_bytes > measured:
-        measured, how = seen.foretold_bytes, "foretold; the rehearsal ended before its peak"
-    return Memory(measured, how, seen.foretold_bytes, seen.parts, seen.unknown, seen.device_bytes)
+    measured, how = seen.peak_bytes + growth, "measured, at the peak of a pilot"
+    if len(seen.tasks) < 2 and not seen.is_whole and seen.estimated_bytes > measured:
+        measured, how = seen.estimated_bytes, f"{ESTIMATED}; the pilot ended before its peak"
+    return Memory(measured, how, seen.estimated_bytes, seen.parts, seen.unknown, seen.device_bytes)
 
 
 def _sign(size: Zyx) -> tuple[int, int, int]:

@@ -9,8 +9,7 @@ from rigs.command_line import say
 
 from chunkflow_py.cli.command_line import operators_of, read_line
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
-from chunkflow_py.planning.amounts import patches_of, reads_of, total, writes_of
-from chunkflow_py.planning.tasks import middle_tasks
+from chunkflow_py.planning.task_amounts import middle_tasks, patches_of, reads_of, total, writes_of
 from chunkflow_py.run.step_pipeline import worker_pipeline
 from chunkflow_py.tasks.plan import GridPlan
 from chunkflow_py.volume import open_volume

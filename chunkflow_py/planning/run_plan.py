@@ -1,24 +1,171 @@
-"""A plan as lines for a person, and as data."""
+"""A plan of a run: what is asked, what is estimated, and both as text and as JSON."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.memory import describe_bytes
+from chunkflow_py.planning.duration_estimate import Fleet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from chunkflow_py.planning.amounts import Patches, Transfer
-    from chunkflow_py.planning.plans import LinePlan, Memory, StagePlan
-    from chunkflow_py.planning.prices import Cost
+    from chunkflow_py.core.geometry import Zyx
+    from chunkflow_py.pipeline.operator import Operator, Source
+    from chunkflow_py.planning.duration_estimate import Duration
+    from chunkflow_py.planning.prices import Cost, Instance, Prices
+    from chunkflow_py.planning.task_amounts import Patches, Transfer
+    from chunkflow_py.planning.task_size_advice import Suggestion
 
+ESTIMATED = "estimated"  # where a number comes from if nothing was measured
 _INDENT = " " * 13
 _UNITS = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
 
 
-def words_of(plan: LinePlan) -> Iterator[str]:
-    """Yield lines that tell a plan."""
+@dataclass(frozen=True)
+class PlannedStep:
+    """A step to plan.
+
+    Attributes:
+        name: of the stage.
+        operators: of it.
+        source: that makes the tasks; ``None``: it runs once.
+        words: its arguments as they were typed, source included.
+        mip: the global option.
+        ahead: the global option.
+    """
+
+    name: str
+    operators: tuple[Operator, ...]
+    source: Source | None
+    words: tuple[str, ...]
+    mip: int = 0
+    ahead: int | None = None
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """Options of a plan.
+
+    Attributes:
+        module: of pilot processes, run as ``python -m``; ``None``: no pilot.
+        pilot_s: seconds after which a pilot ends.
+        fleet: machines and processes.
+        memory_bytes: of a machine (default: that of the instance, else of this one).
+        instance: type of machine.
+        price: dollars an hour of a machine.
+        price_file: table of prices.
+        seconds_per_task: in one process, instead of what is measured.
+        speeds: what `chunkflow tune --json` has printed.
+    """
+
+    module: str | None = None
+    pilot_s: float = 60.0
+    fleet: Fleet = field(default_factory=Fleet)
+    memory_bytes: int | None = None
+    instance: str | None = None
+    price: float | None = None
+    price_file: Path | None = None
+    seconds_per_task: float | None = None
+    speeds: Path | None = None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a process takes at its peak.
+
+    Attributes:
+        bytes: of the host.
+        how: where the number comes from.
+        estimated_bytes: by the estimates of operators.
+        parts: of the estimate, by what takes it.
+        unknown: operators whose memory is not fully estimated.
+        device_bytes: of a GPU, estimated; 0 without one.
+    """
+
+    bytes: int
+    how: str
+    estimated_bytes: int
+    parts: dict[str, int]
+    unknown: tuple[str, ...] = ()
+    device_bytes: int = 0
+
+    @property
+    def is_least(self) -> bool:
+        """Whether a process may take more, by what nobody could estimate."""
+        return bool(self.unknown) and self.how.startswith(ESTIMATED)
+
+
+@dataclass
+class StepPlan:
+    """What one step takes.
+
+    Attributes:
+        name: of the stage.
+        tasks: how many.
+        task_size: of the largest, voxels, zyx, if it is known.
+        reads: of volumes.
+        writes: to volumes.
+        patches: of networks.
+        stored: operator -> bytes of all tasks as they are stored, by what was measured.
+        memory: of a process.
+        duration: of the stage.
+        hours: of all machines together.
+        cost: on demand, or at the given price.
+        spot: the same at the spot price, if it is known.
+        suggestion: a better size of tasks.
+        problems: why it cannot run, each with what would fit.
+        notes: what else to know.
+    """
+
+    name: str
+    tasks: int = 0
+    task_size: Zyx | None = None
+    reads: list[Transfer] = field(default_factory=list)
+    writes: list[Transfer] = field(default_factory=list)
+    patches: list[Patches] = field(default_factory=list)
+    stored: dict[str, int] = field(default_factory=dict)
+    memory: Memory | None = None
+    duration: Duration | None = None
+    hours: float | None = None
+    cost: Cost | None = None
+    spot: Cost | None = None
+    suggestion: Suggestion | None = None
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class RunPlan:
+    """What a run takes.
+
+    Attributes:
+        stages: one after the other.
+        fleet: machines and processes.
+        prices: that costs come from.
+        instance: that was named.
+        price: dollars an hour, if it was given.
+    """
+
+    stages: list[StepPlan]
+    fleet: Fleet
+    prices: Prices
+    instance: Instance | None = None
+    price: float | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether it can run."""
+        return not any(stage.problems for stage in self.stages)
+
+
+# --- as text --------------------------------------------------------------------------------------
+
+
+def plan_lines(plan: RunPlan) -> Iterator[str]:
+    """Yield a plan as lines of text."""
     for stage in plan.stages:
         if len(plan.stages) > 1:
             yield f"stage {stage.name}"
@@ -29,7 +176,7 @@ def words_of(plan: LinePlan) -> Iterator[str]:
     yield _verdict(plan)
 
 
-def _verdict(plan: LinePlan) -> str:
+def _verdict(plan: RunPlan) -> str:
     if not plan.fits:
         return "it cannot run as it is"
     memories = [stage.memory for stage in plan.stages if stage.memory is not None]
@@ -42,7 +189,7 @@ def _verdict(plan: LinePlan) -> str:
     )
 
 
-def _stage(plan: LinePlan, stage: StagePlan) -> Iterator[str]:
+def _stage(plan: RunPlan, stage: StepPlan) -> Iterator[str]:
     if stage.tasks:
         size = "" if stage.task_size is None else f" of {_triple(stage.task_size)} (zyx, voxels)"
         yield _line("tasks", f"{stage.tasks:,}{size}")
@@ -53,11 +200,11 @@ def _stage(plan: LinePlan, stage: StagePlan) -> Iterator[str]:
     for patches in stage.patches:
         yield from _patches(patches)
     if stage.memory is not None:
-        yield from _memory(stage.memory, plan.crew.processes)
+        yield from _memory(stage.memory, plan.fleet.processes)
     if stage.duration is not None:
-        took, crew = stage.duration, plan.crew
-        who = f"{_many(crew.machines, 'machine')}, {_many(crew.processes, 'process')} on each"
-        yield _line("time", f"{duration_words(took.seconds)} on {who}")
+        took, fleet = stage.duration, plan.fleet
+        who = f"{_many(fleet.machines, 'machine')}, {_many(fleet.processes, 'process')} on each"
+        yield _line("time", f"{duration_text(took.seconds)} on {who}")
         yield f"{_INDENT}{took.task_s:.3g} s a task, {took.start_s:.3g} s to start; {took.how}"
     if stage.hours is not None:
         yield _line("hours", f"{_number(stage.hours)} of machines")
@@ -73,11 +220,11 @@ def _stage(plan: LinePlan, stage: StagePlan) -> Iterator[str]:
         yield _line("better", f"{found}{gain}; {describe_bytes(found.memory_bytes)} a process")
     for note in stage.notes:
         yield _line("note", note)
-    for misfit in stage.misfits:
-        yield _line("misfit", misfit)
+    for problem in stage.problems:
+        yield _line("problem", problem)
 
 
-def _transfer(title: str, transfer: Transfer, stage: StagePlan, action: str) -> Iterator[str]:
+def _transfer(title: str, transfer: Transfer, stage: StepPlan, action: str) -> Iterator[str]:
     words = f"{describe_bytes(transfer.total_bytes)} by {transfer.operator}"
     if (stored := stage.stored.get(transfer.operator)) is not None:
         words += f", {describe_bytes(stored)} as it is stored (measured)"
@@ -111,12 +258,12 @@ def _memory(memory: Memory, processes: int) -> Iterator[str]:
     yield _line("memory", words)
     parts = ", ".join(f"{name} {describe_bytes(n)}" for name, n in memory.parts.items() if n)
     if parts:
-        yield f"{_INDENT}foretold {describe_bytes(memory.foretold_bytes)}: {parts}"
+        yield f"{_INDENT}estimated {describe_bytes(memory.estimated_bytes)}: {parts}"
     if memory.device_bytes:
-        yield _line("GPU memory", f"{describe_bytes(memory.device_bytes)} a process (foretold)")
+        yield _line("GPU memory", f"{describe_bytes(memory.device_bytes)} a process (estimated)")
 
 
-def _cost(plan: LinePlan, stage: StagePlan, cost: Cost) -> Iterator[str]:
+def _cost(plan: RunPlan, stage: StepPlan, cost: Cost) -> Iterator[str]:
     if not cost.parts and not cost.month and not cost.egress:
         return
     kind = ""
@@ -137,12 +284,12 @@ def _cost(plan: LinePlan, stage: StagePlan, cost: Cost) -> Iterator[str]:
         yield f"{_INDENT}assumed: {words}"
 
 
-def _sum(plan: LinePlan) -> Iterator[str]:
+def _sum(plan: RunPlan) -> Iterator[str]:
     took = [stage.duration.seconds for stage in plan.stages if stage.duration is not None]
     if took:
         left = len(plan.stages) - len(took)
         more = f", and {_many(left, 'stage')} not known" if left else ""
-        yield _line("in all", f"{duration_words(sum(took))}{more}")
+        yield _line("in all", f"{duration_text(sum(took))}{more}")
     dollars = sum(stage.cost.dollars for stage in plan.stages if stage.cost is not None)
     if dollars:
         yield _line("", f"${_money(dollars)}")
@@ -152,7 +299,7 @@ def _line(title: str, words: str) -> str:
     return f"{title:<{len(_INDENT)}}{words}"
 
 
-def duration_words(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Return a time in the unit that suits it."""
     for unit, name in _UNITS:
         if seconds >= 2 * unit:
@@ -181,19 +328,22 @@ def _triple(size: Any) -> str:
     return " ".join(str(length) for length in size)
 
 
-def data_of(plan: LinePlan) -> dict[str, Any]:
+# --- as JSON --------------------------------------------------------------------------------------
+
+
+def plan_json(plan: RunPlan) -> dict[str, Any]:
     """Return a plan as JSON can hold it."""
     return {
         "fits": plan.fits,
-        "machines": plan.crew.machines,
-        "processes": plan.crew.processes,
+        "machines": plan.fleet.machines,
+        "processes": plan.fleet.processes,
         "instance": None if plan.instance is None else plan.instance.name,
         "prices": {"date": plan.prices.date, "source": plan.prices.source},
         "stages": [_stage_data(stage) for stage in plan.stages],
     }
 
 
-def _stage_data(stage: StagePlan) -> dict[str, Any]:
+def _stage_data(stage: StepPlan) -> dict[str, Any]:
     cost = {"cost": stage.cost, "spot": stage.spot}
     return {
         "name": stage.name,
@@ -202,23 +352,29 @@ def _stage_data(stage: StagePlan) -> dict[str, Any]:
         "reads": [_transfer_data(each, stage) for each in stage.reads],
         "writes": [_transfer_data(each, stage) for each in stage.writes],
         "patches": [_patches_data(each) for each in stage.patches],
-        "memory": None if stage.memory is None else dict(vars(stage.memory)),
+        "memory": None if stage.memory is None else _memory_data(stage.memory),
         "duration": None if stage.duration is None else dict(vars(stage.duration)),
         "machine_hours": stage.hours,
         **{name: each and {**vars(each), "dollars": each.dollars} for name, each in cost.items()},
         "suggestion": stage.suggestion and {**vars(stage.suggestion)},
-        "misfits": stage.misfits,
+        "misfits": stage.problems,
         "notes": stage.notes,
     }
 
 
-def _transfer_data(transfer: Transfer, stage: StagePlan) -> dict[str, Any]:
+def _transfer_data(transfer: Transfer, stage: StepPlan) -> dict[str, Any]:
     return {
         **vars(transfer),
         "stored_bytes": stage.stored.get(transfer.operator),
         "amplification": transfer.amplification,
         "block_amplification": transfer.block_amplification,
     }
+
+
+def _memory_data(memory: Memory) -> dict[str, Any]:
+    data = dict(vars(memory))
+    data["foretold_bytes"] = data.pop("estimated_bytes")
+    return data
 
 
 def _patches_data(patches: Patches) -> dict[str, Any]:

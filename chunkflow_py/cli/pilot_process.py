@@ -1,7 +1,7 @@
-"""The process of a rehearsal: it does some tasks of a line and tells what they took.
+"""A pilot process: it does some tasks of a pipeline and reports what they took.
 
-`chunkflow plan` starts ``python -m chunkflow_py.cli.rehearsal``. The request comes as JSON on
-stdin, what is found leaves on stdout, see `chunkflow_py.planning.rehearsal`.
+`chunkflow plan` starts ``python -m chunkflow_py.cli.pilot_process``. The request comes as JSON on
+stdin, events leave on stdout, see `chunkflow_py.planning.pilot`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from chunkflow_py.core.allocator import keep_freed_memory, sleep_while_waiting
 from chunkflow_py.errors import ChunkflowError, OptionError
 
-NAME = "chunkflow_py.cli.rehearsal"  # of this module
+NAME = "chunkflow_py.cli.pilot_process"  # of this module
 
 
 def main() -> None:
@@ -23,43 +23,43 @@ def main() -> None:
     keep_freed_memory()
     sleep_while_waiting()
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a plugin prints is no result
+    os.dup2(2, 1)  # what a plugin prints is not a result
     request: dict[str, Any] = json.load(sys.stdin)
 
-    def tell(event: dict[str, Any]) -> None:
+    def send(event: dict[str, Any]) -> None:
         results.write(json.dumps(event) + "\n")
         results.flush()
 
     try:
-        _rehearse(request, tell)
-    except Exception as error:  # noqa: BLE001  (told to the process that asked)
+        _run(request, send)
+    except Exception as error:  # noqa: BLE001  (sent to the process that asked)
         ours = isinstance(error, ChunkflowError)
-        said = str(error) if ours else f"{type(error).__name__}: {error}"
+        message = str(error) if ours else f"{type(error).__name__}: {error}"
         refused = isinstance(error, OptionError)
-        tell({"event": "failure", "failure": said, "refused": refused})
-    os._exit(0)  # what is still on its way belongs to nobody
+        send({"event": "failure", "failure": message, "refused": refused})
+    os._exit(0)  # nobody waits for tasks that have not ended
 
 
-def _rehearse(request: dict[str, Any], tell: Any) -> None:
+def _run(request: dict[str, Any], send: Any) -> None:
     from chunkflow_py.cli.command_line import operators_of, read_line
     from chunkflow_py.cli.logs import configure_logging
     from chunkflow_py.pipeline.operator import Source
-    from chunkflow_py.planning.rehearsal import Heard, act, rehearsed
+    from chunkflow_py.planning.pilot import PilotListener, pilot_pipeline, run_pilot
 
     # Nothing that removes files, sends tasks or makes volumes may do so.
     stages = read_line(["--dry-run", *request["words"]], mip=request["mip"])
     configure_logging(verbose=False, debug=False)
     source = stages[0] if isinstance(stages[0], Source) else None
-    heard = Heard(tell, request["started"])
-    pipeline = rehearsed(
+    listener = PilotListener(send, request["started"])
+    pipeline = pilot_pipeline(
         list(operators_of(stages)),
         source,
         request["numbers"],
         Path(request["scratch"]),
         request["ahead"],
-        heard,
+        listener,
     )
-    act(pipeline, heard, at_most=len(request["numbers"]) or 1)
+    run_pilot(pipeline, listener, at_most=len(request["numbers"]) or 1)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,15 @@ import pytest
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import OptionError
-from chunkflow_py.planning.amounts import Patches
-from chunkflow_py.planning.durations import (
-    Crew,
+from chunkflow_py.planning.duration_estimate import (
+    Fleet,
     mean_work,
     measured_duration,
-    told_duration,
+    speed_duration,
+    stated_duration,
 )
-from chunkflow_py.planning.observation import Observation
-from chunkflow_py.planning.speeds import speed_duration
+from chunkflow_py.planning.pilot import Observation
+from chunkflow_py.planning.task_amounts import Patches
 
 LANES = {"load": "read", "infer": "compute", "save": "write"}
 SECONDS = {"load": 1.0, "infer": 4.0, "save": 2.0}
@@ -26,10 +26,10 @@ def seen(times, ready=3.0, ahead=1, start=0):
     """Return what a process would have told that ended tasks at these times."""
     found = Observation()
     event = {"parts": {}, "unknown": [], "devices": [], "device_bytes": 0, "ahead": ahead}
-    found.hear({"event": "ready", "at": ready, **event})
+    found.add({"event": "ready", "at": ready, **event})
     for at in times:
         task = {"task": BOX, "seconds": SECONDS, "written": 8, "objects": 1, "peak": 5}
-        found.hear({"event": "task", "at": at, "traffic": {}, **task})
+        found.add({"event": "task", "at": at, "traffic": {}, **task})
     return found
 
 
@@ -38,9 +38,9 @@ def work(box):
     return 2.0 if box is None else float(box.voxels)
 
 
-def duration(observations, tasks=100, mean=2.0, crew=None):
+def duration(observations, tasks=100, mean=2.0, fleet=None):
     """Return what is made of observations."""
-    return measured_duration(observations, tasks, mean, work, crew or Crew(), LANES)
+    return measured_duration(observations, tasks, mean, work, fleet or Fleet(), LANES)
 
 
 def test_tasks_follow_each_other_at_the_pace_that_was_measured():
@@ -72,9 +72,9 @@ def test_two_tasks_tell_their_slowest_lane(ahead, task_s):
 def test_machines_and_processes_share_the_tasks():
     """Processes are as fast as they were side by side; who has most tasks ends last."""
     side_by_side = [seen([11, 17, 23, 29, 35]), seen([11, 17, 23, 29, 35])]
-    took = duration(side_by_side, crew=Crew(machines=10, processes=2))
+    took = duration(side_by_side, fleet=Fleet(machines=10, processes=2))
     assert took.seconds == pytest.approx(11 + 4 * 6)
-    took = duration(side_by_side, tasks=101, crew=Crew(machines=10, processes=2))
+    took = duration(side_by_side, tasks=101, fleet=Fleet(machines=10, processes=2))
     assert took.seconds == pytest.approx(11 + 5 * 6)
 
 
@@ -82,7 +82,7 @@ def test_a_part_of_a_task_is_better_than_nothing():
     """A first task that is not done in time is told by how much of it was; that is said."""
     found = seen([])
     for at, share in ((5, 0.0), (7, 0.1), (15, 0.5)):
-        found.hear({"event": "progress", "at": at, "operator": "infer", "share": share})
+        found.add({"event": "progress", "at": at, "operator": "infer", "share": share})
     took = duration([found])
     assert took.task_s == pytest.approx(20)
     assert took.seconds == pytest.approx(3 + 2 + 100 * 20)
@@ -97,7 +97,7 @@ def test_nothing_is_made_up():
 
 def test_what_is_told_is_taken():
     """Seconds of a task are shared out as they are."""
-    assert told_duration(10, 60.0, Crew(2, 2), "told").seconds == 3 * 60
+    assert stated_duration(10, 60.0, Fleet(2, 2), "told").seconds == 3 * 60
 
 
 def test_the_mean_of_a_grid_is_exact():
@@ -132,7 +132,7 @@ def by_speed(file, patches=True):
     """Return how long a line with a network takes."""
     network = Patches("inference", 400, 200, Zyx(1, 2, 2), 2048, 2.0, 4, lambda box: box.size)
     operator = SimpleNamespace(name="inference", options=ASKED)
-    return speed_duration(file, [operator], [network] if patches else [], 10, Crew(2))
+    return speed_duration(file, [operator], [network] if patches else [], 10, Fleet(2))
 
 
 def test_speeds_of_tune_tell_the_time(tmp_path):
@@ -159,5 +159,5 @@ def test_speeds_of_another_network_are_refused(tmp_path, changes, message):
 
 def test_speeds_need_a_network(tmp_path):
     """A line without one is told to leave them out."""
-    with pytest.raises(OptionError, match="the line has none; leave it out"):
+    with pytest.raises(OptionError, match="has no inference operator; leave it out"):
         by_speed(speeds(tmp_path), patches=False)

@@ -18,14 +18,17 @@ is counted axis by axis.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx, hull_of
-from chunkflow_py.errors import ChunkflowError
+from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx, hull_of
+from chunkflow_py.errors import ChunkflowError, OptionError
 from chunkflow_py.inference.patch_grid import PatchGrid
 from chunkflow_py.pipeline.forecast import largest_size, voxel_bytes
 from chunkflow_py.pipeline.hooks import HasBounds
+from chunkflow_py.pipeline.operator import TaskSource
+from chunkflow_py.tasks.plan import GridPlan, ListPlan
 from chunkflow_py.volume.files.file_saver import FileSaver
 from chunkflow_py.volume.loader import VolumeLoader
 from chunkflow_py.volume.location import Location, volume_name
@@ -36,12 +39,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from chunkflow_py.pipeline.hooks import Boxes
-    from chunkflow_py.pipeline.operator import Operator, Outline
+    from chunkflow_py.pipeline.operator import Operator, Outline, Source
     from chunkflow_py.pipeline.pipeline import Pipeline
+    from chunkflow_py.tasks.plan import Plan
     from chunkflow_py.volume.saver import VolumeSaver
 
     Measure = Callable[[BoundingBox], Sequence[float]]
 
+_LOOKED_AT = 512  # tasks, at least, that stand for a part of a grid
 _MOST = 512  # boxes along an axis, or of a list, that are looked at; more are represented by these
 
 
@@ -315,9 +320,9 @@ def _where(
     """Return bounds and write unit of an output, and whether the unit is given."""
     if saver.volume is not None:
         return saver.volume.bounds, saver.volume.write_unit, True
-    told = saver.announced.get(volume_name(saver.place))
-    if told is not None:
-        spec = told()
+    announced = saver.announced.get(volume_name(saver.place))
+    if announced is not None:
+        spec = announced()
         if spec is None:
             return outline.bounds, None, False
         spec = spec.level(saver.mip)
@@ -346,7 +351,7 @@ def _patches(stage: Operator, outline: Outline) -> Patches | None:
     geometry = settings.geometry
     try:
         grid = settings.grid(domain)
-    except ChunkflowError:  # told as a misfit
+    except ChunkflowError:  # it is among the problems of the plan
         return None
 
     def asked(box: BoundingBox) -> BoundingBox:
@@ -389,3 +394,47 @@ def largest_task(boxes: Boxes | None, domain: BoundingBox | None) -> Zyx | None:
     if boxes:
         return largest_size(boxes)
     return None if domain is None else domain.size
+
+
+# --- which tasks stand for all --------------------------------------------------------------------
+
+
+def plan_of(source: Source) -> Plan:
+    """Return the plan of the tasks that a source makes.
+
+    Raises:
+        OptionError: it does not know them all.
+    """
+    body: Any = source.body
+    if isinstance(body, TaskSource) and body.regions is None:  # such as that of create-bbox
+        boxes = body.boxes
+        return GridPlan(boxes) if isinstance(boxes, BoxGrid) else ListPlan([*map(Region, boxes)])
+    plan: Plan | None = getattr(body, "plan", None)
+    if plan is None:
+        msg = (
+            f"{source.name} does not know all tasks beforehand; plan the pipeline with "
+            "generate-tasks in its place"
+        )
+        raise OptionError(msg)
+    return plan
+
+
+def middle_tasks(plan: Plan, most: int) -> list[int]:
+    """Return the numbers of at most *most* tasks that follow each other, those of the middle first.
+
+    Those in the middle have neighbours.
+    """
+    first = 0 if len(plan) <= most else len(plan) // 2
+    if isinstance(plan, GridPlan):  # which need not be walked through up to there
+        part = range(len(plan)) if plan.indexes is None else plan.indexes
+        found = list(replace(plan, indexes=part[first : first + most]))
+    else:
+        found = list(islice(plan, first, first + most))
+    half = len(found) // 2 if len(plan) <= most else 0
+    return found[half:] + found[:half]
+
+
+def spread_boxes(plan: Plan) -> list[BoundingBox]:
+    """Return the boxes of tasks at equal distances in the order of a plan; of all, if few."""
+    step = max(1, len(plan) // _LOOKED_AT)
+    return [plan.region(number).bbox for number in islice(plan, 0, None, step)]

@@ -6,8 +6,8 @@ from datetime import date
 import pytest
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.planning.amounts import Transfer
 from chunkflow_py.planning.prices import cost_of, load_prices
+from chunkflow_py.planning.task_amounts import Transfer
 
 GB = 10**9
 

@@ -1,8 +1,8 @@
 """Measure one way of running a network, in a process that does nothing else.
 
-`chunkflow_py.planning.tune` starts ``python -m chunkflow_py.planning.measure`` for each, so that
-peak memory is that of one way alone, and a crash ends one measurement only. The request comes as
-JSON on stdin; what is found leaves on stdout, one JSON object a line, as soon as it is known.
+`chunkflow_py.planning.tune` starts ``python -m chunkflow_py.planning.tune_process`` for each, so
+that peak memory is that of one way alone, and a crash ends one measurement only. The request comes
+as JSON on stdin; results leave on stdout, one JSON object a line, as soon as they are known.
 
 The error is that of the output against float32 on the same patches; it is measured after the
 memory, because float32 may need more. The first process that needs a reference leaves it in a file

@@ -15,8 +15,8 @@ from torch import nn
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ModelError, OptionError
 from chunkflow_py.planning import tune as tune_module
-from chunkflow_py.planning.measure import WholePatchOperators, inspect, measure
 from chunkflow_py.planning.tune import Candidate, Measurement, Tuning, tune
+from chunkflow_py.planning.tune_process import WholePatchOperators, inspect, measure
 
 if TYPE_CHECKING:
     from pathlib import Path

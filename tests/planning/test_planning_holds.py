@@ -36,7 +36,7 @@ COMPONENTS = (
 RUN = """
 from pathlib import Path
 from chunkflow_py.cli.main import main
-from chunkflow_py.planning.rehearsal import peak_bytes
+from chunkflow_py.planning.pilot import peak_bytes
 try:
     main()
 finally:

@@ -1,4 +1,4 @@
-"""The size of tasks that suits a line best, in the memory that there is."""
+"""The task size with the least work that fits into memory, for a pipeline that is planned."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.core.geometry import BoxGrid, Zyx, hull_of
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.forecast import voxel_bytes
-from chunkflow_py.planning.amounts import domain_of, largest_task, total
+from chunkflow_py.planning.task_amounts import domain_of, largest_task, total
 from chunkflow_py.volume.loader import VolumeLoader
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from chunkflow_py.inference.task_size import TaskSizes
     from chunkflow_py.pipeline.hooks import Boxes
     from chunkflow_py.pipeline.pipeline import Pipeline
-    from chunkflow_py.planning.amounts import Patches, Transfer
+    from chunkflow_py.planning.task_amounts import Patches, Transfer
 
 _MARGIN = 0.9  # smaller tasks have more around them
 _STEP = 0.9  # of the voxels, from one size that is tried to the next
@@ -46,11 +46,11 @@ class Suggestion:
     memory_bytes: int
 
     def __str__(self) -> str:
-        """Return it in words, with the option."""
+        """Return the option that sets it."""
         return f"--chunk-size {self.size.z} {self.size.y} {self.size.x}"
 
 
-def better_size(
+def better_task_size(
     pipeline: Pipeline,
     writes: Sequence[Transfer],
     patches: Sequence[Patches],
@@ -81,9 +81,9 @@ def better_size(
         size = None if fits else now
         while size := size and smaller_size(size, _unit(writes), _STEP):
             share = min(1.0, size.product() / now.product() / _MARGIN)
-            told = fixed_bytes + _kept(pipeline, region, size) + round(rest * share)
-            if told <= memory_bytes:
-                return Suggestion(size, None, None, told)
+            needed = fixed_bytes + _kept(pipeline, region, size) + round(rest * share)
+            if needed <= memory_bytes:
+                return Suggestion(size, None, None, needed)
         return None
     enough = min(processes, len(boxes or ()))
 
@@ -91,15 +91,15 @@ def better_size(
         return len(BoxGrid.covering(region, size, respect_stop=True)) >= enough
 
     other = fixed_bytes + rest - found.of(now).memory_bytes
-    kept = told = 0
+    kept = needed = 0
     for _ in range(2):  # what a loader keeps depends on the size that is found
         try:
             best = found.best(max(1, memory_bytes - other - kept), is_usable)
         except OptionError:  # not even the smallest fits
             return None
         kept = _kept(pipeline, region, best.size)
-        told = other + best.memory_bytes + kept
-        if told <= memory_bytes:
+        needed = other + best.memory_bytes + kept
+        if needed <= memory_bytes:
             break
     else:
         return None
@@ -109,7 +109,7 @@ def better_size(
     amplification = per_patch * total(tasks, network.box)
     if fits and amplification > _SAME * network.amplification:
         return None
-    return Suggestion(best.size, amplification, network.amplification, told)
+    return Suggestion(best.size, amplification, network.amplification, needed)
 
 
 def _kept(pipeline: Pipeline, region: BoundingBox, size: Zyx) -> int:
@@ -124,7 +124,7 @@ def _kept(pipeline: Pipeline, region: BoundingBox, size: Zyx) -> int:
     return kept
 
 
-def cut_stride(pipeline: Pipeline) -> str | None:
+def strides_cut_by_tasks(pipeline: Pipeline) -> str | None:
     """Return in words along which axes the faces of tasks lie between strides of the patches."""
     for stage in pipeline.operators:
         placement: Any = getattr(stage.body, "placement", None)

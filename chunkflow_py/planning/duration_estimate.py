@@ -1,0 +1,230 @@
+"""How long a step takes: by pilot tasks, by the speed of its network, or as the user states.
+
+```
+process   start | first task      | next    | next    | …     stages overlap, so that a task adds
+                  read compute write                          what its slowest stage takes
+machine   as many processes side by side as will work there, measured side by side
+```
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.errors import OptionError
+from chunkflow_py.planning.task_amounts import total
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from chunkflow_py.core.geometry import BoundingBox
+    from chunkflow_py.pipeline.hooks import Boxes
+    from chunkflow_py.pipeline.operator import Operator
+    from chunkflow_py.planning.pilot import Observation
+    from chunkflow_py.planning.task_amounts import Patches
+
+_DECIDES = ("input_patch_size", "batch_size", "backend", "dtype", "compile", "tf32")
+_FEW = 3  # tasks, below which their distances are not believed
+
+
+@dataclass(frozen=True)
+class Duration:
+    """How long a step takes.
+
+    Attributes:
+        seconds: from the start of the machines to their end.
+        start_s: until a process begins on its first task.
+        task_s: that a task of middling work adds to those before it, in one process.
+        how: where this comes from, as text.
+    """
+
+    seconds: float
+    start_s: float
+    task_s: float
+    how: str
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Machines that work at the same time.
+
+    Attributes:
+        machines: how many.
+        processes: on each.
+    """
+
+    machines: int = 1
+    processes: int = 1
+
+    def rounds(self, tasks: int) -> float:
+        """Return how many tasks the busiest process does."""
+        return ceil(tasks / (self.machines * self.processes))
+
+
+def stated_duration(tasks: int, task_s: float, fleet: Fleet, how: str) -> Duration:
+    """Return how long tasks take of which each takes *task_s*."""
+    return Duration(fleet.rounds(tasks) * task_s, 0.0, task_s, how)
+
+
+def measured_duration(
+    observations: Sequence[Observation],
+    tasks: int,
+    mean_work: float,
+    work: Callable[[BoundingBox | None], float],
+    fleet: Fleet,
+    stage_of: Mapping[str, str],
+) -> Duration | None:
+    """Return how long all tasks take, or ``None`` if too little was measured.
+
+    Args:
+        observations: of processes that worked side by side, as those of a machine will.
+        tasks: how many there are.
+        mean_work: of a task, in the unit of *work*.
+        work: how much there is to do for a box.
+        fleet: machines and processes.
+        stage_of: operator -> stage.
+    """
+    found = [each for each in (_speed(o, work, stage_of) for o in observations) if each is not None]
+    if not found:
+        return None
+    ready = max(o.ready_s or 0.0 for o in observations)
+    first = max(pace.first_s for pace in found)
+    # Side by side, processes that were measured share what a machine does.
+    pace_s = len(found) / sum(1 / max(1e-9, pace.work_s) for pace in found)
+    done = sum(pace.first_work for pace in found) / len(found)
+    rest = max(0.0, fleet.rounds(tasks) * mean_work - done)
+    seen = sum(len(o.tasks) for o in observations)
+    how = "measured: " + (
+        f"{seen} of {tasks} tasks done on this machine, written to a scratch folder"
+        if seen
+        else "a part of the first task, on this machine; how long writing takes is not known"
+    )
+    return Duration(ready + first + rest * pace_s, ready, mean_work * pace_s, how)
+
+
+@dataclass(frozen=True)
+class _Speed:
+    first_s: float
+    first_work: float
+    work_s: float  # seconds that a unit of work adds
+
+
+def _speed(
+    found: Observation, work: Callable[[BoundingBox | None], float], stage_of: Mapping[str, str]
+) -> _Speed | None:
+    if found.ready_s is None:
+        return None
+    if not found.tasks:
+        return _begun_speed(found, work)
+    first, *others = found.tasks
+    first_work = max(1e-9, work(first.bbox))
+    rest = sum(work(task.bbox) for task in others)
+    first_s = first.at - found.ready_s
+    if len(found.tasks) > _FEW and rest:
+        return _Speed(first_s, first_work, (others[-1].at - first.at) / rest)
+    # What tasks take in their slowest stage; all of it if stages do not overlap.
+    seconds = [_slowest(task.seconds, stage_of, found.ahead) for task in found.tasks]
+    return _Speed(first_s, first_work, sum(seconds) / (first_work + rest))
+
+
+def _begun_speed(found: Observation, work: Callable[[BoundingBox | None], float]) -> _Speed | None:
+    """Return the pace of a first task that the time was too short for, if its network had begun."""
+    begun = [(name, *times) for name, times in found.begun.items() if times[2] > 0]
+    if not begun or found.ready_s is None:
+        return None
+    _, start, at, share = begun[-1]
+    seconds = (at - start) / share
+    before = start - found.ready_s
+    one = max(1e-9, work(None))
+    slowest = max(seconds, before) if found.ahead else seconds + before
+    return _Speed(before + seconds, one, slowest / one)
+
+
+def _slowest(seconds: Mapping[str, float], stage_of: Mapping[str, str], ahead: int) -> float:
+    by_stage: dict[str, float] = {}
+    for name, value in seconds.items():
+        stage = stage_of.get(name, "compute")
+        by_stage[stage] = by_stage.get(stage, 0.0) + value
+    return (max if ahead else sum)(by_stage.values() or [0.0])
+
+
+def mean_work(
+    boxes: Boxes | None, measures: Sequence[tuple[Callable[[BoundingBox], Sequence[float]], float]]
+) -> float:
+    """Return the work of a task, on the mean of all.
+
+    Args:
+        boxes: of tasks; ``None``: there is one without a box, whose work is 1.
+        measures: functions as `total` takes them, each with the weight of its unit.
+    """
+    if not boxes:
+        return 1.0
+    return sum(total(boxes, measure) * weight for measure, weight in measures) / len(boxes)
+
+
+# --- by the speed of the network ------------------------------------------------------------------
+
+
+def speed_duration(
+    path: Path,
+    operators: Sequence[Operator],
+    patches: Sequence[Patches],
+    tasks: int,
+    fleet: Fleet,
+) -> Duration:
+    """Return how long the forwards of all tasks take; reading and writing run beside them.
+
+    Args:
+        path: of what `tune` has printed.
+        operators: of the pipeline.
+        patches: of its networks.
+        tasks: how many.
+        fleet: machines and processes; processes are taken to be as fast side by side as alone.
+
+    Raises:
+        OptionError: the file is none of tune's, or has not measured the network as it is run here.
+    """
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["measurements"]
+        measured = [(row, float(row["seconds"])) for row in rows if row["seconds"] is not None]
+    except OSError as error:
+        msg = f"--speeds {path} cannot be read: {error.strerror}"
+        raise OptionError(msg) from error
+    except (ValueError, KeyError, TypeError) as error:
+        msg = f"--speeds {path} is not what chunkflow tune --json prints ({error}); tune again"
+        raise OptionError(msg) from error
+    if not patches:
+        msg = (
+            f"--speeds {path} applies to inference, but this pipeline has no inference operator; "
+            "leave it out"
+        )
+        raise OptionError(msg)
+    seconds = 0.0
+    options = {operator.name: operator.options for operator in operators}
+    for each in patches:
+        asked = options[each.operator]
+        found = next((s for row, s in measured if _is_it(row, asked)), None)
+        if found is None:
+            what = ", ".join(f"{name} {asked.get(name)}" for name in _DECIDES)
+            there = "; ".join(
+                ", ".join(f"{name} {row.get(name)}" for name in _DECIDES) for row, _ in measured[:3]
+            )
+            msg = (
+                f"--speeds {path} has not measured {each.operator} with {what}; it has {there}; "
+                "tune it so, or change the pipeline"
+            )
+            raise OptionError(msg)
+        seconds += found * each.computed / each.batch_size
+    how = f"by the speed of the network in {path.name}; all else is taken to run beside it"
+    return stated_duration(tasks, seconds / max(1, tasks), fleet, how)
+
+
+def _is_it(row: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
+    def plain(value: Any) -> Any:
+        return list(value) if isinstance(value, list | tuple) else value
+
+    return all(plain(row.get(name)) == plain(asked.get(name)) for name in _DECIDES)

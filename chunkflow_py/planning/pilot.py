@@ -1,0 +1,411 @@
+"""A pilot: some tasks of a pipeline, done to measure what they take; their output is thrown away.
+
+```
+this process                                  pilot processes (`chunkflow_py.cli.pilot_process`)
+run_pilots -- request: arguments, tasks -->   pilot_pipeline, run_pilot
+Observation <-- events, one JSON object a line -- PilotListener
+```
+
+A pilot process does nothing else, so that its memory is that of the pipeline. Its events:
+
+| event      | holds                                                                               |
+|------------|-------------------------------------------------------------------------------------|
+| `ready`    | the pipeline is set up: seconds since the process started, estimated memory         |
+| `progress` | how much of a task an operator has done, of how much                                |
+| `task`     | a task is done: seconds of its operators, what it has written, peak memory          |
+| `failure`  | what is wrong                                                                       |
+| `end`      | enough was measured                                                                 |
+
+Each event is sent at once, so that a process can be ended at any instant.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.geometry import BoundingBox
+from chunkflow_py.errors import VolumeNotFoundError
+from chunkflow_py.pipeline.hooks import HasTraffic
+from chunkflow_py.pipeline.operator import Source, TaskSource
+from chunkflow_py.pipeline.pipeline import Listener, Pipeline
+from chunkflow_py.planning.task_amounts import plan_of
+from chunkflow_py.run.step_pipeline import worker_pipeline
+from chunkflow_py.volume import open_volume
+from chunkflow_py.volume.files.file_saver import FileSaver
+from chunkflow_py.volume.location import volume_name
+from chunkflow_py.volume.output import VolumeOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from chunkflow_py.core.task import Task
+    from chunkflow_py.pipeline.operator import Operator
+    from chunkflow_py.volume.saver import VolumeSaver
+
+FEWEST, ENOUGH_S = 6, 6.0  # tasks, and seconds, after which no more is learnt
+_PROGRESS_S = 0.5  # between two notes of it
+
+
+@dataclass(frozen=True)
+class PilotTask:
+    """One task of a pilot.
+
+    Attributes:
+        at: seconds from the start of the process to the end of the task.
+        bbox: of the task; ``None`` for a line without tasks.
+        seconds: by operator.
+        written: bytes, as stored.
+        objects: how many were stored.
+    """
+
+    at: float
+    bbox: BoundingBox | None
+    seconds: dict[str, float]
+    written: int
+    objects: int
+
+
+@dataclass
+class Observation:
+    """What one pilot process has measured.
+
+    Attributes:
+        ready_s: from its start until it could begin; ``None``: it never could.
+        ahead: tasks that its stages worked ahead.
+        tasks: that it has done.
+        peak_bytes: the most memory it has held.
+        parts: estimated memory, by what takes it.
+        unknown: operators whose memory is not fully estimated.
+        device_bytes: of the GPU, estimated.
+        devices: that networks ran on.
+        begun: operator -> seconds at which it began on the first task, and what of it is done.
+        traffic: bytes by loader: stored, decoded, needed.
+        failure: why it ended.
+        is_refused: whether it was refused before its first task, as what does not fit here is.
+        is_whole: whether it ended by itself.
+        is_cut: whether its time was up.
+    """
+
+    ready_s: float | None = None
+    ahead: int = 0
+    tasks: list[PilotTask] = field(default_factory=list)
+    peak_bytes: int = 0
+    parts: dict[str, int] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    device_bytes: int = 0
+    devices: tuple[str, ...] = ()
+    begun: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    traffic: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    failure: str | None = None
+    is_refused: bool = False
+    is_whole: bool = False
+    is_cut: bool = False
+
+    @property
+    def estimated_bytes(self) -> int:
+        """Estimated memory of the host."""
+        return sum(self.parts.values())
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Add what one event holds."""
+        kind = event["event"]
+        self.peak_bytes = max(self.peak_bytes, event.get("peak", 0))
+        if kind == "ready":
+            self.ready_s, self.ahead, self.parts = event["at"], event["ahead"], event["parts"]
+            self.unknown, self.devices = tuple(event["unknown"]), tuple(event["devices"])
+            self.device_bytes = event["device_bytes"]
+        elif kind == "progress":
+            name, at, share = event["operator"], event["at"], event["share"]
+            start = self.begun.get(name, (at, at, 0.0))[0]
+            if not self.tasks:
+                self.begun[name] = (start, at, share)
+        elif kind == "task":
+            box = event["task"]
+            self.tasks.append(
+                PilotTask(
+                    event["at"],
+                    None if box is None else BoundingBox.parse(box),
+                    event["seconds"],
+                    event["written"],
+                    event["objects"],
+                )
+            )
+            self.traffic = {name: tuple(amounts) for name, amounts in event["traffic"].items()}
+        elif kind == "failure":
+            self.failure, self.is_refused = event["failure"], event.get("refused", False)
+        elif kind == "end":
+            self.is_whole = True
+
+
+def run_pilots(
+    module: str,
+    request: dict[str, Any],
+    numbers: Sequence[Sequence[int]],
+    seconds: float,
+    folder: Path | None,
+) -> list[Observation]:
+    """Run several pilot processes at once, and return what each has measured.
+
+    Args:
+        module: that a process runs.
+        request: for all of them.
+        numbers: of the tasks of each process.
+        seconds: after which those that have not ended are ended.
+        folder: for output, which is removed (default: that of the system).
+    """
+    found = [Observation() for _ in numbers]
+    with TemporaryDirectory(prefix=".plan-", dir=folder or gettempdir()) as scratch:
+        processes: list[tuple[subprocess.Popen[str], threading.Thread]] = []
+        end = monotonic() + seconds
+        try:
+            for number, some in enumerate(numbers):
+                place = Path(scratch) / str(number)
+                place.mkdir()
+                message = {**request, "numbers": list(some), "scratch": str(place)}
+                processes.append(_started(module, message, found[number]))
+            for (process, thread), seen in zip(processes, found, strict=True):
+                thread.join(max(0.0, end - monotonic()))
+                note_peak(process.pid, seen)
+        finally:
+            for (process, thread), seen in zip(processes, found, strict=False):
+                seen.is_cut = thread.is_alive()
+                process.kill()
+                process.wait()
+                thread.join()
+                if process.stdout is not None:
+                    process.stdout.close()
+    return found
+
+
+def note_peak(pid: int, found: Observation) -> None:
+    """Note how much memory a process has held, if it is still there."""
+    with suppress(OSError, ValueError, IndexError):
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+        peak = 1024 * int(status.partition("VmHWM:")[2].split(maxsplit=1)[0])
+        found.peak_bytes = max(found.peak_bytes, peak)
+
+
+def _started(
+    module: str, request: dict[str, Any], found: Observation
+) -> tuple[subprocess.Popen[str], threading.Thread]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    if process.stdin is not None:
+        with suppress(BrokenPipeError):  # it has died, which the reader notices
+            json.dump({**request, "started": time()}, process.stdin)
+        process.stdin.close()
+    lines: Iterable[str] = process.stdout or ()
+
+    def read_events() -> None:
+        for line in lines:
+            found.add(json.loads(line))
+        code = process.wait()
+        if not (found.is_whole or found.failure or found.is_cut):
+            why = ", for its memory perhaps" if code == -9 else ""
+            found.failure = f"the pilot process ended with code {code}{why}"
+
+    thread = threading.Thread(target=read_events, name="pilot", daemon=True)
+    thread.start()
+    return process, thread
+
+
+# --- in a pilot process ---------------------------------------------------------------------------
+
+
+def operators_left_out(operators: Sequence[Operator]) -> list[str]:
+    """Return the names of the operators that a pilot leaves out.
+
+    They write to places that cannot be replaced, or skip tasks by what a run has done already.
+    """
+    return [stage.name for stage in operators if not _is_in_pilot(stage)]
+
+
+def _is_in_pilot(stage: Operator) -> bool:
+    if stage.name.startswith("skip-task-"):
+        return False
+    return stage.lane != "write" or isinstance(stage.body, VolumeOutput | FileSaver)
+
+
+def pilot_pipeline(
+    operators: Sequence[Operator],
+    source: Source | None,
+    numbers: Sequence[int],
+    scratch: Path,
+    ahead: int | None,
+    listener: Listener,
+) -> Pipeline:
+    """Return a pipeline that does some tasks and writes them below *scratch*; checked.
+
+    Args:
+        operators: of the pipeline, read with ``--dry-run``.
+        source: of its tasks.
+        numbers: of the tasks to do, by the plan of the source.
+        scratch: an empty folder.
+        ahead: tasks that stages work ahead, as for `Pipeline`.
+        listener: of its events.
+
+    Raises:
+        ChunkflowError: whatever is wrong with the pipeline.
+    """
+    kept = [stage for stage in operators if _is_in_pilot(stage)]
+    for number, stage in enumerate(kept):
+        if isinstance(stage.body, VolumeOutput):
+            _redirect(stage.body.saver, scratch / str(number))
+        elif isinstance(stage.body, FileSaver):
+            files = stage.body.files
+            name = Path(files.name).name
+            stage.body.files = replace(files, name=str(scratch / f"{number}-{name}"))
+    some = None
+    if source is not None:
+        plan = plan_of(source)
+        tasks = TaskSource(plan.boxes, lambda: [plan.region(number) for number in numbers])
+        some = Source(source.name, tasks)
+    pipeline = worker_pipeline(kept, some, ahead) if some else Pipeline(kept, ahead=ahead)
+    pipeline.listener = listener
+    pipeline.check()
+    return pipeline
+
+
+def _redirect(saver: VolumeSaver, folder: Path) -> None:
+    """Let a saver create a volume below *folder*, like the one that it would write to."""
+    place = saver.place
+    announced = saver.announced.get(volume_name(place))
+    spec = announced() if announced is not None else None
+    try:
+        there = open_volume(saver.url, saver.mip, format=saver.format, opening=saver.opening)
+    except VolumeNotFoundError:
+        there = None
+    if there is not None:
+        saver.bounds, saver.block_size, saver.dtype = there.bounds, there.block_size, there.dtype
+        saver.shard_size = None if there.write_unit == there.block_size else there.write_unit
+        saver.times, saver.voxel_size_nm = there.times, there.voxel_size_nm
+    elif spec is not None:
+        spec = spec.level(saver.mip)
+        saver.bounds, saver.block_size, saver.dtype = spec.bounds, spec.block_size, spec.dtype
+        saver.shard_size, saver.encoding, saver.times = spec.shard_size, spec.encoding, spec.times
+        saver.voxel_size_nm = spec.voxel_size_nm
+    form = place.format
+    suffix = ".h5" if form == "h5" else ""
+    scheme = place.scheme or form
+    saver.url = f"{scheme}://{folder}{suffix}" if scheme else f"{folder}{suffix}"
+    if place.dataset:
+        saver.url += f":{place.dataset}"
+    saver.mip, saver.create, saver.announced = 0, True, {}
+
+
+class PilotListener(Listener):
+    """Sends what happens in a pilot, as it happens.
+
+    Args:
+        send: takes one event, which JSON can hold.
+        started: when the process was started, by `time.time`.
+    """
+
+    def __init__(self, send: Callable[[dict[str, Any]], None], started: float) -> None:
+        """Begin with nothing done."""
+        self.send, self.started = send, started
+        self.pipeline: Pipeline | None = None
+        self.done = 0
+        self._last = 0.0
+
+    def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:  # noqa: ARG002
+        """Send the estimated memory."""
+        if self.pipeline is None:
+            return
+        estimate = self.pipeline.foretold()
+        networks = [getattr(stage.body, "expected", None) for stage in operators]
+        self.send(
+            {
+                "event": "ready",
+                "at": self._now(),
+                "ahead": self.pipeline.ahead,
+                "parts": estimate.parts,
+                "unknown": estimate.unknown,
+                "device_bytes": sum(each.device_bytes for each in networks if each is not None),
+                "devices": [str(each.workload.device) for each in networks if each is not None],
+            }
+        )
+
+    def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:  # noqa: ARG002
+        """Send it from time to time."""
+        now = self._now()
+        if now - self._last > _PROGRESS_S:
+            self._last = now
+            share = done / max(1, total)
+            self.send({"event": "progress", "at": now, "operator": label, "share": share})
+
+    def operator_started(self, label: str, task: Task) -> None:  # noqa: ARG002
+        """Send it for the first task, which may not end in time."""
+        if not self.done:
+            self.send({"event": "progress", "at": self._now(), "operator": label, "share": 0.0})
+
+    def task_finished(self, task: Task) -> None:
+        """Send what it took."""
+        self.done += 1
+        event: dict[str, Any] = {
+            "event": "task",
+            "at": self._now(),
+            "task": None if task.region is None else str(task.region.bbox),
+            "seconds": dict(task.seconds),
+            "written": sum(stored.size or 0 for stored in task.written),
+            "objects": sum(stored.size is not None for stored in task.written),
+            "peak": peak_bytes(),
+        }
+        if task.failed:
+            event |= {"event": "failure", "failure": str(task.outcome)}
+        self.send(event | {"traffic": self._traffic()})
+
+    def _traffic(self) -> dict[str, tuple[int, int, int]]:
+        """Return bytes by loader: stored, decoded, needed."""
+        stages = self.pipeline.operators if self.pipeline else ()
+        return {
+            stage.name: (cost.stored_bytes, cost.decoded_bytes, cost.needed_bytes)
+            for stage in stages
+            if isinstance(stage.body, HasTraffic) and (cost := stage.body.traffic) is not None
+        }
+
+    def _now(self) -> float:
+        return time() - self.started
+
+
+def run_pilot(pipeline: Pipeline, listener: PilotListener, *, at_most: int) -> None:
+    """Run a pipeline until enough is measured, or its tasks are done.
+
+    Args:
+        pipeline: checked.
+        listener: of its events.
+        at_most: tasks.
+    """
+    listener.pipeline = pipeline
+    first: float | None = None
+    for task in pipeline.run():
+        if task.failed:
+            return
+        del task
+        first = time() if first is None else first
+        if listener.done >= at_most or (listener.done >= FEWEST and time() - first > ENOUGH_S):
+            break
+    listener.send({"event": "end"})
+
+
+def peak_bytes(status: Path = Path("/proc/self/status")) -> int:
+    """Return the peak memory of this process so far; 0 where it is not known."""
+    if sys.platform == "linux":
+        for line in status.read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
