@@ -1,6 +1,6 @@
-"""Which box a loader reads: an explicit cut, the task's box with a margin, or everything.
+"""Choose the box that a loader reads: an explicit cut, the task's box with a margin, or all.
 
-And which margin is left of what was asked for, where the volume ends.
+At the end of a volume a margin is clipped; `margins_left` returns what remains of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Cutout:
-    """The cut that one loader was asked for by its options.
+    """The part of a volume that the options of a loader ask for.
 
     ```
     bounds   |------------------------------------------|
@@ -34,8 +34,8 @@ class Cutout:
         stop: end of an explicit cut (exclusive).
         size: extent of an explicit cut.
         margin: voxels to read beyond the task's box on each side, or ``"auto"`` for what the rest
-            of the line needs.
-        spelling: names of the three options and of the margin, for messages.
+            of the pipeline needs.
+        spelling: names of the options for start, stop, size and margin, for messages.
     """
 
     start: Zyx | None = None
@@ -50,21 +50,21 @@ class Cutout:
     )
 
     def __post_init__(self) -> None:
-        """Refuse a cut that is said twice and differently.
+        """Refuse a cut whose start, stop and size contradict each other.
 
         Raises:
-            OptionError: start, stop and size disagree, or stop is not behind start.
+            OptionError: start, stop and size disagree, or stop is not greater than start.
         """
         if self.start is not None:  # without it the bounds decide where the cut begins
             region_of(self.start, self.stop, self.size, names=self.spelling[:3])
 
     @property
     def is_explicit(self) -> bool:
-        """Whether the options name a cut of their own."""
+        """Whether the options ask for a cut of their own."""
         return not (self.start is None and self.stop is None and self.size is None)
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Take what the rest of the line needs for a task's box, for the margin ``auto``."""
+        """Take what the rest of the pipeline needs for a task's box, for the margin ``auto``."""
         self._required = required
 
     def box(
@@ -72,7 +72,7 @@ class Cutout:
     ) -> tuple[BoundingBox, BoundingBox]:
         """Return the box to read, clipped to *bounds*, and the domain of the chunk.
 
-        A cut asked for by option, on a task without a box, is itself the domain.
+        For a task without a box, an explicit cut is its own domain.
 
         Args:
             bounds: of the volume or file.
@@ -100,7 +100,7 @@ class Cutout:
         return needed.intersection(bounds), bounds
 
     def known_box(self) -> BoundingBox | None:
-        """Return the box of an explicit cut, if the options alone say it."""
+        """Return the box of an explicit cut, if the options alone determine it."""
         if self.start is None or not (self.stop or self.size):
             return None
         return BoundingBox(self.start, self.stop or self.start + (self.size or 0))
@@ -111,11 +111,11 @@ class Cutout:
 
 
 def margins_left(chunk: Chunk, bbox: BoundingBox, low: Zyx, high: Zyx) -> tuple[Zyx, Zyx]:
-    """Return the margins without what the volume's bounds have cut off of them already.
+    """Return the margins without what the volume's bounds have already clipped.
 
     ```
-    domain |---------------------        a loader clips the margin of a task at the volume's face;
-    margin   (m)|                        what is left of it there is all that may be cropped
+    domain |---------------------        a loader clips the margin of a task at the volume's end;
+    margin   (m)|                        only the rest of it may be cropped there
     task        |--------|
     ```
 

@@ -1,4 +1,4 @@
-"""How the objects of a volume were numbered: one small document a task, beside the blocks.
+"""Records of how the objects of a volume were labelled: one document per task, beside the blocks.
 
 ```
 ARRAY/labelling/0-64_0-512_0-512.json    {"by": "connected-components", "connectivity": 6, ...}
@@ -6,8 +6,8 @@ ARRAY/labelling/t3_0-64_...              of time index 3
 ```
 
 ARRAY is the folder or prefix of the level's blocks. A task writes the document of its box before
-its voxels, so that no stored labels lack one; a task that runs again writes the same bytes. So the
-documents depend on no order. HDF5 files, which have no place for documents, have none.
+its voxels, so that all stored labels have one; a task that runs again writes the same bytes, so the
+order of tasks does not matter. HDF5 files cannot hold documents and have none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOST = 4096  # bytes of a document, of which ours take a hundred
 
 
 class Labelling(NamedTuple):
-    """How tasks have numbered objects, with ids that are unique in the volume.
+    """How tasks have labelled objects, with ids that are unique in the volume.
 
     Attributes:
         by: name of the operator.
@@ -48,36 +48,36 @@ class Labelling(NamedTuple):
 
 
 class LabellingRecords:
-    """The documents of one level of a volume.
+    """The labelling documents of one level of a volume.
 
     Args:
         volume: the level.
-        access: how to call on the store.
+        access: how to access the store.
     """
 
     def __init__(self, volume: Volume, access: Access | None = None) -> None:
-        """Read nothing yet."""
+        """Open the store; the documents are read on demand."""
         self._volume = volume
         array_url: str | None = getattr(volume, "array_url", None)
         self._store = array_url and open_store(f"{array_url}/{FOLDER}", access or Access())
 
     def region(self, box: BoundingBox, time: int | None) -> Region:
-        """Return what a task labels: its box in the volume, and a time if the volume has them."""
+        """Return the region that a task labels: its box in the volume, and its time, if any."""
         inside = box.intersection(self._volume.bounds)
         return Region(inside, None if self._volume.times is None else time or 0)
 
     def put(self, labelling: Labelling, box: BoundingBox, time: int | None) -> tuple[Stored, ...]:
-        """Write the document of one task; nothing where the format has no place for it."""
+        """Write the document of one task, if the format can hold documents."""
         if not self._store:
             return ()
         key = f"{self.region(box, time)}{_SUFFIX}"
-        said = {"format": FORMAT, **labelling._asdict()}
-        data = json.dumps(said, sort_keys=True).encode() + b"\n"
+        document = {"format": FORMAT, **labelling._asdict()}
+        data = json.dumps(document, sort_keys=True).encode() + b"\n"
         self._store.put(key, data, content_type="application/json")
         return (Stored.of(f"{self._store.url.rstrip('/')}/{key}", data),)
 
     def get(self, region: Region) -> Labelling | None:
-        """Return what a task has written that labelled just this region, or ``None``.
+        """Return the document of exactly this region, or ``None``.
 
         Raises:
             VolumeError: the document is damaged.
@@ -89,34 +89,34 @@ class LabellingRecords:
         if data is None:
             return None
         try:
-            said = parse_json(data)
-            found = Labelling(said["by"], said["connectivity"])
-            is_known = said["format"] == FORMAT and found.connectivity in (None, 6, 18, 26)
+            document = parse_json(data)
+            labelling = Labelling(document["by"], document["connectivity"])
+            is_known = document["format"] == FORMAT and labelling.connectivity in (None, 6, 18, 26)
         except (ValueError, KeyError, TypeError, RecursionError, VolumeError):
             is_known = False
         if not is_known:
             msg = f"{self._store.url}/{key} is damaged, or of a newer version; label that box again"
             raise VolumeError(msg)
-        return found
+        return labelling
 
     @cached_property
     def regions(self) -> tuple[Region, ...]:
-        """What tasks have labelled, sorted; listed once."""
-        found = []
+        """The regions that tasks have labelled, sorted; listed once."""
+        regions = []
         for key in self._store.list() if self._store else ():
             try:
-                found.append(Region.parse(key.removesuffix(_SUFFIX)))
+                regions.append(Region.parse(key.removesuffix(_SUFFIX)))
             except GeometryError as error:
                 msg = f"{key} in {FOLDER} of {self._volume.url} is not named by a box: {error}"
                 raise VolumeError(msg) from error
-        return tuple(sorted(found, key=lambda region: (region.time or 0, region.bbox)))
+        return tuple(sorted(regions, key=lambda region: (region.time or 0, region.bbox)))
 
     def inside(self, tasks: Any, time: int | None = None) -> Iterator[Leftover]:
-        """Yield the documents whose first or last voxel one of *tasks* writes.
+        """Yield the documents of boxes whose first or last voxel one of *tasks* writes.
 
         Args:
             tasks: which writes where, `chunkflow_py.pipeline.hooks.WritersByPlace`.
-            time: time index that all tasks write, whatever they name.
+            time: time index to which all tasks write, instead of their own.
         """
         for region in self.regions:
             corners = (region.bbox.start, region.bbox.stop - 1)
@@ -140,13 +140,13 @@ class LabellingRecords:
         }
 
     def holding(self, region: Region) -> Labelling | None:
-        """Return how *region* was labelled, which lies in the box of one task.
+        """Return how *region*, which lies in the box of one task, was labelled.
 
         Returns:
-            ``None`` if no task has written that it labelled a voxel of the region.
+            ``None`` if no task has recorded a voxel of the region.
 
         Raises:
-            ChunkError: as `owner` says.
+            ChunkError: as in `owner`.
         """
         if (found := self.get(region)) is not None:
             return found
@@ -154,10 +154,10 @@ class LabellingRecords:
         return None if owner is None else self.get(owner)
 
     def owner(self, region: Region) -> Region | None:
-        """Return what the task labelled that labelled *region*, or ``None``.
+        """Return the whole region of the task that labelled *region*, or ``None``.
 
         Raises:
-            ChunkError: several tasks did, or one a part of it.
+            ChunkError: several tasks labelled it, or one task a part of it.
         """
         if region in self._known or region.time not in self._corners:
             return region if region in self._known else None
@@ -183,7 +183,7 @@ class LabellingRecords:
 
 
 def uncovered(boxes: Iterable[BoundingBox], bounds: BoundingBox) -> list[BoundingBox]:
-    """Return boxes that make up what *boxes*, which do not overlap, leave of *bounds*."""
+    """Return boxes that cover *bounds* without *boxes*, which do not overlap."""
     inside = [box.intersection(bounds) for box in boxes]
     cuts = [
         np.unique([bounds.start[a], bounds.stop[a], *(b.start[a] for b in inside),

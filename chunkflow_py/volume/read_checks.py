@@ -1,7 +1,7 @@
-"""What may be wrong with a chunk of a volume: bad sections, blocks that got lost.
+"""Checks of the chunks that a loader reads: bad sections, and lost blocks by a coarser level.
 
 A check is prepared before the first task, and called with the chunk, the volume it was read from
-and the time index that was read; it returns the chunk to go on with.
+and the time index; it returns the chunk that the loader passes on.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ BAD_SECTIONS_FILE = "blackout_section_ids.json"
 
 
 class Check(Protocol):
-    """What is done with every chunk that is read."""
+    """A check of every chunk that is read."""
 
     def prepare(self) -> None:
-        """Find out before the first task whether the check can be made."""
+        """Raise before the first task if the check is not possible."""
 
     def __call__(self, chunk: Chunk, volume: Volume, time: int | None = None, /) -> Chunk:
-        """Return the chunk to go on with; *time* is the time index that was read."""
+        """Return the chunk to pass on; *time* is the time index that was read."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Blackout:
 
     Attributes:
         url: of the volume.
-        access: how to call on its store.
+        access: how to access its store.
     """
 
     url: str
@@ -87,7 +87,7 @@ class Validation:
 
     @property
     def origin(self) -> str:
-        """The coarser level, in which nothing of the line may write."""
+        """The coarser level, to which the pipeline must not write."""
         return level_name(Location.parse(self.url), self.mip)
 
     @cached_property
@@ -100,7 +100,7 @@ class Validation:
         _ = self.coarse
 
     def __call__(self, chunk: Chunk, volume: Volume, read: int | None = None, /) -> Chunk:
-        """Return *chunk* as it is, if it agrees."""
+        """Return *chunk* unchanged, if it agrees with the coarser level."""
         check_against_mip(chunk, volume, self.coarse, self.time if read is None else read)
         return chunk
 
@@ -112,7 +112,7 @@ def bad_sections(url: str, access: Access = Access()) -> list[int]:  # noqa: B00
 
     Raises:
         VolumeNotFoundError: there is no such file.
-        VolumeError: it holds something else.
+        VolumeError: it has other content.
     """
     store = open_store(Location.parse(url).store_url, access)
     content = store.get(BAD_SECTIONS_FILE, DOCUMENT_BYTES)
@@ -123,12 +123,12 @@ def bad_sections(url: str, access: Access = Access()) -> list[int]:  # noqa: B00
         )
         raise VolumeNotFoundError(msg)
     try:
-        found: Any = parse_json(content)
+        document: Any = parse_json(content)
     except ValueError:
-        found = content[:80]
-    sections = found.get("section_ids") if isinstance(found, dict) else None
+        document = content[:80]
+    sections = document.get("section_ids") if isinstance(document, dict) else None
     if not isinstance(sections, list) or not all(type(z) is int for z in sections):
-        msg = f"{url}/{BAD_SECTIONS_FILE} must hold {{'section_ids': [z, ...]}}, got {found}"
+        msg = f"{url}/{BAD_SECTIONS_FILE} must hold {{'section_ids': [z, ...]}}, got {document}"
         raise VolumeError(msg)
     return sections
 
@@ -138,7 +138,7 @@ def blacken(chunk: Chunk, sections: Sequence[int]) -> Chunk:
 
     Args:
         chunk: (z, y, x) or (c, z, y, x).
-        sections: global z; those outside of the chunk do not count.
+        sections: global z; those outside of the chunk are ignored.
     """
     first, last = chunk.bbox.start.z, chunk.bbox.stop.z
     inside = [z - first for z in sections if first <= z < last]
@@ -150,24 +150,24 @@ def blacken(chunk: Chunk, sections: Sequence[int]) -> Chunk:
 
 
 def check_against_mip(chunk: Chunk, fine: Volume, coarse: Volume, time: int | None = None) -> None:
-    """Compare *chunk* with the same place of a coarser level, which shows blocks that got lost.
+    """Compare *chunk* with the same box of a coarser level, which reveals lost blocks.
 
     ```
     fine    |--|--|--|--|--|--|     chunk, averaged over each coarse voxel
     coarse  |-----|-----|-----|     as stored; voxel k covers the fine voxels k·f to (k+1)·f
     ```
 
-    A level is made from the one before by averaging and rounding, so a difference of one grey
-    value a level is in order; coarse voxels that reach out of the chunk are not compared.
+    A level is made from the one before by averaging and rounding, so intensities may differ by
+    one per level; coarse voxels that reach out of the chunk are not compared.
 
     Args:
         chunk: an image, integer or float.
-        fine: the volume it was read from.
+        fine: volume that it was read from.
         coarse: a coarser level of the same volume.
         time: time index of the chunk.
 
     Raises:
-        VolumeError: the two disagree; says where, and by how much.
+        VolumeError: the two disagree; names the position and both values.
         ChunkError: the levels are not whole multiples of each other, or hold labels.
     """
     if chunk.kind == "segmentation":

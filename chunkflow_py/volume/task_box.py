@@ -1,4 +1,4 @@
-"""The box of a volume that a task may write to: the check of what it writes, what lies there.
+"""The box of a volume that a task may write to: check what it writes, list what is stored there.
 
 ```
 tasks    |------ a ------|------ b ------|
@@ -31,29 +31,29 @@ class BoxCheck:
     """Compares chunks with the boxes of their tasks.
 
     Attributes:
-        domain: bounds of what the line reads, in voxels of the chunk, if known.
+        domain: bounds of what the pipeline reads, in voxels of the chunk, if known.
     """
 
     domain: BoundingBox | None = None
 
     @classmethod
     def of(cls, outline: Any) -> BoxCheck | None:
-        """Return the check for a line (an `Outline`), or ``None`` if one task alone writes."""
+        """Return the check for an `Outline`, or ``None`` if only one task writes."""
         has_others = outline.has_tasks if outline.boxes is None else len(outline.boxes) > 1
         return cls(outline.domain) if has_others else None
 
     def __call__(self, task: Task, chunk: Chunk, bounds: BoundingBox, url: str) -> None:
-        """Refuse a chunk that is not that of its task's box.
+        """Refuse a chunk that does not match its task's box.
 
         Args:
-            task: with a box, or without one, which may write anywhere.
-            chunk: what is to be written.
-            bounds: of the volume; what lies outside of it is not written.
+            task: a task without a box may write anywhere.
+            chunk: to be written.
+            bounds: of the volume; voxels outside of it are not written.
             url: of the volume, for messages.
 
         Raises:
-            GeometryError: the chunk reaches into the boxes of other tasks, or leaves a part of its
-                own box out that it could hold.
+            GeometryError: the chunk reaches into the boxes of other tasks, or does not cover its
+                own box.
         """
         if task.bbox is None:
             return
@@ -81,13 +81,13 @@ class BoxCheck:
 def stored_inside(
     volume: Any, tasks: Any, shrink: Zyx = Zyx(1, 1, 1), time: int | None = None
 ) -> Iterator[Leftover]:
-    """Yield the write units of a volume that are stored inside of the boxes of tasks.
+    """Yield the stored write units of a volume that lie in the boxes of tasks.
 
     Args:
-        volume: of which the tasks write.
+        volume: to which the tasks write.
         tasks: which writes where, `chunkflow_py.pipeline.hooks.WritersByPlace`.
         shrink: voxels of what tasks write that make one of *volume*, zyx.
-        time: time index that all tasks write, whatever they name.
+        time: time index to which all tasks write, instead of their own.
     """
     for unit in volume.stored_units():
         if time is not None and unit.time != time:

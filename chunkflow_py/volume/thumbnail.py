@@ -1,4 +1,4 @@
-"""A small grey picture of a volume, written chunk by chunk beside it.
+"""A thumbnail of a volume: a small uint8 image, written chunk by chunk beside it.
 
 ```
 voxels   |....|....|....|....|      each thumbnail voxel is the mean over 1 x f x f voxels
@@ -26,13 +26,13 @@ COARSEST = 6  # halvings of y and x from mip 0
 
 
 def halvings(unit: Zyx, bounds: BoundingBox, mip: int, coarsest: int = COARSEST) -> int:
-    """Return how often y and x can be halved so that every task has thumbnail voxels of its own.
+    """Return how often y and x can be halved so that no two tasks share a thumbnail voxel.
 
     Args:
-        unit: grid on which all tasks lie, from the start of *bounds*; 0 where there is only one.
+        unit: grid on which all tasks lie, from the start of *bounds*; 0 along axes with one task.
         bounds: of the volume.
         mip: level of the volume.
-        coarsest: level of the thumbnail at most.
+        coarsest: the highest level that the thumbnail may have.
     """
     numbers = [*unit[1:], *bounds.start[1:]]
     best = 0
@@ -42,7 +42,7 @@ def halvings(unit: Zyx, bounds: BoundingBox, mip: int, coarsest: int = COARSEST)
 
 
 def check_kind(kind: Kind | None, url: str) -> None:
-    """Refuse labels, whose mean means nothing.
+    """Refuse labels, which cannot be averaged.
 
     Raises:
         ChunkError: *kind* is ``segmentation``.
@@ -53,7 +53,7 @@ def check_kind(kind: Kind | None, url: str) -> None:
 
 
 def check_stored(volume: Volume) -> None:
-    """Refuse to go on with a thumbnail whose shards tasks would overwrite for each other.
+    """Refuse an existing thumbnail whose shards several tasks would write.
 
     Raises:
         VolumeError: the thumbnail is stored in shards.
@@ -67,18 +67,18 @@ def check_stored(volume: Volume) -> None:
 
 
 def thumbnail(chunk: Chunk, factor: int) -> Chunk:
-    """Return *chunk* shrunk along y and x, as grey values.
+    """Return *chunk* shrunk along y and x, as uint8 intensities.
 
     Args:
-        chunk: (z, y, x) or (c, z, y, x), of which the last channel is taken (that is z of an
-            affinity map); integer, or float in [0, 1].
-        factor: shrinkage along y and x; voxels beyond the chunk do not count in a mean.
+        chunk: (z, y, x), or (c, z, y, x) of which the last channel is used (z of an affinity
+            map); integer, or float in [0, 1].
+        factor: shrinkage along y and x; a mean ignores voxels outside of the chunk.
 
     Returns:
         (z, y, x) uint8 at positions divided by *factor*.
 
     Raises:
-        ChunkError: the voxels are labels, whose mean means nothing.
+        ChunkError: the voxels are labels, which cannot be averaged.
     """
     if chunk.kind == "segmentation":
         msg = f"chunk {chunk.bbox} is a segmentation, which has no thumbnail; drop the option"
