@@ -1,5 +1,6 @@
 """The public address of the hooks of operators; see `chunkflow_py.pipeline.hooks`."""
 
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook, hook_value
 from chunkflow_py.pipeline.hooks import (
     Boxes,
     ChecksMemory,
@@ -58,6 +59,7 @@ from chunkflow_py.pipeline.hooks import (
 )
 
 __all__ = [
+    "HOOK",
     "Boxes",
     "ChecksMemory",
     "CreatesOutput",
@@ -83,6 +85,7 @@ __all__ = [
     "MapsVoxels",
     "MovesFaces",
     "NumbersObjects",
+    "OperatorBase",
     "Outline",
     "ReadsFrom",
     "ReadsFromSeveral",
@@ -102,6 +105,8 @@ __all__ = [
     "WritesToSeveral",
     "boxes_between",
     "coarser_nm",
+    "hook",
+    "hook_value",
     "keeps_labels",
     "moved_boxes",
     "moved_by",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.chunk import Chunk, Voxels
 from chunkflow_py.core.memory import Need, describe_bytes
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.inference.backend_comparison import compare
 from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.backends.compute_profile import describe_profile
@@ -50,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Inferencer:
+class Inferencer(OperatorBase):
     """A network that is called on chunks and returns chunks.
 
     Attributes:
@@ -78,9 +79,9 @@ class Inferencer:
     warn_of_dtype: bool = False
     model_voxel_size_nm: tuple[float, float, float] | None = None
     statistics: str | None = None
-    origins: tuple[str, ...] = ()
+    origins: tuple[str, ...] = field(default=(), metadata=HOOK)
     report_precision: bool = True
-    on_progress: Callable[[int, int], None] | None = None
+    on_progress: Callable[[int, int], None] | None = field(default=None, metadata=HOOK)
     engine: Engine | None = field(default=None, init=False, repr=False)
     _workload: Workload | None = field(default=None, init=False, repr=False)
 
@@ -90,6 +91,7 @@ class Inferencer:
         return self.placement.settings
 
     @property
+    @hook
     def needed_files(self) -> dict[str, str]:
         """The files that another machine needs: path as it was typed -> ``code`` or ``data``.
 
@@ -100,11 +102,13 @@ class Inferencer:
         return network_files(self.network) | read
 
     @property
+    @hook
     def code(self) -> tuple[str, ...]:
         """The files that it runs as programs, each described for a warning."""
         return network_code(self.network)
 
     @property
+    @hook
     def profile(self) -> dict[str, str] | None:
         """The compute profile; ``None`` until the network is loaded (--backend auto: chosen)."""
         if self.engine is None:
@@ -113,6 +117,7 @@ class Inferencer:
         return dict(self.engine.backend.profile)
 
     @property
+    @hook
     def network_seconds(self) -> float:
         """Seconds that the network has run so far."""
         return 0.0 if self.engine is None else self.engine.network_seconds
@@ -198,6 +203,7 @@ class Inferencer:
         """What the network takes on host and device, once it is loaded; ``None`` if not known."""
         return None if self._workload is None else estimate_memory(self._workload)
 
+    @hook
     def memory(self, _: Zyx | None) -> Need | None:
         """Return what the network takes, once it is loaded; ``None`` if that is not known."""
         if self._workload is None:
@@ -212,6 +218,7 @@ class Inferencer:
         held = {part: size for part, size in expected.host.items() if part not in own}
         return Need(self._workload.output_size, held=held, complete=expected.complete)
 
+    @hook
     def check_memory(self, line_bytes: int) -> None:
         """Refuse a pipeline that does not fit into memory.
 
@@ -227,18 +234,22 @@ class Inferencer:
 
     # --- hooks of the pipeline ------------------------------------------------------------------
 
+    @hook
     def prepare(self, outline: Any) -> None:
         """Remember the boxes of all tasks (an `Outline`), to name a margin that suits them all."""
         self.placement.outline = outline
 
+    @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
         """Remember what later operators need for a task's box, such as a second network."""
         self.placement.needed = required
 
+    @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return the input that decides the output on *box*, for a volume with bounds *domain*."""
         return self.placement.required_input(box, domain)
 
+    @hook
     def voxels(self) -> Voxels | dict[str, Voxels]:
         """Return dtype, channels and kind of the output; a dict by name if there are several."""
         settings = self.settings
@@ -270,6 +281,7 @@ class Inferencer:
         finally:
             stop.set()  # after an interrupt; otherwise the call is over
 
+    @hook
     def start(
         self, chunk: Chunk, bbox: BoundingBox | None = None, stop: Event | None = None
     ) -> Future[Chunk | dict[str, Chunk]]:

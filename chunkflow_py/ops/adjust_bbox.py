@@ -5,12 +5,13 @@ Example: chunkflow create-bbox -s 0 0 0 -z 20 64 64 adjust-bbox --corner-offset 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import click
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import GeometryError
 from chunkflow_py.pipeline.operator import operator
 
@@ -44,11 +45,12 @@ _NO_BOX = (
 
 
 @dataclass
-class BoxAdjuster:
+class BoxAdjuster(OperatorBase):
     """Moves the faces of every task's box."""
 
-    face_offsets: tuple[Zyx, Zyx]
+    face_offsets: tuple[Zyx, Zyx] = field(metadata=HOOK)
 
+    @hook
     def prepare(self, outline: Outline) -> None:
         """Refuse a line without boxes, or one whose smallest box would vanish."""
         if not outline.has_tasks:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.core.map_scale import check_threshold
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.errors import ChunkError, check_extra, needs_extra
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option, output_option
@@ -83,7 +84,7 @@ def adjust_pre(
 
 
 @dataclass
-class Adjuster:
+class Adjuster(OperatorBase):
     """Moves the T-bars of every task."""
 
     input_name: str = "chunk"
@@ -92,6 +93,7 @@ class Adjuster:
     img_threshold: float = 60
     radius: int = 4
 
+    @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
         """Return *box* with what decides where T-bars in it go."""
         return box.grow((2 * self.radius,) * 3)

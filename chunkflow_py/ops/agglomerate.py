@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
+from chunkflow_py.core.operator_base import OperatorBase, hook, hook_value
 from chunkflow_py.errors import OptionError, check_extra
 from chunkflow_py.ops.options.label_options import numbering_from, numbering_options
 from chunkflow_py.pipeline.operator import operator
@@ -69,7 +70,7 @@ def agglomerate(
 
 
 @dataclass
-class Agglomerator:
+class Agglomerator(OperatorBase):
     """Segments the affinities of every task."""
 
     input_name: str
@@ -77,17 +78,19 @@ class Agglomerator:
     fragments_name: str | None
     settings: dict[str, Any] = field(default_factory=dict)
     numbering: Numbering | None = None
-    cut_remedy: ClassVar[str] = (
+    cut_remedy: ClassVar[str] = hook_value(
         "load a margin (--expand-margin-size), store what tasks share by save-overlap, and join "
         "the segments by stitch-labels"
     )
-    margin_helps: ClassVar[bool] = True
+    margin_helps: ClassVar[bool] = hook_value(True)
 
+    @hook
     def prepare(self, outline: Any) -> None:
         """See whether ids can be unique in the volume, if they have to."""
         if self.numbering:
             self.numbering.prepare(outline)
 
+    @hook
     def voxels_from(self, read: Voxels) -> Voxels:
         """Return what labels hold."""
         numbering = self.numbering
@@ -95,6 +98,7 @@ class Agglomerator:
         return type(read)(dtype, 1, "segmentation")
 
     @property
+    @hook
     def labelling(self) -> Labelling | None:
         """How segments are numbered, if their ids are unique in the volume."""
         from chunkflow_py.volume.labelling import Labelling
@@ -103,6 +107,7 @@ class Agglomerator:
         return Labelling("agglomerate") if is_global else None
 
     @property
+    @hook
     def code(self) -> tuple[str, ...]:
         """What it runs that is not part of this package, in words."""
         return score_code(self.settings)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.core.operator_base import OperatorBase, hook, hook_value
 from chunkflow_py.errors import ChunkError, check_extra, needs_extra
 from chunkflow_py.pipeline.operator import transform
 from chunkflow_py.pipeline.params import zyx_option
@@ -92,7 +93,7 @@ def _equalise(
 
 
 @dataclass
-class Equaliser:
+class Equaliser(OperatorBase):
     """Equalises every task's chunk.
 
     Attributes:
@@ -104,9 +105,12 @@ class Equaliser:
     kernel_size: Zyx = KERNEL_SIZE
     clip_limit: float = 0.01
     per_section: bool = True
-    keeps_voxels: ClassVar[bool] = True
-    cut_remedy: ClassVar[str] = "normalize-contrast --levels and stretch-intensity do not"
+    keeps_voxels: ClassVar[bool] = hook_value(True)
+    cut_remedy: ClassVar[str] = hook_value(
+        "normalize-contrast --levels and stretch-intensity do not"
+    )
 
+    @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return *box* with a tile around it, inside of *domain*."""
         tile = self.kernel_size

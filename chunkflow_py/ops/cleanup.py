@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import is_dry_run
@@ -81,7 +82,7 @@ def _objects(store: Store) -> Iterator[tuple[str, int]]:
 
 
 @dataclass
-class Cleaner:
+class Cleaner(OperatorBase):
     """Removes files when the line runs."""
 
     folder: str = "./"
@@ -89,6 +90,7 @@ class Cleaner:
     suffix: str = ""
     dry_run: bool = False
 
+    @hook
     def prepare(self, outline: Outline) -> None:
         """Refuse a line with tasks, for each of which the same would be done again.
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import ItemName, input_option
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class StatisticsCounter:
+class StatisticsCounter(OperatorBase):
     """Stores the histograms of every task's chunk.
 
     Attributes:
@@ -58,10 +59,12 @@ class StatisticsCounter:
     per_section: bool = True
 
     @property
+    @hook
     def destination(self) -> str:
         """The URL."""
         return self.store.place
 
+    @hook
     def prepare(self, outline: Outline) -> None:
         """Check what can be known before the first task.
 

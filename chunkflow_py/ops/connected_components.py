@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from chunkflow_py.core.map_scale import check_threshold
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.errors import check_extra, needs_extra
 from chunkflow_py.ops.options.label_options import (
     connectivity_option,
@@ -78,25 +79,28 @@ def connected_components(
 
 
 @dataclass
-class Labeller:
+class Labeller(OperatorBase):
     """Labels the chunk of every task."""
 
     threshold: float | None
     connectivity: str
     numbering: Numbering
 
+    @hook
     def prepare(self, outline: Any) -> None:
         """See whether threshold and ids suit what the line (an `Outline`) says."""
         if self.threshold is not None and outline.voxels is not None:
             check_threshold(self.threshold, outline.voxels.dtype, outline.voxels.kind)
         self.numbering.prepare(outline)
 
+    @hook
     def voxels_from(self, read: Voxels) -> Voxels:
         """Return what labels hold."""
         dtype = self.numbering.dtype if self.numbering.makes_global else "uint32"
         return type(read)(dtype, 1, "segmentation")
 
     @property
+    @hook
     def labelling(self) -> Labelling | None:
         """How objects are numbered, if their ids are unique in the volume."""
         from chunkflow_py.volume.labelling import Labelling

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.core.operator_base import HOOK, OperatorBase
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option, output_option
 
@@ -21,13 +22,13 @@ SECTION = "items"
 
 
 @dataclass
-class Copier:
+class Copier(OperatorBase):
     """Puts a copy of one item, or the same item, under another name."""
 
     from_name: str
     to_name: str
     deep_copy: bool = True
-    keeps_voxels: bool = field(default=True, init=False)
+    keeps_voxels: bool = field(default=True, init=False, metadata=HOOK)
 
     def __call__(self, task: Task) -> Task:
         """Copy the item."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import floats_option, output_option, zyx_option
 
@@ -87,7 +88,7 @@ def _meaning(dtype: str) -> Kind:
 
 
 @dataclass
-class ChunkMaker:
+class ChunkMaker(OperatorBase):
     """Puts the same synthetic chunk into every task."""
 
     size: Zyx
@@ -97,14 +98,17 @@ class ChunkMaker:
     voxel_size_nm: tuple[float, float, float]
     output_name: str
 
+    @hook
     def bounds(self) -> BoundingBox:
         """Return the chunk's box, which is its own domain."""
         return BoundingBox.from_size(self.voxel_offset, self.size)
 
+    @hook
     def known_voxel_size_nm(self) -> tuple[float, float, float]:
         """Return the voxel size of the chunk, nanometres, zyx."""
         return self.voxel_size_nm
 
+    @hook
     def voxels(self) -> Voxels:
         """Return what the chunk holds."""
         from chunkflow_py.core.chunk import Voxels

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.core.operator_base import OperatorBase, hook, hook_value
 from chunkflow_py.errors import GeometryError
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option, output_option
@@ -69,34 +70,38 @@ _NO_BOX = (
 
 
 @dataclass
-class MarginCropper:
+class MarginCropper(OperatorBase):
     """Crops one chunk of a task, and the task's box with it where that is asked for."""
 
     margins: tuple[Zyx, Zyx] | None
     crop_bbox: bool
     input_name: str
     output_name: str
-    keeps_voxels: ClassVar[bool] = True
+    keeps_voxels: ClassVar[bool] = hook_value(True)
     _needed: Callable[[BoundingBox, BoundingBox], BoundingBox] | None = field(
         default=None, init=False, repr=False
     )
 
+    @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
         """Take what the rest of the line needs for a task's box: that is never cropped."""
         self._needed = required
 
     @property
+    @hook
     def face_offsets(self) -> tuple[Zyx, Zyx]:
         """How the low and the high faces of the task's box move."""
         if self.margins is None or not self.crop_bbox:
             return Zyx(0, 0, 0), Zyx(0, 0, 0)
         return self.margins[0], -self.margins[1]
 
+    @hook
     def prepare(self, outline: Outline) -> None:
         """Refuse a line whose tasks have no box to crop to, before any work is done."""
         if self.margins is None and not outline.has_tasks:
             raise GeometryError(_NO_BOX)
 
+    @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
         """Return *box* with the margins that will be cut off."""
         return box if self.margins is None else box.grow(*self.margins)

@@ -5,11 +5,12 @@ Example: chunkflow create-chunk copy-var -t raw delete-var --var-names raw
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import click
 
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook_value
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import ItemNames
 
@@ -20,11 +21,11 @@ SECTION = "items"
 
 
 @dataclass
-class Deleter:
+class Deleter(OperatorBase):
     """Takes items out of every task."""
 
-    removes: tuple[str, ...]
-    any_voxel_size: ClassVar[bool] = True
+    removes: tuple[str, ...] = field(metadata=HOOK)
+    any_voxel_size: ClassVar[bool] = hook_value(True)
 
     def __call__(self, task: Task) -> Task:
         """Delete the items.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.errors import check_extra
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option, output_option
@@ -60,7 +61,7 @@ def detect_post_synapses(
 
 
 @dataclass
-class PostDetector:
+class PostDetector(OperatorBase):
     """Gives the T-bars of every task their postsynaptic points."""
 
     input_name: str = "chunk"
@@ -68,6 +69,7 @@ class PostDetector:
     output_name: str = "syns"
     options: dict[str, Any] = field(default_factory=dict)
 
+    @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
         """Return *box* with all that may belong to T-bars in it."""
         from chunkflow_py.segmentation.peaks import REACH

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option, output_option, zyx_option
 
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Downsampler:
+class Downsampler(OperatorBase):
     """Shrinks a chunk of every task. No transform: the result has another box and voxel size.
 
     Attributes:
@@ -47,25 +48,29 @@ class Downsampler:
     input_name: str = "chunk"
     output_name: str = "chunk"
     coarse_tasks: bool = False
-    keeps_voxels: bool = field(default=True, init=False)
+    keeps_voxels: bool = field(default=True, init=False, metadata=HOOK)
     _needed: Callable[[BoundingBox, BoundingBox], BoundingBox] | None = field(
         default=None, init=False, repr=False
     )
     _told: bool = field(default=False, init=False, repr=False)
 
     @property
+    @hook
     def shrinks_by(self) -> Zyx:
         """How much larger than a task's voxels those of the result are."""
         return Zyx(1, 1, 1) if self.coarse_tasks else self.factor
 
+    @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
         """Take what the rest of the line needs for a task's box."""
         self._needed = required
 
+    @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return the fine voxels of all coarse ones that *box*, in fine voxels, touches."""
         return box.aligned_outward(self.factor).intersection(domain)
 
+    @hook
     def memory(self, size: Zyx | None) -> Need | None:
         """Return what the result of a chunk of extent *size* takes; planes are made one by one."""
         from chunkflow_py.core.memory import Need

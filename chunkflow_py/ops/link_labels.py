@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.label_options import connectivity_option, overlap_options, place_of
 from chunkflow_py.ops.options.volume_options import access_from, access_options
@@ -32,25 +33,28 @@ SECTION = "segment"
 
 
 @dataclass
-class LabelLinker:
+class LabelLinker(OperatorBase):
     """Stores the links of every task, as a linker of `segmentation.labels.linking` finds them."""
 
     links_path: str
     linker: Any
     access: Access | None = None
-    thread_safe: bool = field(default=True, init=False)
+    thread_safe: bool = field(default=True, init=False, metadata=HOOK)
 
     @property
+    @hook
     def origins(self) -> tuple[str, ...]:
         """What is read."""
         places: tuple[str, ...] = self.linker.places
         return places
 
     @property
+    @hook
     def destination(self) -> str:
         """Where links are stored."""
         return place_of(self.links_path)
 
+    @hook
     def prepare(self, outline: Any) -> None:
         """See whether what is to be linked is there (the line: an `Outline`).
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.core.decoding import parse_json as parse_document
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import output_option
@@ -41,14 +42,15 @@ def parse_json(data: bytes, what: str) -> Any:
 
 
 @dataclass
-class JsonLoader:
+class JsonLoader(OperatorBase):
     """Puts the content of a JSON file into every task."""
 
     files: TaskFiles
     output_name: str = "dict"
-    thread_safe: bool = field(default=True, init=False)
+    thread_safe: bool = field(default=True, init=False, metadata=HOOK)
 
     @property
+    @hook
     def origin(self) -> str:
         """The file or files, which nothing of the line may replace."""
         return self.files.place

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.core.geometry import Region
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import GeometryError, OptionError
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import floats_option, output_option
@@ -33,7 +34,7 @@ _BOX_IN_NAME = re.compile(r"(?:t[0-9]+_)?(?:(?<![0-9])-)?[0-9]+--?[0-9]+(?:_-?[0
 
 
 @dataclass
-class SynapseLoader:
+class SynapseLoader(OperatorBase):
     """Puts the synapses of a file into every task.
 
     Attributes:
@@ -49,15 +50,17 @@ class SynapseLoader:
     is_xyz: bool = False
     voxel_size_nm: tuple[float, float, float] | None = None
     remove_outside: bool = False
-    set_bbox: bool = False
+    set_bbox: bool = field(default=False, metadata=HOOK)
     output_name: str = "syns"
-    thread_safe: bool = field(default=True, init=False)
+    thread_safe: bool = field(default=True, init=False, metadata=HOOK)
 
     @property
+    @hook
     def origin(self) -> str:
         """The file or files, which nothing of the line may replace."""
         return self.files.place
 
+    @hook
     def prepare(self, outline: Outline) -> None:
         """Refuse a line without the boxes that are needed."""
         if self.remove_outside and not (outline.has_tasks or self.set_bbox):

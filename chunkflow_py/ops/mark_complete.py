@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import operator
 
@@ -29,21 +30,24 @@ SECTION = "steer"
 
 
 @dataclass
-class Marker:
+class Marker(OperatorBase):
     """Leaves an empty file for every task that comes so far."""
 
     files: TaskFiles
-    thread_safe: bool = field(default=True, init=False)
+    thread_safe: bool = field(default=True, init=False, metadata=HOOK)
 
     @property
+    @hook
     def destination(self) -> str:
         """The files."""
         return self.files.place
 
+    @hook
     def stores(self) -> tuple[Output, ...]:
         """Return the file of every task."""
         return (self.files.output,)
 
+    @hook
     def prepare(self, outline: Outline) -> None:
         """Refuse a line whose tasks have no box.
 

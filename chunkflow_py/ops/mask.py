@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
+from chunkflow_py.core.operator_base import OperatorBase, hook, hook_value
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import paired_names, several_names_options
 
@@ -50,7 +51,7 @@ def mask(chunk: Chunk, keep: NDArray[Any] | BoxMask) -> Chunk:
 
 
 @dataclass
-class Masker:
+class Masker(OperatorBase):
     """Masks several chunks of a task by one volume, which is opened once."""
 
     volume_path: str
@@ -60,14 +61,16 @@ class Masker:
     input_names: tuple[str, ...] = ("chunk",)
     output_names: tuple[str, ...] = ("chunk",)
     _volume: Volume | None = field(default=None, repr=False)
-    any_voxel_size: ClassVar[bool] = True
+    any_voxel_size: ClassVar[bool] = hook_value(True)
 
     @property
+    @hook
     def keeps_voxels(self) -> bool:
         """Whether what is made holds what the first input holds: there may be several."""
         return len(self.input_names) == 1
 
     @property
+    @hook
     def origin(self) -> str:
         """The level that is read, in which nothing of the line may write."""
         from chunkflow_py.volume.location import Location, level_name

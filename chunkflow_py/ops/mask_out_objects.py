@@ -8,11 +8,12 @@ are a list (34,56,78) or a JSON file of one, by its path or URL of any store.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import check_extra, needs_extra
 from chunkflow_py.pipeline.operator import transform
 
@@ -51,15 +52,16 @@ def mask_out_objects(
 
 
 @dataclass
-class ObjectMasker:
+class ObjectMasker(OperatorBase):
     """Drops objects of the chunk of every task."""
 
     dust_size_threshold: int | None = None
     selected_obj_ids: str | None = None
-    keeps_voxels: bool = True
+    keeps_voxels: bool = field(default=True, metadata=HOOK)
     _selected: frozenset[int] | None = None
 
     @property
+    @hook
     def cut_remedy(self) -> str | None:
         """What to do against objects that count as small because they are cut."""
         if not self.dust_size_threshold:
@@ -67,6 +69,7 @@ class ObjectMasker:
         return "join the labels first (stitch-labels), and drop small objects in a chunk of it all"
 
     @property
+    @hook
     def needed_files(self) -> dict[str, str]:
         """The file of ids, if it is one of this machine."""
         path = self.selected_obj_ids or ""

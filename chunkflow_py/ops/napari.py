@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
+from chunkflow_py.core.operator_base import OperatorBase, hook_value
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import ItemNames, floats_option
 
@@ -41,7 +42,7 @@ def napari(
 
 
 @dataclass
-class NapariWindow:
+class NapariWindow(OperatorBase):
     """Opens a window with the items of each task.
 
     Attributes:
@@ -51,7 +52,7 @@ class NapariWindow:
 
     inputs: tuple[str, ...]
     voxel_size_nm: tuple[float, float, float] | None = None
-    any_voxel_size: ClassVar[bool] = True
+    any_voxel_size: ClassVar[bool] = hook_value(True)
 
     def __enter__(self) -> NapariWindow:
         """Find out whether napari is there, before the first task.

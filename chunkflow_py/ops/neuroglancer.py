@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
+from chunkflow_py.core.operator_base import OperatorBase, hook_value
 from chunkflow_py.ops.viewing.showing import Showing
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import NUMBERS, ItemNames, floats_option
@@ -26,7 +27,7 @@ SECTION = "view"
 
 
 @dataclass
-class Neuroglancer:
+class Neuroglancer(OperatorBase):
     """Serves items of one task after the other.
 
     Attributes:
@@ -48,7 +49,7 @@ class Neuroglancer:
     mesh_path: str | None = None
     _server: ViewerServer | None = field(default=None, repr=False)
     _showing: Showing = field(default_factory=Showing, repr=False)
-    any_voxel_size: ClassVar[bool] = True
+    any_voxel_size: ClassVar[bool] = hook_value(True)
 
     def __enter__(self) -> Neuroglancer:
         """Start the server, and turn an interrupt while a view is up into its end."""

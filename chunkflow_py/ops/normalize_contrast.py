@@ -10,11 +10,12 @@ volume is cut. Luminance levels of igneous (LAYER/levels/MIP) do as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook, hook_value
 from chunkflow_py.errors import ChunkError, OptionError
 from chunkflow_py.pipeline.operator import transform
 
@@ -88,7 +89,7 @@ def normalize_contrast(
 
 
 @dataclass
-class ContrastNormalizer:
+class ContrastNormalizer(OperatorBase):
     """Normalises the contrast of every task's chunk.
 
     Attributes:
@@ -98,10 +99,13 @@ class ContrastNormalizer:
 
     options: dict[str, Any]
     levels: SectionLevels | None = None
-    cut_remedy: str | None = "count the volume by compute-statistics, and give --levels"
-    keeps_voxels: ClassVar[bool] = True
+    cut_remedy: str | None = field(
+        default="count the volume by compute-statistics, and give --levels", metadata=HOOK
+    )
+    keeps_voxels: ClassVar[bool] = hook_value(True)
 
     @property
+    @hook
     def origin(self) -> str | None:
         """Where the histograms lie."""
         return None if self.levels is None else self.levels.place

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import ItemNames
@@ -57,7 +58,7 @@ _OF_TASKS: dict[str, Callable[[Task], Any]] = {
 
 
 @dataclass
-class Plugin:
+class Plugin(OperatorBase):
     """Calls the function ``execute`` of a file for every task.
 
     Attributes:
@@ -81,11 +82,13 @@ class Plugin:
     is_older: bool = False
 
     @property
+    @hook
     def needed_files(self) -> dict[str, str]:
         """The file that another machine needs, as it was typed; see `plugin_files`."""
         return plugin_files(self.name, self.path)
 
     @property
+    @hook
     def code(self) -> tuple[str, ...]:
         """What it runs that is not part of this package, in words."""
         return (f"the plugin {self.name}",)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
+from chunkflow_py.core.operator_base import OperatorBase, hook, hook_value
 from chunkflow_py.errors import OptionError, check_extra
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import ItemNames
@@ -50,7 +51,7 @@ def preview(
 
 
 @dataclass
-class PreviewSaver:
+class PreviewSaver(OperatorBase):
     """Writes a contact sheet of every task.
 
     Attributes:
@@ -64,17 +65,20 @@ class PreviewSaver:
     saver: ItemSaver
     width: int = 256
     contrast: tuple[float, float] | None = None
-    any_voxel_size: ClassVar[bool] = True
+    any_voxel_size: ClassVar[bool] = hook_value(True)
 
     @property
+    @hook
     def destination(self) -> str:
         """The file or files."""
         return self.saver.destination
 
+    @hook
     def stores(self) -> tuple[Output, ...]:
         """Return the file, or the file of every task."""
         return self.saver.stores()
 
+    @hook
     def prepare(self, outline: Outline) -> None:
         """Refuse one file for several tasks."""
         self.saver.prepare(outline)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
+from chunkflow_py.core.operator_base import OperatorBase, hook, hook_value
 from chunkflow_py.errors import check_extra
 from chunkflow_py.ops.options.label_options import place_of
 from chunkflow_py.ops.options.volume_options import access_from, access_options
@@ -58,7 +59,7 @@ def relabel(
 
 
 @dataclass
-class Relabeller:
+class Relabeller(OperatorBase):
     """Relabels a chunk of every task; the table is read when the first task comes.
 
     Attributes:
@@ -73,14 +74,16 @@ class Relabeller:
     output_name: str = "chunk"
     access: Access | None = None
     objects: ObjectCount | None = None
-    labelling: ClassVar[None] = None  # objects are whole
+    labelling: ClassVar[None] = hook_value(None)  # objects are whole
     _tables: dict[int | None, LabelTable] = field(default_factory=dict, repr=False)
 
     @property
+    @hook
     def origin(self) -> str:
         """Where the table is."""
         return place_of(self.table_path)
 
+    @hook
     def voxels_from(self, read: Voxels) -> Voxels:
         """Return what labels hold."""
         return read._replace(dtype="uint64", kind="segmentation")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.errors import ChunkError, OptionError
 from chunkflow_py.pipeline.operator import transform
 
@@ -89,17 +90,19 @@ def _check(low_name: str, low: float | None, high_name: str, high: float | None)
 
 
 @dataclass
-class Rescaler:
+class Rescaler(OperatorBase):
     """Rescales every task's chunk; *options* are those of `rescale_intensity`."""
 
     options: dict[str, Any]
 
     @property
+    @hook
     def cut_remedy(self) -> str | None:
         """What to say where the range is that of the chunk."""
         given = None not in (self.options["low"], self.options["high"])
         return None if given else "say --low and --high"
 
+    @hook
     def voxels_from(self, read: Voxels) -> Voxels:
         """Return what is made of voxels like *read*."""
         return read._replace(dtype=self.options["dtype"] or read.dtype)

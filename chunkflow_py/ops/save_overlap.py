@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import GeometryError
 from chunkflow_py.ops.options.volume_options import access_from, access_options
 from chunkflow_py.pipeline.operator import operator
@@ -29,7 +30,7 @@ SECTION = "segment"
 
 
 @dataclass
-class OverlapSaver:
+class OverlapSaver(OperatorBase):
     """Stores what each task shares with its neighbours.
 
     Attributes:
@@ -41,9 +42,10 @@ class OverlapSaver:
     path: str
     input_name: str = "chunk"
     access: Access | None = None
-    thread_safe: bool = field(default=True, init=False)
+    thread_safe: bool = field(default=True, init=False, metadata=HOOK)
 
     @property
+    @hook
     def destination(self) -> str:
         """Where overlaps are stored."""
         from chunkflow_py.ops.options.label_options import place_of

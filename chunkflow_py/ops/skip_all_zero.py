@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chunkflow_py.core.geometry import Region
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.core.task import Skip
 from chunkflow_py.errors import GeometryError
 from chunkflow_py.pipeline.operator import operator
@@ -34,7 +35,7 @@ def is_all_zero(chunk: Chunk) -> bool:
 
 
 @dataclass
-class ZeroSkipper:
+class ZeroSkipper(OperatorBase):
     """Ends a task early when its chunk is all zero, and may leave an empty file to say so.
 
     Attributes:
@@ -49,6 +50,7 @@ class ZeroSkipper:
     adjust_size: int = 0
     chunk_bbox: bool = True
 
+    @hook
     def stores(self) -> tuple[Output, ...]:
         """Return the files to leave."""
         return () if self.flags is None else (self.flags.outputs,)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.core.task import Skip
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option, is_dry_run
@@ -27,7 +28,7 @@ SECTION = "steer"
 
 
 @dataclass
-class NoneSkipper:
+class NoneSkipper(OperatorBase):
     """Ends a task early when an item is ``None``, and may leave an empty file to say so.
 
     Attributes:
@@ -38,6 +39,7 @@ class NoneSkipper:
     input_name: str = "chunk"
     flags: TaskFiles | None = None
 
+    @hook
     def stores(self) -> tuple[Output, ...]:
         """Return the files to leave."""
         return () if self.flags is None else (self.flags.outputs,)

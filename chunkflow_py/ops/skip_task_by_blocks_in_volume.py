@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.core.task import Skip
 from chunkflow_py.errors import GeometryError, OptionError
 from chunkflow_py.ops.options.volume_options import access_options, opening_from, volume_path_option
@@ -28,7 +29,7 @@ SECTION = "steer"
 
 
 @dataclass
-class StoredSkipper:
+class StoredSkipper(OperatorBase):
     """Ends a task early when every write unit of its box is stored.
 
     Attributes:
@@ -42,16 +43,18 @@ class StoredSkipper:
     mip: int = 0
     time: int | None = None
     opening: VolumeOptions | None = None
-    thread_safe: bool = field(default=True, init=False)
+    thread_safe: bool = field(default=True, init=False, metadata=HOOK)
     _volume: Volume | None = field(default=None, init=False, repr=False)
 
     @property
+    @hook
     def kept(self) -> str:
         """The level whose blocks stay: tasks of which all are stored are done."""
         from chunkflow_py.volume.location import Location, level_name
 
         return level_name(Location.parse(self.volume_path), self.mip)
 
+    @hook
     def prepare(self, outline: Any) -> None:
         """Open the volume.
 

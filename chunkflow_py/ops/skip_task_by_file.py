@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.core.task import Skip
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import operator
@@ -30,7 +31,7 @@ Mode = Literal["missing", "empty", "exist"]
 
 
 @dataclass
-class FileSkipper:
+class FileSkipper(OperatorBase):
     """Ends a task early for the sake of a file.
 
     Attributes:
@@ -43,13 +44,15 @@ class FileSkipper:
     files: TaskFiles
     mode: Mode = "exist"
     adjust_size: int = 0
-    thread_safe: bool = field(default=True, init=False)
+    thread_safe: bool = field(default=True, init=False, metadata=HOOK)
 
     @property
+    @hook
     def kept(self) -> str | None:
         """Where a file says that a task is done: all that the task has written."""
         return None if self.mode == "exist" else ""
 
+    @hook
     def prepare(self, outline: Outline) -> None:
         """Refuse a line whose tasks have no box.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.label_options import place_of
 from chunkflow_py.ops.options.volume_options import access_from, access_options
@@ -55,7 +56,7 @@ def solve_labels(
 
 
 @dataclass
-class LabelSolver:
+class LabelSolver(OperatorBase):
     """Writes the table."""
 
     links_path: str
@@ -63,15 +64,18 @@ class LabelSolver:
     access: Access | None = None
 
     @property
+    @hook
     def origin(self) -> str:
         """Where links are."""
         return place_of(self.links_path)
 
     @property
+    @hook
     def destination(self) -> str:
         """Where the table is."""
         return place_of(self.table_path)
 
+    @hook
     def prepare(self, outline: Any) -> None:
         """Refuse several tasks, each of which would do all of it (the line: an `Outline`).
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.core.map_scale import check_threshold
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import transform
 from chunkflow_py.pipeline.params import NUMBER
@@ -63,18 +64,20 @@ def _check_channel(channel: int | None, channels: int) -> None:
 
 
 @dataclass
-class Thresholder:
+class Thresholder(OperatorBase):
     """Makes the mask of every chunk."""
 
     threshold: float = 0.5
     channel: int | None = None
 
+    @hook
     def prepare(self, outline: Any) -> None:
         """Check the options against what the chunks will hold (of an `Outline`), if it is known."""
         if (voxels := outline.voxels) is not None:
             _check_channel(self.channel, voxels.channels)
             check_threshold(self.threshold, voxels.dtype, voxels.kind)
 
+    @hook
     def voxels_from(self, read: Voxels) -> Voxels:
         """Return what a mask holds."""
         has_axis = read.has_channel_axis and self.channel is None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkflow_py.core.geometry import AXES
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option, output_option
@@ -59,29 +60,33 @@ def _order(axes: str) -> tuple[int, ...]:
 
 
 @dataclass
-class Transposer:
+class Transposer(OperatorBase):
     """Transposes a chunk of every task. No transform: the result has another box."""
 
     axes: str = "xyz"
     input_name: str = "chunk"
     output_name: str = "chunk"
-    keeps_voxels: bool = field(default=True, init=False)
+    keeps_voxels: bool = field(default=True, init=False, metadata=HOOK)
     _outline: Any = field(default=None, init=False, repr=False)
 
     @property
+    @hook
     def order(self) -> tuple[int, ...]:
         """The old axes that become z, y and x."""
         return _order(self.axes)
 
+    @hook
     def prepare(self, outline: Any) -> None:
         """Take the bounds and the voxel size of what comes (an `Outline`)."""
         self._outline = outline
 
+    @hook
     def bounds(self) -> BoundingBox | None:
         """Return the bounds of what is made."""
         domain = self._outline.domain
         return None if domain is None else domain.turned(self.order)
 
+    @hook
     def known_voxel_size_nm(self) -> tuple[float, float, float] | None:
         """Return the voxel size of what is made."""
         size = self._outline.voxel_size_nm

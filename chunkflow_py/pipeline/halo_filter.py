@@ -16,6 +16,8 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class HaloFilter:
+class HaloFilter(OperatorBase):
     """The body of a transform whose result depends on the neighbourhood of each voxel.
 
     Attributes:
@@ -40,23 +42,26 @@ class HaloFilter:
     reach: Zyx
     name: str
     check: Callable[[Voxels], None] | None = None
-    keeps_voxels: bool = field(default=True, init=False)
+    keeps_voxels: bool = field(default=True, init=False, metadata=HOOK)
     _needed: Callable[[BoundingBox, BoundingBox], BoundingBox] | None = field(
         default=None, init=False, repr=False
     )
     _told: bool = field(default=False, init=False, repr=False)
 
+    @hook
     def prepare(self, outline: Any) -> None:
         """Refuse what cannot be filtered, if the line (an `Outline`) knows what it is."""
         if self.check is not None and outline.voxels is not None:
             self.check(outline.voxels)
 
+    @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return *box* with what the filter looks at around it."""
         grown = box.grow(self.reach)
         inside = grown.intersection(domain)
         return grown if inside.is_empty else inside
 
+    @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
         """Take what the rest of the line needs for a task's box."""
         self._needed = required

@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.errors import OptionError
 from chunkflow_py.segmentation.evaluate import score
 from chunkflow_py.segmentation.evaluate_objects import score_table
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Evaluator:
+class Evaluator(OperatorBase):
     """Scores the segmentation of every task.
 
     Attributes:
@@ -48,6 +49,7 @@ class Evaluator:
     table_path: str | None = None
 
     @property
+    @hook
     def destinations(self) -> tuple[str, ...]:
         """Where the tables go."""
         return (self._store.place,) if self.table_path else ()
@@ -56,6 +58,7 @@ class Evaluator:
     def _store(self) -> CountStore:
         return CountStore(self.table_path or "", KIND)
 
+    @hook
     def prepare(self, outline: Any) -> None:
         """Refuse one JSON file for several tasks, and tables of tasks that overlap.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chunkflow_py.core.map_scale import full_scale
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.core.points import Points
 from chunkflow_py.errors import ChunkError, OptionError, needs_extra
 
@@ -130,7 +131,7 @@ def detect_peaks(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float 
 
 
 @dataclass
-class PeakDetector:
+class PeakDetector(OperatorBase):
     """Puts what is made of a map's peaks into every task: of those in the task's box.
 
     A chunk that is ``None`` (a task without a result) has ``None``.
@@ -150,6 +151,7 @@ class PeakDetector:
     threshold_rel: float
     _told: bool = field(default=False, init=False, repr=False)
 
+    @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
         """Return *box* with what decides on a peak in it."""
         return box.grow((REACH * int(self.min_distance),) * 3)

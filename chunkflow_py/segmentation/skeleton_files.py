@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.core.outputs import Output
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.core.skeleton import ATTRIBUTES, Skeleton
@@ -129,7 +130,7 @@ class SkeletonLoader:
 
 
 @dataclass
-class SwcSaver:
+class SwcSaver(OperatorBase):
     """Writes each skeleton of every task to an SWC file.
 
     Attributes:
@@ -141,16 +142,19 @@ class SwcSaver:
     prefix: str = "./"
     _has_several: bool = field(default=False, init=False, repr=False)
 
+    @hook
     def prepare(self, outline: Outline) -> None:
         """See whether other tasks of the line may have a part of the same object."""
         self._has_several = outline.has_tasks and (outline.boxes is None or len(outline.boxes) > 1)
 
+    @hook
     def stores(self) -> tuple[Output, ...]:
         """Return how the names of the files begin."""
         folder, start = named_after(self.prefix)
         return (Output("objects", f"{folder.url.rstrip('/')}/{start}"),)
 
     @property
+    @hook
     def destination(self) -> str:
         """The files."""
         folder, start = named_after(self.prefix)

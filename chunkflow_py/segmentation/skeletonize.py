@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.core.skeleton import Skeleton, merged
 from chunkflow_py.errors import needs_extra
 from chunkflow_py.segmentation.labels.object_folder import (
@@ -141,7 +142,7 @@ def join_skeletons(
 
 
 @dataclass
-class Skeletonizer:
+class Skeletonizer(OperatorBase):
     """Makes the skeletons of the objects of a chunk.
 
     Attributes:
@@ -154,6 +155,7 @@ class Skeletonizer:
     output_name: str = "skels"
     settings: dict[str, Any] = field(default_factory=dict)
 
+    @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
         """Return *box* and one voxel after it, where lines of neighbours meet."""
         return box.grow((0, 0, 0), (1, 1, 1))
@@ -177,19 +179,23 @@ class SkeletonFragments(Skeletonizer):
     _known_nm: tuple[float, ...] | None = field(default=None, init=False, repr=False)
     _folder: ObjectFolder | None = field(default=None, init=False, repr=False)
 
+    @hook
     def stores(self) -> tuple[Output, ...]:
         """Return the folder of the files, or of the volume that has one."""
         return (objects_below(self.url),)
 
     @property
+    @hook
     def destination(self) -> str:
         """The folder, or the skeletons of the volume."""
         return f"{self.url.rstrip('/')}/skeletons"
 
+    @hook
     def prepare(self, outline: Any) -> None:
         """Take the voxel size from the line (an `Outline`)."""
         self._known_nm = self.settings.get("voxel_size_nm") or outline.voxel_size_nm
 
+    @hook
     def create_output(self) -> str | None:
         """Name the folder in the info file of the volume; return it if it is new."""
         folder, is_new = self._open(self._known_nm)
@@ -220,7 +226,7 @@ class SkeletonFragments(Skeletonizer):
 
 
 @dataclass
-class SkeletonAggregator:
+class SkeletonAggregator(OperatorBase):
     """Joins the fragments of objects, and writes a file for each object.
 
     Attributes:
@@ -241,11 +247,13 @@ class SkeletonAggregator:
     dust_threshold: float = 1000
     tick_threshold: float = 3500
 
+    @hook
     def stores(self) -> tuple[Output, ...]:
         """Return the folder of the files, or of the volume that has one."""
         return (objects_below(self.output or self.fragments),)
 
     @property
+    @hook
     def destination(self) -> str:
         """The files."""
         return f"{(self.output or self.fragments).rstrip('/')}/skeletons-whole"

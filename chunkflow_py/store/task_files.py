@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.core.outputs import BOX, Output
 from chunkflow_py.errors import GeometryError, OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.store import open_store
@@ -174,7 +175,7 @@ def grown(region: Region | None, voxels: int) -> Region | None:
 
 
 @dataclass
-class ItemSaver:
+class ItemSaver(OperatorBase):
     """Writes one item of every task, such as its synapses, to a small file.
 
     Attributes:
@@ -190,20 +191,23 @@ class ItemSaver:
     encode: Callable[[Any], bytes]
     kind: type
     touch: bool = True
-    thread_safe: bool = field(default=True, init=False)
+    thread_safe: bool = field(default=True, init=False, metadata=HOOK)
     _writer: Region | None = field(default=None, init=False, repr=False)
     _is_written: bool = field(default=False, init=False, repr=False)
     _lock: Lock = field(default_factory=Lock, init=False, repr=False)
 
     @property
+    @hook
     def destination(self) -> str:
         """The file or files."""
         return self.files.place
 
+    @hook
     def stores(self) -> tuple[Output, ...]:
         """Return the file, or the file of every task."""
         return (self.files.output,)
 
+    @hook
     def prepare(self, outline: Any) -> None:
         """Refuse one file for several tasks of a line (an `Outline`).
 

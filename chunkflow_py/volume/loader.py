@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.core.memory import Need
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.cutout import Cutout
@@ -119,7 +120,7 @@ class StoredVolume(VolumeSource):
 
 
 @dataclass
-class VolumeLoader:
+class VolumeLoader(OperatorBase):
     """Puts a volume, or the part of it that a task needs, into every task.
 
     Where tasks share blocks, what a plane of tasks reads is kept, or a row, or two tasks: the most
@@ -147,7 +148,7 @@ class VolumeLoader:
     voxel_size_nm: tuple[float, float, float] | None = None
     kind: Kind | None = None
     time: int | None = None
-    set_bbox: bool = False
+    set_bbox: bool = field(default=False, metadata=HOOK)
     checks: tuple[Check, ...] = ()
     _volume: Volume | None = field(default=None, init=False, repr=False)
     _has_warned: bool = field(default=False, init=False, repr=False)
@@ -155,6 +156,7 @@ class VolumeLoader:
     _lock: Lock = field(default_factory=Lock, init=False, repr=False)
 
     @property
+    @hook
     def thread_safe(self) -> bool:
         """Whether several tasks may be read at the same time."""
         return self.source.thread_safe
@@ -165,11 +167,13 @@ class VolumeLoader:
         return self.source.tells_missing
 
     @property
+    @hook
     def origin(self) -> str:
         """What is read, to which the pipeline must not write."""
         return self.source.origins[0]
 
     @property
+    @hook
     def origins(self) -> tuple[str, ...]:
         """All that is read: also the levels that chunks are compared with."""
         compared = (getattr(check, "origin", None) for check in self.checks)
@@ -225,6 +229,7 @@ class VolumeLoader:
 
     # --- what the pipeline asks ----------------------------------------------------------------
 
+    @hook
     def prepare(self, outline: Any) -> None:
         """Take the tasks from an `Outline`, and see whether all checks can be made.
 
@@ -241,6 +246,7 @@ class VolumeLoader:
     def _has_tasks(self) -> bool:
         return self._outline is not None and self._outline.has_tasks
 
+    @hook
     def bounds(self) -> BoundingBox | None:
         """Return the domain of the chunks, if one volume serves all tasks.
 
@@ -253,15 +259,18 @@ class VolumeLoader:
         return volume.bounds if self._has_tasks else domain
 
     @property
+    @hook
     def times(self) -> int | None:
         """The length of the volume's time axis, if tasks name the time."""
         volume = self._known_volume() if self.time is None else None
         return None if volume is None else volume.times
 
+    @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
         """Take what the rest of the pipeline needs for a task's box."""
         self.cutout.negotiate(required)
 
+    @hook
     def voxels(self) -> Voxels | None:
         """Return what the chunks will hold, if one volume serves all tasks."""
         from chunkflow_py.core.chunk import Voxels
@@ -276,12 +285,14 @@ class VolumeLoader:
         names = names_of(volume, self.channels)
         return Voxels(self.dtype or str(volume.dtype), count, kind, has_axis, names)
 
+    @hook
     def known_voxel_size_nm(self) -> tuple[float, float, float] | None:
         """Return the voxel size of the chunks, if one volume serves all tasks."""
         if self.voxel_size_nm is not None:
             return self.voxel_size_nm
         return None if (volume := self._known_volume()) is None else volume.voxel_size_nm
 
+    @hook
     def memory(self, size: Zyx | None) -> Need | None:  # noqa: ARG002  (nothing is read from)
         """Return what reading takes: chunks with their margin, blocks being decoded, the cache."""
         if not self.source.is_shared:
@@ -300,6 +311,7 @@ class VolumeLoader:
         )
 
     @property
+    @hook
     def traffic(self) -> Any:
         """What reading has cost so far (see `BlockVolume.traffic`), if the volume counts it."""
         return getattr(self._volume, "traffic", None)

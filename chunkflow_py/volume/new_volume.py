@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx, hull_of
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import AlignmentError, OptionError, VolumeError
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.engine.block_sizes import fitting_block, shard_for_memory
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class VolumeCreator:
+class VolumeCreator(OperatorBase):
     """Creates a volume once: before the first task, or with the first chunk if it takes one.
 
     Attributes:
@@ -73,7 +74,7 @@ class VolumeCreator:
     encoding: str | None = None
     factor: Zyx | None = None
     max_mip: int = 0
-    times: int | None = None
+    times: int | None = field(default=None, metadata=HOOK)
     overwrite: bool = False
     creating: Mapping[str, Any] = field(default_factory=dict)
     opening: VolumeOptions = field(default_factory=VolumeOptions)
@@ -172,6 +173,7 @@ class VolumeCreator:
         kept = kept_names(self.model, None, self.url, self.format) if same else {}
         return {**kept, **self.creating}
 
+    @hook
     def prepare(self, _: object) -> None:
         """Refuse a volume that cannot be created.
 
@@ -189,10 +191,12 @@ class VolumeCreator:
             check_new(spec, self.url, format=self.format, **settings)
 
     @property
+    @hook
     def single_writer(self) -> bool:
         """Whether one process at a time may write to the volume."""
         return (Location.parse(self.url).format or self.format) == "h5"
 
+    @hook
     def create_output(self) -> str | None:
         """Create the volume before the first task; return its address if it is new.
 

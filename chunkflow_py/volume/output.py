@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.core.map_scale import check_threshold
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.core.outputs import Output
 from chunkflow_py.errors import OptionError, VolumeNotFoundError
 from chunkflow_py.volume import open_volume
@@ -36,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class VolumeOutput:
+class VolumeOutput(OperatorBase):
     """Writes a chunk of every task into one volume; several threads may call it at once.
 
     Attributes:
@@ -55,7 +56,7 @@ class VolumeOutput:
     upload_log: bool = False
     create_thumbnail: bool = False
     name: str = "save-volume"
-    thread_safe: bool = field(default=True, init=False)
+    thread_safe: bool = field(default=True, init=False, metadata=HOOK)
     _labelling: Labelling | None = field(default=None, init=False, repr=False)
     _records: LabellingRecords | None = field(default=None, init=False, repr=False)
     _boxes: BoxGrid | Sequence[BoundingBox] | None = field(default=None, init=False, repr=False)
@@ -64,6 +65,7 @@ class VolumeOutput:
     _lock: Any = field(default_factory=Lock, init=False, repr=False)
 
     @property
+    @hook
     def destinations(self) -> tuple[str, ...]:
         """The level of the volume, the thumbnail and the log."""
         address = volume_name(self.saver.place)
@@ -71,6 +73,7 @@ class VolumeOutput:
         beside = (f"{address}/{name}" for name, wanted in more.items() if wanted)
         return (self.saver.destination, *beside)
 
+    @hook
     def stores(self) -> tuple[Output, ...]:
         """Return the level of the volume, the thumbnail and the log."""
         saver, place = self.saver, self.saver.place
@@ -82,6 +85,7 @@ class VolumeOutput:
         kind = place.format or saver.format
         return (Output("volume", place.store_url, saver.mip, kind, saver.time), *more)
 
+    @hook
     def prepare(self, outline: Any) -> None:
         """Check the boxes of all tasks (of an `Outline`) against every write unit.
 
@@ -115,11 +119,13 @@ class VolumeOutput:
                 self._thumbnails = self._thumbnail_saver(bounds, common_unit(self._boxes, bounds))
 
     @property
+    @hook
     def single_writer(self) -> bool:
         """Whether one process at a time may write to the volume."""
         volume = self.saver.volume
         return self.saver.place.format == "h5" if volume is None else volume.single_writer
 
+    @hook
     def create_output(self) -> str | None:
         """Create the volume and its thumbnail before the first chunk, if they are missing.
 
@@ -134,6 +140,7 @@ class VolumeOutput:
             self._thumbnail(self.saver.volume)[0].create_output()
         return made
 
+    @hook
     def leftovers(self, tasks: Any) -> Iterator[Leftover]:
         """Yield the blocks and labelling records that are stored in the boxes of *tasks*."""
         if self.saver.volume is not None:
@@ -167,6 +174,7 @@ class VolumeOutput:
             self._save_log(task, chunk, perf_counter() - start)
         return task
 
+    @hook
     def stored_type(self) -> str | None:
         """Return the dtype that is stored, if an option or the volume determines it."""
         return self.saver.stored_type()

@@ -20,6 +20,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import AXES, BoundingBox, BoxGrid, Zyx
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.core.outputs import Output
 from chunkflow_py.errors import AlignmentError, OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.volume import open_volume
@@ -121,7 +122,7 @@ def level_factor(fine: Volume, coarse: Volume) -> Zyx:
 
 
 @dataclass
-class PyramidOutput:
+class PyramidOutput(OperatorBase):
     """Writes the coarser levels of the chunk of a task; may be called by several threads at once.
 
     Attributes:
@@ -146,7 +147,7 @@ class PyramidOutput:
     mode: Mode = "auto"
     opening: VolumeOptions = field(default_factory=VolumeOptions)
     announced: Mapping[str, Callable[[], VolumeSpec | None]] = field(default_factory=dict)
-    thread_safe: bool = field(default=True, init=False)
+    thread_safe: bool = field(default=True, init=False, metadata=HOOK)
     _volumes: list[Volume] | None = field(default=None, init=False, repr=False)
     _check_box: BoxCheck | None = field(default=None, init=False, repr=False)
     _lock: Any = field(default_factory=Lock, init=False, repr=False)
@@ -166,11 +167,13 @@ class PyramidOutput:
             raise OptionError(msg)
 
     @property
+    @hook
     def destinations(self) -> tuple[str, ...]:
         """The levels of the volume."""
         place = Location.parse(self.url)
         return tuple(level_name(place, mip) for mip in range(self.start_mip, self.stop_mip))
 
+    @hook
     def stores(self) -> tuple[Output, ...]:
         """Return the levels of the volume."""
         place = Location.parse(self.url)
@@ -180,6 +183,7 @@ class PyramidOutput:
             for mip in range(self.start_mip, self.stop_mip)
         )
 
+    @hook
     def prepare(self, outline: Any) -> None:
         """Check the boxes of all tasks (of an `Outline`) against the write units of all levels.
 
@@ -216,6 +220,7 @@ class PyramidOutput:
                 task.written += volume.write(coarse.cut(inside), time=time)
         return task
 
+    @hook
     def leftovers(self, tasks: Any) -> Iterator[Leftover]:
         """Yield the blocks of all levels that lie inside of the boxes of *tasks*."""
         for mip, volume in enumerate((self._volumes or [])[1:], self.chunk_mip + 1):
@@ -223,6 +228,7 @@ class PyramidOutput:
                 shrink = _power(self.factor, mip - self.chunk_mip)
                 yield from stored_inside(volume, tasks, shrink)
 
+    @hook
     def memory(self, size: Zyx | None) -> Need | None:
         """Return what all levels of a chunk of extent *size* take, and their encoded blocks."""
         from chunkflow_py.core.memory import Need
@@ -327,7 +333,7 @@ class PyramidOutput:
 
 
 @dataclass
-class FinerReader:
+class FinerReader(OperatorBase):
     """Puts the voxels of the next finer level that make the task's box into every task.
 
     Attributes:
@@ -339,8 +345,9 @@ class FinerReader:
     fine: Volume
     factor: Zyx
     output_name: str = "chunk"
-    thread_safe: bool = field(default=True, init=False)
+    thread_safe: bool = field(default=True, init=False, metadata=HOOK)
 
+    @hook
     def voxels(self) -> Voxels:
         """Return what the chunks will hold."""
         from chunkflow_py.core.chunk import Voxels
@@ -348,6 +355,7 @@ class FinerReader:
         fine = self.fine
         return Voxels(str(fine.dtype), fine.channels or 1, fine.kind, fine.channels is not None)
 
+    @hook
     def memory(self, size: Zyx | None) -> Need | None:
         """Return what reading takes for tasks of extent *size*."""
         from chunkflow_py.core.memory import Need

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.core.outputs import Output
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError, needs_extra
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class MeshDownload:
+class MeshDownload(OperatorBase):
     """Writes a file for each of some objects.
 
     Attributes:
@@ -43,12 +44,14 @@ class MeshDownload:
     prefix: str = "./"
     format: Literal["ply", "obj"] = "ply"
 
+    @hook
     def stores(self) -> tuple[Output, ...]:
         """Return how the names of the files begin."""
         folder, start = named_after(self.prefix)
         return (Output("objects", f"{folder.url.rstrip('/')}/{start}"),)
 
     @property
+    @hook
     def destination(self) -> str:
         """The files."""
         folder, start = named_after(self.prefix)

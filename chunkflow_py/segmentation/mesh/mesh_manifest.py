@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.core.task import Task
 from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.segmentation.labels.object_folder import (
@@ -108,7 +109,7 @@ class ManifestTasks:
 
 
 @dataclass
-class ManifestWriter:
+class ManifestWriter(OperatorBase):
     """Writes the manifests of the objects whose ids begin alike.
 
     Attributes:
@@ -121,11 +122,13 @@ class ManifestWriter:
     digits: int = 1
     multires: bool = False
 
+    @hook
     def stores(self) -> tuple[Output, ...]:
         """Return the folder of the files, or of the volume that has one."""
         return (objects_below(self.url),)
 
     @property
+    @hook
     def destination(self) -> str:
         """The manifests."""
         return f"{self.url.rstrip('/')}/mesh-manifest"

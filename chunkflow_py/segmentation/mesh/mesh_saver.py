@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.errors import ChunkError, VolumeError
 from chunkflow_py.segmentation.labels.object_folder import ObjectFolder, objects_below, scales_of
 from chunkflow_py.segmentation.labels.prefix import xyz
@@ -29,7 +30,7 @@ _UNKNOWN_NM = (1.0, 1.0, 1.0)  # of chunks from files that say no voxel size
 
 
 @dataclass
-class MeshSaver:
+class MeshSaver(OperatorBase):
     """Makes the meshes of the objects of a chunk, and writes a file for each.
 
     Attributes:
@@ -55,23 +56,28 @@ class MeshSaver:
     _folder: ObjectFolder | None = field(default=None, init=False, repr=False)
     _warned: bool = field(default=False, init=False, repr=False)
 
+    @hook
     def stores(self) -> tuple[Output, ...]:
         """Return the folder of the files, or of the volume that has one."""
         return (objects_below(self.url),)
 
     @property
+    @hook
     def destination(self) -> str:
         """The folder, or the meshes of the volume."""
         return f"{self.url.rstrip('/')}/mesh"
 
+    @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
         """Return *box* and one voxel after it, where the surface goes on in the next task."""
         return box.grow((0, 0, 0), (1, 1, 1))
 
+    @hook
     def prepare(self, outline: Any) -> None:
         """Take the voxel size from the line (an `Outline`)."""
         self._known_nm = outline.voxel_size_nm
 
+    @hook
     def create_output(self) -> str | None:
         """Name the folder in the info file of the volume; return it if it is new."""
         if self.format != "precomputed":

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import Region
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.core.outputs import Output
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store.local import replacing, stored_file
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class FileSaver:
+class FileSaver(OperatorBase):
     """Writes a chunk of every task to a file.
 
     Attributes:
@@ -42,14 +43,17 @@ class FileSaver:
     _written: tuple[Path, Region | None] | None = field(default=None, repr=False)
 
     @property
+    @hook
     def destination(self) -> str:
         """The file or files."""
         return self.files.place
 
+    @hook
     def stores(self) -> tuple[Output, ...]:
         """Return the file, or the file of every task."""
         return (Output("file", f"file://{self.files.place}"),)
 
+    @hook
     def prepare(self, outline: Any) -> None:
         """Check the name against the tasks of the line (an `Outline`).
 

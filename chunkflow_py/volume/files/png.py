@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chunkflow_py.core.geometry import BoxGrid, Zyx
+from chunkflow_py.core.operator_base import OperatorBase, hook
 from chunkflow_py.core.outputs import Output
 from chunkflow_py.errors import (
     ChunkError,
@@ -145,7 +146,7 @@ def read_png(path: Path) -> NDArray[Any]:
 
 
 @dataclass
-class PngSaver:
+class PngSaver(OperatorBase):
     """Writes every section of a chunk to a file named by its z.
 
     Attributes:
@@ -161,14 +162,17 @@ class PngSaver:
     _outline: Any = field(default=None, init=False, repr=False)
 
     @property
+    @hook
     def destination(self) -> str:
         """The folder."""
         return open_store(str(self.folder)).url.removeprefix("file://")
 
+    @hook
     def stores(self) -> tuple[Output, ...]:
         """Return the folder."""
         return (Output("objects", f"{open_store(str(self.folder)).url.rstrip('/')}/"),)
 
+    @hook
     def prepare(self, outline: Any) -> None:
         """Refuse tasks (of an `Outline`) that share a section.
 
@@ -197,6 +201,7 @@ class PngSaver:
             )
             raise OptionError(msg)
 
+    @hook
     def leftovers(self, tasks: Any) -> Iterator[Leftover]:
         """Yield the sections that are there of those that *tasks* write."""
         region = None if self._outline is None else self._outline.region
