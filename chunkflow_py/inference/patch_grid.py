@@ -56,8 +56,8 @@ class PatchGeometry:
         Args:
             input_size: of a patch, voxels, zyx.
             output_size: of what is kept of it (default: all).
-            overlap: of neighbouring output patches (default: 4, 64, 64; along an axis where the
-                output patch is no larger than that, a quarter of it).
+            overlap: of neighbouring output patches (default: 4, 64, 64; a quarter of the output
+                patch along an axis where it does not exceed that).
 
         Raises:
             OptionError: they do not fit together.

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     "--output-patch-overlap",
     "-v",
     minimum=0,
-    help="Voxels that neighbouring output patches share, zyx.  [default: 4 64 64; a "
-    "quarter of a patch that is no larger]",
+    help="Voxels that neighbouring output patches share, zyx.  [default: 4 64 64, or "
+    "a quarter of a smaller patch]",
 )
 @click.option(
     "--batch-size",

@@ -35,8 +35,6 @@ PACKAGES_TO_REWRITE: set[str] = {
     "cli",
     "core",
     "errors.py",
-    "filters",
-    "inference",
     "monitor",
     "ops",
     "pipeline",

@@ -97,7 +97,7 @@ class PackageNetwork(torch.nn.Module):
         if len(listed) != len(names):
             msg = (
                 f"the network returned {len(listed)} tensors, but its package describes "
-                f"{len(names)} outputs: {', '.join(names)}; mend the description"
+                f"{len(names)} outputs: {', '.join(names)}; correct the description"
             )
             raise ModelError(msg)
         return dict(zip(names, listed, strict=True))
@@ -106,7 +106,7 @@ class PackageNetwork(torch.nn.Module):
         if values.ndim != len(plan.axes):
             msg = (
                 f"the network returned shape {tuple(values.shape)} as {plan.name}, but its "
-                f"package describes axes {plan.axes}; mend the description"
+                f"package describes axes {plan.axes}; correct the description"
             )
             raise ModelError(msg)
         values = _moved(values, plan.axes, self._ours)
