@@ -1,32 +1,37 @@
-"""Find what of a run is missing, damaged or given up, and send it again."""
+"""Repair a run: send the tasks again whose output is missing or damaged, or that failed."""
 
 from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import OptionError
 from chunkflow_py.queue.body import body_text
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run.dependent_tasks import dependents
-from chunkflow_py.run.verify import Damage, remove, repair, retry_failed, verify
+from chunkflow_py.run.verify import Damage, split_address, verify
+from chunkflow_py.store import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from chunkflow_py.queue.protocol import Queue
     from chunkflow_py.run.coverage import Coverage
     from chunkflow_py.run.dependent_tasks import MakeLine, Tasks
+    from chunkflow_py.run.ledger.ledger import Ledger
     from chunkflow_py.run.ledger.ledger_record import Record
     from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.run_spec import RunStep
     from chunkflow_py.tasks.plan import Plan
 
+_BATCH = 1000  # tasks
+
 
 def damages_of(run: RunDirectory) -> Iterator[tuple[str, Damage]]:
-    """Yield what is wrong in all steps, with the name of the step."""
+    """Yield the damages of all steps, each with the name of its step."""
     begun = {step.name for step in _begun(run)}
     for step in run.spec.steps:
         if step.name in begun:
@@ -39,7 +44,7 @@ def damages_of(run: RunDirectory) -> Iterator[tuple[str, Damage]]:
 
 @dataclass(frozen=True)
 class Repair:
-    """What `repair_run` has done.
+    """The result of `repair_run`.
 
     Attributes:
         sent: how many tasks were sent.
@@ -55,15 +60,15 @@ class Repair:
 
 
 def repair_run(run: RunDirectory, make_line: MakeLine) -> Repair:
-    """Restore metadata of outputs, and have tasks done again whose output is missing or damaged.
+    """Restore metadata of outputs, and send the tasks again whose output is missing or damaged.
 
-    Later steps do again what they have made of those tasks, when these are done. The queue is
-    made if there is none any more. Objects that the tasks would leave as they are, are removed;
-    see `_unexpected` and `_counted_as_done`.
+    Tasks of later steps that have read that output are done again afterwards. The queue is
+    created if it is gone. Objects that the tasks would not overwrite are removed; see
+    `_unexpected` and `_counted_as_done`.
 
     Args:
         run: its directory.
-        make_line: makes the line of a step, as for a worker; says what its tasks read.
+        make_line: makes the pipeline of a step as for a worker, which shows what its tasks read.
 
     Raises:
         OptionError: something is wrong with a step that was taken over from another run, whose
@@ -129,21 +134,21 @@ def repair_run(run: RunDirectory, make_line: MakeLine) -> Repair:
         step = run.spec.step(todo[0])
         damages = (Damage(number, "", "missing") for number in again[todo[0]])
         body_of = partial(_body, run, step)
-        sent = repair(run.ledger(step.name), run.plan(step.name), queue, damages, body_of)
+        sent = repair_tasks(run.ledger(step.name), run.plan(step.name), queue, damages, body_of)
     removed = tuple(dict.fromkeys(outdated + stray))
     return Repair(sent, tuple(mended), removed, {name: len(again[name]) for name in todo[1:]})
 
 
 def _unexpected(plan: Plan, coverage: Coverage, found: list[Damage]) -> Iterator[str]:
-    """Yield the addresses of objects that would stay although their task is done again.
+    """Yield the addresses of objects that would remain although their task is done again.
 
-    A task that is skipped, or leaves a part of its box out, does not touch what lies there. Only
-    write units of the task's own box count, whatever its record names.
+    A task that is skipped, or leaves out a part of its box, does not overwrite what is stored
+    there. Only write units of the task's own box count, whatever its record names.
 
     Args:
         plan: of the step.
         coverage: of the step, as `verify` has used it.
-        found: what is wrong with the step.
+        found: damages of the step.
     """
     for each in found:
         if each.kind != "unexpected" or each.number is None or each.url is None:
@@ -155,14 +160,14 @@ def _unexpected(plan: Plan, coverage: Coverage, found: list[Damage]) -> Iterator
 def _counted_as_done(
     plan: Plan, coverage: Coverage, records: Iterable[Record], damaged: set[str], read: Tasks
 ) -> Iterator[str]:
-    """Yield the addresses of wrong objects because of which a task would be skipped as done.
+    """Yield the addresses of wrong objects that would make a task skip as already done.
 
     Args:
         plan: of the step.
         coverage: of the step, as `verify` has used it.
         records: of the step.
         damaged: addresses of objects.
-        read: the tasks of the step that have read something wrong.
+        read: the tasks of the step that have read wrong output.
     """
     if not coverage.skips_stored or not (damaged or len(read)):
         return
@@ -182,7 +187,7 @@ def _union(plan: Plan, one: Tasks, other: Tasks) -> Tasks:
 
 
 def retry_run(run: RunDirectory) -> int:
-    """Send tasks again that were given up; return how many."""
+    """Send the failed tasks of all steps again; return how many."""
     run.spec.check_current()
     count = 0
     with closing(_queue_of(run)) as queue:
@@ -194,9 +199,9 @@ def retry_run(run: RunDirectory) -> int:
 
 
 def _queue_of(run: RunDirectory, *, create: bool = False) -> Queue:
-    """Return the queue of a run; of one on Dask, which has none, a place for what nobody reads.
+    """Return the queue of a run; for a run on Dask, which has none, one that is discarded.
 
-    There tasks without a record are handed out anew by whoever carries the run out.
+    On Dask, tasks without a record are submitted again by the client.
     """
     return open_queue(run.spec.queue or "memory://none", create=create or not run.spec.queue)
 
@@ -228,3 +233,64 @@ def _found(run: RunDirectory, step: RunStep, coverage: Coverage | None = None) -
 
 def _body(run: RunDirectory, step: RunStep, number: int) -> str:
     return body_text(run.plan(step.name).text(number), step.hash, step.name)
+
+
+def remove(url: str) -> None:
+    """Delete the object at a URL, if there is one.
+
+    Raises:
+        VolumeError: the store does not allow it.
+    """
+    root, key = split_address(url)
+    open_store(root).delete(key)
+
+
+def repair_tasks(
+    ledger: Ledger,
+    plan: Plan,
+    queue: Queue,
+    damages: Iterable[Damage],
+    body_of: Callable[[int], str],
+) -> int:
+    """Send the tasks again of which something is missing or damaged; return how many.
+
+    Their records are removed before their messages are sent. A repair that dies in between leaves
+    them without a record, which the next `verify` finds. Tasks that were given up stay so.
+
+    Args:
+        ledger: of the step.
+        plan: of the step.
+        queue: of the run.
+        damages: what `verify` yields.
+        body_of: number of a task -> text of its message.
+    """
+    wrong = (d.number for d in damages if d.can_be_repaired and d.number is not None)
+    numbers = (number for number, _ in groupby(wrong) if number in plan)
+    return _send_again(ledger, queue, numbers, body_of)
+
+
+def retry_failed(ledger: Ledger, plan: Plan, queue: Queue, body_of: Callable[[int], str]) -> int:
+    """Send the tasks again that were given up, as if they had never failed; return how many.
+
+    Args:
+        ledger: of the step.
+        plan: of the step.
+        queue: of the run.
+        body_of: number of a task -> text of its message.
+    """
+    dead = (record.number for record in ledger.records(states={"dead"}) if record.number in plan)
+    return _send_again(ledger, queue, dead, body_of)
+
+
+def _send_again(
+    ledger: Ledger,
+    queue: Queue,
+    numbers: Iterator[int],
+    body_of: Callable[[int], str],
+) -> int:
+    sent = 0
+    while batch := list(islice(numbers, _BATCH)):
+        # Also those without a record: one may be there that cannot be read.
+        ledger.reopen(batch)
+        sent += queue.send(map(body_of, batch))
+    return sent

@@ -1,6 +1,6 @@
-"""Compare what is stored with what the plan, the spec and the records say.
+"""Compare what is stored with the plan, the spec and the records.
 
-`verify` is a function of three things, and believes nothing else:
+`verify` depends on three things only:
 
 ```
 plan, spec   every task               -- no record that can be read -->  "not recorded"
@@ -15,9 +15,9 @@ outputs      each object of a record:
                there, although nothing was stored -------------------->  "unexpected"
 ```
 
-A task that was skipped has stored nothing, so that nothing may lie where it would have. Where
-devices of several kinds work on one run, attempts on a task store different bytes. A task is fine
-there if its objects are those of one attempt, whichever; else it is a "mixture".
+A skipped task has stored nothing, so that no object may be where it would have written. Where
+several kinds of devices work on one run, attempts on a task store different bytes. A task is sound
+there if all its objects are those of one attempt; else it is a "mixture".
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import threading
 from collections import OrderedDict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from chunkflow_py.store import open_store as open_any_store
@@ -36,52 +35,57 @@ from chunkflow_py.store.protocol import CHECKSUM_DIGITS, Stored
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from chunkflow_py.queue.protocol import Queue
     from chunkflow_py.run.coverage import Coverage
     from chunkflow_py.run.ledger.ledger import Ledger
     from chunkflow_py.run.ledger.ledger_record import Attempt, Record
     from chunkflow_py.store.protocol import Store
     from chunkflow_py.tasks.plan import Plan
 
-Kind = Literal[
-    "not recorded", "failed", "missing", "damaged", "unexpected", "mixture", "other spec",
-    "outside", "metadata",
-]  # fmt: skip
+DamageKind = Literal[
+    "not recorded",
+    "failed",
+    "missing",
+    "damaged",
+    "unexpected",
+    "mixture",
+    "other spec",
+    "outside",
+    "metadata",
+]
 
 PARALLEL = 16
-PIECE_BYTES = 16 << 20  # of an object that are in memory at once
+PIECE_BYTES = 16 << 20  # of one object in memory at once
 KEPT = 1 << 16  # objects whose checksum is remembered, for tasks that share one
-BATCH = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something that is not as it should be.
+    """One difference between what is stored and what should be.
 
     Attributes:
-        number: of the task; ``None`` if it is about all of them.
+        number: of the task; ``None`` for all tasks of the step.
         box: of the task.
         kind: what is wrong.
-        reason: what disagrees, with both values.
-        url: of the object, if it is about one.
+        reason: the values that disagree.
+        url: of the object, if one is concerned.
     """
 
     number: int | None
     box: str
-    kind: Kind
+    kind: DamageKind
     reason: str = ""
     url: str | None = None
 
     @property
     def remedy(self) -> Literal["repair", "retry --failed", "work"]:
-        """The subcommand that does something about it."""
+        """The subcommand that corrects it."""
         if self.kind == "failed":
             return "retry --failed"
         return "work" if self.kind == "not recorded" and self.number is None else "repair"
 
     @property
     def can_be_repaired(self) -> bool:
-        """Whether `repair` does it again."""
+        """Whether `repair` corrects it."""
         return self.remedy == "repair"
 
     def __str__(self) -> str:
@@ -100,7 +104,7 @@ class Damage:
         return f"{about}{what}{f' ({self.reason})' if self.reason else ''}"
 
     def to_json(self, step: str) -> dict[str, Any]:
-        """Return what can be said of it in JSON, with the *step* whose task it is."""
+        """Return the damage for JSON, with the name of its *step*."""
         return {"stage": step, **asdict(self)}
 
 
@@ -152,7 +156,7 @@ def verify(
 
 
 class _Checks:
-    """What can be said of records without their objects; notes which tasks have one."""
+    """Checks of records that need no object; notes which tasks have a record."""
 
     def __init__(
         self,
@@ -246,7 +250,7 @@ def _settled(record: Record, looks: Iterable[tuple[Stored, Future[Stored]]]) -> 
     return found
 
 
-def _mismatch(recorded: Stored, found: Stored) -> tuple[Kind, str] | None:
+def _mismatch(recorded: Stored, found: Stored) -> tuple[DamageKind, str] | None:
     """Return what is wrong, and what disagrees."""
     if recorded.size is None:
         if found.size is None:
@@ -313,7 +317,7 @@ class _Objects:
         return look
 
     def _found(self, stored: Stored) -> Stored:
-        root, key = _place(stored.url)
+        root, key = split_address(stored.url)
         with self._lock:
             if root not in self._stores:
                 self._stores[root] = self._open(root)
@@ -334,71 +338,10 @@ class _Objects:
         return Stored(stored.url, size, digest.hexdigest()[:CHECKSUM_DIGITS])
 
 
-def _place(url: str) -> tuple[str, str]:
-    """Return the URL of the bucket, or of the root of the file system, and the key below it."""
+def split_address(url: str) -> tuple[str, str]:
+    """Split the address of an object into the URL of its store's root and its key there."""
     scheme, _, path = url.partition("://")
     if scheme == "file":
         return "file:///", path.lstrip("/")
     bucket, _, key = path.partition("/")
     return f"{scheme}://{bucket}", key
-
-
-def remove(url: str) -> None:
-    """Delete the object at a URL; it is no error if there is none.
-
-    Raises:
-        VolumeError: the store does not allow it.
-    """
-    root, key = _place(url)
-    open_any_store(root).delete(key)
-
-
-def repair(
-    ledger: Ledger,
-    plan: Plan,
-    queue: Queue,
-    damages: Iterable[Damage],
-    body_of: Callable[[int], str],
-) -> int:
-    """Have the tasks done again of which something is missing or damaged; return how many.
-
-    Their records are taken back before their messages are sent. Who dies in between leaves them
-    without a record, which the next `verify` finds. What was given up is left as it is.
-
-    Args:
-        ledger: of the step.
-        plan: of the step.
-        queue: of the run.
-        damages: what `verify` yields.
-        body_of: number of a task -> text of its message.
-    """
-    wrong = (d.number for d in damages if d.can_be_repaired and d.number is not None)
-    numbers = (number for number, _ in groupby(wrong) if number in plan)
-    return _done_again(ledger, queue, numbers, body_of)
-
-
-def retry_failed(ledger: Ledger, plan: Plan, queue: Queue, body_of: Callable[[int], str]) -> int:
-    """Have the tasks done again that were given up, as if they had never failed; return how many.
-
-    Args:
-        ledger: of the step.
-        plan: of the step.
-        queue: of the run.
-        body_of: number of a task -> text of its message.
-    """
-    dead = (record.number for record in ledger.records(states={"dead"}) if record.number in plan)
-    return _done_again(ledger, queue, dead, body_of)
-
-
-def _done_again(
-    ledger: Ledger,
-    queue: Queue,
-    numbers: Iterator[int],
-    body_of: Callable[[int], str],
-) -> int:
-    sent = 0
-    while batch := list(islice(numbers, BATCH)):
-        # Also those without a record: one may be there that cannot be read.
-        ledger.reopen(batch)
-        sent += queue.send(map(body_of, batch))
-    return sent

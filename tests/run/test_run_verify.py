@@ -8,7 +8,8 @@ from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.run import verify as verify_module
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.ledger.ledger_record import Record
-from chunkflow_py.run.verify import repair, retry_failed, verify
+from chunkflow_py.run.repair import repair_tasks, retry_failed
+from chunkflow_py.run.verify import verify
 from chunkflow_py.store import open_store
 from chunkflow_py.store.protocol import Stored
 from chunkflow_py.tasks.plan import GridPlan
@@ -195,7 +196,7 @@ def test_repair(run):
     run.ledger.reopen([12, 14])
     run.ledger.record([run.record_of(14, (), state="dead", reason="it is broken")])
     found = list(verify(run.ledger, PLAN))
-    assert repair(run.ledger, PLAN, run.queue, found, PLAN.text) == 3
+    assert repair_tasks(run.ledger, PLAN, run.queue, found, PLAN.text) == 3
     sent = run.sent()
     assert sorted(sent) == sorted(map(PLAN.text, (3, 9, 12)))
     assert run.damages() == [
@@ -206,7 +207,7 @@ def test_repair(run):
     ]
     assert run.do([3, 9, 12]) == [True] * 3
     assert run.damages() == [(14, "failed", None)]
-    assert repair(run.ledger, PLAN, run.queue, verify(run.ledger, PLAN), PLAN.text) == 0
+    assert repair_tasks(run.ledger, PLAN, run.queue, verify(run.ledger, PLAN), PLAN.text) == 0
     assert run.sent() == []
 
 
@@ -222,9 +223,9 @@ def test_repair_dies(run):
         raise BrokenQueueError
 
     with pytest.raises(BrokenQueueError):
-        repair(run.ledger, PLAN, run.queue, verify(run.ledger, PLAN), body)
+        repair_tasks(run.ledger, PLAN, run.queue, verify(run.ledger, PLAN), body)
     assert run.damages() == [(3, "not recorded", None)]
-    assert repair(run.ledger, PLAN, run.queue, verify(run.ledger, PLAN), PLAN.text) == 1
+    assert repair_tasks(run.ledger, PLAN, run.queue, verify(run.ledger, PLAN), PLAN.text) == 1
     assert run.sent() == [PLAN.text(3)]
 
 
@@ -264,6 +265,6 @@ def test_mixed_devices(run):
         ]
         run.ledger.compact()
     assert (3, "damaged", "0") in run.damages()
-    repair(run.ledger, PLAN, run.queue, verify(run.ledger, PLAN, mixed=True), PLAN.text)
+    repair_tasks(run.ledger, PLAN, run.queue, verify(run.ledger, PLAN, mixed=True), PLAN.text)
     assert run.do([4, 5, 6], "again") == [True] * 3
     assert run.damages(mixed=True) == []
