@@ -31,7 +31,7 @@ BYTES = Voxels("uint8", 1, "image")
         ("precomputed://{}", {"dtype": np.dtype("f8")}, None, "cannot hold float64"),
         ("precomputed://{}", {"encoding": "jpeg"}, Voxels("uint16", 1, None), "hold uint16"),
         ("precomputed://{}", {"encoding": "jpeg"}, Voxels("uint8", 2, None), "hold 2 channels"),
-        ("precomputed://{}", {"times": 3}, BYTES, "no time axis, for 3 time points"),
+        ("precomputed://{}", {"times": 3}, BYTES, "no time axis; got 3 time points"),
         ("h5://{}.h5", {"mip": 1}, BYTES, "mip 0 alone"),
         (
             "zarr2://{}",

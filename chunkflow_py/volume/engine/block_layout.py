@@ -99,5 +99,5 @@ class BlockLayout(ABC):
         store.delete(self.key(unit))
 
     def exists(self, store: Store, unit: Index) -> bool:
-        """Tell whether *unit* is stored."""
+        """Return whether *unit* is stored."""
         return store.size(self.key(unit)) is not None

@@ -414,7 +414,7 @@ class BlockVolume:
             self._layout.remove(store, unit)
             store.left_out(self._layout.key(unit))
 
-    # --- what is stored --------------------------------------------------------------------------
+    # --- stored units ----------------------------------------------------------------------------
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:
         """Return the addresses of the write units that *bbox* touches, see `Volume`."""
@@ -425,7 +425,7 @@ class BlockVolume:
         return [f"{self._store.url.rstrip('/')}/{self._layout.key(unit)}" for unit in units]
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
-        """Tell whether every write unit that *bbox* touches is stored, see `Volume`."""
+        """Return whether every write unit that *bbox* touches is stored, see `Volume`."""
         check_inside(bbox, self.bounds, self.url)
         units = self._units(self._wanted(bbox, time))
         jobs = (partial(self._layout.exists, self._store, unit) for unit in units)

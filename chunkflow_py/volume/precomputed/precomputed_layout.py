@@ -55,7 +55,17 @@ _BLOCK = re.compile(
     r"(?P<x>-?[0-9]+)--?[0-9]+_(?P<y>-?[0-9]+)--?[0-9]+_(?P<z>-?[0-9]+)--?[0-9]+"
     rf"(?P<end>{'|'.join(map(re.escape, _EXTENSIONS))})"
 )
-_CONTENT_TYPES = {"jpeg": "image/jpeg", "png": "image/png", "jxl": "image/jxl"}
+_CONTENT_TYPES = {
+    "jpeg": "image/jpeg",
+    "png": "image/png",
+    "jxl": "image/jxl",
+    "compressed_segmentation": "image/x.compressed_segmentation",
+    "compresso": "image/x.compresso",
+    "crackle": "image/x.crackle",
+    "fpzip": "image/x.fpzip",
+    "kempressed": "image/x.kempressed",
+    "zfpc": "image/x.zfpc",
+}
 _CACHE_CONTROL = "no-cache"  # viewers must see new blocks
 _HEX = re.compile("[0-9a-f]+")
 _GAP_BYTES = 1 << 18  # reading a smaller gap between two blocks is cheaper than a second request
@@ -197,10 +207,6 @@ class PrecomputedLayout(BlockLayout):
 
 def content_type(encoding: str) -> str:
     """Return the content type that cloud-volume gives to blocks of an encoding."""
-    if encoding in (
-        "compressed_segmentation", "compresso", "crackle", "fpzip", "kempressed", "zfpc",
-    ):  # fmt: skip
-        return f"image/x.{encoding}"
     return _CONTENT_TYPES.get(encoding, "application/octet-stream")
 
 
