@@ -1,4 +1,4 @@
-"""Where chunks rest: one `Volume` protocol, one driver a format."""
+"""Open and create volumes: one `Volume` protocol, one driver per format."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MODULES = {
     "h5": "files.hdf5_volume",
     "graphene": "precomputed.graphene_volume",
 }
-# Files that are no volumes, but that commands load whole.
+# Files of these kinds are not volumes; an operator loads each of them.
 _LOADERS = {
     ".tif": "load-tif", ".tiff": "load-tif", ".png": "load-png", ".nrrd": "load-nrrd",
     ".mrc": "load-mrc", ".npy": "load-npy",
@@ -58,7 +58,7 @@ def open_volume(
             ``s3://bucket/em``, ``n5://em.n5`` or ``h5://em.h5:main``.
         mip: resolution level, 0 the finest.
         mode: ``r`` to read, ``r+`` to write too.
-        format: ``precomputed``, ``zarr``, ``n5`` or ``h5``, where the address does not say it
+        format: ``precomputed``, ``zarr``, ``n5`` or ``h5``, if the address does not name it
             (default: by the files in the place).
         opening: how to use it.
 
@@ -93,7 +93,7 @@ def create_volume(
         spec: of the level *mip*.
         url: where; a bare path needs *format*.
         mip: resolution level that *spec* describes.
-        format: ``precomputed``, ``zarr`` or ``h5``, where the address does not say it.
+        format: ``precomputed``, ``zarr`` or ``h5``, if the address does not name it.
         opening: how to use the volume.
         settings: of the format, see `create_volume` in `precomputed_volume` and `zarr_volume`.
 
@@ -108,9 +108,9 @@ def create_volume(
     place, opening = Location.parse(url), opening or VolumeOptions()
     kind = format_of_new(place, format)
     if kind != "h5":
-        found = _found(open_store(place.store_url, opening.access))
-        if found not in (None, kind):
-            msg = f"{url} holds a {found} volume already; write the {kind} volume elsewhere"
+        existing = _stored_format(open_store(place.store_url, opening.access))
+        if existing not in (None, kind):
+            msg = f"{url} holds a {existing} volume already; write the {kind} volume elsewhere"
             raise VolumeError(msg)
     driver: Any = driver_of(kind)
     volume: Volume = driver.create_volume(spec, place, mip, opening, **settings)
@@ -122,10 +122,10 @@ def format_of_new(place: Location, format: str | None) -> str:
 
     Args:
         place: of the volume.
-        format: of it, where the address does not say it.
+        format: of it, if the address does not name it.
 
     Raises:
-        VolumeError: it is not said, or can only be read.
+        VolumeError: the format is unknown, or can only be read.
     """
     kind = place.format or format
     if kind is None:
@@ -147,27 +147,27 @@ def driver_of(format: str) -> object:
     return import_module(f"chunkflow_py.volume.{_MODULES[format]}")
 
 
-def _found(store: Store) -> str | None:
-    """Return the format of what is stored: the first of `_SIGNS` that is there."""
+def _stored_format(store: Store) -> str | None:
+    """Return the format of what is stored, by the first of `_SIGNS` that exists."""
     from concurrent.futures import ThreadPoolExecutor
 
-    def look(sign: str) -> str | VolumeRefusedError | None:
+    def format_by(sign: str) -> str | VolumeRefusedError | None:
         try:
             return None if store.size(sign) is None else _SIGNS[sign]
         except VolumeRefusedError as error:
-            # so a bucket answers whose keys one may not list, where there is no such object
+            # the answer for a missing object in a bucket whose keys one may not list
             return error
 
     first, *others = _SIGNS
-    found = [look(first)]
-    if not isinstance(found[0], str):
+    answers = [format_by(first)]
+    if not isinstance(answers[0], str):
         if store.is_local:
-            found += map(look, others)
+            answers += map(format_by, others)
         else:  # far away, each answer takes its time
             with ThreadPoolExecutor(len(others)) as pool:
-                found += pool.map(look, others)
-    kinds = [each for each in found if isinstance(each, str)]
-    refused = [each for each in found if isinstance(each, VolumeRefusedError)]
+                answers += pool.map(format_by, others)
+    kinds = [each for each in answers if isinstance(each, str)]
+    refused = [each for each in answers if isinstance(each, VolumeRefusedError)]
     if refused and not kinds:
         raise refused[0]
     return kinds[0] if kinds else None
@@ -185,7 +185,7 @@ def _detect(place: Location, opening: VolumeOptions) -> str:
     if place.is_local and not place.folder.exists():
         msg = f"{place} does not exist; check the path, or create the volume first"
         raise VolumeNotFoundError(msg)
-    if kind := _found(open_store(place.store_url, opening.access)):
+    if kind := _stored_format(open_store(place.store_url, opening.access)):
         return kind
     remedy = "check the path, or create the volume first"
     if place.is_local:
@@ -199,7 +199,7 @@ def _detect(place: Location, opening: VolumeOptions) -> str:
 
 
 def _to_load(file: Path, named: str) -> str:
-    """Return what makes a volume of a file of another kind, or of a folder of such sections."""
+    """Return the command that converts a file of another kind, or a folder of sections."""
     loader = _LOADERS.get(file.suffix.lower())
     if loader is None:
         return ""

@@ -1,4 +1,4 @@
-"""What a volume is a copy of, kept beside its voxels, so that no copy goes on with another's.
+"""Record of what a volume is a copy of, beside its voxels, so that copies do not mix.
 
 In a folder or bucket the record is the object ``chunkflow_convert.json``; in an HDF5 file an
 attribute ``chunkflow_convert`` of the dataset. It is JSON, and never evaluated.
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 OBJECT = "chunkflow_convert.json"
 _ATTRIBUTE = "chunkflow_convert"
-_OVERWRITING = "overwriting"  # in a record: blocks of something else may be left
-# what describes volumes; any other object holds something of one
+_OVERWRITING = "overwriting"  # in a record: blocks of another source may remain
+# objects that describe volumes; every other object holds a part of one
 _DOCUMENTS = {
     OBJECT, "info", "provenance", "attributes.json", "zarr.json", ".zarray", ".zattrs", ".zgroup",
     ".zmetadata",
@@ -38,7 +38,7 @@ class CopyRecord:
     Attributes:
         place: of the volume.
         dataset: its name, if the place is an HDF5 file.
-        access: how to call on the store.
+        access: how to access the store.
     """
 
     place: Location
@@ -46,37 +46,37 @@ class CopyRecord:
     access: Access
 
     def begin(self, copied: Mapping[str, Any], *, overwrite: bool, dry_run: bool = False) -> None:
-        """Write down what is copied, before the first block, unless that is done already.
+        """Record what is copied, before the first block, unless it is recorded already.
 
         Args:
-            copied: what is copied, as JSON takes it.
-            overwrite: everything will be written again, whatever is there.
-            dry_run: only look.
+            copied: what is copied, as JSON values.
+            overwrite: whether all blocks are written again.
+            dry_run: whether to check only and write nothing.
 
         Raises:
-            VolumeError: the volume holds blocks of something else, and *overwrite* is not said.
+            VolumeError: the volume holds blocks of another source, and *overwrite* is not given.
         """
-        found = self.read()
+        record = self.read()
         if overwrite:
-            if found != copied and not dry_run:
+            if record != copied and not dry_run:
                 self._put({**copied, _OVERWRITING: True})
             return
-        if found is None and not self._is_empty():
-            found = self.read()  # another process may have begun the same copy meanwhile
-            if found is None:
+        if record is None and not self._is_empty():
+            record = self.read()  # another process may have begun the same copy meanwhile
+            if record is None:
                 msg = (
                     f"{self.place} holds blocks that this copy did not write; --overwrite "
                     "replaces them, or convert to another place"
                 )
                 raise VolumeError(msg)
-        if found is None:
+        if record is None:
             if dry_run or self._put_if_absent(copied):
                 return
-            found = self.read()
-        self._check(found or {}, copied)
+            record = self.read()
+        self._check(record or {}, copied)
 
     def end(self, copied: Mapping[str, Any]) -> None:
-        """Write down that all blocks are those of what is copied."""
+        """Record that all blocks are copied."""
         if self.read() != copied:
             self._put(copied)
 
@@ -94,27 +94,27 @@ class CopyRecord:
         else:
             data = self._store.get(OBJECT, DOCUMENT_BYTES)
         try:
-            found: Any = {} if data is None else parse_json(data)
+            record: Any = {} if data is None else parse_json(data)
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            record = None
+        if not isinstance(record, dict):
             msg = f"{OBJECT} of {self.place} is damaged; --overwrite copies all again"
             raise VolumeError(msg)
-        return found or None
+        return record or None
 
-    def _check(self, found: Mapping[str, Any], copied: Mapping[str, Any]) -> None:
-        if found.get(_OVERWRITING):
+    def _check(self, record: Mapping[str, Any], copied: Mapping[str, Any]) -> None:
+        if record.get(_OVERWRITING):
             msg = (
                 f"{self.place} was being overwritten by a copy that did not come to its end, and "
                 "may hold blocks of two volumes; run it with --overwrite again"
             )
             raise VolumeError(msg)
         for name, wanted in copied.items():
-            if found.get(name) != wanted:
+            if record.get(name) != wanted:
                 msg = (
                     f"{self.place} is a copy of something else: {name} "
-                    f"{_said(found.get(name))}, but {_said(wanted)} is to be copied; --overwrite "
-                    "replaces it, or convert to another place"
+                    f"{_shown(record.get(name))}, but {_shown(wanted)} is to be copied; "
+                    "--overwrite replaces it, or convert to another place"
                 )
                 raise VolumeError(msg)
 
@@ -160,5 +160,5 @@ def _encoded(record: Mapping[str, Any]) -> bytes:
     return json.dumps(record, indent=2).encode() + b"\n"
 
 
-def _said(value: object) -> str:
+def _shown(value: object) -> str:
     return "not said" if value is None else str(value)

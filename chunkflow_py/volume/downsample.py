@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Mode = Literal["auto", "mean", "mode"]
 
 _WORTH_THREADS = 1 << 20  # coarse voxels
-_THREADS = 2  # the rest of the line needs processors, too
+_THREADS = 2  # the rest of the pipeline needs processors too
 
 _Span = tuple[slice, slice, int]  # of fine voxels, of coarse voxels, fine voxels in each
 
@@ -86,7 +86,7 @@ def downsample(
 
 
 def is_labels(dtype: np.dtype[Any], kind: Kind | None) -> bool:
-    """Tell whether voxels are names of objects, of which there is no mean.
+    """Return whether voxels are labels of objects, which cannot be averaged.
 
     So are those of kind ``segmentation``; of unknown kind, bools and integers of 32 bits or more.
     """

@@ -37,7 +37,7 @@ class VolumeSource:
     Attributes:
         is_shared: whether one volume, which is opened once, serves all tasks.
         thread_safe: whether several tasks may be read at the same time.
-        tells_missing: whether a block that is missing can be told from one that holds zeros.
+        tells_missing: whether a missing block can be distinguished from one that holds zeros.
         removes_empty: whether to delete a volume of which only zeros were read.
     """
 
@@ -91,8 +91,8 @@ class StoredVolume(VolumeSource):
     Attributes:
         url: of the volume.
         mip: resolution level.
-        format: of the volume, where the address does not say it.
-        options: how to use the volume. If it says no ``cache_bytes``, the loader decides.
+        format: of the volume, if the address does not name it.
+        options: how to use the volume; without ``cache_bytes`` the loader chooses them.
     """
 
     url: str
@@ -133,7 +133,7 @@ class VolumeLoader(OperatorBase):
         channels: which, in this order (default: all).
         dtype: type of the voxels (default: that of the volume).
         voxel_size_nm: instead of the volume's.
-        kind: what the voxels mean, instead of what the volume says.
+        kind: what the voxels mean, instead of the kind of the volume.
         time: time index to read (default: the task's).
         set_bbox: give the task the box of the chunk.
         checks: called with the chunk, the volume and the time; each returns the chunk to go on
@@ -163,7 +163,7 @@ class VolumeLoader(OperatorBase):
 
     @property
     def tells_missing(self) -> bool:
-        """Whether a block that is missing can be told from one that holds zeros."""
+        """Whether a missing block can be distinguished from one that holds zeros."""
         return self.source.tells_missing
 
     @property
@@ -327,10 +327,10 @@ class VolumeLoader(OperatorBase):
         boxes = self._outline.boxes or ()
         if isinstance(boxes, BoxGrid):
             # all of one size; those inside have margins on both sides
-            found = [boxes.box(boxes.count // 2), boxes[0]]
+            samples = [boxes.box(boxes.count // 2), boxes[0]]
         else:
-            found = [max(boxes, key=lambda box: box.voxels)] if boxes else []
-        return [box for box in found if not box.intersection(self.volume.bounds).is_empty]
+            samples = [max(boxes, key=lambda box: box.voxels)] if boxes else []
+        return [box for box in samples if not box.intersection(self.volume.bounds).is_empty]
 
     def _covered(self, task: BoundingBox | None) -> tuple[BoundingBox, BoundingBox]:
         """Return what is read for a task, and the box of the blocks that this touches."""

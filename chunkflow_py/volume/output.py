@@ -90,7 +90,7 @@ class VolumeOutput(OperatorBase):
         """Check the boxes of all tasks (of an `Outline`) against every write unit.
 
         Raises:
-            ChunkflowError: as `VolumeSaver.prepare` says; also for the thumbnail.
+            ChunkflowError: as in `VolumeSaver.prepare`; also for the thumbnail.
         """
         self._boxes, self._check_box = outline.boxes, BoxCheck.of(outline)
         self._labelling = outline.labelling

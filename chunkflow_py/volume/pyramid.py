@@ -4,10 +4,10 @@
 level 0   |---------------|---------------|---------------|----|    tasks
 level 1   |-------|-------|-------|-------|-------|-------|----|    blocks: two a task
 level 2   |-------|-------|-------|-------|                         one a task
-level 3   |---------------|-------|                                 shared by tasks: not in a line
+level 3   |---------------|-------|                                 shared: not in a pipeline
 ```
 
-A line writes the levels whose write units no two tasks share. The others need the whole of the
+A pipeline writes the levels whose write units no two tasks share. The others need the whole of the
 level before them: `chunkflow_py.run.whole_volume.downsampling` makes those.
 """
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PyramidLevel:
-    """What must be known of a level to write it, whether it exists already or will be created.
+    """A level to write, which exists already or will be created.
 
     Attributes:
         mip: its number.
-        shrink: how many voxels of the line's chunks make one of this level, zyx.
+        shrink: how many voxels of the pipeline's chunks make one of this level, zyx.
         bounds: of the level.
         write_unit: of the level, voxels, zyx.
         sharded: whether a write unit is a shard.
@@ -58,10 +58,10 @@ class PyramidLevel:
     sharded: bool
 
     def cut_by(self, boxes: BoxGrid | Sequence[BoundingBox], fine: BoundingBox) -> str | None:
-        """Return the words for a face of *boxes* inside of *fine* that cuts a write unit.
+        """Describe a boundary of *boxes* inside of *fine* that cuts a write unit.
 
         Args:
-            boxes: of tasks, in voxels of the line's chunks.
+            boxes: of tasks, in voxels of the pipeline's chunks.
             fine: bounds of the level that the tasks cover.
         """
         unit, origin = self.write_unit * self.shrink, self.bounds.start * self.shrink
@@ -244,20 +244,20 @@ class PyramidOutput(OperatorBase):
     def _opened(self) -> list[Volume]:
         """Open the level of the chunk and all coarser ones, in their order."""
         fine = open_volume(self.url, self.chunk_mip, opening=self.opening)
-        found = [fine]
+        volumes = [fine]
         for mip in range(self.chunk_mip + 1, self.stop_mip):
             try:
                 level = open_volume(self.url, mip, "r+", opening=self.opening)
             except VolumeNotFoundError as error:
                 raise self._missing(mip) from error
-            if (there := level_factor(found[-1], level)) != self.factor:
+            if (there := level_factor(volumes[-1], level)) != self.factor:
                 msg = (
                     f"mip {mip} of {self.url} has voxels {there} times those of mip {mip - 1} "
                     f"(zyx), but --factor is {self.factor}; give --factor {_words(there)}"
                 )
                 raise VolumeError(msg)
-            found.append(level)
-        return found
+            volumes.append(level)
+        return volumes
 
     def _described(self, volumes: Sequence[Volume]) -> list[PyramidLevel]:
         return [

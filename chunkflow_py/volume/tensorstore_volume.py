@@ -1,4 +1,4 @@
-"""Arrays that TensorStore opens, for reading: formats and stores that have no driver here.
+"""Read arrays with TensorStore: formats and stores for which this package has no driver.
 
 ```
 spec        {"driver": "zarr3", "kvstore": "gs://bucket/em/"}     JSON, or an address of TensorStore
@@ -6,7 +6,7 @@ axes        labels of the dimensions; without, xyzc for precomputed and N5, czyx
 voxel size  units of the dimensions, as TensorStore takes them from the format
 ```
 
-What a spec says of creating and deleting is left out: nothing is ever written.
+Members of a spec about creating and deleting are ignored: nothing is ever written.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 Spec = str | dict[str, Any]
 
 _X_FIRST = ("neuroglancer_precomputed", "n5")
-_CHANGES = ("create", "delete_existing", "open", "assume_metadata")  # what is said by the call
+_CHANGES = ("create", "delete_existing", "open", "assume_metadata")  # arguments of the call
 _ERRORS = (ValueError, TypeError, IndexError, RuntimeError, OSError)
 _ADDRESSES = {  # of what each kind of store of TensorStore holds
     "file": "file://{path}",
@@ -56,19 +56,19 @@ _ADDRESSES = {  # of what each kind of store of TensorStore holds
     "gcs": "gs://{bucket}/{path}",
     "http": "{base_url}{path}",
 }
-_WORDS = 300  # of what TensorStore says: it repeats the whole spec after that
+_MESSAGE_LENGTH = 300  # characters; TensorStore repeats the whole spec after that
 
 
 def parsed_spec(text: str | None, driver: str | None = None, kvstore: str | None = None) -> Spec:
-    """Return a spec of TensorStore from what options say.
+    """Return a spec of TensorStore from the values of options.
 
     Args:
         text: JSON, the name of a file with JSON, or an address of TensorStore.
-        driver: of the array, where the spec does not say it.
+        driver: of the array, if the spec does not name it.
         kvstore: address or path of what it is stored in.
 
     Raises:
-        OptionError: it is no JSON, or nothing says what to read.
+        OptionError: the spec is not JSON, or an option is missing.
     """
     spec: Spec = {}
     if text is not None:
@@ -88,9 +88,9 @@ def parsed_spec(text: str | None, driver: str | None = None, kvstore: str | None
     if isinstance(spec, str):
         msg = f"--spec {without_secrets(spec)} says it all; leave --driver and --kvstore out"
         raise OptionError(msg)
-    said = {"driver": driver, "kvstore": kvstore and _address(kvstore)}
-    spec = {**spec, **{key: value for key, value in said.items() if value is not None}}
-    if missing := [key for key in said if key not in spec]:
+    given = {"driver": driver, "kvstore": kvstore and _address(kvstore)}
+    spec = {**spec, **{key: value for key, value in given.items() if value is not None}}
+    if missing := [key for key in given if key not in spec]:
         msg = f"nothing says the {missing[0]} of the array; give --{missing[0]}, or --spec"
         raise OptionError(msg)
     return spec
@@ -114,7 +114,7 @@ def _address(kvstore: str) -> str:
 class TensorStoreVolume:
     """An array that TensorStore reads; a `Volume` that cannot be written.
 
-    Attributes: as `chunkflow_py.volume.protocol.Volume` says.
+    Attributes: those of `chunkflow_py.volume.protocol.Volume`.
     """
 
     times: int | None = None
@@ -180,8 +180,8 @@ class TensorStoreVolume:
             chosen = range(self.channels) if channels is None else channels
             place = ([first + c for c in chosen], *place)
         with _translated(f"read {bbox} of {self.url}"):
-            found = self._array[place].read(order="C").result()
-        return Chunk(found, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
+            voxels = self._array[place].read(order="C").result()
+        return Chunk(voxels, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
 
     def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
         """Refuse to write."""
@@ -194,12 +194,12 @@ class TensorStoreVolume:
         return []
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Refuse to tell: drivers do not say it."""
+        """Refuse: TensorStore's drivers do not report it."""
         msg = f"which blocks of {self.url} are stored is not known; open it as a volume"
         raise VolumeError(msg)
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
-        """Refuse to tell: drivers do not say it."""
+        """Refuse: TensorStore's drivers do not report it."""
         del time
         msg = f"which blocks {bbox} of {self.url} has is not known; open it as a volume"
         raise VolumeError(msg)
@@ -297,9 +297,10 @@ def _translated(doing: str) -> Iterator[None]:
     try:
         yield
     except _ERRORS as error:
-        words = str(error).partition(" [tensorstore_spec")[0].partition(" [source locations")[0]
-        kind = VolumeNotFoundError if words.startswith("NOT_FOUND") else VolumeError
-        msg = f"TensorStore cannot {doing}: {without_secrets(words)[:_WORDS]}; check --spec"
+        message = str(error).partition(" [tensorstore_spec")[0].partition(" [source locations")[0]
+        kind = VolumeNotFoundError if message.startswith("NOT_FOUND") else VolumeError
+        reason = without_secrets(message)[:_MESSAGE_LENGTH]
+        msg = f"TensorStore cannot {doing}: {reason}; check --spec"
         raise kind(msg) from error
 
 
@@ -326,12 +327,12 @@ def _axes(array: Any, axes: str | None, url: str) -> str:
 
 
 def _voxel_size(units: Sequence[Any], order: Sequence[int], url: str) -> tuple[float, float, float]:
-    found = [units[i] for i in order]
-    sizes = [1.0 if unit is None or unit.multiplier == 0 else unit.multiplier for unit in found]
-    names = [None if unit is None else unit.base_unit or None for unit in found]
+    ordered = [units[i] for i in order]
+    sizes = [1.0 if unit is None or unit.multiplier == 0 else unit.multiplier for unit in ordered]
+    names = [None if unit is None else unit.base_unit or None for unit in ordered]
     return ome.nanometres(sizes, names, url)
 
 
 def _kind(array: Any) -> Kind | None:
-    said = array.spec().to_json().get("multiscale_metadata", {}).get("type")
-    return said if said in ("image", "segmentation") else None
+    kind = array.spec().to_json().get("multiscale_metadata", {}).get("type")
+    return kind if kind in ("image", "segmentation") else None
