@@ -1,6 +1,6 @@
 """The public address of the hooks of operators; see `chunkflow_py.pipeline.hooks`."""
 
-from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook, hook_value
+from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook, hook_value, with_hooks
 from chunkflow_py.pipeline.hooks import (
     Boxes,
     ChecksMemory,
@@ -117,4 +117,5 @@ __all__ = [
     "turned_back",
     "turned_boxes",
     "voxels_made",
+    "with_hooks",
 ]

@@ -82,6 +82,22 @@ def hook(function: _Function) -> _Function:
     return function
 
 
+def with_hooks(**values: Any) -> Callable[[_Function], _Function]:
+    """Give hooks to a function that is an operator: ``@with_hooks(keeps_voxels=True)``.
+
+    Raises:
+        TypeError: a name is not that of a hook.
+    """
+    _check("with_hooks", set(values), set())
+
+    def give(function: _Function) -> _Function:
+        for name, value in values.items():
+            setattr(function, name, value)
+        return function
+
+    return give
+
+
 def _is_marked(attribute: object) -> bool:
     if isinstance(attribute, Field):
         return "chunkflow_py.hook" in attribute.metadata
@@ -112,7 +128,7 @@ class OperatorBase:
                 declared |= base.declared_hooks
                 continue
             marked = {name for name, attribute in vars(base).items() if _is_marked(attribute)}
-            _check(cls, marked, {*vars(base), *vars(base).get("__annotations__", ())})
+            _check(cls.__name__, marked, {*vars(base), *vars(base).get("__annotations__", ())})
             declared |= marked
         cls.declared_hooks = frozenset(declared)
 
@@ -125,15 +141,15 @@ class OperatorBase:
         object.__setattr__(self, name, value)
 
 
-def _check(cls: type, marked: set[str], names: set[str]) -> None:
+def _check(owner: str, marked: set[str], names: set[str]) -> None:
     for name in sorted(marked - HOOKS):
         close = difflib.get_close_matches(name, HOOKS, 1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        msg = f"{cls.__name__}.{name} is marked as a hook, but no hook has that name{hint}"
+        msg = f"{owner}.{name} is marked as a hook, but no hook has that name{hint}"
         raise TypeError(msg)
     for name in sorted((names & HOOKS) - marked):
         msg = (
-            f"{cls.__name__}.{name} has the name of a hook without its mark: put @hook above the "
+            f"{owner}.{name} has the name of a hook without its mark: put @hook above the "
             f"function (below @property), write {name} = hook_value(...), or, for the field of a "
             "dataclass, field(metadata=HOOK); rename it if it is not a hook"
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from chunkflow_py.core.operator_base import with_hooks
 from chunkflow_py.errors import check_extra, needs_extra
 from chunkflow_py.pipeline.operator import makes, transform
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 SECTION = "segment"
 
 
+@with_hooks(cut_remedy="a hole that is cut stays; fill holes in chunks that hold whole objects")
 @makes(lambda read: read)
 def fill_segmentation_holes(chunk: Chunk) -> Chunk:
     """Return *chunk* with the holes of its objects filled, see `segmentation.objects.fill_holes`.
@@ -41,11 +43,6 @@ def fill_segmentation_holes(chunk: Chunk) -> Chunk:
     with needs_extra("segmentation", "fill-segmentation-holes"):
         filled = fill_holes(labels)
     return chunk.with_array(filled.reshape(chunk.shape))
-
-
-fill_segmentation_holes.cut_remedy = (  # type: ignore[attr-defined]
-    "a hole that is cut stays; fill holes in chunks that hold whole objects"
-)
 
 
 @transform

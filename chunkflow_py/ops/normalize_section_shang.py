@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkflow_py.core.operator_base import with_hooks
 from chunkflow_py.errors import ChunkError, OptionError
 from chunkflow_py.pipeline.operator import makes, transform
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
 
 
+@with_hooks(
+    cut_remedy="count the volume by compute-statistics, and use normalize-contrast --levels"
+)
 @makes(lambda read: read._replace(dtype="float32"))
 def normalize_section_shang(
     chunk: Chunk,
@@ -70,11 +74,6 @@ def normalize_section_shang(
     if clipvalues:
         np.clip(result, low, high, out=result)
     return chunk.with_array(result)
-
-
-normalize_section_shang.cut_remedy = (  # type: ignore[attr-defined]
-    "count the volume by compute-statistics, and use normalize-contrast --levels"
-)
 
 
 def _check(low: float, high: float) -> None:

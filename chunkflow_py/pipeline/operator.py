@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from chunkflow_py.core.geometry import BoundingBox, Region
+from chunkflow_py.core.operator_base import with_hooks
 from chunkflow_py.core.task import Skip, Task
 from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.pipeline.hooks import Boxes, Outline, RunsCode, StartsAhead
@@ -235,13 +236,8 @@ def operator(
 
 
 def makes(rule: Callable[[Voxels], Voxels]) -> Callable[[_Body], _Body]:
-    """Say of a body's function what voxels it makes, given those of its first input."""
-
-    def say(function: _Body) -> _Body:
-        function.voxels_from = rule  # type: ignore[attr-defined]
-        return function
-
-    return say
+    """Declare what voxels a function makes, given those of its first input."""
+    return with_hooks(voxels_from=rule)
 
 
 def transform(function: Callable[..., Any]) -> StageCommand:

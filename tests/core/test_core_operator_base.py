@@ -9,7 +9,7 @@ from pkgutil import walk_packages
 import pytest
 
 import chunkflow_py
-from chunkflow_py.core.operator_base import HOOK, HOOKS, OperatorBase, hook, hook_value
+from chunkflow_py.core.operator_base import HOOK, HOOKS, OperatorBase, hook, hook_value, with_hooks
 from chunkflow_py.pipeline import hooks
 
 
@@ -138,3 +138,16 @@ def test_operators_with_hooks_inherit_from_the_base():
                 if names and not issubclass(kind, OperatorBase):
                     found.append(name)
     assert found == []
+
+
+def test_a_function_takes_hooks_by_name():
+    """The hooks become attributes of the function; a mistyped name is refused."""
+
+    @with_hooks(keeps_voxels=True, cut_remedy="load a margin")
+    def smooth(chunk):
+        return chunk
+
+    assert isinstance(smooth, hooks.KeepsVoxels)
+    assert (smooth.keeps_voxels, smooth.cut_remedy) == (True, "load a margin")
+    with pytest.raises(TypeError, match="did you mean cut_remedy"):
+        with_hooks(cut_remedies="")
