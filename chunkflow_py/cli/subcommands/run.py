@@ -79,7 +79,7 @@ def command(
                 with WorkerReport(home, root | options) as report:
                     code, words = work(home, working(), worker_line, report)
             else:
-                from chunkflow_py.run.dask.on_dask import run_on_dask
+                from chunkflow_py.run.dask.dask_run import run_on_dask
 
                 submit(home, lines, "", rehearse=False, clear_output=clear_output)
                 code, words = run_on_dask(home, f"tcp:{rest}", worker_line, working())

@@ -1,12 +1,12 @@
-"""What runs in a worker process of Dask: the line of a stage, made once, shared by its threads.
+"""What runs in a worker process of Dask: the pipeline of a step, made once, shared by its threads.
 
 ```
-perform(number) --> feed -> line, in a thread of its own -> outcome -> ledger
-perform(number) -->         one network, however many threads the worker has
+perform(number) --> TaskFeed -> pipeline, in a thread of its own -> outcome -> ledger
+perform(number) -->             one network, however many threads the worker has
 ```
 
-A worker with one thread has one task at a time in its line; with three, one task is read while the
-network works on another and a third is written.
+A worker with one thread has one task at a time in its pipeline; with three, one task is read while
+the network works on another and a third is written.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import traceback
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from chunkflow_py.core.failpoints import reached
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.pipeline import Listener
-from chunkflow_py.run.dask.dask_versions import check_here
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.worker.failure_policy import Fault, count_failure, fault_of
@@ -44,38 +44,40 @@ from chunkflow_py.run.worker.worker_process import (
 from chunkflow_py.store.protocol import Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from chunkflow_py.core.task import Task
     from chunkflow_py.pipeline.operator import Operator
     from chunkflow_py.run.worker.failure_policy import AttemptLimits
     from chunkflow_py.run.worker.worker import MakeLine
 
-LOOK_S = 0.5  # between two looks whether a task takes too long
-END_S = 1.0  # for telling why a process ends itself; its nanny starts another one
-AGAIN_S = 2.0  # after which a task comes again that it had
+PACKAGE = "chunkflow_py"
+SAME_VERSIONS = ("python", "dask", "distributed")  # of which another version is refused
+WATCH_S = 0.5  # between two checks whether a task takes too long
+END_S = 1.0  # to report why a process ends itself; its nanny starts another one
+RETRY_S = 2.0  # before a task is retried whose process was about to end
 
 
 @dataclass(frozen=True)
-class Order:
-    """What a worker process needs to work on a stage; goes to it with every task.
+class WorkOrder:
+    """What a worker process needs to know of a step; sent with every task.
 
     Attributes:
         run: address of the run, with the digest that pins its spec.
-        stage: name of the stage.
-        make_line: makes the line of the stage from its source; a function of a module.
-        caps: failures that end a task.
-        task_limit: for which a task may take.
-        allow_code: whether the line may run code that is not part of this package.
-        threads: for libraries that ask the environment; ``None``: as it is.
-        ahead: how far lanes may work ahead.
-        versions: of what must be the same here as with the client.
+        stage: name of the step.
+        make_line: makes the pipeline of the step from its source; a function of a module.
+        limits: failures that end a task.
+        task_limit: how long a task may run.
+        allow_code: whether the pipeline may run code that is not part of this package.
+        threads: for libraries that read the environment; ``None``: as the environment says.
+        ahead: how many tasks each stage of the pipeline may work ahead.
+        versions: that must be the same here as on the client.
     """
 
     run: str
     stage: str
     make_line: MakeLine
-    caps: AttemptLimits
+    limits: AttemptLimits
     task_limit: TaskLimit = field(default_factory=TaskLimit)
     allow_code: bool = True
     threads: int | None = None
@@ -83,20 +85,21 @@ class Order:
     versions: tuple[tuple[str, str], ...] = ()
 
 
-class Left(NamedTuple):
-    """Why a task has not ended, as the client is told.
+class TaskNotEnded(NamedTuple):
+    """Why a task has not ended well, as reported to the client.
 
     Attributes:
-        how: ``failed``: counted, and to be tried again; ``dead``: counted for the last time;
-            ``short``: this machine's fault, not counted; ``broken``: the line could not be made, or
-            go on; ``refused``: the line is wrong, or this machine is; ``again``: nobody's fault.
+        state: ``failed``: counted, to be retried; ``dead``: counted for the last time;
+            ``shortage``: the machine's fault, not counted; ``pipeline-broken``: the pipeline could
+            not be made, or go on; ``refused``: the command line or this machine is wrong;
+            ``worker-ends``: the process was about to end.
         fault: what went wrong.
         worker: name of the process.
-        delay_s: after which it is to be tried again.
+        delay_s: before a retry.
         is_alone: whether no other task was in the process.
     """
 
-    how: Literal["failed", "dead", "short", "broken", "refused", "again"]
+    state: Literal["failed", "dead", "shortage", "pipeline-broken", "refused", "worker-ends"]
     fault: Fault
     worker: str
     delay_s: float = 0.0
@@ -106,112 +109,190 @@ class Left(NamedTuple):
 class NotEndedError(Exception):
     """A task has not ended, or was given up.
 
-    Raised, since Dask keeps errors with its scheduler, and results with workers, which may die.
+    Raised, because Dask keeps errors with its scheduler, and results with workers, which may die.
     """
 
-    def __init__(self, left: Left) -> None:
+    def __init__(self, task: TaskNotEnded) -> None:
         """Keep what the client needs to know."""
-        super().__init__(left)
-        self.left = left
+        super().__init__(task)
+        self.task = task
 
     def __str__(self) -> str:
         """Return the reason."""
-        return self.left.fault.reason
+        return self.task.fault.reason
 
     def __repr__(self) -> str:
         """Return it as Dask's logs and dashboards show it."""
         return f"NotEndedError({self})"
 
 
-def perform(order: Order, number: int) -> None:
-    """Do one task of a stage, and record how it ended.
+def perform(order: WorkOrder, number: int) -> None:
+    """Run one task of a step, and record how it ended.
 
     Raises:
-        NotEndedError: it has not ended, or only because it was given up.
+        NotEndedError: it has not ended, or it was given up.
         ChunkflowError: the ledger cannot be reached.
     """
     attempt = secrets.token_hex(8)
     while True:
-        line = _line_for(order)
-        if line.ledger.find([number]):
+        pipeline = _pipeline_for(order)
+        if pipeline.ledger.find([number]):
             return  # another client's
-        if line.records_attempts:
-            line.ledger.begin(number, attempt, line.profile)
-        with suppress(_LineEndedError):  # then the next one is made
-            ended, is_alone = line.perform(number)
+        if pipeline.records_attempts:
+            pipeline.ledger.begin(number, attempt, pipeline.profile)
+        with suppress(_PipelineEndedError):  # then the next one is made
+            ended, is_alone = pipeline.perform(number)
             break
     if ended.fault is not None:
-        raise NotEndedError(_left(order, line, attempt, ended, ended.fault, is_alone=is_alone))
+        task = _count(order, pipeline, attempt, ended, ended.fault, is_alone=is_alone)
+        raise NotEndedError(task)
     record = Record(
         number,
-        line.plan.text(number),
+        pipeline.plan.text(number),
         ended.state,  # type: ignore[arg-type]  # done or skipped
-        line.spec,
+        pipeline.spec,
         attempt,
         process_name(),
-        line.profile,
+        pipeline.profile,
         ended.seconds,
         tuple(Stored(*each) for each in ended.written),
         ended.reason,
         missing_blocks=ended.missing_blocks,
     )
     reached("written-not-recorded")
-    is_first = line.ledger.record([record])[0]
-    if line.records_attempts and not is_first:
-        line.ledger.finish(record)
+    is_first = pipeline.ledger.record([record])[0]
+    if pipeline.records_attempts and not is_first:
+        pipeline.ledger.finish(record)
 
 
-def _left(
-    order: Order, line: _Line, attempt: str, ended: TaskEnded, fault: Fault, *, is_alone: bool
-) -> Left:
-    """Count a failure, unless it is this machine's, and return what the client is told."""
-    name = process_name()
+def _count(
+    order: WorkOrder,
+    pipeline: _SharedPipeline,
+    attempt: str,
+    ended: TaskEnded,
+    fault: Fault,
+    *,
+    is_alone: bool,
+) -> TaskNotEnded:
+    """Count a failure, unless it is this machine's, and return what to report to the client."""
+    name, limits = process_name(), order.limits
     if fault.kind == "resource":
-        return Left("short", fault, name, order.caps.delay_s, is_alone)
-    who = ended.number, line.plan.text(ended.number), attempt, name
-    why = fault.kind, fault.reason, fault.traceback
-    failure = FailedAttempt(*who, *why, seconds=sum(ended.seconds.values()))
-    record, delay_s = count_failure(line.ledger, failure, order.caps, line.spec)
-    return Left("dead" if record else "failed", fault, name, delay_s, is_alone)
+        return TaskNotEnded("shortage", fault, name, limits.delay_s, is_alone)
+    failure = FailedAttempt(
+        ended.number,
+        pipeline.plan.text(ended.number),
+        attempt,
+        name,
+        fault.kind,
+        fault.reason,
+        fault.traceback,
+        seconds=sum(ended.seconds.values()),
+    )
+    record, delay_s = count_failure(pipeline.ledger, failure, limits, pipeline.spec)
+    return TaskNotEnded("dead" if record else "failed", fault, name, delay_s, is_alone)
+
+
+def process_name() -> str:
+    """Return the name of this process in records."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+# --- versions ------------------------------------------------------------------------------------
+
+
+def versions_here() -> tuple[tuple[str, str], ...]:
+    """Return the versions of this process that must be the same everywhere."""
+    python = ".".join(map(str, sys.version_info[:2]))
+    return ("python", python), *((package, version(package)) for package in SAME_VERSIONS[1:])
+
+
+def check_here(wanted: Iterable[tuple[str, str]]) -> None:
+    """Compare the versions of this process with those of the client.
+
+    Raises:
+        OptionError: names what differs.
+    """
+    here = dict(versions_here())
+    for package, theirs in wanted:
+        if here[package] != theirs:
+            msg = (
+                f"it has {package} {here[package]}, and the client has {theirs}; install the same "
+                "version everywhere"
+            )
+            raise OptionError(msg)
+
+
+# --- pipelines of this process -------------------------------------------------------------------
+
+_pipelines: dict[tuple[str, str], _SharedPipeline] = {}
+_lock = threading.Lock()
+_ending: list[str] = []  # why this process ends itself
 
 
 def release(run: str) -> None:
-    """Let go of the lines of a run, soon: what is in them is finished first."""
-    # Not in this thread, which is that of the worker's messages: a line may be about to be made.
+    """Release the pipelines of a run, once their tasks have ended; returns at once."""
+    # Not in this thread, which handles the worker's messages: a pipeline may be in the making.
     threading.Thread(target=_release, args=(run,), name="release", daemon=True).start()
 
 
 def _release(run: str) -> None:
     with _lock:
-        for key in [key for key in _lines if key[0] == run]:
-            _lines.pop(key).end()
+        for key in [key for key in _pipelines if key[0] == run]:
+            _pipelines.pop(key).end()
 
 
-def process_name() -> str:
-    """Return how this process is called in records."""
-    return f"{socket.gethostname()}-{os.getpid()}"
+def _pipeline_for(order: WorkOrder) -> _SharedPipeline:
+    """Return the pipeline of a step; make it unless it exists.
+
+    Raises:
+        NotEndedError: it cannot be made.
+    """
+    key = order.run, order.stage
+    with _lock:
+        _check_process()
+        if key not in _pipelines or _pipelines[key].has_ended:
+            for other in [each for each in _pipelines if each[0] == order.run]:
+                _pipelines.pop(other).end()  # of an earlier step
+            try:
+                _pipelines[key] = _SharedPipeline(order)
+            except BaseException as error:
+                raise _broken(error) from error
+        return _pipelines[key]
 
 
-# --- lines --------------------------------------------------------------------------------------
+def _check_process() -> None:
+    if _ending:
+        fault = Fault("transient", f"its process is about to end: {_ending[0]}")
+        raise NotEndedError(TaskNotEnded("worker-ends", fault, process_name(), RETRY_S))
 
-_lines: dict[tuple[str, str], _Line] = {}
-_lock = threading.Lock()
-_ending: list[str] = []  # why this process ends itself
+
+def _end_process(reason: str) -> None:
+    """Schedule the end of this process: its state can no longer be trusted."""
+    _ending.append(reason)
+    timer = threading.Timer(END_S, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
 
 
-class _LineEndedError(Exception):
-    """The line takes no more tasks."""
+def _broken(error: BaseException) -> NotEndedError:
+    is_usage = isinstance(error, OptionError)
+    state: Literal["refused", "pipeline-broken"] = "refused" if is_usage else "pipeline-broken"
+    return NotEndedError(TaskNotEnded(state, fault_of(error), process_name()))
+
+
+class _PipelineEndedError(Exception):
+    """The pipeline takes no more tasks."""
 
 
 @dataclass(eq=False)
-class _InHand:
-    """A task in a line.
+class _RunningTask:
+    """A task in a pipeline.
 
     Attributes:
-        ended: how it came to the end of the line, and whether no other was in it then.
+        ended: how it ended, and whether no other task was in the pipeline then.
         begun: seconds of the monotonic clock.
-        operator: at which it is.
-        thread: in which that works.
+        operator: that works on it; empty between two.
+        thread: in which that operator works.
     """
 
     ended: Future[tuple[TaskEnded, bool]] = field(default_factory=Future)
@@ -220,102 +301,68 @@ class _InHand:
     thread: int = 0
 
 
-def _line_for(order: Order) -> _Line:
-    """Return the line of a stage, which is made unless it is there.
-
-    Raises:
-        NotEndedError: it cannot be made.
-    """
-    key = order.run, order.stage
-    with _lock:
-        _check_process()
-        if key not in _lines or _lines[key].has_ended:
-            for other in [each for each in _lines if each[0] == order.run]:
-                _lines.pop(other).end()  # a stage before this one
-            try:
-                _lines[key] = _Line(order)
-            except BaseException as error:
-                raise _broken(error) from error
-        return _lines[key]
-
-
-def _check_process() -> None:
-    if _ending:
-        fault = Fault("transient", f"its process is about to end: {_ending[0]}")
-        raise NotEndedError(Left("again", fault, process_name(), AGAIN_S))
-
-
-def _end_process(reason: str) -> None:
-    """End this process soon: nothing that comes next in it would go well."""
-    _ending.append(reason)
-    timer = threading.Timer(END_S, os._exit, (1,))
-    timer.daemon = True
-    timer.start()
-
-
-def _broken(error: BaseException) -> NotEndedError:
-    how: Literal["refused", "broken"] = "refused" if isinstance(error, OptionError) else "broken"
-    return NotEndedError(Left(how, fault_of(error), process_name()))
-
-
-class _Line(Listener):
-    """The line of a stage in this process.
+class _SharedPipeline(Listener):
+    """The pipeline of a step in this process.
 
     Args:
-        order: says which.
+        order: names the step.
 
     Attributes:
-        plan, ledger: of the stage.
-        spec: hash of the stage's spec.
-        profile: numerical profile, as one line.
+        plan, ledger: of the step.
+        spec: hash of the step's spec.
+        profile: compute profile, as one line.
         records_attempts: whether attempts are recorded before they write.
         has_ended: whether it takes no more tasks.
 
     Raises:
-        OptionError: the line is wrong, or this machine computes other bytes than the run's.
-        ChunkflowError: whatever keeps an operator from beginning.
+        OptionError: the command line is wrong, or this machine computes other bytes than the run's.
+        ChunkflowError: an operator cannot begin.
     """
 
-    def __init__(self, order: Order) -> None:
-        """Make the line, enter its operators, and compare the profile."""
+    def __init__(self, order: WorkOrder) -> None:
+        """Make the pipeline, enter its operators, and compare the profile."""
         check_here(order.versions)
         if order.threads is not None:
             os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(order.threads)))
         self._home = RunDirectory.parse(order.run)
-        stage = self._stage = self._home.spec.step(order.stage)
-        self.plan, self.ledger = self._home.plan(stage.name), self._home.ledger(stage.name)
+        stage = self._home.spec.step(order.stage)
+        self._stage = stage
+        self.plan = self._home.plan(stage.name)
+        self.ledger = self._home.ledger(stage.name)
         self._durations = TaskDurations(order.task_limit, self.ledger.durations)
-        self.spec, self.records_attempts = stage.hash, stage.device_class == "any"
-        self.profile, self.has_ended = "", False
+        self.spec = stage.hash
+        self.records_attempts = stage.device_class == "any"
+        self.profile = ""
+        self.has_ended = False
         self._changing = threading.Lock()
         self._slots = itertools.count()
-        self._tasks: dict[int, _InHand] = {}
+        self._tasks: dict[int, _RunningTask] = {}
         self._ready: Future[None] = Future()
         self._feed = TaskFeed(lambda _: None)
         line = line_of_stage(self._home, stage, allow_code=order.allow_code, ahead=order.ahead)
         self._pipeline = order.make_line(line, self._feed)
         self._pipeline.listener = self
-        threading.Thread(target=self._run, name=f"line-{stage.name}", daemon=True).start()
+        threading.Thread(target=self._run, name=f"pipeline-{stage.name}", daemon=True).start()
         self._ready.result()
 
     def perform(self, number: int) -> tuple[TaskEnded, bool]:
-        """Return how a task came to the end of the line, and whether no other was in it then.
+        """Return how a task ended, and whether no other task was in the pipeline then.
 
         Raises:
-            NotEndedError: the line, or the process, cannot go on.
+            NotEndedError: the pipeline, or the process, cannot go on.
         """
         with self._changing:
             if self.has_ended:
-                raise _LineEndedError
-            slot, task = next(self._slots), _InHand()
+                raise _PipelineEndedError
+            slot, task = next(self._slots), _RunningTask()
             self._tasks[slot] = task
             self._feed.add([(slot, number, self.plan.text(number))])
         try:
-            while not wait([task.ended], LOOK_S).done:
+            while not wait([task.ended], WATCH_S).done:
                 _check_process()
                 taken_s = 0.0 if task.begun is None else monotonic() - task.begun
                 if (bound := self._durations.exceeded(taken_s)) is not None:
-                    fault = self._cut(task, taken_s, bound)
+                    fault = self._give_up(task, taken_s, bound)
                     seconds = {task.operator: taken_s}
                     return TaskEnded(slot, number, "failed", None, fault, seconds), True
             return task.ended.result()
@@ -323,7 +370,7 @@ class _Line(Listener):
             with self._changing:
                 self._tasks.pop(slot, None)
 
-    def _cut(self, task: _InHand, taken_s: float, bound: Bound) -> Fault:
+    def _give_up(self, task: _RunningTask, taken_s: float, bound: Bound) -> Fault:
         """Give up a task that hangs, and with it this process."""
         frame = sys._current_frames().get(task.thread)
         where = f" in operator {task.operator}" if task.operator else ""
@@ -333,16 +380,16 @@ class _Line(Listener):
         return Fault("permanent", reason, stack, breaks_process=True)
 
     def end(self) -> None:
-        """Finish what is in it, and take no more."""
+        """Finish the tasks in the pipeline, and take no more."""
         with self._changing:
             self.has_ended = True
             self._feed.end()
 
     def _run(self) -> None:
-        error: NotEndedError | _LineEndedError = _LineEndedError()
+        error: NotEndedError | _PipelineEndedError = _PipelineEndedError()
         try:
             for task in self._pipeline.run():
-                self._took(task)
+                self._ended(task)
                 del task  # it may hold chunks
         except BaseException as problem:  # noqa: BLE001  (sent to the client, which reports it)
             error = _broken(problem)
@@ -354,7 +401,7 @@ class _Line(Listener):
                 if not waiting.ended.done():
                     waiting.ended.set_exception(error)
 
-    def _took(self, task: Task) -> None:
+    def _ended(self, task: Task) -> None:
         if not isinstance(task.lease, ProcessLease):
             return
         self._feed.forget(task.lease)
@@ -364,31 +411,31 @@ class _Line(Listener):
         if ended.fault and ended.fault.breaks_process:
             _end_process(ended.fault.reason)
         with self._changing:
-            in_hand = self._tasks.get(task.lease.slot)
-            if in_hand is not None:
-                in_hand.ended.set_result((ended, len(self._tasks) == 1))
+            running = self._tasks.get(task.lease.slot)
+            if running is not None:
+                running.ended.set_result((ended, len(self._tasks) == 1))
 
-    # --- what the pipeline tells -----------------------------------------------------------------
+    # --- what the pipeline reports ---------------------------------------------------------------
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:  # noqa: ARG002
-        """Compare the profile, when all operators have been entered."""
+        """Compare the profile, once all operators have been entered."""
         profile = profile_of(operators)
         self._home.check_profile(self._stage.name, profile)
         self.profile = ", ".join(f"{key} {value}" for key, value in (profile or {}).items())
         self._ready.set_result(None)
 
     def operator_started(self, label: str, task: Task) -> None:
-        """Note where a task is."""
-        in_hand = self._in_hand(task)
-        if in_hand is not None:
-            in_hand.operator, in_hand.thread = label, threading.get_ident()
-            in_hand.begun = in_hand.begun or monotonic()
+        """Note which operator works on a task, and in which thread."""
+        running = self._running(task)
+        if running is not None:
+            running.operator, running.thread = label, threading.get_ident()
+            running.begun = running.begun or monotonic()
 
     def operator_finished(self, label: str, task: Task, seconds: float) -> None:  # noqa: ARG002
-        """Note that it is between two."""
-        in_hand = self._in_hand(task)
-        if in_hand is not None:
-            in_hand.operator, in_hand.thread = "", 0
+        """Note that a task is between two operators."""
+        running = self._running(task)
+        if running is not None:
+            running.operator, running.thread = "", 0
 
-    def _in_hand(self, task: Task) -> _InHand | None:
+    def _running(self, task: Task) -> _RunningTask | None:
         return self._tasks.get(task.lease.slot) if isinstance(task.lease, ProcessLease) else None

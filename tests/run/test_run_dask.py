@@ -19,10 +19,15 @@ from chunkflow_py.cli.main import main
 from chunkflow_py.cli.run_pipelines import worker_line
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.errors import OptionError
-from chunkflow_py.run.dask import on_dask
-from chunkflow_py.run.dask.dask_versions import versions_here
-from chunkflow_py.run.dask.dask_worker import NotEndedError, Order, perform, release
-from chunkflow_py.run.dask.on_dask import run_on_dask
+from chunkflow_py.run.dask import dask_run
+from chunkflow_py.run.dask.dask_run import run_on_dask
+from chunkflow_py.run.dask.dask_worker import (
+    NotEndedError,
+    WorkOrder,
+    perform,
+    release,
+    versions_here,
+)
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.step_pipeline import StepPipeline
 from chunkflow_py.run.submit import submit
@@ -355,12 +360,12 @@ def test_other_versions_of_a_worker_that_joins_later(tmp_path, raw):
     """It was not there to be asked, so it looks for itself: it refuses its first task."""
     home = submitted(tmp_path, words(raw, plugin(tmp_path), out=tmp_path / "a.zarr"))
     same, *others = versions_here()
-    order = Order(
+    order = WorkOrder(
         home.address, "work", worker_line, AttemptLimits(), versions=(same, ("dask", "2020.1.0"))
     )
-    with pytest.raises(NotEndedError, match="it has dask .*, and who .* 2020.1.0") as said:
+    with pytest.raises(NotEndedError, match="it has dask .*, and the client has 2020.1.0") as said:
         perform(order, 0)
-    assert said.value.left.how == "refused", "which ends the run"
+    assert said.value.task.state == "refused", "which ends the run"
     perform(replace(order, versions=(same, *others)), 0)
     release(order.run)
     assert len(records(home)) == 1
@@ -369,7 +374,7 @@ def test_other_versions_of_a_worker_that_joins_later(tmp_path, raw):
 def test_no_scheduler(tmp_path, raw, monkeypatch):
     """Where no scheduler answers, work is left, and the address is named."""
     home = submitted(tmp_path, words(raw, plugin(tmp_path), out=tmp_path / "a.zarr"))
-    monkeypatch.setattr(on_dask, "CONNECT_S", 0.5)
+    monkeypatch.setattr(dask_run, "CONNECT_S", 0.5)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
@@ -386,21 +391,21 @@ def test_what_the_cluster_decides_is_refused(tmp_path):
         run_on_dask(home, "tcp://127.0.0.1:1", worker_line, working)
 
 
-def test_lines_are_let_go(tmp_path, raw, cluster):
+def test_pipelines_are_released(tmp_path, raw, cluster):
     """When the run has ended workers hold nothing of it; a path names it in the run alone."""
     home = submitted(tmp_path, words(raw, plugin(tmp_path), out=tmp_path / "a.zarr"))
     Path(tmp_path / "acts.py").unlink()  # workers take it from the run
     assert carried_out(home, cluster)[0] == 0
     with distributed.Client(cluster.scheduler_address, set_as_default=False) as client:
         end = time.monotonic() + 30
-        while any(client.run(lines_held).values()):
+        while any(client.run(pipelines_held).values()):
             assert time.monotonic() < end
             time.sleep(0.05)
 
 
-def lines_held():
-    """Return how many lines this process holds."""
+def pipelines_held():
+    """Return how many pipelines this process holds."""
     from chunkflow_py.run.dask import dask_worker
 
     names = [thread.name for thread in threading.enumerate()]
-    return len(dask_worker._lines) + sum(name.startswith("line-") for name in names)
+    return len(dask_worker._pipelines) + sum(name.startswith("pipeline-") for name in names)

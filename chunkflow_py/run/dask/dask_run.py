@@ -1,0 +1,514 @@
+"""A run on an existing Dask cluster: its scheduler takes the place of the queue.
+
+```
+ledger: missing -> a few tasks for each thread -> scheduler -> workers: perform -> ledger
+                      ^-- retries, after a delay <-- why a task has not ended
+```
+
+Workers record what they have done, so that the end of this process, of the scheduler or of a worker
+loses only the tasks in flight; the same call again does what is missing. Several such calls on one
+run do no harm.
+
+If a worker dies, Dask blames all tasks that it had, and gives up a task that was blamed a few times
+(``KilledWorker``). Such a task is retried when no other runs, and only what happens then counts
+against it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import secrets
+import signal
+import threading
+import time
+import warnings
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.interrupts import Interrupted, on_stop_signals, restore_signals
+from chunkflow_py.errors import ChunkflowError, OptionError, needs_extra
+from chunkflow_py.run.dask.dask_worker import (
+    PACKAGE,
+    SAME_VERSIONS,
+    NotEndedError,
+    WorkOrder,
+    perform,
+    release,
+    versions_here,
+)
+from chunkflow_py.run.ledger.ledger_record import FailedAttempt
+from chunkflow_py.run.worker.failure_policy import (
+    AttemptLimits,
+    FailurePolicy,
+    Fault,
+    count_failure,
+    fault_of,
+)
+from chunkflow_py.run.worker.worker import COMPLETE, FAILURES, WORK_LEFT, line_of_stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from chunkflow_py.run.dask.dask_worker import TaskNotEnded
+    from chunkflow_py.run.run_directory import RunDirectory
+    from chunkflow_py.run.worker.worker import MakeLine, Working
+
+logger = logging.getLogger(__name__)
+
+CONNECT_S = 30.0
+TASKS_PER_THREAD = 4  # that the scheduler holds at a time
+LEAST_AT_ONCE = 128  # so that a cluster that grows with its work has a reason to
+CLUSTER_CHECK_S = 5.0  # between two checks of the size of the cluster
+TICK_S = 0.2
+LOG_S = 60.0
+BROKEN_PIPELINES = 3  # in a row, before the step is given up
+
+
+def run_on_dask(
+    home: RunDirectory,
+    address: str,
+    make_line: MakeLine,
+    working: Working,
+) -> tuple[int, str]:
+    """Work on the steps of a run on a cluster; return the exit code and a sentence for people.
+
+    Args:
+        home: of the run.
+        address: of the scheduler, ``tcp://HOST:PORT``.
+        make_line: makes the pipeline of a step from its source; a function of a module.
+        working: limits of failures, of a task, of tasks and of time, code and threads apply to the
+            cluster; its worker name marks the failures of workers that died.
+
+    Raises:
+        OptionError: the command line is wrong, a worker computes other bytes than the run's first
+            one, or the environments of the cluster and of this process differ.
+        ChunkflowError: the ledger refuses, or the pipeline cannot be made.
+    """
+    _check(working)
+    for stage in home.spec.steps:
+        # Whether code is allowed is checked before anything is sent.
+        line_of_stage(home, stage, allow_code=working.allow_code)
+    settings = working.settings
+    limits = AttemptLimits(settings.max_failures, settings.max_transient, settings.retry_s)
+    with needs_extra("dask", "run --on dask://"):
+        import distributed  # noqa: F401
+    with StopCondition() as stop:
+        bound_s = settings.limits.deadline_s
+        stop.deadline = None if bound_s is None else time.monotonic() + bound_s
+        try:
+            client = _connect(address)
+        except OSError as error:
+            message = f"no Dask scheduler answers at {address} ({error}); start one there"
+            return WORK_LEFT, message
+        try:
+            check_cluster(client, address)
+            while (name := home.current_step()) is not None:
+                order = WorkOrder(
+                    home.address,
+                    name,
+                    make_line,
+                    limits,
+                    settings.task_limit,
+                    working.allow_code,
+                    working.threads,
+                    settings.ahead,
+                    versions_here(),
+                )
+                home.renew(name)
+                Dispatcher(client, home, order, working, stop).run()
+                counts, tasks = home.ledger(name).counts(), len(home.plan(name))
+                if counts.finished < tasks:
+                    missing = tasks - counts.finished
+                    message = (
+                        f"stopped: {stop.reason or 'others reopened tasks'}; {missing} of {tasks} "
+                        f"tasks of stage {name} are left"
+                    )
+                    return WORK_LEFT, message
+                home.ledger(name).compact()  # leaves few objects behind
+                if counts.dead:
+                    message = (
+                        f"all {tasks} tasks are recorded, {counts.dead} of them as failed; "
+                        f"chunkflow status {home.shown} lists them"
+                    )
+                    return FAILURES, message
+                home.close(name)
+        finally:
+            _leave(client, home.address)
+    return COMPLETE, f"{home.shown} is complete"
+
+
+def _check(working: Working) -> None:
+    """Refuse options that a cluster decides.
+
+    Raises:
+        OptionError: names them.
+    """
+    settings, limits = working.settings, working.settings.limits
+    given = {
+        "--processes": settings.processes > 1,
+        "--gpus": bool(settings.devices),
+        "--no-until-complete": not working.until_complete,
+        "--idle-exit": limits.idle_exit_s is not None,
+        "--max-cost": limits.max_cost is not None,
+    }
+    if refused := [name for name, is_given in given.items() if is_given]:
+        msg = (
+            f"{', '.join(refused)} describes the workers of this machine, and --on dask:// runs "
+            "on those of a cluster; leave it out, and start dask worker as you need them"
+        )
+        raise OptionError(msg)
+
+
+# --- the cluster ---------------------------------------------------------------------------------
+
+
+def _connect(address: str) -> Any:
+    import distributed
+    from distributed.versions import VersionMismatchWarning
+
+    client: Any = distributed.Client  # it has few types
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VersionMismatchWarning)  # refused below, or harmless
+        return client(address, timeout=CONNECT_S, set_as_default=False)
+
+
+def _leave(client: Any, run: str) -> None:
+    """Make workers release the run, as far as they can be reached, and close the client."""
+    with suppress(OSError, ValueError, TimeoutError):  # workers that have left hold nothing
+        if client.status == "running":
+            client.run(release, run, on_error="ignore")
+    client.close()
+
+
+def check_cluster(client: Any, address: str) -> None:
+    """Compare the versions that scheduler and workers have with those here.
+
+    A worker that joins later compares by itself, before its first task.
+
+    Raises:
+        OptionError: names what differs, and where.
+    """
+    versions: Any = client.get_versions(packages=[PACKAGE])
+    here = versions["client"]["packages"]
+    processes = {"the scheduler": versions["scheduler"], **versions["workers"]}
+    for name, each in processes.items():
+        there = each["packages"]
+        process = name if name == "the scheduler" else f"worker {name}"
+        for package in (*SAME_VERSIONS, PACKAGE):
+            ours, theirs = (_version(package, packages) for packages in (here, there))
+            if theirs is None:
+                msg = (
+                    f"{process} of {address} has no {package}; install {package} {ours} there, as "
+                    "scheduler and workers need what this machine has"
+                )
+                raise OptionError(msg)
+            if ours != theirs and package == PACKAGE:
+                logger.warning(
+                    "%s of %s has %s %s, not %s", process, address, PACKAGE, theirs, ours
+                )
+            elif ours != theirs:
+                msg = (
+                    f"{process} of {address} has {package} {theirs}, and this machine {ours}; "
+                    "install the same version everywhere"
+                )
+                raise OptionError(msg)
+
+
+def _version(package: str, versions: dict[str, str | None]) -> str | None:
+    version = versions.get(package)
+    return ".".join(version.split(".")[:2]) if package == "python" and version else version
+
+
+class StopCondition:
+    """Whether to stop, and why: a signal, the deadline, or another reason.
+
+    Attributes:
+        reason: why to stop, or ``None``.
+        deadline: seconds of the monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        """Start without a reason."""
+        self.reason: str | None = None
+        self.deadline: float | None = None
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> StopCondition:
+        """Handle signals, if this is the main thread."""
+        if threading.current_thread() is threading.main_thread():
+            self._handlers = on_stop_signals(self._signalled)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Restore the handlers of signals."""
+        restore_signals(self._handlers)
+
+    def _signalled(self, number: int) -> None:
+        if self.reason is not None:
+            raise Interrupted  # the second signal: leave at once
+        self.reason = f"got {signal.Signals(number).name}"
+
+    def set(self, reason: str) -> None:
+        """Stop; the first reason counts."""
+        self.reason = self.reason or reason
+
+    def is_met(self) -> bool:
+        """Return whether to stop."""
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            self.set("the time is over")
+        return self.reason is not None
+
+
+# --- the tasks -----------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _SentTask:
+    number: int
+    future: Any
+    is_alone: bool
+
+
+class Dispatcher:
+    """Sends the tasks of one step to the scheduler, and decides what follows from their outcomes.
+
+    Args:
+        client: of the scheduler.
+        home: of the run.
+        order: what workers need to know.
+        working: limits of failures and tasks.
+        stop: when to stop.
+
+    Raises:
+        OptionError: the command line is wrong, a worker computes other bytes than the run's first
+            one, or the package is not installed there.
+        ChunkflowError: the ledger refuses, or the pipeline cannot be made.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        home: RunDirectory,
+        order: WorkOrder,
+        working: Working,
+        stop: StopCondition,
+    ) -> None:
+        """Send nothing yet."""
+        self._client = client
+        self._order = order
+        self._stop = stop
+        self._worker = working.worker
+        self._plan = home.plan(order.stage)
+        self._ledger = home.ledger(order.stage)
+        self._spec = home.spec.step(order.stage).hash
+        self._max_tasks = working.settings.limits.max_tasks
+        self._call = partial(perform, order)
+        self._numbers: Iterator[int] = self._ledger.missing(self._plan)
+        if self._max_tasks is not None:
+            self._numbers = itertools.islice(self._numbers, self._max_tasks)
+        self._is_exhausted = False
+        self._sent: dict[Any, _SentTask] = {}
+        self._done: SimpleQueue[Any] = SimpleQueue()
+        self._retries: list[tuple[float, int]] = []  # a heap: when, task
+        self._alone: deque[int] = deque()  # tasks to retry when no other runs
+        self._policy = FailurePolicy(working.settings.disk_wait_s, working.settings.retry_s)
+        self._keys = ((f"{order.stage}-{secrets.token_hex(16)}", n) for n in itertools.count())
+        self._ended = 0
+        self._broken_pipelines = 0
+        self._threads = 0
+        self._check_at = 0.0
+        self._log_at = time.monotonic() + LOG_S
+
+    def run(self) -> None:
+        """Work until no task is missing, or there is a reason to stop."""
+        try:
+            while not self._stop.is_met():
+                now = time.monotonic()
+                self._check_cluster(now)
+                self._submit(now)
+                if self._is_exhausted and not (self._sent or self._retries or self._alone):
+                    if self._max_tasks is not None:
+                        self._stop.set(f"{self._ended} tasks have ended, as many as asked for")
+                    return
+                self._receive()
+        finally:
+            futures = [each.future for each in self._sent.values()]
+            self._sent.clear()
+            if futures and self._client.status == "running":
+                logger.warning("workers finish and record the tasks that they have begun")
+                self._client.cancel(futures)
+
+    def _check_cluster(self, now: float) -> None:
+        """Note how many threads the cluster has, and log progress."""
+        if self._client.status not in ("running", "connecting"):
+            self._stop.set("the scheduler is gone")
+        elif now >= self._check_at and self._client.status == "running":
+            self._check_at = now + CLUSTER_CHECK_S
+            with suppress(OSError):
+                self._threads = sum(self._client.nthreads().values())
+        if now >= self._log_at:
+            self._log_at = now + LOG_S
+            logger.info(
+                "stage %s: %d tasks have ended since the start; the cluster has %d threads",
+                self._order.stage,
+                self._ended,
+                self._threads,
+            )
+
+    def _submit(self, now: float) -> None:
+        back_off = self._policy.back_off
+        if self._client.status != "running" or now < back_off.until:
+            return
+        if any(sent.is_alone for sent in self._sent.values()):
+            return
+        most = max(LEAST_AT_ONCE, TASKS_PER_THREAD * self._threads)
+        if back_off.is_probing:
+            most = 1
+        room = most - len(self._sent)
+        if room < most / 4:
+            return  # large batches cost less
+        chosen: list[int] = []
+        while len(chosen) < room and self._retries and self._retries[0][0] <= now:
+            chosen.append(heapq.heappop(self._retries)[1])
+        if not self._is_exhausted and len(chosen) < room:
+            fresh = list(itertools.islice(self._numbers, room - len(chosen)))
+            self._is_exhausted = len(fresh) < room - len(chosen)
+            chosen += fresh
+        if chosen:
+            self._send(chosen)
+        elif self._is_exhausted and self._alone and not self._sent:
+            self._send([self._alone.popleft()], is_alone=True)
+
+    def _send(self, numbers: list[int], *, is_alone: bool = False) -> None:
+        keys = list(itertools.islice(self._keys, len(numbers)))
+        futures = self._client.map(self._call, numbers, key=keys, pure=False, retries=0)
+        for number, future in zip(numbers, futures, strict=True):
+            self._sent[future.key] = _SentTask(number, future, is_alone)
+            future.add_done_callback(self._done.put)
+
+    def _receive(self) -> None:
+        with suppress(Empty):
+            self._process(self._done.get(timeout=TICK_S))
+            while True:
+                self._process(self._done.get_nowait())
+
+    def _process(self, future: Any) -> None:
+        sent = self._sent.pop(future.key, None)
+        if sent is None:
+            return
+        if future.status == "finished":
+            self._ended += 1
+            self._broken_pipelines = 0
+            self._policy.succeeded()
+        elif future.status == "error":
+            self._failed(sent, future.exception())
+        else:  # the scheduler was lost, or somebody has cancelled it
+            self._retry(sent.number, self._order.limits.delay_s)
+
+    def _retry(self, number: int, delay_s: float) -> None:
+        heapq.heappush(self._retries, (time.monotonic() + delay_s, number))
+
+    def _failed(self, sent: _SentTask, error: BaseException) -> None:
+        from distributed import KilledWorker
+
+        if isinstance(error, NotEndedError):
+            self._not_ended(sent, error.task)
+        elif isinstance(error, KilledWorker):
+            self._killed(sent, error)
+        elif isinstance(error, ImportError) or "deserializ" in str(error):
+            msg = f"the cluster cannot run this package ({error}); install the same one everywhere"
+            raise OptionError(msg) from error
+        else:
+            fault = fault_of(error)
+            if fault.is_final:
+                raise error
+            self._policy.back_off.network_failed(time.monotonic())
+            self._retry(sent.number, self._order.limits.delay_s)
+
+    def _not_ended(self, sent: _SentTask, task: TaskNotEnded) -> None:
+        box, reason = self._plan.text(sent.number), task.fault.reason
+        logger.warning("task %s on %s: %s", box, task.worker, reason)
+        match task.state:
+            case "refused":
+                msg = f"worker {task.worker} is refused: {reason}"
+                raise OptionError(msg)
+            case "dead":
+                self._ended += 1
+            case "shortage":
+                self._decide(sent, task)
+            case "worker-ends":
+                self._retry(sent.number, task.delay_s)
+            case "failed":
+                if task.fault.kind != "permanent":
+                    self._policy.back_off.network_failed(time.monotonic())
+                self._retry(sent.number, task.delay_s)
+            case "pipeline-broken":
+                if task.fault.kind != "permanent":
+                    self._policy.back_off.network_failed(time.monotonic())
+                else:
+                    self._broken_pipelines += 1
+                if self._broken_pipelines >= BROKEN_PIPELINES:
+                    msg = f"the pipeline of stage {self._order.stage} cannot be made: {reason}"
+                    raise ChunkflowError(msg)
+                self._retry(sent.number, self._order.limits.delay_s)
+
+    def _decide(self, sent: _SentTask, task: TaskNotEnded) -> None:
+        """Apply the failure policy to a task that met a shortage."""
+        decision = self._policy.decide(sent.number, task.fault, task.worker, is_alone=task.is_alone)
+        match decision.action:
+            case "count":
+                self._count(sent.number, decision.fault)
+            case "retry":
+                self._retry(sent.number, decision.delay_s)
+            case "retry-alone":
+                self._alone.append(sent.number)
+            case "pause":
+                logger.error("%s", decision.message)
+                self._retry(sent.number, decision.delay_s)
+            case "stop":
+                self._retry(sent.number, decision.delay_s)
+                self._stop.set(decision.message)
+
+    def _killed(self, sent: _SentTask, error: Any) -> None:
+        deaths = error.allowed_failures + 1
+        times = "once" if deaths == 1 else f"{deaths} times"
+        last = f"the last was {error.last_worker.address}; its log may say why"
+        if not sent.is_alone:
+            reason = f"its worker died {times} while it ran other tasks, too: it is retried alone"
+            self._alone.append(sent.number)
+            failure = self._failure(sent.number, Fault("transient", f"{reason}; {last}"))
+            self._ledger.fail(failure)
+            return
+        fault = Fault("permanent", f"the worker died {times} on this task alone; {last}")
+        for _ in range(deaths):
+            if self._count(sent.number, fault, retries=False):
+                return
+        self._alone.append(sent.number)
+
+    def _count(self, number: int, fault: Fault, *, retries: bool = True) -> bool:
+        """Count a failure; return whether it was the last."""
+        failure = self._failure(number, fault)
+        record, delay_s = count_failure(self._ledger, failure, self._order.limits, self._spec)
+        if record is not None:
+            logger.error("gave up task %s: %s", record.box, record.reason)
+            self._ended += 1
+        elif retries:
+            self._retry(number, delay_s)
+        return record is not None
+
+    def _failure(self, number: int, fault: Fault) -> FailedAttempt:
+        return FailedAttempt(
+            number,
+            self._plan.text(number),
+            secrets.token_hex(8),
+            self._worker,
+            fault.kind,
+            fault.reason,
+            fault.traceback,
+        )
