@@ -29,7 +29,7 @@ from processes import RESULTS, ROOT, machine, say
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.inference import Engine, EngineSettings, PatchGeometry, create_backend
 from chunkflow_py.inference.backend_comparison import compare, example_patches
-from chunkflow_py.planning.doctor.gpu import look
+from chunkflow_py.planning.doctor.machine_checks import gpu_system
 
 TESTS = ROOT / "tests" / "gpu"
 TESTS_LIMIT_S, LIMIT_S = 240, 540  # of the tests; of all: no setting is begun after that
@@ -142,7 +142,7 @@ def described(device: str) -> dict[str, Any]:
 
 def checked(devices: list[str], *, smoke: bool) -> dict[str, Any]:
     """Return the whole report."""
-    start, seen = monotonic(), look()
+    start, seen = monotonic(), gpu_system()
     settings = dict(list(SETTINGS.items())[:2]) if smoke else SETTINGS
     patch = Zyx(8, 16, 16) if smoke else Zyx(16, 128, 128)
     report: dict[str, Any] = {

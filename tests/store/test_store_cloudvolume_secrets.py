@@ -9,7 +9,7 @@ import pytest
 from rigs.s3 import SECRET
 
 from chunkflow_py.errors import QueueError, VolumeError
-from chunkflow_py.planning.doctor.stores import check_store
+from chunkflow_py.planning.doctor.store_checks import check_store
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.store import open_store
 from chunkflow_py.store.cloudvolume_secrets import aws_session, secret_file

@@ -46,7 +46,7 @@ def command(
 
     def act() -> None:
         if policy is not None:
-            from chunkflow_py.planning.doctor.policy import policy_of
+            from chunkflow_py.planning.doctor.access_policy import policy_of
 
             found = policy_of(policy)
             echo(json.dumps(found.to_json(), indent=2) if as_json else found.words())

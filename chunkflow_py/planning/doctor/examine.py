@@ -1,4 +1,4 @@
-"""Which checks there are, and their order."""
+"""The checks of `chunkflow doctor`, in order."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class Places:
 # name -> its function, by module and name: each is imported when its turn comes, so that a package
 # that is missing is found by one check and does not keep the others from running.
 CHECKS = {
-    "python": "packages:check_python",
-    "packages": "packages:check_packages",
-    "extras": "packages:check_extras",
-    "processor": "processor:check_processor",
-    "threads": "processor:check_threads",
-    "allocator": "processor:check_allocator",
-    "memory": "machine:check_memory",
-    "disk": "machine:check_disk",
-    "shared-memory": "machine:check_shared_memory",
-    "open-files": "machine:check_open_files",
-    "gpu": "gpu:check_gpus",
-    "convolution": "processor:check_convolution",
-    "store": "stores:check_store",
-    "queue": "queues:check_queue",
-    "clock": "clock:check_clock",
+    "python": "package_checks:check_python",
+    "packages": "package_checks:check_packages",
+    "extras": "package_checks:check_extras",
+    "processor": "machine_checks:check_processor",
+    "threads": "machine_checks:check_threads",
+    "allocator": "machine_checks:check_allocator",
+    "memory": "machine_checks:check_memory",
+    "disk": "machine_checks:check_disk",
+    "shared-memory": "machine_checks:check_shared_memory",
+    "open-files": "machine_checks:check_open_files",
+    "gpu": "machine_checks:check_gpus",
+    "convolution": "machine_checks:check_convolution",
+    "store": "store_checks:check_store",
+    "queue": "queue_checks:check_queue",
+    "clock": "clock_checks:check_clock",
 }
 
 
@@ -74,8 +74,8 @@ def _findings(name: str, places: Places) -> Iterator[Finding]:
         for url in places.queues:
             yield from _call(CHECKS[name], url, write=places.write)
     elif name == "clock":
-        found = [_call("stores:clock_of", url) for url in places.stores]
-        found += [_call("queues:clock_of", url) for url in places.queues]
+        found = [_call("store_checks:clock_of", url) for url in places.stores]
+        found += [_call("queue_checks:clock_of", url) for url in places.queues]
         for address in dict.fromkeys(filter(None, found)):
             yield from _call(CHECKS[name], address)
     else:

@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from chunkflow_py.planning.doctor.gpu import Seen, judge, look
-from chunkflow_py.planning.doctor.packages import BRINGS
-from chunkflow_py.planning.doctor.processor import check_processor, check_threads, judged
+from chunkflow_py.planning.doctor.machine_checks import (
+    GpuSystem,
+    check_processor,
+    check_threads,
+    gpu_system,
+    judge_convolution,
+    judge_gpus,
+)
+from chunkflow_py.planning.doctor.package_checks import BRINGS
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small disk")
 
@@ -100,7 +106,7 @@ def test_extras_are_those_of_the_project_and_of_the_commands():
     import tomllib
 
     from chunkflow_py.cli import catalog
-    from chunkflow_py.planning.doctor.packages import NOT_EXTRAS
+    from chunkflow_py.planning.doctor.package_checks import NOT_EXTRAS
 
     root = Path(__file__).parents[3]
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
@@ -231,9 +237,9 @@ def test_fault_gpu_that_cannot_be_used(cuda, driver, card, level, said, tmp_path
             folder.mkdir(parents=True)
             (folder / "vendor").write_text(f"{vendor}\n")
             (folder / "class").write_text(f"{kind}\n")
-    there = look(tmp_path, tmp_path)
+    there = gpu_system(tmp_path, tmp_path)
     assert (there.driver, there.cards) == (driver, int(card))
-    found = judge(Seen("2.13.0", cuda, there.driver, there.cards, 0))
+    found = judge_gpus(GpuSystem("2.13.0", cuda, there.driver, there.cards, 0))
     assert found.level == level
     assert said in found.text
 
@@ -244,7 +250,7 @@ def test_convolution_is_timed_and_compared(doctor):
     assert found["level"] == "ok"
     assert "FLOP/s" in found["text"]
     for error in (0.5, float("nan")):
-        assert judged("gpu", "cuda:0", 1e12, error).level == "problem"
+        assert judge_convolution("gpu", "cuda:0", 1e12, error).level == "problem"
 
 
 def test_a_check_that_does_not_exist_is_refused(doctor):

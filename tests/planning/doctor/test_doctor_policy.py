@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
 from chunkflow_py.core.geometry import BoxGrid, Zyx
-from chunkflow_py.planning.doctor.policy import Area, Policy, areas_of, policy_of
+from chunkflow_py.planning.doctor.access_policy import Area, Policy, areas_of, policy_of
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.run_spec import RunStep, Spec, sha256_of
 from chunkflow_py.tasks.plan import GridPlan

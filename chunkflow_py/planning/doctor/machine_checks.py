@@ -1,0 +1,433 @@
+"""Checks of this machine: memory, disk, limits, CPU, threads, allocator, GPUs, a convolution."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chunkflow_py.core.allocator import keeps_freed_memory
+from chunkflow_py.core.memory import available_host_bytes, describe_bytes
+from chunkflow_py.core.plain_text import is_digits
+from chunkflow_py.planning.doctor.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+LITTLE_MEMORY = 4_000_000_000  # a network of usual size with its patches, and Python
+LITTLE_DISK = 10_000_000_000
+NO_DISK = 1_000_000_000
+LITTLE_SHARED = 1_000_000_000  # what containers get by themselves is 64 MB
+SHARED = Path("/dev/shm")  # noqa: S108 a device, not a temporary file
+# A worker holds its connections, the pipes of its processes and the files of a volume.
+FEW_FILES, NO_FILES = 1024, 256
+_PROC = Path("/proc")
+_CGROUP = Path("/sys/fs/cgroup")
+# flag of /proc/cpuinfo -> what people call it
+_FEATURES = {
+    "avx2": "AVX2",
+    "avx512f": "AVX-512",
+    "avx512_bf16": "bfloat16 (AVX-512)",
+    "amx_bf16": "bfloat16 (AMX)",
+}
+# Of the convolution that is timed: channels in and out, extent of the image (z, y, x).
+_SIZE = 16, (16, 96, 96)
+_GPU_SIZE = 32, (32, 256, 256)
+_KERNEL = 27
+LARGEST_ERROR = 1e-3  # relative; float32 with TF32 has 1e-3 of noise at most
+_SYS = Path("/sys")
+_NVIDIA = "0x10de"  # vendor of the PCI bus
+_DISPLAY = "0x03"  # class, its first byte
+_ON_CPU = "networks run on the CPU"
+
+
+def check_memory() -> Iterator[Finding]:
+    """Say how much memory this process can have."""
+    free = available_host_bytes()
+    if free is None:
+        yield Finding("memory", "ok", "the system does not tell how much there is")
+    elif free < LITTLE_MEMORY:
+        text = f"{describe_bytes(free)} can be had, and a network with its patches takes gigabytes"
+        remedy = "use small patches, --ahead 0, or a machine with more"
+        yield Finding("memory", "note", text, remedy)
+    else:
+        yield Finding("memory", "ok", f"{describe_bytes(free)} can be had")
+
+
+def check_disk() -> Iterator[Finding]:
+    """Try the folders that every line may write to."""
+    yield check_folder("the working folder", Path.cwd(), needed=False)
+    temporary = os.environ.get("TMPDIR")
+    # What Python chooses by itself is the next that works, where the named one does not.
+    if temporary and not Path(temporary).is_dir():
+        text = f"TMPDIR is {temporary}, which is no folder: {tempfile.gettempdir()} is taken"
+        yield Finding("disk", "problem", text, "make it, or name another folder")
+    else:
+        folder = Path(temporary or tempfile.gettempdir())
+        yield check_folder("the folder for temporary files", folder)
+    for what, folder in _caches().items():
+        yield check_folder(what, folder)
+
+
+def check_folder(what: str, folder: Path, *, needed: bool = True) -> Finding:
+    """Try whether a folder can be written to, and how much space it has.
+
+    Args:
+        what: it is, for the message.
+        folder: need not exist, if one above it does.
+        needed: whether nothing works without.
+    """
+    where = f"{what} {folder}"
+    try:
+        there = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+        free = shutil.disk_usage(there).free
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"\0" * 65536)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        level, why = "problem" if needed else "note", error.strerror or type(error).__name__
+        remedy = "make space, give yourself the right to write there, or name another folder"
+        return Finding("disk", level, f"{where} cannot be written to: {why}", remedy)  # type: ignore[arg-type]
+    text = f"{where} has {describe_bytes(free)} free"
+    if free < NO_DISK:
+        return Finding("disk", "problem", text, "make space, or name another folder")
+    if free < LITTLE_DISK:
+        return Finding("disk", "note", text, "chunks that are spilled or saved there may need more")
+    return Finding("disk", "ok", text)
+
+
+def _caches() -> dict[str, Path]:
+    """Return folders in which things are kept between two starts."""
+    from chunkflow_py.inference.backends.conversion_cache import cache_folder as converted
+    from chunkflow_py.run.run_directory import cache_folder as files
+
+    return {"the cache of files of runs": files(), "the cache of converted networks": converted()}
+
+
+def check_shared_memory(folder: Path = SHARED) -> Iterator[Finding]:
+    """Say how large the memory is that processes share, for Dask, PyTorch and locks.
+
+    Args:
+        folder: as which the system shows it.
+    """
+    if not folder.is_dir():
+        yield Finding("shared-memory", "ok", f"this system has no {folder}")
+        return
+    tried = check_folder("shared memory", folder)
+    total = shutil.disk_usage(folder).total
+    if "cannot be written" in tried.text:
+        remedy = f"mount it: mount -t tmpfs tmpfs {folder}, or docker run --shm-size 2g"
+        yield Finding("shared-memory", "problem", tried.text, remedy)
+    elif total < LITTLE_SHARED:
+        text = f"{folder} has {describe_bytes(total)}, which Dask and loaders of PyTorch may exceed"
+        yield Finding("shared-memory", "note", text, "docker run --shm-size 2g, or --ipc host")
+    else:
+        yield Finding("shared-memory", "ok", f"{folder} has {describe_bytes(total)}")
+
+
+def check_open_files() -> Iterator[Finding]:
+    """Say how many files this process may have open."""
+    try:
+        import resource
+    except ImportError:  # not a Unix
+        yield Finding("open-files", "ok", "this system has no limit to ask for")
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft in (-1, resource.RLIM_INFINITY) or soft >= FEW_FILES:
+        yield Finding("open-files", "ok", f"{soft} at a time")
+        return
+    text = f"{soft} at a time, and a worker with its connections needs up to {FEW_FILES}"
+    may = hard in (-1, resource.RLIM_INFINITY) or hard >= FEW_FILES
+    remedy = f"ulimit -n {FEW_FILES}" if may else f"have the hard limit of {hard} raised"
+    yield Finding("open-files", "problem" if soft < NO_FILES else "note", text, remedy)
+
+
+# --- CPU ------------------------------------------------------------------------------------------
+
+
+def check_processor(proc: Path = _PROC) -> Iterator[Finding]:
+    """Say what the CPU can.
+
+    Args:
+        proc: where the kernel tells of it.
+    """
+    model, flags = _cpu(proc)
+    known = ", ".join(name for flag, name in _FEATURES.items() if flag in flags)
+    if not flags:
+        yield Finding("processor", "ok", f"{model or 'a CPU'}, of which the system tells no more")
+    elif "avx2" in flags:
+        bfloat16 = " and --dtype bfloat16" if "amx_bf16" in flags else ""
+        yield Finding("processor", "ok", f"{model}: {known}{bfloat16}")
+    else:
+        text = f"{model} has no AVX2: networks run several times slower than on CPUs since 2013"
+        yield Finding("processor", "note", text, "use another machine, or another virtual CPU type")
+
+
+def check_threads(cgroup: Path = _CGROUP) -> Iterator[Finding]:
+    """Compare the threads that a network would use with the cores that it may use.
+
+    Args:
+        cgroup: where the kernel tells of control groups.
+    """
+    affinity: Any = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    machine, quota = os.cpu_count() or cores, _quota(cgroup)
+    allowed = cores if quota is None else max(1, min(cores, round(quota)))
+    of = f"{allowed} of {machine} cores" if allowed < machine else f"{machine} cores"
+    said = os.environ.get("OMP_NUM_THREADS")
+    if said is None and quota is not None and allowed < cores:
+        text = (
+            f"this container may use {quota:g} of {machine} cores; networks start {cores} threads"
+        )
+        yield Finding("threads", "note", text, f"export OMP_NUM_THREADS={allowed}")
+    elif said is None:
+        yield Finding("threads", "ok", f"networks may use {of}")
+    elif not is_digits(said) or int(said) < 1:
+        text = f"OMP_NUM_THREADS is {said!r}, which is no number of threads"
+        yield Finding("threads", "problem", text, f"export OMP_NUM_THREADS={allowed}, or unset it")
+    elif int(said) < allowed:
+        text = (
+            f"OMP_NUM_THREADS={said}: a network on the CPU uses {said} thread(s), and may use {of}"
+        )
+        remedy = "unset OMP_NUM_THREADS, unless several workers share this machine"
+        yield Finding("threads", "note", text, remedy)
+    elif int(said) > allowed:
+        text = f"OMP_NUM_THREADS={said}, and this process may use {of}: threads wait for each other"
+        yield Finding("threads", "note", text, f"export OMP_NUM_THREADS={allowed}")
+    else:
+        yield Finding("threads", "ok", f"OMP_NUM_THREADS={said}, of {of}")
+
+
+def check_allocator() -> Iterator[Finding]:
+    """Say whether memory that a network frees stays with the process."""
+    preloaded = [
+        name
+        for name in ("jemalloc", "tcmalloc", "mimalloc")
+        if name in os.environ.get("LD_PRELOAD", "")
+    ]
+    if preloaded:
+        text = f"LD_PRELOAD replaces the allocator by {preloaded[0]}, which has settings of its own"
+        remedy = "measure without it: networks are tuned for the one of the system"
+        yield Finding("allocator", "note", text, remedy)
+    elif keeps_freed_memory():
+        yield Finding("allocator", "ok", "freed memory is kept for the next patch")
+    else:
+        text = "the C library is not glibc: freed memory goes back, and networks may be slower"
+        yield Finding("allocator", "note", text)
+
+
+def check_convolution() -> Iterator[Finding]:
+    """Time one convolution on the CPU, and compare it with the same in double precision."""
+    try:
+        import torch
+    except ImportError:
+        return  # `check_packages` says it
+    seconds, flops, error = time_convolution(torch.device("cpu"))
+    threads = torch.get_num_threads()
+    yield judge_convolution(
+        "convolution", f"the CPU with {threads} thread(s)", flops / seconds, error
+    )
+
+
+def judge_convolution(check: str, what: str, speed: float, error: float) -> Finding:
+    """Return what there is to say of a timed convolution.
+
+    Args:
+        check: that it belongs to.
+        what: has computed it.
+        speed: operations (multiplications and additions) in a second.
+        error: relative to the largest value, against the CPU in double precision.
+    """
+    if not error <= LARGEST_ERROR:  # also NaN
+        text = f"{what} computes a convolution with a relative error of {error:.2g}"
+        return Finding(check, "problem", text, "do not use it: the device or PyTorch is defective")
+    unit = f"{speed / 1e12:.3g} T" if speed >= 1e12 else f"{speed / 1e9:.3g} G"
+    return Finding(check, "ok", f"{what}: {unit}FLOP/s in 3x3x3 convolutions, float32")
+
+
+def time_convolution(device: torch.device) -> tuple[float, float, float]:
+    """Time a 3x3x3 convolution in float32.
+
+    Returns:
+        Seconds of the fastest of three, operations that it takes, and the largest error of a small
+        one against the CPU in double precision, relative to the largest value.
+    """
+    import torch
+
+    def sync() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    channels, size = _GPU_SIZE if device.type == "cuda" else _SIZE
+    generator = torch.Generator().manual_seed(0)
+    image = torch.rand((1, channels, *size), generator=generator).to(device)
+    kernel = torch.rand((channels, channels, 3, 3, 3), generator=generator).to(device)
+    convolve = torch.nn.functional.conv3d
+    with torch.inference_mode():
+        small = image[..., :6, :8, :8].contiguous()
+        reference = convolve(small.cpu().double(), kernel.cpu().double())
+        difference = convolve(small, kernel).cpu().double() - reference
+        seconds = []
+        for _ in range(4):  # of which the first sets up
+            sync()
+            start = time.perf_counter()
+            convolve(image, kernel, padding=1)
+            sync()
+            seconds.append(time.perf_counter() - start)
+    voxels = size[0] * size[1] * size[2]
+    error = float(difference.abs().max() / reference.abs().max())
+    return min(seconds[1:]), 2.0 * voxels * channels * channels * _KERNEL, error
+
+
+def _cpu(proc: Path) -> tuple[str, set[str]]:
+    """Return the name of the CPU and its flags, as far as the system tells them."""
+    found: dict[str, str] = {}
+    with suppress(OSError):
+        for line in (proc / "cpuinfo").read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            found.setdefault(key.strip(), value.strip())
+    return found.get("model name", ""), set(found.get("flags", "").split())
+
+
+def _quota(cgroup: Path) -> float | None:
+    """Return how many cores a container may use at a time, or ``None`` if it is not limited."""
+    with suppress(OSError, ValueError):
+        most, each = (cgroup / "cpu.max").read_text(encoding="ascii").split()
+        return None if most == "max" else int(most) / int(each)
+    with suppress(OSError, ValueError):  # control groups, version 1
+        folder = cgroup / "cpu"
+        limit = int((folder / "cpu.cfs_quota_us").read_text(encoding="ascii"))
+        period = int((folder / "cpu.cfs_period_us").read_text(encoding="ascii"))
+        return limit / period if limit > 0 else None
+    return None
+
+
+# --- GPUs -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GpuSystem:
+    """What the system and PyTorch say of GPUs.
+
+    Attributes:
+        torch: version of PyTorch.
+        cuda: version of CUDA that it is built for, or ``None``.
+        driver: version of NVIDIA's driver, or ``None``.
+        cards: NVIDIA's devices on the PCI bus.
+        count: GPUs that PyTorch can use.
+    """
+
+    torch: str
+    cuda: str | None
+    driver: str | None
+    cards: int
+    count: int
+
+
+def gpu_system(proc: Path = _PROC, system: Path = _SYS) -> GpuSystem:
+    """Return what there is.
+
+    Args:
+        proc: where the driver tells of itself.
+        system: where the kernel tells of the PCI bus.
+
+    Raises:
+        ImportError: there is no PyTorch.
+    """
+    import torch
+
+    driver = None
+    with suppress(OSError):
+        text = (proc / "driver/nvidia/version").read_text(encoding="utf-8")
+        found = re.search(r"Kernel Module\D*([0-9.]+)", text)
+        driver = found[1] if found else "of unknown version"
+    cards = sum(_is_card(folder) for folder in (system / "bus/pci/devices").glob("*"))
+    cuda = torch.version.cuda
+    count = torch.cuda.device_count() if cuda else 0
+    return GpuSystem(torch.__version__, cuda, driver, cards, count)
+
+
+def judge_gpus(seen: GpuSystem) -> Finding:
+    """Return whether GPUs can be used, or what is missing."""
+    built = f"PyTorch {seen.torch} is built for CUDA {seen.cuda}"
+    if seen.count:
+        text = f"{seen.count} GPU(s), driver {seen.driver or 'of unknown version'}, {built}"
+        return Finding("gpu", "ok", text)
+    if seen.cuda is None and (seen.driver or seen.cards):
+        text = f"there is an NVIDIA GPU, and PyTorch {seen.torch} is built without CUDA: {_ON_CPU}"
+        remedy = "install the build of PyTorch for CUDA: pip install --force-reinstall torch"
+        return Finding("gpu", "problem", text, remedy)
+    if seen.driver:
+        text = f"{built}, and cannot use a GPU by driver {seen.driver}"
+        remedy = (
+            "see what nvidia-smi says; update the driver, start the container with --gpus all, or "
+            "mend CUDA_VISIBLE_DEVICES"
+        )
+        return Finding("gpu", "problem", text, remedy)
+    if seen.cards:
+        text = f"{built}, and there is an NVIDIA GPU without a driver: {_ON_CPU}"
+        remedy = "install NVIDIA's driver, or start the container with --gpus all"
+        return Finding("gpu", "problem", text, remedy)
+    return Finding("gpu", "note", f"none: {_ON_CPU}, 10 to 100 times slower than on a GPU")
+
+
+def check_gpus(proc: Path = _PROC, system: Path = _SYS) -> Iterator[Finding]:
+    """Say which GPUs there are and what they can, and time a convolution on each."""
+    try:
+        seen = gpu_system(proc, system)
+    except ImportError:
+        return  # `check_packages` says it
+    yield judge_gpus(seen)
+    for index in range(seen.count):
+        yield from _check_gpu(index)
+
+
+def _check_gpu(index: int) -> Iterator[Finding]:
+    import torch
+
+    from chunkflow_py.inference.backends.compute_profile import bfloat16_unit, cuda_switches
+
+    device = torch.device("cuda", index)
+    name = f"{device} {torch.cuda.get_device_name(device)}"
+    major, minor = torch.cuda.get_device_capability(device)
+    built = [int(each.split("_")[1].rstrip("af")) for each in torch.cuda.get_arch_list()]
+    if built and 10 * major + minor < min(built):
+        text = f"{name} has compute capability {major}.{minor}, and PyTorch is built for "
+        text += f"{min(built) / 10:.1f} and later"
+        yield Finding("gpu", "problem", text, "install an older PyTorch, or use --device cpu")
+        return
+    precisions = ["float32", "float16"]
+    precisions += ["TF32"] if major >= 8 else []
+    precisions += ["bfloat16"] if bfloat16_unit(device) == "cuda" else []
+    try:
+        free, total = torch.cuda.mem_get_info(device)
+        with cuda_switches(tf32=False):  # as networks run unless they are told otherwise
+            seconds, flops, error = time_convolution(device)
+    except RuntimeError as refused:  # of CUDA; also memory that is not there
+        text = f"{name} cannot compute: {str(refused).splitlines()[0]}"
+        yield Finding("gpu", "problem", text, "see what nvidia-smi says of who uses it")
+        return
+    memory = f"{describe_bytes(free)} of {describe_bytes(total)} free"
+    text = f"{name}: {memory}; {', '.join(precisions)}"
+    if free < total / 2:
+        yield Finding("gpu", "note", text, "others use more than half of it: see nvidia-smi")
+    else:
+        yield Finding("gpu", "ok", text)
+    yield judge_convolution("gpu", name, flops / seconds, error)
+
+
+def _is_card(folder: Path) -> bool:
+    with suppress(OSError):
+        vendor = (folder / "vendor").read_text(encoding="ascii").strip()
+        kind = (folder / "class").read_text(encoding="ascii").strip()
+        return vendor == _NVIDIA and kind.startswith(_DISPLAY)
+    return False
