@@ -126,7 +126,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
 
     from chunkflow_py.run.ledger.ledger import Ledger
     from chunkflow_py.run.run_directory import RunDirectory
-    from chunkflow_py.run.worker.worker import Working
+    from chunkflow_py.run.worker.worker import WorkOptions
     from chunkflow_py.run.worker.worker import work as work_off
     from chunkflow_py.run.worker.worker_limits import WorkerSettings
 
@@ -153,7 +153,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         settings = WorkerSettings(processes=job["processes"], watches_notices=False)
         cpu, start = process_time(), monotonic()
         code, words = work_off(
-            RunDirectory(run), Working(settings, "benchmark"), partial(timed_line, str(times))
+            RunDirectory(run), WorkOptions(settings, "benchmark"), partial(timed_line, str(times))
         )
         end, cpu = monotonic(), process_time() - cpu
         assert code == 0, words

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.task import Task
     from chunkflow_py.pipeline.pipeline import Pipeline
-    from chunkflow_py.run.worker.worker import LineOfStage
+    from chunkflow_py.run.worker.worker import PipelineSource
     from chunkflow_py.run.worker.worker_process import TaskFeed
 
 
-def timed_line(folder: str, line: LineOfStage, feed: TaskFeed) -> Pipeline:
+def timed_line(folder: str, line: PipelineSource, feed: TaskFeed) -> Pipeline:
     """Return the line; its times go to a file of this process when there are no more tasks.
 
     Args:

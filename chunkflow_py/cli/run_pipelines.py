@@ -11,7 +11,7 @@ from chunkflow_py.pipeline.operator import Operator, Source
 from chunkflow_py.pipeline.task_source import TaskGenerator
 from chunkflow_py.run.earlier_steps import expect_outputs
 from chunkflow_py.run.step_pipeline import StepPipeline, check_outputs_there, worker_pipeline
-from chunkflow_py.run.worker.worker import LineOfStage, enter_folder
+from chunkflow_py.run.worker.worker import PipelineSource, enter_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +110,7 @@ def _name(operators: Sequence[Operator], taken: set[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def worker_line(line: LineOfStage, feed: TaskFeed) -> Pipeline:
+def worker_line(line: PipelineSource, feed: TaskFeed) -> Pipeline:
     """Return the line of a stage of a run, checked; called in the processes of workers.
 
     Raises:
@@ -118,9 +118,9 @@ def worker_line(line: LineOfStage, feed: TaskFeed) -> Pipeline:
     """
     enter_folder(line.folder)
     expect_outputs(line.earlier)
-    if not line.allow_code and "plugin" in line.words:  # which may run it while the line is read
+    if not line.allow_code and "plugin" in line.argv:  # which may run it while the line is read
         _refuse_code(("a plugin",))
-    operators = list(operators_of(read_line(line.words, mip=line.mip)))
+    operators = list(operators_of(read_line(line.argv, mip=line.mip)))
     if not line.allow_code:
         _refuse_code(tuple(words for operator in operators for words in operator.runs_code))
     feed.boxes = line.plan.boxes

@@ -15,7 +15,7 @@ from chunkflow_py.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.run.worker.worker import Working
+    from chunkflow_py.run.worker.worker import WorkOptions
 
 _SECONDS = click.FloatRange(min=0, min_open=True)
 _TASK_LIMITS = {"auto": None, "none": math.inf}
@@ -86,7 +86,7 @@ def working_options() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return decorate
 
 
-def working_from(options: dict[str, Any]) -> Callable[[], Working]:
+def working_from(options: dict[str, Any]) -> Callable[[], WorkOptions]:
     """Check the options, and return what reads them when the subcommand acts.
 
     Raises:
@@ -97,8 +97,8 @@ def working_from(options: dict[str, Any]) -> Callable[[], Working]:
         raise OptionError(msg)
     root = click.get_current_context().find_root().params
 
-    def make() -> Working:
-        from chunkflow_py.run.worker.worker import Working
+    def make() -> WorkOptions:
+        from chunkflow_py.run.worker.worker import WorkOptions
         from chunkflow_py.run.worker.worker_limits import (
             TaskLimit,
             WorkerLimits,
@@ -124,7 +124,7 @@ def working_from(options: dict[str, Any]) -> Callable[[], Working]:
             grace_s=options["grace"],
             ahead=root["ahead"],
         )
-        return Working(
+        return WorkOptions(
             settings,
             options["worker_name"],
             threads=options["threads"],

@@ -23,7 +23,7 @@ from chunkflow_py.pipeline.operator import TaskSource
 from chunkflow_py.run.coverage import saved_box
 from chunkflow_py.run.earlier_steps import place_of
 from chunkflow_py.run.task_boxes import TaskBoxes
-from chunkflow_py.run.worker.worker import line_of_stage
+from chunkflow_py.run.worker.worker import pipeline_source
 from chunkflow_py.volume.array_identity import ArrayAddress
 from chunkflow_py.volume.loader import StoredVolume, VolumeLoader
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from chunkflow_py.tasks.plan import Plan
 
     Tasks = Plan | set[int]
-    MakeLine = Callable[[Any, Any], Pipeline]
+    MakeSourcedPipeline = Callable[[Any, Any], Pipeline]
 
 logger = logging.getLogger(__name__)
 
 
 def dependents(
-    run: RunDirectory, step: RunStep, again: Mapping[str, Tasks], make_line: MakeLine
+    run: RunDirectory, step: RunStep, again: Mapping[str, Tasks], make_line: MakeSourcedPipeline
 ) -> Tasks:
     """Return the tasks of a step that have read what tasks of earlier steps write.
 
@@ -108,7 +108,7 @@ def _meets(output: StepOutput, place: ArrayAddress, read: ArrayAddress) -> bool:
 
 
 def _readers(
-    run: RunDirectory, step: RunStep, make_line: MakeLine, places: list[ArrayAddress]
+    run: RunDirectory, step: RunStep, make_line: MakeSourcedPipeline, places: list[ArrayAddress]
 ) -> list[tuple[VolumeLoader, TaskBoxes, ArrayAddress]] | None:
     """Return the loaders of a step that read some places; ``None`` if others read them, too.
 
@@ -117,7 +117,7 @@ def _readers(
     if "plugin" in step.words:
         return None
     try:
-        line = replace(line_of_stage(run, step), earlier=())
+        line = replace(pipeline_source(run, step), earlier=())
         pipeline = make_line(line, TaskSource(()))
     except ChunkflowError as error:
         logger.info("what stage %s reads is not known here: %s", step.name, error)

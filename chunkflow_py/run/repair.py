@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.queue.protocol import Queue
     from chunkflow_py.run.coverage import Coverage
-    from chunkflow_py.run.dependent_tasks import MakeLine, Tasks
+    from chunkflow_py.run.dependent_tasks import MakeSourcedPipeline, Tasks
     from chunkflow_py.run.ledger.ledger import Ledger
     from chunkflow_py.run.ledger.ledger_record import Record
     from chunkflow_py.run.run_directory import RunDirectory
@@ -59,7 +59,7 @@ class Repair:
     later: dict[str, int]
 
 
-def repair_run(run: RunDirectory, make_line: MakeLine) -> Repair:
+def repair_run(run: RunDirectory, make_line: MakeSourcedPipeline) -> Repair:
     """Restore metadata of outputs, and send the tasks again whose output is missing or damaged.
 
     Tasks of later steps that have read that output are done again afterwards. The queue is

@@ -19,7 +19,7 @@ from chunkflow_py.errors import OperatorError
 from chunkflow_py.pipeline.operator import TaskSource
 from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.run.run_directory import RunDirectory
-from chunkflow_py.run.worker.worker import line_of_stage
+from chunkflow_py.run.worker.worker import pipeline_source
 from chunkflow_py.store.protocol import Stored
 from chunkflow_py.volume.array_identity import expect
 
@@ -53,7 +53,7 @@ def work(run="r", most=100):
         most -= len(numbers)
         source = TaskSource((), lambda: map(plan.region, numbers))  # noqa: B023 run at once
         wrong = []
-        for task, number in zip(worker_line(line_of_stage(home, stage), source).run(), numbers):
+        for task, number in zip(worker_line(pipeline_source(home, stage), source).run(), numbers):
             if isinstance(task.outcome, OperatorError):
                 wrong.append(str(task.outcome))
                 continue

@@ -32,7 +32,7 @@ from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.step_pipeline import StepPipeline
 from chunkflow_py.run.submit import submit
 from chunkflow_py.run.worker.failure_policy import AttemptLimits
-from chunkflow_py.run.worker.worker import Working
+from chunkflow_py.run.worker.worker import WorkOptions
 from chunkflow_py.run.worker.worker_limits import TaskLimit, WorkerLimits, WorkerSettings
 from chunkflow_py.volume.files.hdf5 import write_hdf5
 
@@ -146,7 +146,7 @@ def submitted(tmp_path, commands):
 
 def carried_out(home, cluster, **settings):
     """Carry a run out; what has failed is tried again at once."""
-    working = Working(WorkerSettings(retry_s=0.05, **settings), "client")
+    working = WorkOptions(WorkerSettings(retry_s=0.05, **settings), "client")
     return run_on_dask(home, cluster.scheduler_address, worker_line, working)
 
 
@@ -378,7 +378,7 @@ def test_no_scheduler(tmp_path, raw, monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        working = Working(WorkerSettings(), "client")
+        working = WorkOptions(WorkerSettings(), "client")
         code, said = run_on_dask(home, address, worker_line, working)
     assert (code, address in said) == (75, True)
 
@@ -386,7 +386,9 @@ def test_no_scheduler(tmp_path, raw, monkeypatch):
 def test_what_the_cluster_decides_is_refused(tmp_path):
     """Options of workers of one machine are named, and not left out in silence."""
     home = RunDirectory.parse(f"{tmp_path}/none.run")
-    working = Working(WorkerSettings(processes=3, devices=("0",)), "client", until_complete=False)
+    working = WorkOptions(
+        WorkerSettings(processes=3, devices=("0",)), "client", until_complete=False
+    )
     with pytest.raises(OptionError, match="--processes, --gpus, --no-until-complete"):
         run_on_dask(home, "tcp://127.0.0.1:1", worker_line, working)
 

@@ -50,14 +50,14 @@ from chunkflow_py.run.worker.failure_policy import (
     count_failure,
     fault_of,
 )
-from chunkflow_py.run.worker.worker import COMPLETE, FAILURES, WORK_LEFT, line_of_stage
+from chunkflow_py.run.worker.worker import COMPLETE, FAILURES, WORK_LEFT, pipeline_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from chunkflow_py.run.dask.dask_worker import TaskNotEnded
     from chunkflow_py.run.run_directory import RunDirectory
-    from chunkflow_py.run.worker.worker import MakeLine, Working
+    from chunkflow_py.run.worker.worker import MakeSourcedPipeline, WorkOptions
 
 logger = logging.getLogger(__name__)
 
@@ -73,15 +73,15 @@ BROKEN_PIPELINES = 3  # in a row, before the step is given up
 def run_on_dask(
     home: RunDirectory,
     address: str,
-    make_line: MakeLine,
-    working: Working,
+    make_pipeline: MakeSourcedPipeline,
+    working: WorkOptions,
 ) -> tuple[int, str]:
     """Work on the steps of a run on a cluster; return the exit code and a sentence for people.
 
     Args:
         home: of the run.
         address: of the scheduler, ``tcp://HOST:PORT``.
-        make_line: makes the pipeline of a step from its source; a function of a module.
+        make_pipeline: makes the pipeline of a step from its source; a function of a module.
         working: limits of failures, of a task, of tasks and of time, code and threads apply to the
             cluster; its worker name marks the failures of workers that died.
 
@@ -93,7 +93,7 @@ def run_on_dask(
     _check(working)
     for stage in home.spec.steps:
         # Whether code is allowed is checked before anything is sent.
-        line_of_stage(home, stage, allow_code=working.allow_code)
+        pipeline_source(home, stage, allow_code=working.allow_code)
     settings = working.settings
     limits = AttemptLimits(settings.max_failures, settings.max_transient, settings.retry_s)
     with needs_extra("dask", "run --on dask://"):
@@ -112,7 +112,7 @@ def run_on_dask(
                 order = WorkOrder(
                     home.address,
                     name,
-                    make_line,
+                    make_pipeline,
                     limits,
                     settings.task_limit,
                     working.allow_code,
@@ -143,7 +143,7 @@ def run_on_dask(
     return COMPLETE, f"{home.shown} is complete"
 
 
-def _check(working: Working) -> None:
+def _check(working: WorkOptions) -> None:
     """Refuse options that a cluster decides.
 
     Raises:
@@ -296,7 +296,7 @@ class Dispatcher:
         client: Any,
         home: RunDirectory,
         order: WorkOrder,
-        working: Working,
+        working: WorkOptions,
         stop: StopCondition,
     ) -> None:
         """Send nothing yet."""

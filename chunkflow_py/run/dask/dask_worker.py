@@ -31,7 +31,7 @@ from chunkflow_py.pipeline.pipeline import Listener
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.worker.failure_policy import Fault, count_failure, fault_of
-from chunkflow_py.run.worker.worker import line_of_stage
+from chunkflow_py.run.worker.worker import pipeline_source
 from chunkflow_py.run.worker.worker_limits import Bound, TaskDurations, TaskLimit
 from chunkflow_py.run.worker.worker_process import (
     THREAD_VARIABLES,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.task import Task
     from chunkflow_py.pipeline.operator import Operator
     from chunkflow_py.run.worker.failure_policy import AttemptLimits
-    from chunkflow_py.run.worker.worker import MakeLine
+    from chunkflow_py.run.worker.worker import MakeSourcedPipeline
 
 PACKAGE = "chunkflow_py"
 SAME_VERSIONS = ("python", "dask", "distributed")  # of which another version is refused
@@ -65,7 +65,7 @@ class WorkOrder:
     Attributes:
         run: address of the run, with the digest that pins its spec.
         stage: name of the step.
-        make_line: makes the pipeline of the step from its source; a function of a module.
+        make_pipeline: makes the pipeline of the step from its source; a function of a module.
         limits: failures that end a task.
         task_limit: how long a task may run.
         allow_code: whether the pipeline may run code that is not part of this package.
@@ -76,7 +76,7 @@ class WorkOrder:
 
     run: str
     stage: str
-    make_line: MakeLine
+    make_pipeline: MakeSourcedPipeline
     limits: AttemptLimits
     task_limit: TaskLimit = field(default_factory=TaskLimit)
     allow_code: bool = True
@@ -339,8 +339,8 @@ class _SharedPipeline(Listener):
         self._tasks: dict[int, _RunningTask] = {}
         self._ready: Future[None] = Future()
         self._feed = TaskFeed(lambda _: None)
-        line = line_of_stage(self._home, stage, allow_code=order.allow_code, ahead=order.ahead)
-        self._pipeline = order.make_line(line, self._feed)
+        source = pipeline_source(self._home, stage, allow_code=order.allow_code, ahead=order.ahead)
+        self._pipeline = order.make_pipeline(source, self._feed)
         self._pipeline.listener = self
         threading.Thread(target=self._run, name=f"pipeline-{stage.name}", daemon=True).start()
         self._ready.result()

@@ -1,4 +1,4 @@
-"""A worker: takes pipeline, network and queue from a run, and works off its stages in order."""
+"""A worker: takes pipelines, networks and queue from a run, and works on its steps in order."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COMPLETE, FAILURES, WORK_LEFT = 0, 1, 75  # exit codes; 75 is EX_TEMPFAIL: try again later
-_SILENT_S = 120.0  # after which who sends the tasks of a stage is taken for dead
-_RENEW_S = 20.0
-_LOOK_S = 5.0
-_CLEARED = 100  # messages at once
-_IDLE_S = 30.0  # between two looks whether a complete run was reopened
+CLAIM_EXPIRES_S = 120.0  # without a renewal
+CLAIM_RENEWAL_S = 20.0
+CLAIM_CHECK_S = 5.0
+_CLEARED_AT_ONCE = 100  # messages
+_REOPENED_CHECK_S = 30.0  # between two checks whether a complete run was reopened
 
-MakeLine = Callable[["LineOfStage", "TaskFeed"], "Pipeline"]
+MakeSourcedPipeline = Callable[["PipelineSource", "TaskFeed"], "Pipeline"]
 
 
 @dataclass(frozen=True)
-class LineOfStage:
-    """What a process needs to make the line of a stage; goes to it as it is.
+class PipelineSource:
+    """What a process needs to make the pipeline of a step; pickled and sent to it.
 
     Attributes:
-        words: of the operators, with the paths of files on this machine.
+        argv: of the operators, with the paths of files on this machine.
         mip: the global option.
-        plan: which tasks there are.
-        folder: in which relative paths begin.
-        ahead: how far lanes may work ahead.
+        plan: the tasks.
+        folder: in which relative paths start.
+        ahead: how many tasks each stage of the pipeline may work ahead.
         allow_code: whether it may run code that is not part of this package.
         earlier: the steps before it, whose outputs it may read.
     """
 
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     mip: int
     plan: Plan
     folder: str
@@ -71,14 +71,14 @@ class LineOfStage:
     earlier: tuple[EarlierStep, ...] = ()
 
 
-def line_of_stage(
+def pipeline_source(
     home: RunDirectory, stage: RunStep, *, allow_code: bool = True, ahead: int | None = None
-) -> LineOfStage:
-    """Fetch the files of a stage and return its line.
+) -> PipelineSource:
+    """Fetch the files of a step and return what its pipeline needs.
 
     Raises:
-        OptionError: the stage runs code, and that is not allowed; a file is damaged; or the
-            folder is not on this machine in which paths of the line begin.
+        OptionError: the step runs code, and that is not allowed; a file is damaged; or the folder
+            in which its paths start is not on this machine.
     """
     if stage.code and not allow_code:
         msg = (
@@ -87,17 +87,17 @@ def line_of_stage(
         )
         raise OptionError(msg)
     _check_folder(home.spec.folder, stage)
-    words = list(stage.words)
+    argv = list(stage.words)
     for file in stage.files:
         path = str(home.fetch(file))
-        words = [word.replace(file.word, path) for word in words]
+        argv = [each.replace(file.word, path) for each in argv]
     plan, folder = home.plan(stage.name), home.spec.folder
     earlier = earlier_steps(home, stage)
-    return LineOfStage(tuple(words), stage.mip, plan, folder, ahead, allow_code, earlier)
+    return PipelineSource(tuple(argv), stage.mip, plan, folder, ahead, allow_code, earlier)
 
 
 def _check_folder(folder: str, stage: RunStep) -> None:
-    """Refuse a stage whose relative paths would lead elsewhere on this machine.
+    """Refuse a step whose relative paths would mean other places on this machine.
 
     Raises:
         OptionError: names the folder and a path.
@@ -120,7 +120,7 @@ def _places(options: dict[str, Any]) -> Iterable[str]:
 
 
 def enter_folder(folder: str) -> None:
-    """Go to the folder in which the line was typed, if it is on this machine."""
+    """Change to the folder in which the run was submitted, if it is on this machine."""
     if _is_here(folder):
         os.chdir(folder)
     else:
@@ -132,15 +132,15 @@ def _is_here(folder: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Working:
-    """How a worker works off a run.
+class WorkOptions:
+    """How a worker works on a run.
 
     Attributes:
         settings: of its supervisor.
         worker: its name in records.
         threads: of each process for computing; ``None``: as the environment says.
         allow_code: whether model files and plugins may run.
-        until_complete: leave when the run is complete; or wait until it is repaired or retried.
+        until_complete: whether to leave when the run is complete, or to wait for a repair or retry.
     """
 
     settings: WorkerSettings
@@ -152,20 +152,20 @@ class Working:
 
 def work(
     home: RunDirectory,
-    working: Working,
-    make_line: MakeLine,
+    working: WorkOptions,
+    make_pipeline: MakeSourcedPipeline,
     listener: WorkerListener | None = None,
 ) -> tuple[int, str]:
-    """Work off the stages of a run; return the exit code and a sentence for a person.
+    """Work on the steps of a run; return the exit code and a sentence for people.
 
     Args:
         home: of the run.
-        working: how.
-        make_line: makes the line of a stage from its source; a function of a module.
+        working: settings and limits.
+        make_pipeline: makes the pipeline of a step from its source; a function of a module.
         listener: hears of progress.
 
     Raises:
-        OptionError: the spec is not pinned where it must be, or not what was pinned; or this
+        OptionError: the spec is not pinned where it must be, or is not the pinned one; or this
             machine computes other bytes.
     """
     began = time.monotonic()
@@ -182,10 +182,10 @@ def work(
         raise OptionError(msg)
     for stage in spec.steps:
         # All files are there before the first task.
-        line_of_stage(home, stage, allow_code=working.allow_code)
+        pipeline_source(home, stage, allow_code=working.allow_code)
     enter_folder(spec.folder)
     ended, idle_s = 0, 0.0
-    asked: str | None = None  # by a signal that came when a stage was about to end
+    stop_signal: str | None = None  # one that came when a step was about to end
     with closing(_opened(spec.queue, working.settings.disk_wait_s)) as queue:
         while True:
             limits = working.settings.limits.after(time.monotonic() - began, ended)
@@ -193,15 +193,15 @@ def work(
             if name is not None:
                 if limits.reached is not None:
                     return WORK_LEFT, f"stopped: {limits.reached}"
-                if asked is not None:
-                    return WORK_LEFT, f"stopped: got {asked}"
+                if stop_signal is not None:
+                    return WORK_LEFT, f"stopped: got {stop_signal}"
                 try:
-                    outcome = _work_on(home, queue, name, working, limits, make_line, listener)
+                    outcome = _work_on(home, queue, name, working, limits, make_pipeline, listener)
                 except ChunkflowError:
                     home.check_there()  # which would be the cause
                     raise
                 home.check_there()
-                asked = asked or outcome.signal
+                stop_signal = stop_signal or outcome.signal
                 if outcome.ended:
                     ended, idle_s = ended + outcome.ended, 0.0
                 if outcome.state in ("complete", "complete-with-failures"):
@@ -212,7 +212,7 @@ def work(
                     return WORK_LEFT, outcome.message
                 if outcome.state in ("complete", "stage-closed"):
                     continue
-                code, words = (
+                code, message = (
                     FAILURES,
                     f"{outcome.message}; chunkflow status {home.shown} lists them",
                 )
@@ -220,17 +220,17 @@ def work(
                 return WORK_LEFT, lost
             else:
                 _clear(home, queue, working.settings.lease_s)
-                code, words = COMPLETE, f"{home.shown} is complete"
+                code, message = COMPLETE, f"{home.shown} is complete"
             # As long as no limit is reached: an --idle-exit counts from the end of the last task.
-            wait_s = min(_IDLE_S, limits.idle_left_s(idle_s))
-            leaves = working.until_complete or asked is not None or wait_s <= 0
+            wait_s = min(_REOPENED_CHECK_S, limits.idle_left_s(idle_s))
+            leaves = working.until_complete or stop_signal is not None or wait_s <= 0
             if leaves or not _waited(wait_s):
-                return code, words
+                return code, message
             idle_s += wait_s
 
 
 def _opened(url: str, disk_wait_s: float) -> Queue:
-    """Return a queue; while its disk is full it is waited for, as for the disk of an output."""
+    """Open a queue; wait while its disk is full, as for the disk of an output."""
     while True:
         try:
             return open_queue(url)
@@ -245,15 +245,15 @@ def _work_on(
     home: RunDirectory,
     queue: Queue,
     name: str,
-    working: Working,
+    working: WorkOptions,
     limits: WorkerLimits,
-    make_line: MakeLine,
+    make_pipeline: MakeSourcedPipeline,
     listener: WorkerListener | None,
 ) -> WorkerOutcome:
-    """Work off one stage."""
+    """Work on one step."""
     _open_stage(home, queue, name)
     stage, settings = home.spec.step(name), working.settings
-    line = line_of_stage(home, stage, allow_code=working.allow_code, ahead=settings.ahead)
+    source = pipeline_source(home, stage, allow_code=working.allow_code, ahead=settings.ahead)
     supervisor = Supervisor(
         stage=name,
         spec=stage.hash,
@@ -263,7 +263,7 @@ def _work_on(
         plan=home.plan(name),
         queue=queue,
         ledger=home.ledger(name),
-        start=ProcessStart(partial(make_line, line), threads=working.threads),
+        start=ProcessStart(partial(make_pipeline, source), threads=working.threads),
         settings=replace(settings, limits=limits, records_attempts=stage.device_class == "any"),
         check_profile=partial(home.check_profile, name),
         worker=working.worker,
@@ -273,10 +273,10 @@ def _work_on(
 
 
 def _is_wanted(home: RunDirectory, ours: str, other: str) -> bool:
-    """Return whether a worker of one stage keeps a message of another stage.
+    """Return whether a worker of one step keeps a message of another step.
 
-    A stage before it may have been reopened by a repair. One after it, too; that is sent anew when
-    it opens, unless somebody is about to send it.
+    A repair may have reopened an earlier step. The tasks of a later step are sent again when it
+    opens, unless another worker is sending them.
     """
     names = [stage.name for stage in home.spec.steps]
     if names.index(other) < names.index(ours):
@@ -285,7 +285,7 @@ def _is_wanted(home: RunDirectory, ours: str, other: str) -> bool:
 
 
 def _no_longer_recorded(home: RunDirectory) -> str:
-    """Return what is missing of the records of a run whose stages are closed; nothing: nothing."""
+    """Describe the missing records of a run whose steps are closed; empty: none is missing."""
     for stage in home.spec.steps:
         finished = home.counts(stage.name).finished
         if finished < stage.tasks:
@@ -298,26 +298,26 @@ def _no_longer_recorded(home: RunDirectory) -> str:
 
 
 def _clear(home: RunDirectory, queue: Queue, lease_s: float) -> None:
-    """Acknowledge what a complete run has left in its queue, such as tasks that were sent twice.
+    """Acknowledge the messages that a complete run has left, such as tasks that were sent twice.
 
-    A fleet that starts machines while there are messages would start them for ever.
+    A fleet that starts machines while there are messages would start them forever.
     """
     hashes = {stage.hash for stage in home.spec.steps}
     try:
-        while messages := queue.receive(_CLEARED, lease_s):
+        while messages := queue.receive(_CLEARED_AT_ONCE, lease_s):
             ours = [message for message in messages if run_of(message.body) in hashes]
             others = [message for message in messages if message not in ours]
             queue.release(others, FOREIGN_DELAY_S)
-            if home.current_step() is not None:  # reopened: these may be of what is to be repaired
+            if home.current_step() is not None:  # reopened: they may be of tasks to repair
                 queue.release(ours)
                 return
             queue.acknowledge(ours)
     except QueueError as error:
-        logger.debug("what is left in the queue stays there: %s", error)
+        logger.debug("the remaining messages stay in the queue: %s", error)
 
 
 def _waited(seconds: float) -> bool:
-    """Wait so long; return whether nobody has asked this process to stop meanwhile."""
+    """Wait; return ``False`` if a signal asks this process to stop meanwhile."""
     asked = threading.Event()
     before = on_stop_signals(lambda _: asked.set())
     try:
@@ -327,14 +327,14 @@ def _waited(seconds: float) -> bool:
 
 
 def _open_stage(home: RunDirectory, queue: Queue, stage: str) -> None:
-    """See to it that the tasks of a stage are sent: by one worker; the others wait for it.
+    """Make sure that the tasks of a step are sent, by one worker; the others wait for it.
 
-    Who sends says so again and again, however long it takes. Who was not heard of for some time, by
-    the clock of who listens, is taken for dead.
+    The worker that sends renews its claim however long that takes. A claim that has not changed for
+    `CLAIM_EXPIRES_S`, by the clock of the worker that waits, counts as abandoned.
     """
     if stage == home.spec.first:
-        return  # which submit sends
-    key, heard, since = f"stages/{stage}/sending", None, time.monotonic()
+        return  # submit has sent it
+    key, seen, since = f"stages/{stage}/sending", None, time.monotonic()
     while not home.is_sent(stage):
         if home.store.put_if_absent(key, _claim()):
             logger.info("stage %s opens: sending its tasks", stage)
@@ -342,29 +342,29 @@ def _open_stage(home: RunDirectory, queue: Queue, stage: str) -> None:
                 with _renewed(home, key):
                     home.renew(stage)
                     send_step(home, queue, stage)
-            except BaseException:  # also a signal: others need not wait for what does not come
+            except BaseException:  # also a signal: the others must not wait
                 home.store.delete(key)
                 raise
             return
-        if (said := home.store.get(key)) != heard:
-            heard, since = said, time.monotonic()
-        elif time.monotonic() - since > _SILENT_S:
-            home.store.delete(key)  # who sends it twice does no harm
-        time.sleep(_LOOK_S)
+        if (claim := home.store.get(key)) != seen:
+            seen, since = claim, time.monotonic()
+        elif time.monotonic() - since > CLAIM_EXPIRES_S:
+            home.store.delete(key)  # tasks that are sent twice do no harm
+        time.sleep(CLAIM_CHECK_S)
 
 
 def _claim() -> bytes:
-    """Return what no claim has said before."""
+    """Return the content of a new claim, different from all others."""
     return json.dumps({"since": time.time(), "process": os.getpid()}).encode()
 
 
 @contextmanager
 def _renewed(home: RunDirectory, key: str) -> Iterator[None]:
-    """Renew a claim meanwhile, in a thread."""
+    """Renew a claim in a thread until the block ends."""
     over = threading.Event()
 
     def renew() -> None:
-        while not over.wait(_RENEW_S):
+        while not over.wait(CLAIM_RENEWAL_S):
             try:
                 home.store.put(key, _claim())
             except ChunkflowError as error:
