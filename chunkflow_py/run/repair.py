@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.run_spec import RunStep
     from chunkflow_py.tasks.plan import Plan
 
-_BATCH = 1000  # tasks
+BATCH = 1000  # tasks
 
 
 def damages_of(run: RunDirectory) -> Iterator[tuple[str, Damage]]:
@@ -289,7 +289,7 @@ def _send_again(
     body_of: Callable[[int], str],
 ) -> int:
     sent = 0
-    while batch := list(islice(numbers, _BATCH)):
+    while batch := list(islice(numbers, BATCH)):
         # Also those without a record: one may be there that cannot be read.
         ledger.reopen(batch)
         sent += queue.send(map(body_of, batch))

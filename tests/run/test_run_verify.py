@@ -5,6 +5,7 @@ import pytest
 from chunkflow_py.core.geometry import BoxGrid, Zyx
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.run import repair as repair_module
 from chunkflow_py.run import verify as verify_module
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.ledger.ledger_record import Record
@@ -231,7 +232,7 @@ def test_repair_dies(run):
 
 def test_retry_failed(run, monkeypatch):
     """What was given up is sent again, however much, and nothing else."""
-    monkeypatch.setattr(verify_module, "BATCH", 4)
+    monkeypatch.setattr(repair_module, "BATCH", 4)
     dead = range(3, 14)
     run.ledger.reopen(dead)
     run.ledger.record([run.record_of(n, (), state="dead", reason="broken") for n in dead])
