@@ -1,4 +1,4 @@
-"""One line of a run: checked whole before anything is sent, and told what it will take."""
+"""The pipeline of one step: checked and estimated before anything is sent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StepPipeline:
-    """One line of a run, as it was typed.
+    """The pipeline of one step of a run.
 
     Attributes:
         name: of the step.
@@ -130,11 +130,11 @@ def check_outputs_there(operators: Sequence[Operator]) -> None:
 
 
 def prepared(line: StepPipeline, *, rehearse: bool) -> tuple[StepPipeline, StepEstimate]:
-    """Check a line whole, and foretell what it takes; nothing is made.
+    """Check a pipeline, and estimate what it takes; nothing is created.
 
     Args:
         line: to check.
-        rehearse: load the network and foretell the memory of a worker.
+        rehearse: load the network and estimate the memory of a worker process.
 
     Returns:
         The line, with what was left open decided, and what it takes.

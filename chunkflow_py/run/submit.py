@@ -1,4 +1,4 @@
-"""Make a run of lines: check them, create what they write to, store the spec, send the tasks."""
+"""Submit a run: check its pipelines, create their outputs, store the spec, send the tasks."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _GLANCE_S = 10.0  # for which a message is leased that is only looked at
 
 @dataclass(frozen=True)
 class Submission:
-    """What `submit` has done.
+    """The result of `submit`.
 
     Attributes:
         address: of the run, for workers.
-        steps: what each will take; of those taken over from another run, nothing.
+        steps: estimate of each step.
         reused: steps that were taken over.
         sent: how many tasks of the first open step were sent by this call.
         is_new: whether this call made the run.
@@ -91,7 +91,7 @@ def submit(
     rehearse: bool = True,
     clear_output: bool = False,
 ) -> Submission:
-    """Make a run, or finish what an earlier call for the same lines has begun.
+    """Make a run, or complete an interrupted submission of the same pipelines.
 
     Args:
         run: its directory.
@@ -100,12 +100,12 @@ def submit(
         create_queue: make the queue unless it is there.
         shared_queue: take a queue that holds tasks of others.
         fork: a run whose finished steps are taken over where their output would be the same.
-        rehearse: load networks, and foretell the memory.
+        rehearse: load networks, and estimate the memory.
         clear_output: delete what other runs have stored where tasks of this one will write; of a
             run that is there already nothing is deleted.
 
     Raises:
-        ChunkflowError: whatever is wrong with a line, the store or the queue; nothing was sent.
+        ChunkflowError: a pipeline, the store or the queue is not usable; nothing was sent.
     """
     if queue_url and address_of(queue_url)[0] == "memory":
         msg = f"queue {queue_url} ends with this process; give --queue sqlite:///PATH, or none"
