@@ -11,7 +11,7 @@ whole worker dies, as when a container exceeds its memory limit, nobody is left 
 message is delivered again. So a task whose message was delivered more than `RECEIVES` times is
 *suspected*: it runs alone, and a mark in the ledger says that it began. The next worker that
 receives the message counts every mark without an outcome as a failure of the kind ``worker-lost``;
-a worker that gives the task back withdraws its mark. Deliveries alone are no failure: workers are
+a worker that gives the task back withdraws its mark. Deliveries alone do not count: workers are
 preempted and drained however healthy the task, so only many lost workers end a task.
 """
 

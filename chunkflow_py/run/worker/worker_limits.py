@@ -155,7 +155,7 @@ def parse_time_left(text: str) -> float:
     days, dash, clock = text.rpartition("-")
     fields = clock.split(":")
     if not all(is_digits(each) for each in [days if dash else "0", *fields]) or len(fields) > 3:
-        msg = f"Slurm gives this job {text or 'no time'}, which is no limit; leave out --walltime"
+        msg = f"Slurm gives this job {text or 'no time'}, which sets no limit; leave out --walltime"
         raise OptionError(msg)
     seconds = 0
     for each in fields:
