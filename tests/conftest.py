@@ -11,6 +11,9 @@ from hypothesis import settings
 from rigs.s3 import google, gs, ministack, ministack_address, moto, s3  # fixtures
 from rigs.sqs import fauxqs, sqs_queue, sqs_server
 
+# Suites of tests: pytest explains only the asserts of files that it rewrites.
+pytest.register_assert_rewrite("chunkflow_py.testing", "contracts")
+
 # Machines that run the suite are slow and shared: time is no reason to fail an example. A gate has
 # to give one answer, so it draws the same examples each time; elsewhere each run draws new ones.
 settings.register_profile("suite", deadline=None, derandomize="CI" in os.environ)

@@ -83,7 +83,7 @@ def test_submit_makes_the_spec_of_the_command_line(image):
     say(f"submit --no-rehearse --run typed.run {COMMAND} mask.zarr")
     one, other = (RunDirectory.parse(name).spec for name in ("python.run", "typed.run"))
     assert one.hash == other.hash
-    assert [stage.options for stage in one.stages] == [stage.options for stage in other.stages]
+    assert [stage.options for stage in one.steps] == [stage.options for stage in other.steps]
     say("--quiet work python.run")
     assert "8 of 8" in say("status python.run")
 

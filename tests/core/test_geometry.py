@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from rigs.memory import peak_of
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx, hull_of
 from chunkflow_py.errors import GeometryError
+from chunkflow_py.testing.peak_memory import peak_of
 
 whole = st.integers(-1000, 1000)
 positive = st.integers(1, 50)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from contracts.backend_contract import BackendContract
 from rigs.engines import CASES, computed
 
 from chunkflow_py.core.geometry import Zyx
@@ -23,6 +22,7 @@ from chunkflow_py.inference.backends.torch_core import TorchCore
 from chunkflow_py.inference.device_streams import Device, Stopwatch
 from chunkflow_py.inference.memory_estimate import available_device_bytes
 from chunkflow_py.planning.tune_process import measure
+from chunkflow_py.testing.backend_contract import BackendContract
 
 if TYPE_CHECKING:
     from pathlib import Path

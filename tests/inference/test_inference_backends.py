@@ -12,7 +12,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from contracts.backend_contract import BackendContract
 
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ModelError, OptionError
@@ -20,6 +19,7 @@ from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.backends.compute_profile import device_of
 from chunkflow_py.inference.backends.model_files import run_model_file
 from chunkflow_py.inference.network_source import NetworkSource, check_network, network_files
+from chunkflow_py.testing.backend_contract import BackendContract
 
 NETWORK = """
     import torch

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from rigs.memory import peak_of
 
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.errors import ModelError, OptionError
@@ -15,6 +14,7 @@ from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.backends.model_files import read_weights
 from chunkflow_py.inference.models import RSUNet
 from chunkflow_py.inference.models.rsunet import _check_size, inferred
+from chunkflow_py.testing.peak_memory import peak_of
 
 SIZES = {
     "input_patch_size": Zyx(4, 32, 32),

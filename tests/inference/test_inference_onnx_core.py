@@ -7,13 +7,13 @@ import sys
 
 import pytest
 import torch
-from contracts.backend_contract import BackendContract
 from contracts.core_contract import SHAPE, CoreContract, batch, make, run
 from torch import nn
 
 from chunkflow_py.errors import MissingExtraError, ModelError, OptionError
 from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.backends.onnx_core import OnnxCore
+from chunkflow_py.testing.backend_contract import BackendContract
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 for library in ("onnx", "onnxruntime", "onnxscript"):

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import torch
-from contracts.backend_contract import BackendContract
 from contracts.core_contract import SHAPE, CoreContract, Looks, batch, make, ready, run, sha256
 from torch import nn
 
@@ -14,6 +13,7 @@ from chunkflow_py.errors import MissingExtraError, ModelError, OptionError
 from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.backends import openvino_core as openvino
 from chunkflow_py.inference.backends.openvino_core import OpenVinoCore
+from chunkflow_py.testing.backend_contract import BackendContract
 
 openvino_library = pytest.importorskip("openvino")
 

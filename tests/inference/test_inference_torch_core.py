@@ -10,7 +10,6 @@ import threading
 
 import pytest
 import torch
-from contracts.backend_contract import BackendContract
 from torch import nn
 
 from chunkflow_py.core.geometry import Zyx
@@ -23,6 +22,7 @@ from chunkflow_py.inference.backends.compute_profile import (
 )
 from chunkflow_py.inference.backends.torch_core import TorchCore
 from chunkflow_py.inference.network_source import NetworkSource
+from chunkflow_py.testing.backend_contract import BackendContract
 
 CPU = torch.device("cpu")
 PATCH = Zyx(4, 16, 16)

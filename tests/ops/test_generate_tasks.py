@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from rigs.memory import peak_of
 
 from chunkflow_py.cli.main import cli
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.generate_tasks import command
 from chunkflow_py.pipeline.task_source import Planner, TaskGenerator
+from chunkflow_py.testing.peak_memory import peak_of
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 

@@ -6,11 +6,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from contracts.queue_contract import QueueContract
-from contracts.queue_processes import LONG_S, killed_consumers, killed_producer, received
 
 from chunkflow_py.errors import QueueError
 from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.testing.queue_contract import QueueContract
+from chunkflow_py.testing.queue_processes import LONG_S, killed_consumers, killed_producer, received
 
 
 class TestDirectoryQueue(QueueContract):

@@ -3,12 +3,12 @@
 import itertools
 
 import pytest
-from contracts.queue_contract import QueueContract
-from contracts.queue_model import QueueModel
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from chunkflow_py.queue.memory import MemoryQueue
+from chunkflow_py.testing.queue_contract import QueueContract
+from chunkflow_py.testing.queue_model import QueueModel
 
 NUMBERS = itertools.count()
 

@@ -8,9 +8,6 @@ import time
 from contextlib import closing
 
 import pytest
-from contracts.queue_contract import QueueContract
-from contracts.queue_model import QueueModel
-from contracts.queue_processes import LONG_S, killed_consumers, killed_producer, received
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -19,6 +16,9 @@ from chunkflow_py.queue import mounts, sqlite
 from chunkflow_py.queue.protocol import open_queue
 from chunkflow_py.queue.sqlite import SqliteQueue
 from chunkflow_py.run.worker.failure_policy import fault_of
+from chunkflow_py.testing.queue_contract import QueueContract
+from chunkflow_py.testing.queue_model import QueueModel
+from chunkflow_py.testing.queue_processes import LONG_S, killed_consumers, killed_producer, received
 
 
 class TestSqliteQueue(QueueContract):

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
-from contracts.queue_contract import LONG_S, QueueContract, received
 
 from chunkflow_py.queue.protocol import Counts, open_queue
+from chunkflow_py.testing.queue_contract import LONG_S, QueueContract, received
 
 
 class SqsContract(QueueContract):

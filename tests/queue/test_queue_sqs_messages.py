@@ -5,9 +5,9 @@ from collections import Counter
 from contextlib import closing
 
 import pytest
-from contracts.queue_processes import received
 
 from chunkflow_py.queue.protocol import Message, open_queue
+from chunkflow_py.testing.queue_processes import received
 
 pytestmark = pytest.mark.aws
 

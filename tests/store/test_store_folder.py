@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-from contracts.store_contract import StoreContract
 
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store import folder, open_store
 from chunkflow_py.store.folder import FolderStore
 from chunkflow_py.store.local import sync
 from chunkflow_py.store.protocol import together
+from chunkflow_py.testing.store_contract import StoreContract
 
 CLAIM = """
 import sys, time

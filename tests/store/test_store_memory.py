@@ -3,7 +3,8 @@
 import secrets
 
 import pytest
-from contracts.store_contract import StoreContract
+
+from chunkflow_py.testing.store_contract import StoreContract
 
 
 class TestMemory(StoreContract):

@@ -8,7 +8,6 @@ import threading
 import time
 
 import pytest
-from contracts.store_contract import StoreContract, run_together
 from rigs.s3 import ERROR, SECRET, SEVERAL_FAULTS
 from rigs.variants import gate_runs
 
@@ -22,6 +21,7 @@ from chunkflow_py.store import objects as objects_module
 from chunkflow_py.store import open_store, retry, service
 from chunkflow_py.store.protocol import Access
 from chunkflow_py.store.retry import Manners
+from chunkflow_py.testing.store_contract import StoreContract, run_together
 
 QUICK = Manners(connect_s=1, stall_s=0.5, budget_s=2, unreachable_s=1)
 DENIED = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rigs import servers
-from rigs.memory import peak_of
 from rigs.s3 import SECRET
 
 from chunkflow_py.errors import VolumeError, VolumeUnreachableError
@@ -19,6 +18,7 @@ from chunkflow_py.store import open_store
 from chunkflow_py.store.reach import may_send_on, reach_of
 from chunkflow_py.store.retry import Manners
 from chunkflow_py.store.web import WebStore, _unpacked
+from chunkflow_py.testing.peak_memory import peak_of
 
 QUICK = Manners(connect_s=1, stall_s=1, budget_s=2, unreachable_s=1)
 

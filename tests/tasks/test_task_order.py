@@ -8,10 +8,10 @@ from time import perf_counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rigs.memory import peak_of
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.tasks.order import ORDERS, OrderedBoxes, cells
+from chunkflow_py.testing.peak_memory import peak_of
 
 COUNTS = st.builds(Zyx, *[st.integers(1, 9)] * 3)
 IN_ORDER = pytest.mark.parametrize("order", ORDERS)

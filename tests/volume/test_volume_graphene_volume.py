@@ -7,11 +7,11 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from contracts.volume_contract import BLOCK, BOUNDS, noise
 
 from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.errors import GeometryError, VolumeError, VolumeNotFoundError
 from chunkflow_py.store.protocol import Access
+from chunkflow_py.testing.volume_contract import BLOCK, BOUNDS, noise
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 

@@ -8,17 +8,17 @@ import threading
 import h5py
 import numpy as np
 import pytest
-from contracts.volume_contract import (
+
+from chunkflow_py.core.chunk import Chunk
+from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.errors import VolumeError, VolumeNotFoundError
+from chunkflow_py.testing.volume_contract import (
     BLOCK,
     BOUNDS,
     WRITE_UNDER_A_LIMIT,
     LocalContract,
     noise,
 )
-
-from chunkflow_py.core.chunk import Chunk
-from chunkflow_py.core.geometry import BoundingBox, Zyx
-from chunkflow_py.errors import VolumeError, VolumeNotFoundError
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.files.hdf5_volume import ENCODINGS
 from chunkflow_py.volume.location import Location
@@ -87,7 +87,7 @@ class TestContract(LocalContract):
     scheme = "h5"
     test_missing_blocks = test_truncated_block = test_corrupt_block = None  # are below
     test_cache = None  # HDF5 has its own
-    test_what_is_left_out_is_said = None  # nothing is said
+    test_left_out_blocks_are_reported = None  # nothing is said
 
     def test_stored_units(self, url):
         """The blocks of a file are no objects, and nobody is told that there are none."""
@@ -110,7 +110,7 @@ class TestContract(LocalContract):
         with pytest.raises(VolumeError, match="with mip 2: a dataset of an HDF5 file is mip 0"):
             self.create(url, mip=2)
 
-    def test_what_is_stored_is_said(self, url):
+    def test_stored_objects_are_reported(self, url):
         """The one file of all writes is never finished, so nothing is said, but that it is one."""
         volume = self.create(url)
         assert volume.single_writer

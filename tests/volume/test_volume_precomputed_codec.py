@@ -5,10 +5,10 @@ import gzip
 import cloudvolume
 import numpy as np
 import pytest
-from contracts.volume_contract import BLOCK, BOUNDS, noise
 
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.errors import MissingExtraError, VolumeError
+from chunkflow_py.testing.volume_contract import BLOCK, BOUNDS, noise
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.precomputed.precomputed_codec import PrecomputedCodec
 from chunkflow_py.volume.precomputed.precomputed_info import ENCODINGS

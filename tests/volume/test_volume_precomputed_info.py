@@ -5,10 +5,10 @@ import json
 import cloudvolume
 import numpy as np
 import pytest
-from contracts.volume_contract import BLOCK, BOUNDS
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
+from chunkflow_py.testing.volume_contract import BLOCK, BOUNDS
 from chunkflow_py.volume.precomputed.precomputed_info import create_info, parse_info
 from chunkflow_py.volume.protocol import VolumeSpec
 

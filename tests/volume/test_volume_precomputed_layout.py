@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from cloudvolume.datasource.precomputed.common import compressed_morton_code
 from cloudvolume.datasource.precomputed.sharding import ShardingSpecification
-from contracts.volume_contract import BLOCK, BOUNDS, noise
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import VolumeError
+from chunkflow_py.testing.volume_contract import BLOCK, BOUNDS, noise
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.precomputed.precomputed_layout import (
     Sharding,

@@ -6,19 +6,19 @@ import sys
 
 import numpy as np
 import pytest
-from contracts.volume_contract import (
-    BLOCK,
-    BOUNDS,
-    CloudContract,
-    LocalContract,
-    VolumeContract,
-    noise,
-)
+from contracts.cloud_contract import CloudContract
 
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store import open_store
+from chunkflow_py.testing.volume_contract import (
+    BLOCK,
+    BOUNDS,
+    LocalContract,
+    VolumeContract,
+    noise,
+)
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 

@@ -1,9 +1,10 @@
 """Tests of what zarr volumes promise as all others do: sharded, zarr v2, and in buckets."""
 
 import pytest
-from contracts.volume_contract import CloudContract, LocalContract
+from contracts.cloud_contract import CloudContract
 
 from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.testing.volume_contract import LocalContract
 
 
 class TestShardedZarr(LocalContract):

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import zarr
-from contracts.volume_contract import BLOCK, BOUNDS, LocalContract, noise
 from rigs.static_server import static_server
 
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import AlignmentError, VolumeError, VolumeNotFoundError
+from chunkflow_py.testing.volume_contract import BLOCK, BOUNDS, LocalContract, noise
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 

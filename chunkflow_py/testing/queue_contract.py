@@ -8,13 +8,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
-from contracts.queue_processes import DRAIN, HOLD, LONG_S, PATIENCE_S, received, run_script
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rigs.memory import peak_of
 
 from chunkflow_py.errors import QueueError
 from chunkflow_py.queue.protocol import DeadLetter, Message, open_queue
+from chunkflow_py.testing.peak_memory import peak_of
+from chunkflow_py.testing.queue_processes import (
+    DRAIN,
+    HOLD,
+    LONG_S,
+    PATIENCE_S,
+    received,
+    run_script,
+)
 
 
 class QueueContract:
@@ -124,7 +131,7 @@ class QueueContract:
         self.assert_counts(queue, 0, 0)
 
     def test_nothing(self, queue):
-        """No message is no problem for any call."""
+        """Every call accepts an empty list of messages."""
         assert queue.send([]) == 0
         assert queue.receive(5, LONG_S) == []
         assert queue.acknowledge([]) == []
@@ -175,7 +182,7 @@ class QueueContract:
         assert [message.body for message in received(queue, 1)] == [messages[1].body]
 
     def test_stale_acknowledgement(self, queue, stale):
-        """Who comes too late with an acknowledgement is told, and removes nothing."""
+        """An acknowledgement after the lease has ended is reported, and removes nothing."""
         old, new = stale
         self.assert_lost(queue.acknowledge([old]), [old])
         assert queue.receive(1, LONG_S) == []
@@ -183,7 +190,7 @@ class QueueContract:
         assert queue.acknowledge([new]) == []
 
     def test_stale_extension(self, queue, stale):
-        """An extension that comes too late is told, and changes the new lease in nothing."""
+        """An extension after the lease has ended is reported, and leaves the new lease alone."""
         old, new = stale
         self.assert_lost(queue.extend([old], self.short_lease_s), [old])
         assert queue.receive(1, LONG_S, 2 * self.short_lease_s) == []

@@ -109,7 +109,7 @@ class StoreContract:
         assert store.put_if_absent("a/claim", b"third") is True
 
     def test_one_winner(self, url):
-        """Of 16 who write the same key at once, one is told that it has won, and it has."""
+        """Of 16 writers of one key at once, exactly one succeeds, and its content is stored."""
         stores = [open_store(url) for _ in range(16)]
 
         def claim(number):
@@ -196,7 +196,7 @@ class StoreContract:
         "key", ["", "/etc/x", "../x", "a/../../x", "a//b", "a/", "./a", "a\0b"]
     )
     def test_keys_that_lead_out(self, store, key):
-        """A key that is no path below the store is refused: metadata comes from others."""
+        """A key that leads out of the store is refused: metadata comes from others."""
         for call in (
             lambda: store.get(key),
             lambda: store.put(key, b"x"),
