@@ -27,7 +27,7 @@ def run(*words, code=0):
         ("-v zarr://out --time 1", 2, "time index 1 is to be written"),
         ("-v zarr://out --encoding jpeg", 1, "jpeg"),
         ("-v precomputed://out --encoding zstd", 1, "zstd"),
-        ("-v n5://out", 1, "only read"),
+        ("-v n5://out", 1, "read only"),
         ("-v", 2, "requires an argument"),
     ],
 )
