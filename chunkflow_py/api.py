@@ -91,7 +91,7 @@ class Pipeline(base.Pipeline):
         from chunkflow_py.planning.planner import plan_run
         from chunkflow_py.planning.run_plan import PlannedStep, PlanSettings
 
-        argv = tuple(word for part in self._parts() for word in part.words)
+        argv = tuple(word for part in self._parts() for word in part.argv)
         line = PlannedStep("pipeline", tuple(self.operators), self.source, argv, 0, self.ahead)
         return plan_run([line], PlanSettings(**settings))
 

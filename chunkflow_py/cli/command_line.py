@@ -24,37 +24,37 @@ class Part:
 
     Attributes:
         stage: what the command returned.
-        words: as they were typed, the command's name first.
+        argv: its arguments as they were typed, the command's name first.
     """
 
     stage: Operator | Source | Subcommand
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
 
 
-def note_tail(ctx: click.Context, words: Sequence[str]) -> None:
-    """Remember what of the line was left when a command began."""
-    ctx.meta.setdefault(_TAILS, []).append(tuple(words))
+def note_tail(ctx: click.Context, argv: Sequence[str]) -> None:
+    """Remember the rest of the command line from a command on."""
+    ctx.meta.setdefault(_TAILS, []).append(tuple(argv))
 
 
 def last_tail(ctx: click.Context) -> tuple[str, ...]:
-    """Return what of the line was left when the last command began, its name first."""
+    """Return the rest of the command line from its last command on."""
     tails: list[tuple[str, ...]] = ctx.meta.get(_TAILS, [])
     return tails[-1] if tails else ()
 
 
 def parts_of(ctx: click.Context, stages: Sequence[Operator | Source | Subcommand]) -> list[Part]:
-    """Return the commands of the line that *ctx* has read, with their words."""
+    """Return the commands of the command line that *ctx* has read, with their arguments."""
     tails: list[tuple[str, ...]] = ctx.meta[_TAILS]
     ends = [*map(len, tails[1:]), 0]
-    words = [tail[: len(tail) - end] for tail, end in zip(tails, ends, strict=True)]
-    return [Part(*each) for each in zip(stages, words, strict=True)]
+    argv = [tail[: len(tail) - end] for tail, end in zip(tails, ends, strict=True)]
+    return [Part(*each) for each in zip(stages, argv, strict=True)]
 
 
-def read_line(words: Sequence[str], *, mip: int = 0) -> list[Operator | Source]:
-    """Return what the commands of a line return; nothing runs.
+def read_line(argv: Sequence[str], *, mip: int = 0) -> list[Operator | Source]:
+    """Return the operators that a command line makes; nothing runs.
 
     Args:
-        words: of the line, without global options.
+        argv: of the pipeline, without global options.
         mip: the global option ``--mip``.
 
     Raises:
@@ -65,7 +65,7 @@ def read_line(words: Sequence[str], *, mip: int = 0) -> list[Operator | Source]:
     reader = OperatorGroup("chunkflow", chain=True, params=cli.params)
     try:
         stages = reader.main(
-            ["--mip", str(mip), *words], prog_name="chunkflow", standalone_mode=False
+            ["--mip", str(mip), *argv], prog_name="chunkflow", standalone_mode=False
         )
     except click.ClickException as error:
         raise OptionError(error.format_message()) from error

@@ -35,7 +35,7 @@ class Place:
 
     Attributes:
         command: the last of the line; the program itself before the first.
-        words: of arguments that the command has already.
+        argv: of arguments that the command has already.
         given: its options that are there already.
         awaiting: option whose value comes next.
         follows: the command before was an operator, so that no subcommand can come.
@@ -43,7 +43,7 @@ class Place:
     """
 
     command: click.Command
-    words: int = 0
+    argv: int = 0
     given: list[click.Parameter] = field(default_factory=list)
     awaiting: click.Option | None = None
     follows: bool = False
@@ -53,16 +53,16 @@ class Place:
     def arguments(self) -> list[click.Argument]:
         """Arguments of the command that have no value yet."""
         found = [each for each in self.command.params if isinstance(each, click.Argument)]
-        return [each for n, each in enumerate(found) if n >= self.words or each.nargs < 0]
+        return [each for n, each in enumerate(found) if n >= self.argv or each.nargs < 0]
 
 
-def place_after(words: Sequence[str]) -> Place | None:
-    """Return where a line stands after *words*; ``None`` if one of them is no command.
+def place_after(argv: Sequence[str]) -> Place | None:
+    """Return where a command line stands after *argv*; ``None`` if a command is unknown.
 
     Args:
-        words: of the line, without the program.
+        argv: of the command line, without the program.
     """
-    place, rest = Place(cli), list(words)
+    place, rest = Place(cli), list(argv)
     while rest:
         word = rest.pop(0)
         if word.startswith("-"):
@@ -70,7 +70,7 @@ def place_after(words: Sequence[str]) -> Place | None:
             if place.awaiting is not None:
                 return place
         elif place.arguments:
-            place.words += 1
+            place.argv += 1
         else:
             command = _command(word)
             if command is None:
@@ -109,14 +109,14 @@ def _command(word: str) -> click.Command | None:
         return None
 
 
-def candidates(words: Sequence[str], incomplete: str) -> list[CompletionItem]:
+def candidates(argv: Sequence[str], incomplete: str) -> list[CompletionItem]:
     """Return what may stand at the cursor.
 
     Args:
-        words: of the line before it, without the program.
+        argv: of the command line before the cursor, without the program.
         incomplete: the word at the cursor so far.
     """
-    place = place_after(words)
+    place = place_after(argv)
     if place is None:
         return []
     if place.awaiting is None and incomplete.startswith("--") and "=" in incomplete:
@@ -215,11 +215,11 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
         return template % self.source_vars()
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words before the cursor, without the program, and the one at it."""
+        """Return the arguments before the cursor, without the program, and the one at it."""
         line = os.environ["COMP_WORDS"]
-        words = shell_completion.split_arg_string(line)[1:]
-        at_word = bool(words) and not line[-1:].isspace()
-        return (words[:-1], words[-1]) if at_word else (words, "")
+        argv = shell_completion.split_arg_string(line)[1:]
+        at_word = bool(argv) and not line[-1:].isspace()
+        return (argv[:-1], argv[-1]) if at_word else (argv, "")
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         """Return what may stand at the cursor, or after the last ``=`` or ``:`` before it."""

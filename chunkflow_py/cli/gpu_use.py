@@ -51,10 +51,9 @@ class GpuWatch:
         """Ask no more; what is under way ends by itself."""
         self._ended.set()
 
-    def words(self) -> str:
-        """Return how busy they are, for people; nothing where there is none."""
-        told = [use for use in self.now if use.busy is not None]
-        busy = [f"{use.busy:.0%}" for use in told]
+    def text(self) -> str:
+        """Return how busy the GPUs are as a text; empty without a GPU."""
+        busy = [f"{use.busy:.0%}" for use in self.now if use.busy is not None]
         if not busy:
             return ""
         used = sum(use.used_bytes for use in self.now) / 1e9
@@ -76,7 +75,7 @@ def gpu_use() -> list[GpuUse]:
 
     asked = "index,uuid,utilization.gpu,memory.used,memory.total"
     try:
-        told = subprocess.run(
+        listed = subprocess.run(
             ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader,nounits"],
             capture_output=True,
             text=True,
@@ -88,7 +87,7 @@ def gpu_use() -> list[GpuUse]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     wanted = None if visible is None else [each.strip() for each in visible.split(",")]
     found = []
-    for line in told.splitlines():
+    for line in listed.splitlines():
         number, name, busy, used, total = [each.strip() for each in line.split(",")]
         if wanted is not None and number not in wanted and not _is_named(name, wanted):
             continue

@@ -72,7 +72,7 @@ def load(name: str) -> click.Command:
     """Import the operator and return its click command.
 
     Raises:
-        OptionError: it cannot be imported, or is no operator.
+        OptionError: It cannot be imported, or is not an operator.
     """
     from chunkflow_py.pipeline.operator import StageCommand
 
@@ -84,8 +84,8 @@ def load(name: str) -> click.Command:
         raise OptionError(msg) from error
     if not isinstance(command, StageCommand):
         msg = (
-            f"{name} of {module}, which is installed, is no operator; its entry point must name a "
-            "module with a function command under @transform, @operator or @source"
+            f"{name} of {module}, which is installed, is not an operator; its entry point must "
+            "name a module with a function command under @transform, @operator or @source"
         )
         raise OptionError(msg)
     return command

@@ -88,8 +88,8 @@ class _Lines(io.TextIOBase):
         with self._lock:
             *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
-            if said := line.rpartition("\r")[2].rstrip():
-                print(_line(time.time(), "info", "log", {"message": said}), file=self.stream)
+            if message := line.rpartition("\r")[2].rstrip():
+                print(_line(time.time(), "info", "log", {"message": message}), file=self.stream)
         return len(text)
 
     def flush(self) -> None:
@@ -175,12 +175,12 @@ def tell(logger: logging.Logger, level: int, event: str, message: str = "", **fi
         logger: of the module.
         level: of `logging`.
         event: one of docs/progress.md.
-        message: for people, who are not told of an event without one.
+        message: for people; without one, the event is logged as JSON only.
         fields: for programs; those that are ``None`` are left out.
     """
     if logger.isEnabledFor(level) and (message or says_json()):
-        said = {name: value for name, value in fields.items() if value is not None}
-        logger.log(level, "%s", message, extra={"event": event, "fields": said})
+        present = {name: value for name, value in fields.items() if value is not None}
+        logger.log(level, "%s", message, extra={"event": event, "fields": present})
 
 
 def exit_line(code: int, error: str | None) -> str:

@@ -333,7 +333,7 @@ def _subcommand_of(stages: Sequence[Operator | Source | Subcommand]) -> Subcomma
     ):
         return subcommand
     others = " ".join(stage.name for stage in stages if stage is not subcommand)
-    alone = "comes first in its line" if subcommand.takes_line else "is no part of a line"
+    alone = "comes first" if subcommand.takes_line else "cannot be part of a pipeline"
     msg = f"{subcommand.name} {alone}; leave {others} out, or {subcommand.name}"
     if not subcommand.takes_line:
         msg = msg.replace(";", " and stands alone;", 1)
@@ -343,7 +343,7 @@ def _subcommand_of(stages: Sequence[Operator | Source | Subcommand]) -> Subcomma
 class _Ending:
     """Makes the first ctrl-C or SIGTERM end the process within `GRACE_S`, and the second at once.
 
-    An interrupted line waits for the threads of its lanes, and so does Python at its exit; a
+    An interrupted line waits for the threads of its stages, and so does Python at its exit; a
     forward pass or a slow download there must not keep anybody from leaving.
 
     Args:
@@ -413,17 +413,17 @@ def main(args: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if args is None else args
     log_json = "--log-json" in arguments
     ending = _Ending(log_json=log_json)
-    said: str | None = None
+    message: str | None = None
     try:
         with kept_signals() if starts_worker(arguments) else ending:
             ended = cli.main(args, prog_name="chunkflow", standalone_mode=False)
         code = ended if isinstance(ended, int) else 0
     except click.Abort:
-        code, said = ending.code, "Interrupted."
+        code, message = ending.code, "Interrupted."
     except click.ClickException as error:
         code = error.exit_code
         if log_json:
-            said = error.format_message()
+            message = error.format_message()
         else:
             shown = io.StringIO()
             error.show(shown)
@@ -431,6 +431,6 @@ def main(args: Sequence[str] | None = None) -> None:
     finally:
         if args is not None:
             ending.stay()
-    if last := _last_line(code, said, log_json):
+    if last := _last_line(code, message, log_json):
         echo(last, err=True)
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""What click refuses, with the words that would work: values without an option, one for three."""
+"""What click refuses, with the split that would work: values without an option, one for three."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def explained(
 
     Args:
         error: a required option is missing, or one has too few values.
-        tail: the words from the refused command on.
+        tail: the command line from the refused command on.
     """
     if isinstance(error, click.MissingParameter):
         value = next(iter(tail[1:]), "-")
         if error.param and not value.startswith("-") and not catalog.is_known(value):
-            said = f"Write {error.param.opts[0]} {value}"
-            return click.MissingParameter(said, error.ctx, error.param)
+            hint = f"Write {error.param.opts[0]} {value}"
+            return click.MissingParameter(hint, error.ctx, error.param)
         return error
     option = None
     if tail and catalog.is_known(tail[0]):  # click does not say of which command the option is
         option = options_by_name(catalog.load(tail[0]).params).get(error.option_name)
     if option is None or not isinstance(option.type, AxisType):
         return error
-    words = [split_word(word) for word in tail]
-    names = [name for name, _ in words]
+    split = [split_word(word) for word in tail]
+    names = [name for name, _ in split]
     if error.option_name not in names:
         return error
     place = names.index(error.option_name)
-    given = words[place][1] or (tail[place + 1] if len(tail) > place + 1 else "")
+    given = split[place][1] or (tail[place + 1] if len(tail) > place + 1 else "")
     msg = f"{error.message} {three_of(f'{error.option_name} ', given)}"
     return click.BadOptionUsage(error.option_name, msg, error.ctx)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SAID = "chunkflow_py.older_names_said"
+_NOTICES = "chunkflow_py.older_spellings"
 
 
 def modern_command(ctx: click.Context, word: str) -> str:
@@ -40,13 +40,13 @@ def modern_command(ctx: click.Context, word: str) -> str:
     return COMMANDS.get(word, word)
 
 
-def modern_options(ctx: click.Context, command: click.Command, words: Sequence[str]) -> list[str]:
-    """Return *words* with the options of *command* as they are called now.
+def modern_options(ctx: click.Context, command: click.Command, argv: Sequence[str]) -> list[str]:
+    """Return *argv* with the options of *command* as they are called now.
 
     Args:
         ctx: of the line.
         command: the line goes on with.
-        words: its options, then the commands that follow, which are left alone.
+        argv: its options, then the commands that follow, which are left alone.
 
     Raises:
         OptionError: there is no such option any more; says what to do instead.
@@ -56,7 +56,7 @@ def modern_options(ctx: click.Context, command: click.Command, words: Sequence[s
     instead = OPTIONS_INSTEAD.get(command.name or "", {})
     options = options_by_name(command.params)
     read: list[str] = []
-    rest = list(words)
+    rest = list(argv)
     while (older or needless or instead) and rest and rest[0].startswith("-"):
         name, value = split_word(rest[0])
         if name in needless and tuple(rest[1 : 1 + len(needless[name])]) == needless[name]:
@@ -99,9 +99,9 @@ def near_options(error: click.NoSuchOption) -> click.NoSuchOption:
 
 
 def _say(ctx: click.Context, old: str, new: str | None) -> None:
-    """Say once a line that *old* is called *new*, or with ``None`` that it is not needed."""
-    said: set[str] = ctx.meta.setdefault(_SAID, set())
-    if old not in said and not ctx.resilient_parsing:
-        said.add(old)
+    """Log, once per command line, that *old* is now called *new* or (``None``) is not needed."""
+    logged: set[str] = ctx.meta.setdefault(_NOTICES, set())
+    if old not in logged and not ctx.resilient_parsing:
+        logged.add(old)
         message = f"{old} is now called {new}" if new else f"{old} is not needed any more"
         logger.info(message)

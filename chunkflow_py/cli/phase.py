@@ -45,7 +45,7 @@ def run_phase(make: Callable[..., Pipeline], what: str) -> None:
             echo("Error: further tasks failed, which are not listed", err=True)
     if failed:
         msg = (
-            f"{what}: {failed} of {report.total} tasks failed, the others are done; mend the "
-            "cause and run the same line again"
+            f"{what}: {failed} of {report.total} tasks failed, the others are done; fix the "
+            "cause and run the same command again"
         )
         raise ChunkflowError(msg)

@@ -32,7 +32,6 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from chunkflow_py.cli.screen import Row
-from chunkflow_py.monitor.run_facts import voxels_of
 from chunkflow_py.pipeline.hooks import RunsNetwork
 
 if TYPE_CHECKING:
@@ -323,6 +322,8 @@ class WorkerProgress(Progress):
 
     def task_ended(self, record: Record) -> int:
         """Count a task that this worker has recorded; return its voxels."""
+        from chunkflow_py.monitor.run_facts import voxels_of  # a pipeline needs none of it
+
         voxels = voxels_of(record)
         with self._lock:
             self._count("failed" if record.state == "dead" else record.state, voxels)
@@ -416,7 +417,7 @@ def progress_rows(progress: Progress, gpu: GpuWatch) -> list[Row]:
     speeds = [
         "" if speed is None else voxel_speed(speed),
         "" if outside is None else f"{outside:.0%} of the time outside of the network",
-        gpu.words(),
+        gpu.text(),
     ]
     rows = [Row(head, "bold"), Row("   ".join(text for text in speeds if text))]
     return [row for row in (*rows, *progress.activity_rows()) if row.text]

@@ -48,8 +48,8 @@ def stage_lines(
         stages = [part.stage for part in group]
         if others := [stage.name for stage in stages if isinstance(stage, Subcommand)]:
             msg = (
-                f"stage {len(lines) + 1} holds {', '.join(others)}, which is no part of a line; "
-                "leave it out"
+                f"stage {len(lines) + 1} holds {', '.join(others)}, which cannot be part of a "
+                "pipeline; leave it out"
             )
             raise OptionError(msg)
         if not stages or not isinstance(stages[0], Source):
@@ -68,14 +68,14 @@ def stage_lines(
                 "task; go on with what is done with each task"
             )
             raise OptionError(msg)
-        words = tuple(part.words for part in group if any(operators_of([part.stage])))
+        argv = tuple(part.argv for part in group if any(operators_of([part.stage])))
         lines.append(
             StepPipeline(
                 name or _name(operators, {line.name for line in lines}),
                 stages[0],
                 operators,
-                words,
-                group[0].words,
+                argv,
+                group[0].argv,
                 mip,
                 device_class,
             )
@@ -122,7 +122,7 @@ def worker_line(line: PipelineSource, feed: TaskFeed) -> Pipeline:
         _refuse_code(("a plugin",))
     operators = list(operators_of(read_line(line.argv, mip=line.mip)))
     if not line.allow_code:
-        _refuse_code(tuple(words for operator in operators for words in operator.runs_code))
+        _refuse_code(tuple(code for operator in operators for code in operator.runs_code))
     feed.boxes = line.plan.boxes
     pipeline = worker_pipeline(operators, Source("work", feed), line.ahead)
     pipeline.check()

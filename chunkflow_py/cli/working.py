@@ -22,18 +22,18 @@ _TASK_LIMITS = {"auto": None, "none": math.inf}
 
 
 class SecondsOr(click.ParamType["float | str"]):
-    """Seconds, or one of some words."""
+    """Seconds, or one of some names."""
 
-    def __init__(self, *words: str) -> None:
-        """Take the words."""
-        self._words = words
-        self.name = " or ".join(("seconds", *words))
+    def __init__(self, *names: str) -> None:
+        """Take the names."""
+        self._names = names
+        self.name = " or ".join(("seconds", *names))
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float | str:
-        """Return the number, or the word."""
-        return value if value in self._words else float(_SECONDS.convert(value, param, ctx))
+        """Return the number, or the name."""
+        return value if value in self._names else float(_SECONDS.convert(value, param, ctx))
 
 
 # fmt: off
@@ -48,8 +48,8 @@ _OPTIONS = (
                  help="Leave when the run is complete; or wait for more."),
     click.option("--max-tasks", type=click.IntRange(min=1), help="Leave after so many tasks."),
     click.option("--walltime", type=SecondsOr("auto"),
-                 help="Seconds until the machine is taken away: no task is begun that would take "
-                      "longer; auto: what Slurm says."),
+                 help="Seconds until the machine is preempted: tasks that would take longer are "
+                      "not started; auto: as Slurm says."),
     click.option("--idle-exit", type=_SECONDS,
                  help="Leave after so many seconds without a task."),
     click.option("--max-cost", type=_SECONDS, help="Leave when this worker has cost so much."),
@@ -135,15 +135,15 @@ def working_from(options: dict[str, Any]) -> Callable[[], WorkOptions]:
     return make
 
 
-def _devices(said: str | None) -> tuple[str, ...]:
+def _devices(listed: str | None) -> tuple[str, ...]:
     """Return the devices that processes are to see, one each; nothing: all see what there is."""
-    if said is None:
+    if listed is None:
         return ()
-    if said != "all":
-        names = tuple(part.strip() for part in said.split(","))
+    if listed != "all":
+        names = tuple(part.strip() for part in listed.split(","))
         if all(is_digits(name) for name in names):
             return names
-        msg = f"--gpus {said} must be all, or numbers such as 0,1"
+        msg = f"--gpus {listed} must be all, or numbers such as 0,1"
         raise OptionError(msg)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:

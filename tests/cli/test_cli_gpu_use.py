@@ -57,8 +57,8 @@ def test_they_are_watched() -> None:
     """In a thread, as long as anybody looks."""
     with GpuWatch() as watch:
         wait_for(lambda: bool(watch.now))
-        assert watch.words() == "GPU 37% busy, 3.2 of 171 GB"
-    assert GpuWatch().words() == ""
+        assert watch.text() == "GPU 37% busy, 3.2 of 171 GB"
+    assert GpuWatch().text() == ""
 
 
 def test_a_machine_without_any_is_quiet(nvidia_smi: Path) -> None:

@@ -70,7 +70,7 @@ def test_names_of_this_package_go_first(package):
     ("name", "said"),
     [
         ("broken", "broken of chunkflow_gamma.nothing, which is installed, cannot be imported"),
-        ("no-operator", "is no operator; its entry point must name a module with a function"),
+        ("no-operator", "is not an operator; its entry point must name a module with a function"),
         ("gama", "Did you mean gamma?"),
     ],
 )

@@ -157,8 +157,14 @@ def test_a_file_without_a_command_is_named(
         ("create-chunk treshold", "No such command 'treshold'. Did you mean threshold?"),
         ("xyz", "No such command 'xyz'. See chunkflow --help."),
         ("tine", "No such command 'tine'. Did you mean tune?"),
-        ("tune create-chunk", "tune is no part of a line and stands alone; leave create-chunk out"),
-        ("say create-chunk tune", "tune is no part of a line and stands alone; leave say create-"),
+        (
+            "tune create-chunk",
+            "tune cannot be part of a pipeline and stands alone; leave create-chunk out",
+        ),
+        (
+            "say create-chunk tune",
+            "tune cannot be part of a pipeline and stands alone; leave say create-",
+        ),
         ("--treshold", "No such option"),
         ("create-chunk --sise 1 2 3", "Did you mean '--size'?"),
         ("create-chunk --size 1 2", "requires 3 arguments"),

@@ -85,7 +85,7 @@ def test_a_line_is_stored_with_its_present_names() -> None:
         @reader.result_callback()
         @click.pass_context
         def keep(ctx: click.Context, /, stages: list[object], **_: object) -> None:
-            kept.extend(part.words for part in parts_of(ctx, stages))  # type: ignore[arg-type]
+            kept.extend(part.argv for part in parts_of(ctx, stages))  # type: ignore[arg-type]
 
         reader.main(line.split(), standalone_mode=False)
         return kept

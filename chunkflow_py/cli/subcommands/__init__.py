@@ -67,16 +67,16 @@ class ClickPipelineSubcommand(ClickSubcommand):
 
 
 def refuse_dry_run() -> None:
-    """Refuse the global option --dry-run for a subcommand that begins, does or mends a run.
+    """Refuse --dry-run for a subcommand that starts, carries out or repairs a run.
 
     Raises:
-        OptionError: it was given; what the subcommand does others would rely on.
+        OptionError: It was given, although others rely on what the subcommand does.
     """
     if is_dry_run():
         name = click.get_current_context().info_name
         msg = (
             f"--dry-run leaves out commands that save, and {name} works on a run, which others "
-            "see; leave one of them out, or see with chunkflow plan what a line would take"
+            "see; leave one of them out, or see with chunkflow plan what a pipeline would take"
         )
         raise OptionError(msg)
 

@@ -94,15 +94,15 @@ def command(
 
 
 def _price_of(instance: str, price_file: str | None, *, spot: bool) -> tuple[float, str]:
-    """Return the price of an hour, and where it comes from in words."""
+    """Return the price of an hour, and where it comes from in source."""
     from pathlib import Path
 
     from chunkflow_py.planning.prices import load_prices
 
     prices = load_prices(Path(price_file) if price_file else None)
     machine = prices.instance(instance)
-    words = f"{instance} by the prices of {prices.date}"
+    source = f"{instance} by the prices of {prices.date}"
     if not spot:
-        return machine.hour, f"{words}, on demand"
+        return machine.hour, f"{source}, on demand"
     assumed = ", assumed to be a share of that on demand" if machine.spot_is_assumed else ""
-    return machine.spot_hour, f"{words}, spot{assumed}"
+    return machine.spot_hour, f"{source}, spot{assumed}"

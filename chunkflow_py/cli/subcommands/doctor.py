@@ -61,8 +61,8 @@ def command(
                 echo(finding)
         problems = sum(each.level == "problem" for each in findings)
         if as_json:
-            said = {"findings": [each.to_json() for each in findings], "problems": problems}
-            echo(json.dumps(said, indent=2))
+            result = {"findings": [each.to_json() for each in findings], "problems": problems}
+            echo(json.dumps(result, indent=2))
         elif not (stores or queues or only):
             echo("Give --store URL and --queue URL to try those, and the clock.", err=True)
         if problems:
@@ -87,7 +87,8 @@ def _check_names(
     for name in names:
         if name not in CHECKS:
             near = get_close_matches(name, CHECKS, n=1, cutoff=0.0)[0]
-            msg = f"--only {name} is no check; did you mean {near}? There are {', '.join(CHECKS)}"
+            checks = ", ".join(CHECKS)
+            msg = f"--only {name} is not a check; did you mean {near}? There are {checks}"
             raise OptionError(msg)
     named = {"store": stores, "queue": queues, "clock": (*stores, *queues)}
     if names and not any(named.get(name, names) for name in names):

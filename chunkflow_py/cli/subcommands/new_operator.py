@@ -99,7 +99,7 @@ def command(name: str, folder: str) -> Callable[[], None]:
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         near = "-".join(re.findall(r"[a-z0-9]+", name.lower().lstrip("0123456789")))
         hint = f"; {near} is one" if near else ""
-        msg = f"{name!r} is no name of a command: small letters and digits, joined by -{hint}"
+        msg = f"{name!r} is not a command name: small letters and digits, joined by -{hint}"
         raise OptionError(msg)
     if catalog.is_known(name):
         msg = f"there is a command {name} already; choose another name"

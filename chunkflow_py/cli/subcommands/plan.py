@@ -81,23 +81,23 @@ def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None
 
             echo(json.dumps(plan_json(plan), indent=2))
         else:
-            for words in plan_lines(plan):
-                echo(words)
+            for line in plan_lines(plan):
+                echo(line)
         click.get_current_context().exit(0 if plan.fits else 2)
 
     return act
 
 
 def _lines(parts: Sequence[Part]) -> list[PlannedStep]:
-    """Return the stages of a line; one without tasks is a single stage."""
+    """Return the steps of a run; a pipeline without tasks is a single step."""
     from chunkflow_py.cli.command_line import check_source_first, operators_of
     from chunkflow_py.cli.run_pipelines import stage_lines
     from chunkflow_py.errors import OptionError
     from chunkflow_py.pipeline.operator import Source
     from chunkflow_py.planning.run_plan import PlannedStep
 
-    told = click.get_current_context().find_root().params
-    mip, ahead = told["mip"], told["ahead"]
+    params = click.get_current_context().find_root().params
+    mip, ahead = params["mip"], params["ahead"]
     stages = [part.stage for part in parts]
     if any(isinstance(stage, Source | Subcommand) for stage in stages):
         return [
@@ -105,7 +105,7 @@ def _lines(parts: Sequence[Part]) -> list[PlannedStep]:
                 line.name,
                 line.operators,
                 line.source,
-                (*line.source_words, *(word for words in line.words for word in words)),
+                (*line.source_words, *(word for argv in line.words for word in argv)),
                 mip,
                 ahead,
             )
@@ -114,7 +114,7 @@ def _lines(parts: Sequence[Part]) -> list[PlannedStep]:
     check_source_first(stages)
     operators = tuple(operators_of(stages))
     if not operators:
-        msg = "there is no line to plan; write it after plan and its options"
+        msg = "there is no pipeline to plan; write it after plan and its options"
         raise OptionError(msg)
-    words = tuple(word for part in parts for word in part.words)
-    return [PlannedStep("line", operators, None, words, mip, ahead)]
+    argv = tuple(word for part in parts for word in part.argv)
+    return [PlannedStep("line", operators, None, argv, mip, ahead)]

@@ -77,13 +77,13 @@ def command(
                 queue = default_queue(home.url)
                 submit(home, lines, queue, rehearse=False, clear_output=clear_output)
                 with WorkerReport(home, root | options) as report:
-                    code, words = work(home, working(), worker_line, report)
+                    code, message = work(home, working(), worker_line, report)
             else:
                 from chunkflow_py.run.dask.dask_run import run_on_dask
 
                 submit(home, lines, "", rehearse=False, clear_output=clear_output)
-                code, words = run_on_dask(home, f"tcp:{rest}", worker_line, working())
-        tell_exit(code, words)
+                code, message = run_on_dask(home, f"tcp:{rest}", worker_line, working())
+        tell_exit(code, message)
         context.exit(code)
 
     return act

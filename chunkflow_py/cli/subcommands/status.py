@@ -60,7 +60,7 @@ def command(
         raise click.MissingParameter(ctx=ctx, param=ctx.command.params[0])
     seconds = _WATCH_S if watch == "" else _seconds(watch) if watch else None
     if watch and seconds is None:
-        msg = f"--watch {watch} is no number of seconds above 0; write --watch 10"
+        msg = f"--watch {watch} is not a number of seconds above 0; write --watch 10"
         raise click.UsageError(msg, ctx)
 
     def act() -> None:
@@ -102,7 +102,7 @@ def _watch(look: Callable[[], RunStatus], seconds: float, as_json: bool) -> None
         _watch_in_place(look, seconds)
         return
     before = None
-    for status in _looks(look, seconds):
+    for status in _snapshots(look, seconds):
         if (now := _what_counts(status)) != before:
             echo(json.dumps(status.to_json()) if as_json else _line(status))
         before = now
@@ -116,14 +116,14 @@ def _watch_in_place(look: Callable[[], RunStatus], seconds: float) -> None:
 
     rows = [Row("looking …")]
     with Screen(sys.stdout, lambda: rows):
-        for status in _looks(look, seconds):
+        for status in _snapshots(look, seconds):
             head, *rest = status.lines()
             when = f"as of {time.strftime('%H:%M:%S')}, every {seconds:g} s until no task is left"
             rows = [Row(head, "bold"), *map(Row, rest), Row(f"  {when}; Ctrl-C ends it", "dim")]
     echo("\n".join(status.lines()))
 
 
-def _looks(look: Callable[[], RunStatus], seconds: float) -> Iterator[RunStatus]:
+def _snapshots(look: Callable[[], RunStatus], seconds: float) -> Iterator[RunStatus]:
     """Yield a status every so many seconds, the last one when no task is left."""
     import time
 

@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 @click.option("--clear-output", is_flag=True,
               help="Delete what other runs have stored inside the boxes of this run's tasks.")
 @click.option("--rehearse/--no-rehearse", default=True, show_default=True,
-              help="Load the network here, to foretell the memory of a worker.")
+              help="Load the network here, to estimate the memory of a worker.")
 def command(
     run: str | None, queue: str | None, create_queue: bool, shared_queue: bool, stage: str | None,
     fork: str | None, device_class: str, clear_output: bool, rehearse: bool,
 ) -> Callable[[Sequence[Part]], None]:
-    """Take the options; all is done when the whole line has been read."""
+    """Take the options; the run is made when the pipeline has been read."""
     # fmt: on
     refuse_dry_run()
 
@@ -72,7 +72,7 @@ def command(
             rehearse=rehearse,
             clear_output=clear_output,
         )
-        for words in submission.words():
-            echo(words)
+        for line in submission.words():
+            echo(line)
 
     return act

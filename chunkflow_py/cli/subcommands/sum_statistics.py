@@ -71,6 +71,6 @@ def _percentiles(text: str) -> tuple[float, ...]:
     except ValueError:
         found = ()
     if not found or not all(0 <= value <= 100 for value in found):
-        msg = f"--percentiles {text!r} is no list of numbers from 0 to 100; write 1,50,99"
+        msg = f"--percentiles {text!r} is not a list of numbers from 0 to 100; write 1,50,99"
         raise OptionError(msg)
     return found

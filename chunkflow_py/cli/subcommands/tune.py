@@ -62,7 +62,7 @@ class MemoryType(click.ParamType[int]):
             help="What is kept of it, in the middle.  [default: all]")
 @zyx_option("--output-patch-overlap", "-v", minimum=0,
             help="Voxels that neighbouring output patches share, zyx.  [default: 4 64 64; a "
-                 "quarter of a patch that is no larger]")
+                 "quarter of a patch of that size or less]")
 @click.option("--num-input-channels", type=click.IntRange(min=1), default=1, show_default=True,
               help="Channels that the network takes.")
 @click.option("--num-output-channels", "-c", type=click.IntRange(min=1), default=3,
@@ -103,7 +103,7 @@ def command(*, as_json: bool, volume_size: Zyx | None, **options: Any) -> Callab
             tolerance=options["tolerance"],
             seconds=options["seconds"],
             image=_read(options["image"]) if options["image"] else None,
-            on_measured=lambda measured: logger.info("%s: %s", measured.candidate, _said(measured)),
+            on_measured=lambda done: logger.info("%s: %s", done.candidate, _speed_text(done)),
         )
         line = _line(found, found.best, network) if found.best else None
         print_result = _print_json if as_json else _print_table
@@ -157,27 +157,27 @@ def _line(found: Tuning, best: Measurement, network: dict[str, Any]) -> str:
     import shlex
 
     candidate = best.candidate
-    words: list[Any] = ["inference", "--framework", network["framework"]]
+    argv: list[Any] = ["inference", "--framework", network["framework"]]
     for option, name in (("--convnet-model", "model"), ("--convnet-weight-path", "weights")):
         if network[name] is not None:
-            words += [option, network[name]]
-    words += ["--trust-weights"] if network["trust_weights"] else []
-    words += ["--num-input-channels", network["num_input_channels"]]
-    words += ["--num-output-channels", network["num_output_channels"]]
-    words += ["--input-patch-size", *candidate.input_patch_size]
+            argv += [option, network[name]]
+    argv += ["--trust-weights"] if network["trust_weights"] else []
+    argv += ["--num-input-channels", network["num_input_channels"]]
+    argv += ["--num-output-channels", network["num_output_channels"]]
+    argv += ["--input-patch-size", *candidate.input_patch_size]
     if candidate.output_patch_size != candidate.input_patch_size:
-        words += ["--output-patch-size", *candidate.output_patch_size]
-    words += ["--output-patch-overlap", *best.overlap]
-    words += ["--batch-size", candidate.batch_size, "--device", network["device"]]
-    words += ["--spatial-dims", 2] if network["spatial_dims"] == 2 else []
+        argv += ["--output-patch-size", *candidate.output_patch_size]
+    argv += ["--output-patch-overlap", *best.overlap]
+    argv += ["--batch-size", candidate.batch_size, "--device", network["device"]]
+    argv += ["--spatial-dims", 2] if network["spatial_dims"] == 2 else []
     if found.framework == "pytorch":  # the others have no choice
-        words += ["--backend", candidate.backend, "--dtype", candidate.dtype]
-        words += ["--compile"] if candidate.compile else []
-        words += ["--tf32"] if candidate.tf32 else []
-    return shlex.join(map(str, words))
+        argv += ["--backend", candidate.backend, "--dtype", candidate.dtype]
+        argv += ["--compile"] if candidate.compile else []
+        argv += ["--tf32"] if candidate.tf32 else []
+    return shlex.join(map(str, argv))
 
 
-def _said(measured: Measurement) -> str:
+def _speed_text(measured: Measurement) -> str:
     if measured.seconds is None:
         return str(measured.failure)
     speed = f"{measured.voxels_per_second / 1e6:.3g} Mvoxel/s"
@@ -247,7 +247,7 @@ def _notes(found: Tuning) -> list[str]:
     if fastest := found.fastest:
         notes.append(
             f"Faster, but beyond the tolerance of {found.tolerance:g} or the memory of "
-            f"{found.memory_bytes / 1e9:.1f} GB: {fastest.candidate}, {_said(fastest)}."
+            f"{found.memory_bytes / 1e9:.1f} GB: {fastest.candidate}, {_speed_text(fastest)}."
         )
     if not found.complete:
         notes.append("The time was too short for all; --seconds gives more.")

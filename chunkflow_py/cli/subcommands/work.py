@@ -40,8 +40,8 @@ def command(run: str, **options: Any) -> Callable[[], None]:
         with worker_fails_in_order():
             home = RunDirectory.parse(run)
             with WorkerReport(home, context.find_root().params | options) as report:
-                code, words = work(home, working(), worker_line, report)
-        tell_exit(code, words)
+                code, message = work(home, working(), worker_line, report)
+        tell_exit(code, message)
         context.exit(code)
 
     return act

@@ -39,7 +39,7 @@ BRINGS = {
     "onnx": "inference --backend onnxruntime, and models of ONNX",
     "bioimage": "model packages of the BioImage Model Zoo",
 }
-NOT_EXTRAS = "all", "dev", "docs"
+NOT_EXTRAS = "all", "dev", "testing", "docs"
 
 # Why a version is refused, where that is more than its age.
 _REASONS = {
