@@ -28,7 +28,7 @@ def test_the_site_is_clean(tmp_path: Path) -> None:
     """No link is broken and no page lost; all commands and types are there; nothing is fetched."""
     done = build(ROOT, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "Run a 3D network over an image" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "Run a 3D neural network" in (tmp_path / "index.html").read_text(encoding="utf-8")
     commands = (tmp_path / "docs" / "commands.html").read_text(encoding="utf-8")
     shown = set(re.findall(r'<section id="([^"]+)">\n<h3>', commands))
     assert shown == set(catalog.commands())
