@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from chunkflow_py.queue.memory import MemoryQueue
-from chunkflow_py.store.retry import Manners
+from chunkflow_py.queue.memory_queue import MemoryQueue
+from chunkflow_py.store.network_retry import Manners
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from chunkflow_py.queue.protocol import Message
+    from chunkflow_py.queue.queue_protocol import Message
 
 READS_PER_S, WRITES_PER_S = 5500, 3500
 IN_FLIGHT = 120_000
@@ -44,7 +44,7 @@ class Clock:
 
 
 class SimulatedS3:
-    """Objects in memory, and what asking for them costs; see `chunkflow_py.store.protocol.Store`.
+    """Objects in memory with the latency of S3; see `chunkflow_py.store.store_protocol.Store`.
 
     Attributes:
         requests: how many of each kind.

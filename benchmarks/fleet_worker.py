@@ -21,7 +21,7 @@ from chunkflow_py.run.worker.acknowledger import Acknowledger, BatchThread
 from chunkflow_py.run.worker.failure_policy import AttemptLimits
 from chunkflow_py.run.worker.outcome_recorder import OutcomeRecorder
 from chunkflow_py.run.worker.task_receiver import MessageFilter, PoisonTaskGuard, TaskReceiver
-from chunkflow_py.store.protocol import Stored
+from chunkflow_py.store.store_protocol import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

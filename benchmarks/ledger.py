@@ -2,7 +2,7 @@
 
 Each line has its ratio to what is asked for. The ten million tasks are pages of 2048 that share one
 content, so that they need no room; to count reads their headers. In a folder of this machine, with
-the sync policy of `chunkflow_py.store.folder`: what is recorded is on the disk.
+the sync policy of `chunkflow_py.store.folder_store`: what is recorded is on the disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from table import Line, as_text, at_least, at_most
 from chunkflow_py.run.ledger.ledger import SEGMENT_SIZE, Ledger
 from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.store import open_store
-from chunkflow_py.store.protocol import Stored
+from chunkflow_py.store.store_protocol import Stored
 
 RESULTS = Path(__file__).parent / "results"
 TASKS = 10_000_000

@@ -30,9 +30,9 @@ from fleet_services import CONNECTIONS, Clock, SimulatedS3, SimulatedSqs
 from fleet_worker import EPOCH, SPEC, STAGE, TYPICAL, FleetLedger, Worker
 
 from chunkflow_py.core.geometry import Zyx
-from chunkflow_py.queue.body import body_text
-from chunkflow_py.tasks.grid import task_grid
-from chunkflow_py.tasks.plan import GridPlan
+from chunkflow_py.queue.message_body import body_text
+from chunkflow_py.tasks.task_grid import task_grid
+from chunkflow_py.tasks.task_plan import GridPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

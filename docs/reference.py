@@ -27,7 +27,7 @@ ELSEWHERE = {
     "create-info": "volume:create_volume",
     "create-volume": "volume:create_volume",
     "downsample-upload": "volume.pyramid:PyramidOutput",
-    "fetch-task-from-sqs": "queue.protocol:open_queue",
+    "fetch-task-from-sqs": "queue.queue_protocol:open_queue",
     "generate-tasks": "pipeline.task_source:TaskGenerator",
     "inference": "inference.inferencer:Inferencer",
     "load-n5": "volume:open_volume",

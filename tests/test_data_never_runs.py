@@ -17,17 +17,17 @@ from chunkflow_py import Points, Skeleton, Synapses, open_volume
 from chunkflow_py.errors import ChunkflowError, VolumeError
 from chunkflow_py.inference.normalization import read_statistics
 from chunkflow_py.ops.load_npy import load_npy
-from chunkflow_py.queue.body import parse_body
 from chunkflow_py.queue.box_file import read_regions
+from chunkflow_py.queue.message_body import parse_body
 from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.run.ledger.ledger_segments import SegmentHeader
 from chunkflow_py.run.run_spec import Spec
 from chunkflow_py.segmentation.labels.label_table import INDEX, LabelTable
 from chunkflow_py.segmentation.labels.links import links_in
 from chunkflow_py.store import open_store
-from chunkflow_py.store.counts import CountStore
-from chunkflow_py.store.protocol import checksum_of
-from chunkflow_py.tasks.plan import plan_from_json
+from chunkflow_py.store.store_protocol import checksum_of
+from chunkflow_py.store.task_counts import CountStore
+from chunkflow_py.tasks.task_plan import plan_from_json
 
 BOX = "0-4_0-4_0-4"
 BODY = "import pathlib; pathlib.Path('sprung').touch()"

@@ -40,7 +40,7 @@ def peak_bytes() -> int:
 
 def kind_of(queue: str) -> Any:
     """Return the class of a queue."""
-    from chunkflow_py.queue.protocol import SCHEMES
+    from chunkflow_py.queue.queue_protocol import SCHEMES
 
     module, name = SCHEMES[queue.partition("://")[0]]
     return getattr(__import__(module, fromlist=[name]), name)
@@ -70,7 +70,7 @@ def send(job: dict[str, Any]) -> dict[str, Any]:
 
 def receive(job: dict[str, Any]) -> dict[str, Any]:
     """Receive and acknowledge in batches of ten."""
-    from chunkflow_py.queue.protocol import open_queue
+    from chunkflow_py.queue.queue_protocol import open_queue
 
     queue = open_queue(job["queue"])
     done = 0
@@ -87,7 +87,7 @@ def fetch(job: dict[str, Any]) -> dict[str, Any]:
     """Run the line of today's users, which takes and deletes one task at a time."""
     tasks = str(job["tasks"])
     line = ("fetch-task-from-sqs", "-q", job["queue"], "-n", tasks, "plugin", "-f", job["plugin"])
-    from chunkflow_py.queue import tasks as module
+    from chunkflow_py.queue import queue_tasks as module
 
     opened: list[float] = []
     enter = module.QueueTasks.__enter__

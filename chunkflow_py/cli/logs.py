@@ -222,7 +222,7 @@ def _printable(value: Any) -> Any:
     """Return *value* as JSON takes it: seconds in microseconds, all text safe to show."""
     match value:
         case str():
-            from chunkflow_py.store.address import public
+            from chunkflow_py.store.store_address import public
 
             return public(value)
         case float():

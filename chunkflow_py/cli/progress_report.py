@@ -20,7 +20,7 @@ from chunkflow_py.cli.progress import (
     voxel_speed,
 )
 from chunkflow_py.cli.screen import Screen, is_terminal
-from chunkflow_py.core.memory import describe_bytes
+from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.errors import OperatorError
 from chunkflow_py.pipeline.hooks import HasTraffic
 from chunkflow_py.pipeline.pipeline import Listener

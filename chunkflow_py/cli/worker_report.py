@@ -16,7 +16,7 @@ from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.pipeline.terminal import echo
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.worker.supervisor import WorkerListener
-from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.store_address import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable

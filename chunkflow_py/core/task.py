@@ -11,7 +11,7 @@ from chunkflow_py.errors import MissingChunkError, OperatorError
 if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.core.geometry import Region
-    from chunkflow_py.store.protocol import Stored
+    from chunkflow_py.store.store_protocol import Stored
 
 
 Kind = TypeVar("Kind")

@@ -22,7 +22,7 @@ from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
 from chunkflow_py.filters.contrast import clip_limits
 from chunkflow_py.filters.volume_statistics import VolumeStatistics
 from chunkflow_py.store import open_store
-from chunkflow_py.store.counts import place_of
+from chunkflow_py.store.task_counts import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.core.histogram import Histogram
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
 
 Limits = list[tuple[int, int]]  # of each channel
 

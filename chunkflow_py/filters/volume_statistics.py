@@ -12,7 +12,7 @@ import numpy as np
 from chunkflow_py.core.geometry import BoundingBox, Region
 from chunkflow_py.core.histogram import PERCENTILES, Bins, Histogram, histogram_of
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.store.counts import Counts, CountStore, coverage
+from chunkflow_py.store.task_counts import Counts, CountStore, coverage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

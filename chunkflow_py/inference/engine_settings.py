@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from chunkflow_py.core.memory import available_host_bytes, describe_bytes
+from chunkflow_py.core.host_memory import available_host_bytes, describe_bytes
 from chunkflow_py.errors import OptionError, OutOfMemoryError
 from chunkflow_py.inference.blend import Bump, create_window
 from chunkflow_py.inference.network_output import MEANING, NetworkOutput, OutputKind

@@ -9,7 +9,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.chunk import Chunk, Voxels
-from chunkflow_py.core.memory import Need, describe_bytes
+from chunkflow_py.core.host_memory import Need, describe_bytes
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.inference.backend_comparison import compare
 from chunkflow_py.inference.backend_factory import create_backend

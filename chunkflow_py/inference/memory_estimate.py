@@ -24,7 +24,12 @@ import numpy as np
 import torch
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
-from chunkflow_py.core.memory import FIRST_USE, available_host_bytes, describe_bytes, resident_bytes
+from chunkflow_py.core.host_memory import (
+    FIRST_USE,
+    available_host_bytes,
+    describe_bytes,
+    resident_bytes,
+)
 from chunkflow_py.errors import OptionError
 from chunkflow_py.inference.patch_grid import PatchGeometry, PatchGrid
 

@@ -15,7 +15,7 @@ from itertools import count, takewhile
 from typing import TYPE_CHECKING
 
 from chunkflow_py.core.geometry import Zyx
-from chunkflow_py.core.memory import describe_bytes
+from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.errors import OptionError
 from chunkflow_py.inference.memory_estimate import engine_workspace
 

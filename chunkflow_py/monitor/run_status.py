@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.core.memory import describe_bytes
+from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.errors import QueueError
 from chunkflow_py.monitor.run_facts import (
     FailedTask,
@@ -17,7 +17,7 @@ from chunkflow_py.monitor.run_facts import (
     failing_tasks,
     run_state,
 )
-from chunkflow_py.queue.protocol import Counts, open_queue
+from chunkflow_py.queue.queue_protocol import Counts, open_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

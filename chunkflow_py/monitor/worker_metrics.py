@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from chunkflow_py.core.geometry import Region
 from chunkflow_py.errors import OptionError, needs_extra
 from chunkflow_py.run.ledger.ledger_record import FailureKind
-from chunkflow_py.store.reach import asks_loopback, is_loopback
+from chunkflow_py.store.network_reach import asks_loopback, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

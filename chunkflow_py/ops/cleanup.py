@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.task import Task
     from chunkflow_py.pipeline.operator import Outline
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
 
 SECTION = "steer"
 
@@ -64,7 +64,7 @@ def cleanup(
 
 
 def _local_files(url: str) -> Iterator[tuple[str, int]]:
-    from chunkflow_py.store.local import TEMPORARY_PREFIX, os_errors
+    from chunkflow_py.store.local_files import TEMPORARY_PREFIX, os_errors
 
     path = Path(url.removeprefix("file://"))
     with os_errors("read", path), os.scandir(path) as entries:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.histogram import Bins
     from chunkflow_py.core.task import Task
     from chunkflow_py.pipeline.operator import Outline
-    from chunkflow_py.store.counts import CountStore
+    from chunkflow_py.store.task_counts import CountStore
 
 SECTION = "segment"
 
@@ -72,7 +72,7 @@ class StatisticsCounter(OperatorBase):
             OptionError: floating-point voxels come without a range of values.
             GeometryError: boxes of tasks overlap.
         """
-        from chunkflow_py.store.counts import check_tasks
+        from chunkflow_py.store.task_counts import check_tasks
 
         voxels = outline.voxels
         if (
@@ -90,7 +90,7 @@ class StatisticsCounter(OperatorBase):
     def __call__(self, task: Task) -> Task:
         """Count, and store the counts."""
         from chunkflow_py.filters.volume_statistics import count_chunk
-        from chunkflow_py.store.counts import counted_region
+        from chunkflow_py.store.task_counts import counted_region
 
         chunk = task.chunk(self.input_name)
         mask = None if self.mask_name is None else task.chunk(self.mask_name)
@@ -127,7 +127,7 @@ def command(statistics_path: str, **options: Any) -> StatisticsCounter:
     """Check the range."""
     # fmt: on
     from chunkflow_py.filters.volume_statistics import KIND
-    from chunkflow_py.store.counts import CountStore
+    from chunkflow_py.store.task_counts import CountStore
 
     span = options["span"]
     if span is not None and not span[0] < span[1] < float("inf"):

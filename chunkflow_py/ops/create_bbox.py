@@ -9,7 +9,7 @@ from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import TaskSource, source
 from chunkflow_py.pipeline.params import zyx_option
-from chunkflow_py.tasks.grid import region_of
+from chunkflow_py.tasks.task_grid import region_of
 
 
 def create_bbox(start: Zyx, stop: Zyx | None = None, size: Zyx | None = None) -> BoundingBox:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from chunkflow_py.core.chunk import Chunk
-    from chunkflow_py.core.memory import Need
+    from chunkflow_py.core.host_memory import Need
     from chunkflow_py.core.task import Task
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Downsampler(OperatorBase):
     @hook
     def memory(self, size: Zyx | None) -> Need | None:
         """Return what the result of a chunk of extent *size* takes; planes are made one by one."""
-        from chunkflow_py.core.memory import Need
+        from chunkflow_py.core.host_memory import Need
 
         return None if size is None else Need(size // self.factor + 1)
 

@@ -14,7 +14,7 @@ import click
 
 from chunkflow_py.pipeline.operator import source
 from chunkflow_py.pipeline.params import is_dry_run
-from chunkflow_py.queue.tasks import USUAL_RETRIES, QueueTasks
+from chunkflow_py.queue.queue_tasks import USUAL_RETRIES, QueueTasks
 
 
 @source

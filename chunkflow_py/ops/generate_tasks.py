@@ -17,7 +17,7 @@ from chunkflow_py.ops.options.volume_options import access_options, opening_from
 from chunkflow_py.pipeline.operator import source
 from chunkflow_py.pipeline.params import REGION, floats_option, is_dry_run, mip_option, zyx_option
 from chunkflow_py.pipeline.task_source import TaskGenerator, tasks_from
-from chunkflow_py.tasks.order import ORDERS
+from chunkflow_py.tasks.task_order import ORDERS
 
 _COUNT = click.IntRange(min=0)
 

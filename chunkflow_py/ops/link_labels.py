@@ -27,7 +27,7 @@ from chunkflow_py.pipeline.params import mip_option
 if TYPE_CHECKING:
     from chunkflow_py.core.task import Task
     from chunkflow_py.segmentation.labels.components import Connectivity
-    from chunkflow_py.store.protocol import Access
+    from chunkflow_py.store.store_protocol import Access
 
 SECTION = "segment"
 
@@ -75,8 +75,8 @@ class LabelLinker(OperatorBase):
         """Find and store the links of a task."""
         from chunkflow_py.segmentation.labels.links import encoded_links, link_key
         from chunkflow_py.store import open_store
-        from chunkflow_py.store.protocol import Access
-        from chunkflow_py.store.recording import RecordingStore
+        from chunkflow_py.store.recording_store import RecordingStore
+        from chunkflow_py.store.store_protocol import Access
 
         if task.region is None:
             msg = "a task without a box has no faces; let generate-tasks make it"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk, Voxels
     from chunkflow_py.core.task import Task
     from chunkflow_py.segmentation.labels.label_table import LabelTable, ObjectCount
-    from chunkflow_py.store.protocol import Access
+    from chunkflow_py.store.store_protocol import Access
 
 SECTION = "segment"
 
@@ -100,7 +100,7 @@ class Relabeller(OperatorBase):
         """Relabel the chunk."""
         from chunkflow_py.segmentation.labels.label_table import LabelTable
         from chunkflow_py.store import open_store
-        from chunkflow_py.store.protocol import Access
+        from chunkflow_py.store.store_protocol import Access
 
         time = None if task.region is None else task.region.time
         if time not in self._tables:

@@ -127,7 +127,7 @@ def command(
 
 def _write(path: Path, item: Chunk | Points | Synapses, **options: Any) -> None:
     from chunkflow_py.core.chunk import Chunk
-    from chunkflow_py.store.local import write_whole
+    from chunkflow_py.store.local_files import write_whole
 
     if isinstance(item, Chunk):
         save_h5(item, path, **options)

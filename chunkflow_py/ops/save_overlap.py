@@ -24,7 +24,7 @@ from chunkflow_py.pipeline.params import input_option
 
 if TYPE_CHECKING:
     from chunkflow_py.core.task import Task
-    from chunkflow_py.store.protocol import Access
+    from chunkflow_py.store.store_protocol import Access
 
 SECTION = "segment"
 
@@ -62,8 +62,8 @@ class OverlapSaver(OperatorBase):
         from chunkflow_py.segmentation.labels.components import single_channel
         from chunkflow_py.segmentation.labels.overlaps import save_overlaps
         from chunkflow_py.store import open_store
-        from chunkflow_py.store.protocol import Access
-        from chunkflow_py.store.recording import RecordingStore
+        from chunkflow_py.store.recording_store import RecordingStore
+        from chunkflow_py.store.store_protocol import Access
 
         chunk = task.chunk(self.input_name)
         region = task.own_region

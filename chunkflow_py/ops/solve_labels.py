@@ -23,7 +23,7 @@ from chunkflow_py.pipeline.operator import operator
 
 if TYPE_CHECKING:
     from chunkflow_py.core.task import Task
-    from chunkflow_py.store.protocol import Access, Stored
+    from chunkflow_py.store.store_protocol import Access, Stored
 
 SECTION = "segment"
 
@@ -46,8 +46,8 @@ def solve_labels(
     """
     from chunkflow_py.segmentation.labels.linking import solve_links
     from chunkflow_py.store import open_store
-    from chunkflow_py.store.protocol import Access
-    from chunkflow_py.store.recording import RecordingStore
+    from chunkflow_py.store.recording_store import RecordingStore
+    from chunkflow_py.store.store_protocol import Access
 
     access = access or Access()
     table = RecordingStore(open_store(place_of(table_path), access))

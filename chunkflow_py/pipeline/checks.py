@@ -137,7 +137,7 @@ def _reads_its_box(stage: Operator) -> bool:
 
 def _both(place: ArrayAddress, other: ArrayAddress) -> str:
     """Return a place for a message, with another address of it."""
-    from chunkflow_py.store.address import without_secrets
+    from chunkflow_py.store.store_address import without_secrets
 
     shown = without_secrets(place.text)
     same = place.text == other.text

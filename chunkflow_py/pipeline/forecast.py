@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chunkflow_py.core.geometry import BoxGrid, Zyx
-from chunkflow_py.core.memory import (
+from chunkflow_py.core.host_memory import (
     FIRST_USE,
     Need,
     available_host_bytes,

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from chunkflow_py.core.chunk import Chunk, Voxels
-    from chunkflow_py.core.memory import Need
+    from chunkflow_py.core.host_memory import Need
     from chunkflow_py.core.outputs import Output
     from chunkflow_py.core.task import Task
-    from chunkflow_py.store.protocol import Leftover
+    from chunkflow_py.store.store_protocol import Leftover
     from chunkflow_py.volume.engine.block_volume import Traffic
     from chunkflow_py.volume.labelling import Labelling
 

@@ -13,10 +13,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
-from chunkflow_py.core.memory import describe_bytes
+from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.task_source import Planner, TaskGenerator
-from chunkflow_py.tasks.grid import region_of
+from chunkflow_py.tasks.task_grid import region_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.task import Task
     from chunkflow_py.inference.task_size import TaskSize
     from chunkflow_py.pipeline.hooks import Boxes
-    from chunkflow_py.tasks.plan import GridPlan, ListPlan
+    from chunkflow_py.tasks.task_plan import GridPlan, ListPlan
     from chunkflow_py.volume.new_volume import VolumeCreator
     from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 

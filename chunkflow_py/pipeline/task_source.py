@@ -19,8 +19,8 @@ from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx, hull_o
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.core.task import Task
 from chunkflow_py.errors import OptionError
-from chunkflow_py.tasks.grid import cells_touching, region_of, task_grid
-from chunkflow_py.tasks.plan import GridPlan, ListPlan
+from chunkflow_py.tasks.task_grid import cells_touching, region_of, task_grid
+from chunkflow_py.tasks.task_plan import GridPlan, ListPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from chunkflow_py.pipeline.hooks import Boxes
-    from chunkflow_py.tasks.order import Order
+    from chunkflow_py.tasks.task_order import Order
     from chunkflow_py.volume.protocol import Volume, VolumeOptions
 
     _Region = tuple[Zyx | None, Zyx | None, Zyx | None]
@@ -264,7 +264,7 @@ class TaskGenerator:
             write_boxes(self.file_path, plan)
             logger.info("wrote %d tasks to %s", len(plan), self.file_path)
         if self.queue_name:
-            from chunkflow_py.queue.protocol import open_queue
+            from chunkflow_py.queue.queue_protocol import open_queue
 
             opened = open_queue(self.queue_name, create=self.create_queue, lease_s=self.lease_s)
             with closing(opened) as queue:

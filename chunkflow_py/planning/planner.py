@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import BoxGrid
-from chunkflow_py.core.memory import available_host_bytes, describe_bytes
+from chunkflow_py.core.host_memory import available_host_bytes, describe_bytes
 from chunkflow_py.errors import ChunkflowError, VolumeNotFoundError
 from chunkflow_py.pipeline.forecast import RESIDENT
 from chunkflow_py.pipeline.hooks import HasSingleWriter

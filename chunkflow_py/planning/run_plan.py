@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.core.memory import describe_bytes
+from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.planning.duration_estimate import Fleet
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from chunkflow_py.inference.patch_grid import PatchGrid
 from chunkflow_py.pipeline.forecast import largest_size, voxel_bytes
 from chunkflow_py.pipeline.hooks import HasBounds
 from chunkflow_py.pipeline.operator import TaskSource
-from chunkflow_py.tasks.plan import GridPlan, ListPlan
+from chunkflow_py.tasks.task_plan import GridPlan, ListPlan
 from chunkflow_py.volume.files.file_saver import FileSaver
 from chunkflow_py.volume.loader import VolumeLoader
 from chunkflow_py.volume.location import Location, volume_name
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from chunkflow_py.pipeline.hooks import Boxes
     from chunkflow_py.pipeline.operator import Operator, Outline, Source
     from chunkflow_py.pipeline.pipeline import Pipeline
-    from chunkflow_py.tasks.plan import Plan
+    from chunkflow_py.tasks.task_plan import Plan
     from chunkflow_py.volume.saver import VolumeSaver
 
     Measure = Callable[[BoundingBox], Sequence[float]]

@@ -26,14 +26,14 @@ import numpy as np
 from chunkflow_py.core.decoding import check_npy_header, parse_json
 from chunkflow_py.core.geometry import AXES, BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.errors import ChunkflowError, OptionError
-from chunkflow_py.store.local import os_errors, replacing
+from chunkflow_py.store.local_files import os_errors, replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.tasks.plan import Plan
+    from chunkflow_py.tasks.task_plan import Plan
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chunkflow_py.errors import QueueError
-from chunkflow_py.store.local import TEMPORARY_PREFIX, of_each_file, sync
+from chunkflow_py.store.local_files import TEMPORARY_PREFIX, of_each_file, sync
 
 FREE = "-"
 PACK_NAME = re.compile(r"[0-9a-f]{16}")

@@ -25,7 +25,7 @@ from chunkflow_py.errors import named
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from chunkflow_py.queue.protocol import Message, Queue
+    from chunkflow_py.queue.queue_protocol import Message, Queue
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.queue.protocol import Message
+    from chunkflow_py.queue.queue_protocol import Message
 
 
 def polled(

@@ -15,16 +15,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import QueueError, QueueUnreachableError, needs_extra
-from chunkflow_py.queue.daemons import DaemonThreads
-from chunkflow_py.store.address import without_secrets
+from chunkflow_py.queue.daemon_threads import DaemonThreads
 from chunkflow_py.store.cloudvolume_secrets import FOLDER, aws_session
-from chunkflow_py.store.retry import (
+from chunkflow_py.store.network_retry import (
     TRANSIENT_STATUS,
     CallFailedError,
     Failure,
     Manners,
     retried,
 )
+from chunkflow_py.store.store_address import without_secrets
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

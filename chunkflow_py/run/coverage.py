@@ -32,7 +32,7 @@ from chunkflow_py.pipeline.hooks import (
 from chunkflow_py.run.metadata_documents import difference, parsed, restored
 from chunkflow_py.run.run_spec import StepOutput, sha256_of
 from chunkflow_py.store import open_store
-from chunkflow_py.store.local import absolute
+from chunkflow_py.store.local_files import absolute
 from chunkflow_py.volume import open_volume
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.geometry import Region
     from chunkflow_py.pipeline.pipeline import Pipeline
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
     from chunkflow_py.volume.protocol import Volume
 
 # Operators that skip a task because somebody has stored its output already.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.run_spec import RunStep, StepOutput
-    from chunkflow_py.tasks.plan import Plan
+    from chunkflow_py.tasks.task_plan import Plan
 
     Tasks = Plan | set[int]
     MakeSourcedPipeline = Callable[[Any, Any], Pipeline]

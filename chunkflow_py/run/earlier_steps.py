@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.ledger.ledger_record import Record
     from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.run_spec import RunStep, StepOutput
-    from chunkflow_py.tasks.plan import Plan
+    from chunkflow_py.tasks.task_plan import Plan
 
 _PAGES = 8  # of a ledger that are kept
 

@@ -15,15 +15,15 @@ from chunkflow_py.errors import GeometryError, OptionError, VolumeError
 from chunkflow_py.pipeline.hooks import HasLeftovers, KeepsStored, places_written
 from chunkflow_py.run.task_boxes import TaskBoxes
 from chunkflow_py.store import open_store
-from chunkflow_py.store.address import without_secrets
-from chunkflow_py.store.protocol import Leftover
+from chunkflow_py.store.store_address import without_secrets
+from chunkflow_py.store.store_protocol import Leftover
 from chunkflow_py.volume.array_identity import same_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from chunkflow_py.pipeline.pipeline import Pipeline
-    from chunkflow_py.tasks.plan import Plan
+    from chunkflow_py.tasks.task_plan import Plan
 
 _SHOWN = 3
 _BOX = r"(?:t[0-9]+_)?-?[0-9]+--?[0-9]+_-?[0-9]+--?[0-9]+_-?[0-9]+--?[0-9]+"

@@ -9,8 +9,8 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import OptionError
-from chunkflow_py.queue.body import body_text
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.message_body import body_text
+from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.dependent_tasks import dependents
 from chunkflow_py.run.verify import Damage, split_address, verify
 from chunkflow_py.store import open_store
@@ -18,14 +18,14 @@ from chunkflow_py.store import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from chunkflow_py.queue.protocol import Queue
+    from chunkflow_py.queue.queue_protocol import Queue
     from chunkflow_py.run.coverage import Coverage
     from chunkflow_py.run.dependent_tasks import MakeSourcedPipeline, Tasks
     from chunkflow_py.run.ledger.ledger import Ledger
     from chunkflow_py.run.ledger.ledger_record import Record
     from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.run_spec import RunStep
-    from chunkflow_py.tasks.plan import Plan
+    from chunkflow_py.tasks.task_plan import Plan
 
 BATCH = 1000  # tasks
 

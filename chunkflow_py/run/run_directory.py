@@ -34,17 +34,17 @@ from chunkflow_py.run.coverage import Coverage
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.run_spec import Spec, differences, sha256_of
 from chunkflow_py.store import open_store
-from chunkflow_py.store.address import public, without_secrets
-from chunkflow_py.store.local import replacing
-from chunkflow_py.tasks.plan import plan_from_json
+from chunkflow_py.store.local_files import replacing
+from chunkflow_py.store.store_address import public, without_secrets
+from chunkflow_py.tasks.task_plan import plan_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from chunkflow_py.run.ledger.ledger_record import LedgerCounts
     from chunkflow_py.run.run_spec import File
-    from chunkflow_py.store.protocol import Store
-    from chunkflow_py.tasks.plan import Plan
+    from chunkflow_py.store.store_protocol import Store
+    from chunkflow_py.tasks.task_plan import Plan
 
 SPEC = "spec.json"
 _SUBMITTED = "spec.sha256"

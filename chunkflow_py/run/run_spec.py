@@ -99,7 +99,7 @@ class RunStep:
         source: arguments of the command that made the plan, for people.
         mip: the global option.
         options: of the operators, by their names, as the hash covers them.
-        plan: description of the tasks, see `chunkflow_py.tasks.plan`.
+        plan: description of the tasks, see `chunkflow_py.tasks.task_plan`.
         plan_sha256: of the file that belongs to the plan.
         tasks: how many there are.
         files: that the operators need.

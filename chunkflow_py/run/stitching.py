@@ -28,14 +28,14 @@ from chunkflow_py.segmentation.labels.label_table import ObjectCount
 from chunkflow_py.segmentation.labels.linking import OverlapLinker, TouchLinker, solve_links
 from chunkflow_py.segmentation.labels.links import link_key
 from chunkflow_py.store import open_store
-from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.store_address import without_secrets
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.labelling import FOLDER, LabellingRecords, uncovered
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import VolumeOptions, check_disjoint
 
 if TYPE_CHECKING:
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
     from chunkflow_py.volume.protocol import Volume
 
 logger = logging.getLogger(__name__)

@@ -11,25 +11,25 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.core.memory import describe_bytes
+from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.core.outputs import BOX
 from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.pipeline.hooks import HasFiles, places_read, places_written
-from chunkflow_py.queue.body import BodyError, body_text, parse_body
-from chunkflow_py.queue.protocol import address_of, open_queue
+from chunkflow_py.queue.message_body import BodyError, body_text, parse_body
+from chunkflow_py.queue.queue_protocol import address_of, open_queue
 from chunkflow_py.run.coverage import documented
 from chunkflow_py.run.earlier_steps import check_readers
 from chunkflow_py.run.leftovers import leftovers, settle
 from chunkflow_py.run.run_spec import File, RunStep, Spec, options_of, sha256_of
 from chunkflow_py.run.step_pipeline import create_outputs, prepared
-from chunkflow_py.store.local import absolute
+from chunkflow_py.store.local_files import absolute
 from chunkflow_py.volume.location import LEVEL, Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from chunkflow_py.pipeline.operator import Operator
-    from chunkflow_py.queue.protocol import Queue
+    from chunkflow_py.queue.queue_protocol import Queue
     from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.step_pipeline import StepEstimate, StepPipeline
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from chunkflow_py.pipeline.hooks import Boxes, Outline
     from chunkflow_py.pipeline.operator import Operator
     from chunkflow_py.run.run_spec import StepOutput
-    from chunkflow_py.tasks.plan import Plan
+    from chunkflow_py.tasks.task_plan import Plan
 
 
 @dataclass(frozen=True)

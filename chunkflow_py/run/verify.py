@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from chunkflow_py.store import open_store as open_any_store
-from chunkflow_py.store.protocol import CHECKSUM_DIGITS, Stored
+from chunkflow_py.store.store_protocol import CHECKSUM_DIGITS, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from chunkflow_py.run.coverage import Coverage
     from chunkflow_py.run.ledger.ledger import Ledger
     from chunkflow_py.run.ledger.ledger_record import Attempt, Record
-    from chunkflow_py.store.protocol import Store
-    from chunkflow_py.tasks.plan import Plan
+    from chunkflow_py.store.store_protocol import Store
+    from chunkflow_py.tasks.task_plan import Plan
 
 DamageKind = Literal[
     "not recorded",

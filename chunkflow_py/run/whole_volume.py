@@ -24,7 +24,7 @@ from chunkflow_py.ops.downsample import Downsampler
 from chunkflow_py.ops.skip_task_by_blocks_in_volume import StoredSkipper
 from chunkflow_py.pipeline.operator import Operator, Source
 from chunkflow_py.pipeline.pipeline import Pipeline
-from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.store_address import without_secrets
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.array_identity import same_array
 from chunkflow_py.volume.copy_record import CopyRecord

@@ -13,8 +13,8 @@ from chunkflow_py.segmentation.evaluate import score
 from chunkflow_py.segmentation.evaluate_objects import score_table
 from chunkflow_py.segmentation.labels.components import single_channel
 from chunkflow_py.segmentation.labels.contingency import KIND, contingency, put_table
-from chunkflow_py.store.counts import CountStore, check_tasks, counted_region
-from chunkflow_py.store.local import write_whole
+from chunkflow_py.store.local_files import write_whole
+from chunkflow_py.store.task_counts import CountStore, check_tasks, counted_region
 
 if TYPE_CHECKING:
     from collections.abc import Callable

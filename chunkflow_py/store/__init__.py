@@ -2,13 +2,13 @@
 
 | URL                      | where                                                              |
 |--------------------------|--------------------------------------------------------------------|
-| ``/data/em``, ``file://``| files of this machine: `chunkflow_py.store.folder`                 |
-| ``s3://bucket/em``       | S3, or what speaks like it (``AWS_ENDPOINT_URL``)                  |
+| ``/data/em``, ``file://``| files of this machine (`folder_store`)                              |
+| ``s3://bucket/em``       | S3 or a compatible server (``AWS_ENDPOINT_URL``)                   |
 | ``gs://bucket/em``       | Google Cloud Storage                                               |
 | ``https://host/em``      | a web server: reading, without listing; also ``http://``           |
 | ``mem://name/em``        | objects of this process, for tests                                 |
 
-Clouds are served by `chunkflow_py.store.objects`, web servers by `chunkflow_py.store.web`.
+`object_store` serves clouds, and `web_store` serves web servers.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import VolumeError, needs_extra
-from chunkflow_py.store.protocol import Access
-from chunkflow_py.store.retry import Manners
+from chunkflow_py.store.network_retry import Manners
+from chunkflow_py.store.store_protocol import Access
 
 if TYPE_CHECKING:
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
 
 SCHEMES = ("file", "s3", "gs", "https", "http", "mem")
 
@@ -40,20 +40,20 @@ def open_store(url: str, access: Access = Access(), *, manners: Manners | None =
     """
     scheme, separator, path = url.partition("://")
     if not separator or scheme == "file":
-        from chunkflow_py.store.folder import FolderStore
+        from chunkflow_py.store.folder_store import FolderStore
 
         return FolderStore(path if separator else url)
     if scheme == "mem":
-        from chunkflow_py.store.memory import MemoryStore
+        from chunkflow_py.store.memory_store import MemoryStore
 
         return MemoryStore(path)
     if scheme in ("http", "https"):
         with needs_extra("cloud", f"{scheme}://"):
-            from chunkflow_py.store.web import WebStore
+            from chunkflow_py.store.web_store import WebStore
         return WebStore(scheme, path, manners or Manners())
     if scheme in SCHEMES:
         with needs_extra("cloud", f"{scheme}://"):
-            from chunkflow_py.store.objects import open_cloud
+            from chunkflow_py.store.object_store import open_cloud
         return open_cloud(scheme, path, access, manners or Manners())
     near = get_close_matches(scheme, SCHEMES, n=1, cutoff=0.3)
     words = f"did you mean {near[0]}://?" if near else f"known are {', '.join(SCHEMES)}"

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from chunkflow_py.errors import VolumeError, needs_extra
-from chunkflow_py.store.address import check_host
+from chunkflow_py.store.cloud_service import Service, no_token
 from chunkflow_py.store.cloudvolume_secrets import FOLDER, aws_session
-from chunkflow_py.store.service import Service, no_token
+from chunkflow_py.store.store_address import check_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from obstore.store import ObjectStore
 
-    from chunkflow_py.store.protocol import Access
+    from chunkflow_py.store.store_protocol import Access
 
 # obstore asks for new ones when these have less than five minutes left; botocore hands out none
 # with less than ten.

@@ -20,11 +20,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.store.address import check_bucket, check_prefix
+from chunkflow_py.store.store_address import check_bucket, check_prefix
 
 if TYPE_CHECKING:
-    from chunkflow_py.store.protocol import Access
-    from chunkflow_py.store.service import Service
+    from chunkflow_py.store.cloud_service import Service
+    from chunkflow_py.store.store_protocol import Access
 
 # Variables that say where a cloud is, and who asks.
 _VARIABLES = re.compile(r"(?i)(AWS|GOOGLE|GCE|CLOUD|CLOUDSDK|STORAGE|SSL)_|\w*PROXY|HOME$")

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import VolumeError, needs_extra
-from chunkflow_py.store.address import check_host
+from chunkflow_py.store.cloud_service import Service, no_token
 from chunkflow_py.store.cloudvolume_secrets import FOLDER, secret_file
-from chunkflow_py.store.service import Service, no_token
+from chunkflow_py.store.store_address import check_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from obstore.store import ObjectStore
 
-    from chunkflow_py.store.protocol import Access
+    from chunkflow_py.store.store_protocol import Access
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 

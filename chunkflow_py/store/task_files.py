@@ -18,15 +18,15 @@ from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.core.outputs import BOX, Output
 from chunkflow_py.errors import GeometryError, OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.store import open_store
-from chunkflow_py.store.address import without_secrets
-from chunkflow_py.store.protocol import Stored
+from chunkflow_py.store.store_address import without_secrets
+from chunkflow_py.store.store_protocol import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from chunkflow_py.core.geometry import Region
     from chunkflow_py.core.task import Task
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chunkflow_py.errors import QueueError
-from chunkflow_py.queue.protocol import DeadLetter, Message, open_queue
+from chunkflow_py.queue.queue_protocol import DeadLetter, Message, open_queue
 from chunkflow_py.testing.peak_memory import peak_of
 from chunkflow_py.testing.queue_processes import (
     DRAIN,
@@ -25,7 +25,7 @@ from chunkflow_py.testing.queue_processes import (
 
 
 class QueueContract:
-    """Tests of the promises of `chunkflow_py.queue.protocol.Queue`.
+    """Tests of the promises of `chunkflow_py.queue.queue_protocol.Queue`.
 
     Attributes:
         short_lease_s: that a test can wait out.

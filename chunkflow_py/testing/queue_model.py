@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from chunkflow_py.queue.protocol import Counts, DeadLetter
+from chunkflow_py.queue.queue_protocol import Counts, DeadLetter
 
 SECONDS = st.sampled_from([0.0, 1.0, 5.0, 60.0])
 

@@ -10,7 +10,7 @@ PATIENCE_S = 30.0  # for what must come sooner or later, on a busy machine
 # Their arguments are the URL and a lease in seconds.
 DRAIN = """
 import sys, time
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.queue_protocol import open_queue
 queue = open_queue(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -21,7 +21,7 @@ while messages := queue.receive(3, float(sys.argv[2]), 1):
 """
 HOLD = """
 import sys, time
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.queue_protocol import open_queue
 queue = open_queue(sys.argv[1])
 held = queue.receive(2, float(sys.argv[2]), 10)
 print(len(held), flush=True)
@@ -42,7 +42,7 @@ def run_script(script, *arguments):
 # Takes messages, notes each before it acknowledges it, and is killed at any instant.
 NOTE = """
 import os, sys
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.queue_protocol import open_queue
 queue = open_queue(sys.argv[1])
 notes = os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 print("ready", flush=True)
@@ -57,7 +57,7 @@ while True:
 # Sends batches and says when each has been sent; is killed at any instant.
 SEND = """
 import sys
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.queue_protocol import open_queue
 queue = open_queue(sys.argv[1])
 while True:
     queue.send(f"{n}-{n + 1}_0-512_0-512" for n in range(int(sys.argv[2])))

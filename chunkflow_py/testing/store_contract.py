@@ -16,7 +16,7 @@ def run_together(calls):
 
 
 class StoreContract:
-    """Tests of the promises of `chunkflow_py.store.protocol.Store`."""
+    """Tests of the promises of `chunkflow_py.store.store_protocol.Store`."""
 
     @pytest.fixture
     def url(self):

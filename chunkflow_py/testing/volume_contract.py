@@ -22,7 +22,7 @@ from chunkflow_py.errors import (
     VolumeNotFoundError,
 )
 from chunkflow_py.store import open_store
-from chunkflow_py.store.protocol import Stored, checksum_of
+from chunkflow_py.store.store_protocol import Stored, checksum_of
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
@@ -52,7 +52,7 @@ from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 create_volume  # import everything before the start
-import chunkflow_py.store.objects, chunkflow_py.volume.zarr.zarr_volume
+import chunkflow_py.store.object_store, chunkflow_py.volume.zarr.zarr_volume
 import chunkflow_py.volume.precomputed.precomputed_volume
 url, box = sys.argv[1], BoundingBox.parse(sys.argv[2])
 spec = VolumeSpec(box, (40.0, 4.5, 4.0), np.dtype("uint8"), None, "image", (8, 16, 16))

@@ -10,7 +10,7 @@ from chunkflow_py.errors import VolumeError, VolumeNotFoundError, VolumeRefusedE
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
     from chunkflow_py.volume.location import Location
     from chunkflow_py.volume.protocol import Volume, VolumeOptions, VolumeSpec
 

@@ -18,7 +18,7 @@ from chunkflow_py.store import open_store
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from chunkflow_py.store.protocol import Access
+    from chunkflow_py.store.store_protocol import Access
     from chunkflow_py.volume.location import Location
 
 OBJECT = "chunkflow_convert.json"

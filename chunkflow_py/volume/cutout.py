@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.tasks.grid import region_of
+from chunkflow_py.tasks.task_grid import region_of
 from chunkflow_py.volume.protocol import check_inside
 
 if TYPE_CHECKING:

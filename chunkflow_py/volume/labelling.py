@@ -22,7 +22,7 @@ from chunkflow_py.core.decoding import parse_json
 from chunkflow_py.core.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.errors import ChunkError, GeometryError, VolumeError
 from chunkflow_py.store import open_store
-from chunkflow_py.store.protocol import Access, Leftover, Stored
+from chunkflow_py.store.store_protocol import Access, Leftover, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

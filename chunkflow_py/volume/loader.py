@@ -9,7 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
-from chunkflow_py.core.memory import Need
+from chunkflow_py.core.host_memory import Need
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.volume import open_volume

@@ -19,7 +19,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.store_address import without_secrets
 
 # scheme -> format
 FORMATS = {

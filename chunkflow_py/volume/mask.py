@@ -11,7 +11,7 @@ import numpy as np
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx, hull_of
 from chunkflow_py.errors import ChunkError, GeometryError
-from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.store_address import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

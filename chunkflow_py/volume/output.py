@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.core.geometry import BoundingBox, BoxGrid
     from chunkflow_py.core.task import Task
-    from chunkflow_py.store.protocol import Leftover, Stored
+    from chunkflow_py.store.store_protocol import Leftover, Stored
     from chunkflow_py.volume.protocol import Volume
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from chunkflow_py.core.geometry import AXES, BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import AlignmentError, ChunkError, GeometryError, VolumeError
-from chunkflow_py.store.protocol import Access
+from chunkflow_py.store.store_protocol import Access
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from chunkflow_py.core.chunk import Chunk, Kind
-    from chunkflow_py.store.protocol import Stored
+    from chunkflow_py.store.store_protocol import Stored
 
 logger = logging.getLogger(__name__)
 

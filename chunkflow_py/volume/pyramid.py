@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from chunkflow_py.core.chunk import Chunk, Voxels
-    from chunkflow_py.core.memory import Need
+    from chunkflow_py.core.host_memory import Need
     from chunkflow_py.core.task import Task
-    from chunkflow_py.store.protocol import Leftover
+    from chunkflow_py.store.store_protocol import Leftover
     from chunkflow_py.volume.protocol import Volume, VolumeSpec
 
 
@@ -231,7 +231,7 @@ class PyramidOutput(OperatorBase):
     @hook
     def memory(self, size: Zyx | None) -> Need | None:
         """Return what all levels of a chunk of extent *size* take, and their encoded blocks."""
-        from chunkflow_py.core.memory import Need
+        from chunkflow_py.core.host_memory import Need
 
         if size is None or self._volumes is None:
             return None
@@ -358,7 +358,7 @@ class FinerReader(OperatorBase):
     @hook
     def memory(self, size: Zyx | None) -> Need | None:
         """Return what reading takes for tasks of extent *size*."""
-        from chunkflow_py.core.memory import Need
+        from chunkflow_py.core.host_memory import Need
 
         if size is None:
             return None

@@ -16,7 +16,7 @@ from chunkflow_py.core.decoding import DOCUMENT_BYTES, parse_json
 from chunkflow_py.core.geometry import AXES, BoundingBox, Zyx
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
 from chunkflow_py.store import open_store
-from chunkflow_py.store.protocol import Access
+from chunkflow_py.store.store_protocol import Access
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.location import Location, level_name
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from chunkflow_py.core.chunk import Chunk, Voxels
-    from chunkflow_py.store.protocol import Stored
+    from chunkflow_py.store.store_protocol import Stored
     from chunkflow_py.volume.protocol import Volume
 
     VoxelSize = tuple[float, float, float]
@@ -275,7 +275,7 @@ class VolumeSaver:
 
     def left_out(self, chunk: Chunk, time: int | None = None) -> tuple[Stored, ...]:
         """Return the objects of a chunk that an operator chose not to write, for its record."""
-        from chunkflow_py.store.protocol import Stored
+        from chunkflow_py.store.store_protocol import Stored
 
         time = time if self.time is None else self.time
         if self.volume is None:

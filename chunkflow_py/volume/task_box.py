@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.store.protocol import Leftover
+from chunkflow_py.store.store_protocol import Leftover
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -29,7 +29,7 @@ from chunkflow_py.errors import (
     VolumeNotFoundError,
     needs_extra,
 )
-from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.store_address import without_secrets
 from chunkflow_py.volume.loader import VolumeLoader, VolumeSource
 from chunkflow_py.volume.protocol import check_channels, check_inside
 from chunkflow_py.volume.zarr import ome_metadata as ome
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.chunk import Kind
     from chunkflow_py.core.geometry import Region
-    from chunkflow_py.store.protocol import Stored
+    from chunkflow_py.store.store_protocol import Stored
     from chunkflow_py.volume.protocol import StoredUnit
 
 Spec = str | dict[str, Any]

@@ -21,7 +21,7 @@ from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.core.memory import describe_bytes
+from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.errors import ChunkError, OptionError, VolumeError, VolumeNotFoundError
 from chunkflow_py.volume import driver_of, format_of_new, open_volume
 from chunkflow_py.volume.location import Location

@@ -22,9 +22,9 @@ from rigs.planted import failure, planted_run, record  # noqa: E402
 from chunkflow_py.core.geometry import BoxGrid, Zyx  # noqa: E402
 from chunkflow_py.monitor.dashboard.dashboard_server import DashboardServer  # noqa: E402
 from chunkflow_py.monitor.dashboard.run_watch import RunWatch  # noqa: E402
-from chunkflow_py.queue.body import body_text  # noqa: E402
-from chunkflow_py.queue.protocol import open_queue  # noqa: E402
-from chunkflow_py.tasks.plan import GridPlan  # noqa: E402
+from chunkflow_py.queue.message_body import body_text  # noqa: E402
+from chunkflow_py.queue.queue_protocol import open_queue  # noqa: E402
+from chunkflow_py.tasks.task_plan import GridPlan  # noqa: E402
 
 FIGURES = Path(sys.argv[1]) if sys.argv[1:] else ROOT / "docs" / "figures"
 SIZE = Zyx(256, 1024, 1024)

@@ -20,7 +20,7 @@ from chunkflow_py.pipeline.operator import TaskSource
 from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.worker.worker import pipeline_source
-from chunkflow_py.store.protocol import Stored
+from chunkflow_py.store.store_protocol import Stored
 from chunkflow_py.volume.array_identity import expect
 
 ONE = f"--stage one {LINE} threshold --threshold 120 {SAVE} one.zarr"

@@ -21,8 +21,8 @@ from rigs.variants import gate_runs
 
 from chunkflow_py import BoundingBox, errors, open_volume
 from chunkflow_py.cli.failed import worker_fails_in_order
-from chunkflow_py.queue.body import body_text
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.message_body import body_text
+from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.run_directory import RunDirectory
 
 

@@ -15,7 +15,7 @@ from rigs.command_line import say
 from rigs.planted import failure, planted_run, record
 
 from chunkflow_py.core.geometry import BoxGrid, Zyx
-from chunkflow_py.tasks.plan import GridPlan
+from chunkflow_py.tasks.task_plan import GridPlan
 
 PLAN = GridPlan(BoxGrid(Zyx(0, 0, 0), Zyx(8, 8, 8), Zyx(8, 8, 8), Zyx(1, 2, 2)))
 

@@ -19,7 +19,7 @@ from rigs.variants import gate_runs
 
 from chunkflow_py.cli.main import cli
 from chunkflow_py.core.interrupts import _TAKE_A_VALUE, STOP, starts_worker
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.run_directory import RunDirectory
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from rigs.command_line import IMAGE, LINE, SAVE, TASKS, say
 from rigs.variants import gate_runs
 
 from chunkflow_py.core.interrupts import STOP
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.worker import worker as worker_module
 

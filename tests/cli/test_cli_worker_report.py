@@ -17,7 +17,7 @@ from chunkflow_py.cli.progress import WorkerProgress, progress_rows
 from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.run.worker.supervisor import WorkerSnapshot
 from chunkflow_py.run.worker.worker_pool import ProcessSnapshot, TaskSnapshot
-from chunkflow_py.store.protocol import Stored
+from chunkflow_py.store.store_protocol import Stored
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from chunkflow_py.errors import GeometryError
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
 from chunkflow_py.store import open_store
-from chunkflow_py.store.protocol import Stored
+from chunkflow_py.store.store_protocol import Stored
 
 SPAN = 100
 SIZE = 8  # of a page

@@ -148,7 +148,7 @@ ALLOWED = {
     "core/decoding.py": "is what all others call",
     "volume/files/mrc.py": "reads 1024 bytes of a file to learn how long it is",
     "volume/precomputed/precomputed_codec.py": "looks whether voxels begin like gzip, with a bound",
-    "store/web.py": "undoes what a server did on the way",
+    "store/web_store.py": "undoes what a server did on the way",
     "run/ledger/ledger_segments.py": "segments of a ledger",
     "planning/tune_process.py": "reads what this process has written",
 }

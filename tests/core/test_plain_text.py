@@ -12,9 +12,9 @@ from chunkflow_py.core.geometry import Region
 from chunkflow_py.core.plain_text import bounded, is_digits, plain, tail
 from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.pipeline.terminal import echo
-from chunkflow_py.queue.body import BodyError, parse_body
 from chunkflow_py.queue.box_file import read_regions
-from chunkflow_py.store.address import public, public_line
+from chunkflow_py.queue.message_body import BodyError, parse_body
+from chunkflow_py.store.store_address import public, public_line
 
 BOX = "0-8_0-16_0-16"
 anything = st.text(st.characters(exclude_categories=()))  # lone surrogates too

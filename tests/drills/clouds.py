@@ -4,7 +4,7 @@ import re
 import secrets
 from contextlib import closing
 
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.queue_protocol import open_queue
 
 LEDGER = "drill.run/ledger/drill"
 RENEWAL, DELETION = "ChangeMessageVisibility", "DeleteMessage"

@@ -21,7 +21,7 @@ import psutil
 from chunkflow_py.errors import ChunkflowError
 from chunkflow_py.run.verify import verify
 from chunkflow_py.store import open_store
-from chunkflow_py.store.local import TEMPORARY_PREFIX
+from chunkflow_py.store.local_files import TEMPORARY_PREFIX
 from drills.rig import STAGE, corner_of, slices
 
 CAP = 3  # failures of a task, by default

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.submit import bodies
 from chunkflow_py.volume import open_volume

@@ -9,8 +9,8 @@ import pytest
 
 from chunkflow_py.errors import VolumeUnreachableError
 from chunkflow_py.store import open_store
-from chunkflow_py.store.objects import CONNECTIONS
-from chunkflow_py.store.retry import Manners
+from chunkflow_py.store.network_retry import Manners
+from chunkflow_py.store.object_store import CONNECTIONS
 from drills.clouds import LEDGER, in_cloud
 from drills.invariants import check
 from drills.rig import PATIENCE_S

@@ -14,13 +14,13 @@ from typing import NamedTuple
 MODULES = (
     "chunkflow_py.cli.main",
     "chunkflow_py.cli.run_pipelines",
-    "chunkflow_py.queue.sqlite",
+    "chunkflow_py.queue.sqlite_queue",
     "chunkflow_py.run.repair",
     "chunkflow_py.monitor.run_status",
     "chunkflow_py.run.submit",
     "chunkflow_py.run.verify",
     "chunkflow_py.run.worker.worker",
-    "chunkflow_py.store.local",
+    "chunkflow_py.store.local_files",
     "numpy",
 )
 

@@ -11,7 +11,7 @@ from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
 from chunkflow_py.filters.section_levels import SectionLevels
 from chunkflow_py.filters.volume_statistics import KIND, count_chunk
 from chunkflow_py.ops.normalize_contrast import normalize_contrast
-from chunkflow_py.store.counts import CountStore
+from chunkflow_py.store.task_counts import CountStore
 
 
 def sections(depth=4, dtype=np.uint8):

@@ -15,7 +15,7 @@ from chunkflow_py.monitor.run_facts import (
     count_bounded,
 )
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
-from chunkflow_py.store.protocol import Stored
+from chunkflow_py.store.store_protocol import Stored
 
 START = 1_700_000_000.0
 

@@ -23,7 +23,7 @@ from rigs.workers import wait_for
 
 from chunkflow_py.errors import MissingExtraError, OptionError
 from chunkflow_py.monitor.worker_metrics import Metrics
-from chunkflow_py.queue.protocol import Counts
+from chunkflow_py.queue.queue_protocol import Counts
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.worker.supervisor import WorkerSnapshot
 from chunkflow_py.run.worker.worker_pool import ProcessSnapshot

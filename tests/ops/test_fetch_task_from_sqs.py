@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
-from chunkflow_py.queue.protocol import Counts, open_queue
+from chunkflow_py.queue.queue_protocol import Counts, open_queue
 
 PLUGIN = """
 import time

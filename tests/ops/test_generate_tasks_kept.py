@@ -11,8 +11,8 @@ from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.generate_tasks import command
-from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.tasks.plan import ListPlan, plan_from_json
+from chunkflow_py.queue.queue_protocol import open_queue
+from chunkflow_py.tasks.task_plan import ListPlan, plan_from_json
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 

@@ -14,7 +14,7 @@ from chunkflow_py.core.task import Task
 from chunkflow_py.errors import ChunkError, VolumeError
 from chunkflow_py.ops.save_pngs import command, save_pngs
 from chunkflow_py.store import open_store
-from chunkflow_py.store.protocol import checksum_of
+from chunkflow_py.store.store_protocol import checksum_of
 
 
 def run(line: str):

@@ -11,7 +11,7 @@ import pytest
 
 from chunkflow_py import BoxGrid, Pipeline, Task, Zyx
 from chunkflow_py.core.chunk import Voxels
-from chunkflow_py.core.memory import FIRST_USE, Need, available_host_bytes, resident_bytes
+from chunkflow_py.core.host_memory import FIRST_USE, Need, available_host_bytes, resident_bytes
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.forecast import forecast
 from chunkflow_py.pipeline.lanes import lanes_of

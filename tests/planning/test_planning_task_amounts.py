@@ -11,7 +11,7 @@ from chunkflow_py.cli.command_line import operators_of, read_line
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.planning.task_amounts import middle_tasks, patches_of, reads_of, total, writes_of
 from chunkflow_py.run.step_pipeline import worker_pipeline
-from chunkflow_py.tasks.plan import GridPlan
+from chunkflow_py.tasks.task_plan import GridPlan
 from chunkflow_py.volume import open_volume
 
 sizes = st.builds(Zyx, *[st.integers(1, 12)] * 3)

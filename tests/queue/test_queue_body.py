@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from chunkflow_py.core.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.errors import QueueError
-from chunkflow_py.queue.body import LONGEST, Body, BodyError, parse_body
+from chunkflow_py.queue.message_body import LONGEST, Body, BodyError, parse_body
 
 BOX = "0-64_0-512_0-512"
 

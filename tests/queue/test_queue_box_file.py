@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from chunkflow_py.core.geometry import BoxGrid, Region, Zyx
 from chunkflow_py.errors import OptionError, VolumeNotFoundError
 from chunkflow_py.queue.box_file import read_regions, write_boxes
-from chunkflow_py.tasks.order import ORDERS
-from chunkflow_py.tasks.plan import GridPlan, ListPlan
+from chunkflow_py.tasks.task_order import ORDERS
+from chunkflow_py.tasks.task_plan import GridPlan, ListPlan
 
 TWO = [Region.parse("0-64_0-512_-8-512"), Region.parse("64-128_0-512_0-512")]
 

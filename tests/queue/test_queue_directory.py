@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chunkflow_py.errors import QueueError
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.testing.queue_contract import QueueContract
 from chunkflow_py.testing.queue_processes import LONG_S, killed_consumers, killed_producer, received
 
@@ -87,7 +87,7 @@ def test_a_killed_producer(queue):
 
 
 # A pack whose opener was killed waits for less than the tests do.
-QUICK = "import chunkflow_py.queue.directory as module; module.OPENING_S = 0.5"
+QUICK = "import chunkflow_py.queue.directory_queue as module; module.OPENING_S = 0.5"
 
 
 def test_killed_consumers(queue, root, tmp_path):

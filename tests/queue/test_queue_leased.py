@@ -4,7 +4,7 @@ import secrets
 
 import pytest
 
-from chunkflow_py.queue.protocol import TellsLeased, open_queue
+from chunkflow_py.queue.queue_protocol import TellsLeased, open_queue
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "file", "memory"])
@@ -29,6 +29,6 @@ def test_leased_messages_are_told(scheme, tmp_path):
 
 def test_a_queue_of_amazon_cannot_tell():
     """It counts what is in flight and does not say what that is."""
-    from chunkflow_py.queue.sqs import SqsQueue
+    from chunkflow_py.queue.sqs_queue import SqsQueue
 
     assert not issubclass(SqsQueue, TellsLeased)

@@ -12,7 +12,7 @@ from chunkflow_py.errors import LeaseLostError
 from chunkflow_py.pipeline.operator import Operator, Source
 from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.queue.leases import LeaseKeeper, boottime
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.queue_protocol import open_queue
 
 PATIENCE_S = 30.0  # on a busy machine
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from chunkflow_py.queue.memory import MemoryQueue
+from chunkflow_py.queue.memory_queue import MemoryQueue
 from chunkflow_py.testing.queue_contract import QueueContract
 from chunkflow_py.testing.queue_model import QueueModel
 

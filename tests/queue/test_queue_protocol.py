@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 
 from chunkflow_py.errors import QueueError
-from chunkflow_py.queue.protocol import SCHEMES, open_queue
+from chunkflow_py.queue.queue_protocol import SCHEMES, open_queue
 
 
 @pytest.mark.parametrize("create", [False, True])
@@ -60,7 +60,8 @@ def test_what_is_missing_is_not_made(scheme, tmp_path):
 def test_queues_without_a_server_are_light():
     """They need neither NumPy nor boto3: supervisors open them before anything heavy."""
     script = (
-        "import sys; from chunkflow_py.queue import directory, memory, protocol, sqlite;"
+        "import sys; from chunkflow_py.queue import directory_queue, memory_queue, queue_protocol;"
+        "from chunkflow_py.queue import sqlite_queue;"
         "assert not {'numpy', 'torch', 'boto3'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

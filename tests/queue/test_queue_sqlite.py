@@ -12,9 +12,9 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from chunkflow_py.errors import QueueError, QueueUnreachableError
-from chunkflow_py.queue import mounts, sqlite
-from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.queue.sqlite import SqliteQueue
+from chunkflow_py.queue import mounts, sqlite_queue
+from chunkflow_py.queue.queue_protocol import open_queue
+from chunkflow_py.queue.sqlite_queue import SqliteQueue
 from chunkflow_py.run.worker.failure_policy import fault_of
 from chunkflow_py.testing.queue_contract import QueueContract
 from chunkflow_py.testing.queue_model import QueueModel
@@ -98,7 +98,7 @@ def test_leases_end_when_the_machine_starts(queue, tmp_path):
 
 FORK = """
 import os, sys
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.queue_protocol import open_queue
 queue = open_queue(sys.argv[1])
 mine, yours = queue.receive(5, 60), queue.receive(5, 60)
 closed, close = os.pipe()
@@ -242,7 +242,7 @@ def test_no_lease_outlasts_its_length_by_any_clock(tmp_path, ahead_s):
 
 LEASE_AND_DIE = """
 import os, signal, sys
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.queue_protocol import open_queue
 queue = open_queue(sys.argv[1])
 assert len(queue.receive(1, float(sys.argv[2]))) == 1
 assert queue.receive(9, 60) == [], "the lease of another is over"
@@ -285,7 +285,7 @@ def test_a_file_of_an_earlier_version(tmp_path):
 
 def test_a_stopped_process_with_the_file_locked(queue, tmp_path, monkeypatch):
     """It is waited for, as the failure may pass; the error says what to do."""
-    monkeypatch.setattr(sqlite, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(sqlite_queue, "PATIENCE_S", 0.2)
     queue.send(["a"])
     with closing(sqlite3.connect(tmp_path / "tasks.db", isolation_level=None)) as stopped:
         stopped.execute("BEGIN IMMEDIATE")
@@ -322,7 +322,7 @@ def drain(url):
 FULL = """
 import sys
 from pathlib import Path
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.worker.failure_policy import fault_of
 folder = Path(sys.argv[1])
 url = f"sqlite://{folder}/tasks.db"

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from chunkflow_py.cli.main import cli
 from chunkflow_py.errors import QueueError
-from chunkflow_py.queue import sqs as module
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue import sqs_queue as module
+from chunkflow_py.queue.queue_protocol import open_queue
 
 
 def received(client, url):

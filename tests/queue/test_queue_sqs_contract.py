@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from chunkflow_py.queue.protocol import Counts, open_queue
+from chunkflow_py.queue.queue_protocol import Counts, open_queue
 from chunkflow_py.testing.queue_contract import LONG_S, QueueContract, received
 
 

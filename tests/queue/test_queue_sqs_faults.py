@@ -13,8 +13,8 @@ import pytest
 from chunkflow_py.errors import QueueError, QueueUnreachableError
 from chunkflow_py.queue import sqs_client
 from chunkflow_py.queue.leases import LeaseKeeper, boottime
-from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.store import retry
+from chunkflow_py.queue.queue_protocol import open_queue
+from chunkflow_py.store import network_retry
 
 pytestmark = [
     pytest.mark.aws,
@@ -100,7 +100,7 @@ def test_an_outage_is_waited_out_and_told(sqs_queue, sqs_server, caplog, monkeyp
 
     How the waits between tries grow is tested with the stores, which share them.
     """
-    monkeypatch.setattr(retry._NOTES, "_said", -1e9)  # it is said now and then
+    monkeypatch.setattr(network_retry._NOTES, "_said", -1e9)  # it is said now and then
     rule = {"type": "status", "code": 503, "count": 6}
     with caplog.at_level(logging.INFO), sqs_server.faults(rule) as faults:
         assert sqs_queue.send(["a"]) == 1
@@ -190,7 +190,7 @@ def test_a_heartbeat_that_is_refused_ends_the_lease_in_time(sqs_queue, sqs_serve
 def test_waiting_for_messages_is_no_slow_call(sqs_queue, caplog, monkeypatch):
     """An idle worker fills no log: the service is silent because nothing is there."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(retry._NOTES, "_said_of_waiting", -1e9)
-    monkeypatch.setattr(retry._NOTES, "LONG_WITHOUT_AN_ANSWER_S", 1)
+    monkeypatch.setattr(network_retry._NOTES, "_said_of_waiting", -1e9)
+    monkeypatch.setattr(network_retry._NOTES, "LONG_WITHOUT_AN_ANSWER_S", 1)
     assert sqs_queue.receive(1, 60, 4) == []
     assert not [each for each in caplog.records if "tried again" in each.getMessage()]

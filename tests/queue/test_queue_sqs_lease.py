@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.queue_protocol import open_queue
 
 pytestmark = pytest.mark.aws
 

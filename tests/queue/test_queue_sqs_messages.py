@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from chunkflow_py.queue.protocol import Message, open_queue
+from chunkflow_py.queue.queue_protocol import Message, open_queue
 from chunkflow_py.testing.queue_processes import received
 
 pytestmark = pytest.mark.aws

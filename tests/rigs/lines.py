@@ -14,7 +14,7 @@ from chunkflow_py.core.task import Skip
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import Operator, Source
 from chunkflow_py.pipeline.pipeline import Pipeline
-from chunkflow_py.store.protocol import Stored
+from chunkflow_py.store.store_protocol import Stored
 from chunkflow_py.volume.engine.block_volume import Traffic
 
 

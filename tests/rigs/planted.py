@@ -4,12 +4,12 @@ import gzip
 import zlib
 from dataclasses import replace
 
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record, Sums, sealed
 from chunkflow_py.run.ledger.ledger_segments import SegmentHeader
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.run_spec import RunStep, Spec, sha256_of
-from chunkflow_py.store.protocol import Stored
+from chunkflow_py.store.store_protocol import Stored
 
 BEGAN = 1_760_000_000.0  # when the first task ended
 TRACEBACK = """Traceback (most recent call last):

@@ -68,7 +68,7 @@ def sqs_server(request, monkeypatch, tmp_path_factory):
 @pytest.fixture
 def sqs_queue(sqs_server):
     """Yield a new queue with its queue of dead letters; ``sqs_server`` is where it is."""
-    from chunkflow_py.queue.protocol import open_queue
+    from chunkflow_py.queue.queue_protocol import open_queue
 
     queue = open_queue(sqs_server.name, create=True)
     yield queue

@@ -10,14 +10,14 @@ from pathlib import Path
 from uuid import uuid4
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
-from chunkflow_py.queue.body import Body
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.message_body import Body
+from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.worker.supervisor import Supervisor, WorkerListener
 from chunkflow_py.run.worker.worker_limits import WorkerSettings
 from chunkflow_py.run.worker.worker_pool import ProcessStart
 from chunkflow_py.store import open_store
-from chunkflow_py.tasks.plan import GridPlan
+from chunkflow_py.tasks.task_plan import GridPlan
 from rigs import lines
 
 QUICK = {

@@ -11,7 +11,7 @@ from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.run.run_directory import ProfileError, RunDirectory
 from chunkflow_py.run.run_spec import File, RunStep, Spec, sha256_of
-from chunkflow_py.tasks.plan import GridPlan
+from chunkflow_py.tasks.task_plan import GridPlan
 
 PLAN = GridPlan(BoxGrid.covering(BoundingBox.parse("0-8_0-8_0-8"), Zyx(4, 4, 4)))
 PROFILE = {"torch": "2", "threads": "4"}

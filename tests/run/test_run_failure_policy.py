@@ -13,7 +13,7 @@ from chunkflow_py import errors
 from chunkflow_py.errors import OperatorError, VolumeError
 from chunkflow_py.run.worker.failure_policy import FailurePolicy, Fault, fault_of
 from chunkflow_py.store import open_store
-from chunkflow_py.store.retry import Manners
+from chunkflow_py.store.network_retry import Manners
 
 if TYPE_CHECKING:
     from pathlib import Path

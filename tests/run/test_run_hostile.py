@@ -19,11 +19,11 @@ from chunkflow_py.core.geometry import BoxGrid, Zyx
 from chunkflow_py.errors import OptionError
 from chunkflow_py.monitor.dashboard.dashboard_server import DashboardServer
 from chunkflow_py.monitor.dashboard.run_watch import RunWatch
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.run_spec import Spec
-from chunkflow_py.tasks.plan import GridPlan
+from chunkflow_py.tasks.task_plan import GridPlan
 
 PLAN = GridPlan(BoxGrid(Zyx(0, 0, 0), Zyx(8, 8, 8), Zyx(8, 8, 8), Zyx(1, 2, 2)))
 SECRET = "https://me:GEHEIM@host/em?X-Amz-Signature=GEHEIM"

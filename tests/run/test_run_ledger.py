@@ -16,8 +16,8 @@ from rigs.turns import SteppedStore, Turns
 
 from chunkflow_py.run.ledger import ledger_segments
 from chunkflow_py.run.ledger.ledger import Ledger
-from chunkflow_py.store import folder, open_store
-from chunkflow_py.store.memory import MemoryStore
+from chunkflow_py.store import folder_store, open_store
+from chunkflow_py.store.memory_store import MemoryStore
 
 RECORD_AND_FOLD = """
 import json, random, sys
@@ -320,7 +320,7 @@ def test_killed(tmp_path):
 
 def test_stopped_while_it_folds(tmp_path, monkeypatch):
     """A process that is stopped while it changes a page keeps nobody from recording and folding."""
-    monkeypatch.setattr(folder, "TURN_S", 0.2)
+    monkeypatch.setattr(folder_store, "TURN_S", 0.2)
     with run(HOLD, tmp_path) as holder:
         assert holder.stdout.readline() == "held\n"
         holder.send_signal(signal.SIGSTOP)

@@ -15,7 +15,7 @@ from chunkflow_py.run.ledger.ledger_record import (
     Record,
     number_of,
 )
-from chunkflow_py.store.protocol import Stored
+from chunkflow_py.store.store_protocol import Stored
 
 texts = st.text(max_size=20)
 numbers = st.integers(0, 1 << 60)

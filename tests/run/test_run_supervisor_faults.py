@@ -19,7 +19,7 @@ from rigs.workers import LONG_S, Background, Stage, wait_for
 
 from chunkflow_py.core.interrupts import STOP
 from chunkflow_py.errors import QueueUnreachableError
-from chunkflow_py.queue.protocol import Counts, open_queue
+from chunkflow_py.queue.queue_protocol import Counts, open_queue
 from chunkflow_py.run.worker.task_receiver import GIVEN_BACK
 from chunkflow_py.run.worker.worker_limits import TaskLimit
 from chunkflow_py.run.worker.worker_pool import WorkerProcess

@@ -11,7 +11,7 @@ from chunkflow_py.errors import GeometryError
 from chunkflow_py.pipeline.operator import Source, TaskSource
 from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.run.task_boxes import TaskBoxes
-from chunkflow_py.tasks.plan import GridPlan, ListPlan
+from chunkflow_py.tasks.task_plan import GridPlan, ListPlan
 
 sizes = st.builds(Zyx, *[st.integers(1, 6)] * 3)
 corners = st.builds(Zyx, *[st.integers(-9, 9)] * 3)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rigs.workers import Stage, wait_for
 
-from chunkflow_py.queue.body import parse_body
 from chunkflow_py.queue.leases import LeaseKeeper
+from chunkflow_py.queue.message_body import parse_body
 from chunkflow_py.run.worker.failure_policy import AttemptLimits
 from chunkflow_py.run.worker.task_receiver import RECEIVES, Job, PoisonTaskGuard
 

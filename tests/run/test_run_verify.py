@@ -4,7 +4,7 @@ import pytest
 
 from chunkflow_py.core.geometry import BoxGrid, Zyx
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run import repair as repair_module
 from chunkflow_py.run import verify as verify_module
 from chunkflow_py.run.ledger.ledger import Ledger
@@ -12,8 +12,8 @@ from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.run.repair import repair_tasks, retry_failed
 from chunkflow_py.run.verify import verify
 from chunkflow_py.store import open_store
-from chunkflow_py.store.protocol import Stored
-from chunkflow_py.tasks.plan import GridPlan
+from chunkflow_py.store.store_protocol import Stored
+from chunkflow_py.tasks.task_plan import GridPlan
 
 SIZE = Zyx(8, 8, 8)
 PLAN = GridPlan(BoxGrid(Zyx(0, 0, 0), SIZE, SIZE, Zyx(2, 3, 5)))

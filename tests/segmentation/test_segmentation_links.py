@@ -20,7 +20,7 @@ from chunkflow_py.segmentation.labels.links import (
     overlap_pairs,
     touching_pairs,
 )
-from chunkflow_py.store.memory import MemoryStore
+from chunkflow_py.store.memory_store import MemoryStore
 
 PLANES = arrays(np.uint64, (2, 4, 5), elements=st.integers(0, 3))
 NO_PAIR = np.empty((0, 2), np.uint64)

@@ -10,7 +10,7 @@ from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.core.task import Task
 from chunkflow_py.errors import GeometryError, VolumeError, VolumeNotFoundError
-from chunkflow_py.store.counts import (
+from chunkflow_py.store.task_counts import (
     Counts,
     CountStore,
     check_disjoint,

@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.store.address."""
+"""Tests of chunkflow_py.store.store_address."""
 
 import time
 
@@ -6,8 +6,8 @@ import pytest
 
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store import open_store
-from chunkflow_py.store.address import public, without_secrets
-from chunkflow_py.store.protocol import Access
+from chunkflow_py.store.store_address import public, without_secrets
+from chunkflow_py.store.store_protocol import Access
 
 ANONYMOUS = Access(anonymous=True)
 

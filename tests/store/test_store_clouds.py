@@ -13,8 +13,8 @@ from rigs.s3 import SECRET
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store import open_store
 from chunkflow_py.store.amazon import bucket_region
-from chunkflow_py.store.protocol import Access
-from chunkflow_py.store.retry import Manners
+from chunkflow_py.store.network_retry import Manners
+from chunkflow_py.store.store_protocol import Access
 
 QUICK = Manners(connect_s=1, stall_s=1, budget_s=2, unreachable_s=1)
 

@@ -10,7 +10,7 @@ from rigs.s3 import SECRET
 
 from chunkflow_py.errors import QueueError, VolumeError
 from chunkflow_py.planning.doctor.store_checks import check_store
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.store import open_store
 from chunkflow_py.store.cloudvolume_secrets import aws_session, secret_file
 from chunkflow_py.store.google_cloud import _credentials

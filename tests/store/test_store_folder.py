@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.store.folder."""
+"""Tests of chunkflow_py.store.folder_store."""
 
 import errno
 import os
@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.store import folder, open_store
-from chunkflow_py.store.folder import FolderStore
-from chunkflow_py.store.local import sync
-from chunkflow_py.store.protocol import together
+from chunkflow_py.store import folder_store, open_store
+from chunkflow_py.store.folder_store import FolderStore
+from chunkflow_py.store.local_files import sync
+from chunkflow_py.store.store_protocol import together
 from chunkflow_py.testing.store_contract import StoreContract
 
 CLAIM = """
@@ -37,7 +37,7 @@ for _ in range(10):
 STOP = """
 import os, signal, sys
 from pathlib import Path
-from chunkflow_py.store import folder, open_store
+from chunkflow_py.store import folder_store, open_store
 is_first = True
 def stop(place):
     global is_first
@@ -49,8 +49,8 @@ def stopping(place, function):
         stop(place)
         return function(*arguments)
     return called
-folder._content = stopping("claim", folder._content)
-folder._moved = lambda *a, move=folder._moved, **k: (stop("move"), move(*a, **k))[1]
+folder_store._content = stopping("claim", folder_store._content)
+folder_store._moved = lambda *a, move=folder_store._moved, **k: (stop("move"), move(*a, **k))[1]
 def change(old):
     stop("change")
     return (old or b"") + b"s"
@@ -61,8 +61,8 @@ print("updated", flush=True)
 NOTE = """
 import sys
 from itertools import count
-from chunkflow_py.store import folder, open_store
-folder.TURN_S = 0.05
+from chunkflow_py.store import folder_store, open_store
+folder_store.TURN_S = 0.05
 store = open_store(sys.argv[1])
 for number in count():
     note = f"{sys.argv[2]}.{number} "
@@ -284,7 +284,7 @@ def test_together(tmp_path, monkeypatch):
     store = FolderStore(str(tmp_path))
     store.put("a/0", b"0")
     store.put("b/0", b"0")
-    monkeypatch.setattr("chunkflow_py.store.folder.sync", noted)
+    monkeypatch.setattr("chunkflow_py.store.folder_store.sync", noted)
     with together(store) as several:
         for number in range(5):
             several.put(f"a/{number}", b"x")
@@ -324,7 +324,7 @@ def stopped(process):
 @pytest.mark.parametrize("place", ["change", "claim", "move"])
 def test_update_of_a_stopped_process(tmp_path, monkeypatch, place, old):
     """Updates go on while a process is stopped amid its own, wherever, and none of both is lost."""
-    monkeypatch.setattr(folder, "TURN_S", 0.2)
+    monkeypatch.setattr(folder_store, "TURN_S", 0.2)
     store = open_store(str(tmp_path))
     if old is not None:
         store.put("key", old)
@@ -399,7 +399,7 @@ def test_without_locks(store, monkeypatch):
     def refused(handle, how):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(folder.fcntl, "flock", refused)
+    monkeypatch.setattr(folder_store.fcntl, "flock", refused)
     assert store.update("key", lambda old: b"made") == b"made"
     assert store.update("key", lambda old: old + b"!") == b"made!"
 

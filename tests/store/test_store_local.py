@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.store.local."""
+"""Tests of chunkflow_py.store.local_files."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
-from chunkflow_py.store.local import absolute, of_each_file, os_errors, replacing, write_whole
+from chunkflow_py.store.local_files import absolute, of_each_file, os_errors, replacing, write_whole
 
 
 def names(folder):
@@ -133,7 +133,7 @@ def test_no_space(tmp_path):
     path.write_bytes(b"old")
     code = (
         "import resource, sys\n"
-        "from chunkflow_py.store.local import write_whole\n"
+        "from chunkflow_py.store.local_files import write_whole\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "try:\n    write_whole(sys.argv[1], b'x' * 100_000)\n"
         "except Exception as error:\n    print(type(error).__name__, error)\n"

@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.store.memory."""
+"""Tests of chunkflow_py.store.memory_store."""
 
 import secrets
 

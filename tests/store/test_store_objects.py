@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.store.objects on two S3 servers, and on one that speaks as Google does."""
+"""Tests of chunkflow_py.store.object_store on two S3 servers and a server of the Google API."""
 
 import logging
 import os
@@ -17,10 +17,10 @@ from chunkflow_py.errors import (
     VolumeRefusedError,
     VolumeUnreachableError,
 )
-from chunkflow_py.store import objects as objects_module
-from chunkflow_py.store import open_store, retry, service
-from chunkflow_py.store.protocol import Access
-from chunkflow_py.store.retry import Manners
+from chunkflow_py.store import cloud_service, network_retry, open_store
+from chunkflow_py.store import object_store as objects_module
+from chunkflow_py.store.network_retry import Manners
+from chunkflow_py.store.store_protocol import Access
 from chunkflow_py.testing.store_contract import StoreContract, run_together
 
 QUICK = Manners(connect_s=1, stall_s=0.5, budget_s=2, unreachable_s=1)
@@ -117,7 +117,7 @@ def test_credentials_that_expire(s3, monkeypatch, status):
 
 def test_credentials_that_have_expired_for_good(s3, monkeypatch):
     """After a while it is an error that says what to check; where nothing has worked, at once."""
-    monkeypatch.setattr(service, "REFUSED_S", 0.5)
+    monkeypatch.setattr(cloud_service, "REFUSED_S", 0.5)
     store = open_store(s3.url)
     said = r"400 ExpiredToken.*check that your credentials may use"
     with s3.faults({"type": "status", "code": 400, "body": EXPIRED}) as faults:
@@ -227,9 +227,9 @@ def test_budget(s3):
 def test_long_calls_are_in_the_log(s3, caplog, monkeypatch, rule, words):
     """While a call waits, the log says for whom, why, and when it will be given up."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(retry._NOTES, "_said_of_waiting", -1e9)
-    monkeypatch.setattr(retry._NOTES, "LONG_S", 1)
-    monkeypatch.setattr(retry._NOTES, "LONG_WITHOUT_AN_ANSWER_S", 1)
+    monkeypatch.setattr(network_retry._NOTES, "_said_of_waiting", -1e9)
+    monkeypatch.setattr(network_retry._NOTES, "LONG_S", 1)
+    monkeypatch.setattr(network_retry._NOTES, "LONG_WITHOUT_AN_ANSWER_S", 1)
     store = open_store(s3.url, manners=Manners(stall_s=3, budget_s=3, longest_wait_s=0.5))
     with s3.faults(rule), pytest.raises(VolumeError):
         store.get("key")
@@ -343,7 +343,7 @@ def test_lost_reply_and_another_after_it(s3, monkeypatch):
             followed.append(other.update("n", add))
 
     with s3.faults({"type": "reset_after", "method": "PUT", "count": 1}):
-        monkeypatch.setattr(retry.time, "sleep", meanwhile)
+        monkeypatch.setattr(network_retry.time, "sleep", meanwhile)
         assert store.update("n", add) == b"2"
         monkeypatch.undo()
     assert followed == [None, b"3"]
@@ -433,7 +433,7 @@ def test_bounded_connections(s3, monkeypatch):
 def test_nothing_secret_is_said(s3, caplog, monkeypatch):
     """Neither an error, nor its cause, nor any log line holds a credential or an answer as sent."""
     caplog.set_level(logging.DEBUG)
-    monkeypatch.setattr(retry._NOTES, "_said", -1e9)
+    monkeypatch.setattr(network_retry._NOTES, "_said", -1e9)
     answer = f"<Error><Code>SignatureDoesNotMatch</Code><AWSAccessKeyId>rig {SECRET}</Error>"
     with s3.faults(
         {"type": "status", "code": 503, "count": 1, "body": answer},

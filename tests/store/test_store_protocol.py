@@ -2,7 +2,7 @@
 
 import hashlib
 
-from chunkflow_py.store.protocol import Stored, checksum_of
+from chunkflow_py.store.store_protocol import Stored, checksum_of
 
 
 def test_the_checksum_is_the_first_half_of_sha_256() -> None:

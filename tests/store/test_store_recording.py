@@ -1,18 +1,18 @@
-"""Tests of chunkflow_py.store.recording."""
+"""Tests of chunkflow_py.store.recording_store."""
 
 import subprocess
 import sys
 
 from chunkflow_py.store import open_store
-from chunkflow_py.store.local import stored_file
-from chunkflow_py.store.protocol import Stored, checksum_of
-from chunkflow_py.store.recording import RecordingStore
+from chunkflow_py.store.local_files import stored_file
+from chunkflow_py.store.recording_store import RecordingStore
+from chunkflow_py.store.store_protocol import Stored, checksum_of
 
 WITHOUT_CHECKSUMS = """
 import sys
 from chunkflow_py.store import open_store
-from chunkflow_py.store.local import stored_file
-from chunkflow_py.store.recording import RecordingStore
+from chunkflow_py.store.local_files import stored_file
+from chunkflow_py.store.recording_store import RecordingStore
 store = RecordingStore(open_store(sys.argv[1]))
 store.put("a", b"abc")
 print(store.written[0].size, store.written[0].checksum, stored_file(sys.argv[1] + "/a").checksum)

@@ -1,4 +1,4 @@
-"""Tests of chunkflow_py.store.web."""
+"""Tests of chunkflow_py.store.web_store."""
 
 import contextlib
 import functools
@@ -15,9 +15,9 @@ from rigs.s3 import SECRET
 
 from chunkflow_py.errors import VolumeError, VolumeUnreachableError
 from chunkflow_py.store import open_store
-from chunkflow_py.store.reach import may_send_on, reach_of
-from chunkflow_py.store.retry import Manners
-from chunkflow_py.store.web import WebStore, _unpacked
+from chunkflow_py.store.network_reach import may_send_on, reach_of
+from chunkflow_py.store.network_retry import Manners
+from chunkflow_py.store.web_store import WebStore, _unpacked
 from chunkflow_py.testing.peak_memory import peak_of
 
 QUICK = Manners(connect_s=1, stall_s=1, budget_s=2, unreachable_s=1)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import OptionError
-from chunkflow_py.tasks.grid import region_of, task_grid
+from chunkflow_py.tasks.task_grid import region_of, task_grid
 
 sizes = st.builds(Zyx, *[st.integers(1, 9)] * 3)
 points = st.builds(Zyx, *[st.integers(-20, 20)] * 3)

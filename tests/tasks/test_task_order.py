@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
-from chunkflow_py.tasks.order import ORDERS, OrderedBoxes, cells
+from chunkflow_py.tasks.task_order import ORDERS, OrderedBoxes, cells
 from chunkflow_py.testing.peak_memory import peak_of
 
 COUNTS = st.builds(Zyx, *[st.integers(1, 9)] * 3)

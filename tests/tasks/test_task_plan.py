@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.tasks.order import ORDERS, cells
-from chunkflow_py.tasks.plan import GridPlan, ListPlan, plan_from_json
+from chunkflow_py.tasks.task_order import ORDERS, cells
+from chunkflow_py.tasks.task_plan import GridPlan, ListPlan, plan_from_json
 from chunkflow_py.testing.peak_memory import peak_of
 
 SMALL = st.builds(Zyx, *[st.integers(1, 4)] * 3)

@@ -10,7 +10,7 @@ import pytest
 
 from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.errors import GeometryError, VolumeError, VolumeNotFoundError
-from chunkflow_py.store.protocol import Access
+from chunkflow_py.store.store_protocol import Access
 from chunkflow_py.testing.volume_contract import BLOCK, BOUNDS, noise
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec

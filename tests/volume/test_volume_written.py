@@ -11,7 +11,7 @@ from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.pipeline.pipeline import Pipeline
 from chunkflow_py.store import open_store
-from chunkflow_py.store.protocol import checksum_of
+from chunkflow_py.store.store_protocol import checksum_of
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 

@@ -72,7 +72,7 @@ def command(
         from chunkflow_py.monitor.dashboard.dashboard_server import DashboardServer
         from chunkflow_py.monitor.dashboard.run_watch import RunWatch
         from chunkflow_py.run.run_directory import RunDirectory
-        from chunkflow_py.store.address import public
+        from chunkflow_py.store.store_address import public
 
         hour, source = price, "as --price said"
         if hour is None and instance is not None:

@@ -61,7 +61,7 @@ def command(
         from chunkflow_py.monitor.report.run_report import ReportOptions, report_of
         from chunkflow_py.planning.prices import load_prices
         from chunkflow_py.run.run_directory import RunDirectory
-        from chunkflow_py.store.local import write_whole
+        from chunkflow_py.store.local_files import write_whole
 
         prices, hour = load_prices(Path(price_file) if price_file else None), price
         if instance is not None and hour is None:

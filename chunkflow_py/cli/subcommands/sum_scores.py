@@ -31,7 +31,7 @@ def command(url: str, as_json: bool, **options: Any) -> Callable[[], None]:
         from chunkflow_py.segmentation.evaluate import score
         from chunkflow_py.segmentation.evaluate_objects import score_table
         from chunkflow_py.segmentation.labels.contingency import read_tables
-        from chunkflow_py.store.counts import told
+        from chunkflow_py.store.task_counts import told
 
         table, about = read_tables(url)
         scores = score(table, **options).as_dict()

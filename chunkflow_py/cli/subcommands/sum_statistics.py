@@ -44,8 +44,8 @@ def command(
             statistics_document,
             table,
         )
-        from chunkflow_py.store.counts import told
-        from chunkflow_py.store.local import write_whole
+        from chunkflow_py.store.local_files import write_whole
+        from chunkflow_py.store.task_counts import told
 
         histogram, about = VolumeStatistics(url).whole()
         document = statistics_document(histogram, wanted or PERCENTILES)

@@ -30,7 +30,7 @@ def command(run: str, as_json: bool) -> Callable[[], None]:
     def act() -> None:
         from chunkflow_py.run.repair import damages_of
         from chunkflow_py.run.run_directory import RunDirectory
-        from chunkflow_py.store.address import public, public_json
+        from chunkflow_py.store.store_address import public, public_json
 
         found = 0
         again: dict[str, None] = {}  # what does something about it, in the order of the findings

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.store.local import TEMPORARY_PREFIX, make_folder, os_errors
+from chunkflow_py.store.local_files import TEMPORARY_PREFIX, make_folder, os_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

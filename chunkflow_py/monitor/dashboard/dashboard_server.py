@@ -29,10 +29,10 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-from chunkflow_py.core.memory import resident_bytes
+from chunkflow_py.core.host_memory import resident_bytes
 from chunkflow_py.errors import ChunkflowError, GeometryError, OptionError, VolumeError
-from chunkflow_py.store.address import public_json
-from chunkflow_py.store.reach import asks_loopback, is_loopback
+from chunkflow_py.store.network_reach import asks_loopback, is_loopback
+from chunkflow_py.store.store_address import public_json
 
 if TYPE_CHECKING:
     from chunkflow_py.monitor.dashboard.run_watch import RunWatch

@@ -18,17 +18,17 @@ from chunkflow_py.monitor.dashboard.task_states import (
     TaskStates,
 )
 from chunkflow_py.monitor.run_facts import StepStatus, run_state
-from chunkflow_py.queue.body import parse_body
-from chunkflow_py.queue.protocol import TellsLeased, open_queue
+from chunkflow_py.queue.message_body import parse_body
+from chunkflow_py.queue.queue_protocol import TellsLeased, open_queue
 from chunkflow_py.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from chunkflow_py.queue.protocol import Counts, Queue
+    from chunkflow_py.queue.queue_protocol import Counts, Queue
     from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.run_spec import RunStep
-    from chunkflow_py.tasks.plan import Plan
+    from chunkflow_py.tasks.task_plan import Plan
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from chunkflow_py.run.ledger.ledger_record import (
     FailedAttempt,
     reading,
 )
-from chunkflow_py.store.address import public, public_line
+from chunkflow_py.store.store_address import public, public_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

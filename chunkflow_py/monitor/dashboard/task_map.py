@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.tasks.plan import GridPlan
+from chunkflow_py.tasks.task_plan import GridPlan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from chunkflow_py.tasks.plan import Plan
+    from chunkflow_py.tasks.task_plan import Plan
 
 _SPARSE = 16  # cells a task, above which a list is no grid with gaps
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.run.ledger.ledger_journal import JournalKey
     from chunkflow_py.run.ledger.ledger_segments import Segment
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
 
 # What a byte of the map says; the page has the same names in this order.
 CODES = ("none", "missing", "done", "skipped", "failed", "running", "retry")

@@ -7,7 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from chunkflow_py.store.address import public
+from chunkflow_py.store.store_address import public
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

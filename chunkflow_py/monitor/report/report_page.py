@@ -12,7 +12,7 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
-from chunkflow_py.core.memory import describe_bytes
+from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.monitor.report.report_markup import (
     Html,
     bars,
@@ -27,7 +27,7 @@ from chunkflow_py.monitor.report.report_markup import (
 )
 from chunkflow_py.monitor.report.seam_measure import REACH, WINDOW
 from chunkflow_py.run.run_spec import FILE_MARK
-from chunkflow_py.store.address import public
+from chunkflow_py.store.store_address import public
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

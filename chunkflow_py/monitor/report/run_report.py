@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.run_spec import RunStep, Spec
     from chunkflow_py.run.verify import Damage
-    from chunkflow_py.tasks.plan import Plan
+    from chunkflow_py.tasks.task_plan import Plan
 
 logger = logging.getLogger(__name__)
 

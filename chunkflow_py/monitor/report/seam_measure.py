@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.monitor.report.volume_planes import RunVolume
     from chunkflow_py.run.ledger.ledger import Ledger
-    from chunkflow_py.tasks.plan import Plan
+    from chunkflow_py.tasks.task_plan import Plan
     from chunkflow_py.volume.protocol import Volume
 
 REACH = 4  # pairs on each side of a face

@@ -152,7 +152,7 @@ def loader_from(
 
 def access_from(options: Mapping[str, Any]) -> Any:
     """Return the `Access` that `access_options` describe."""
-    from chunkflow_py.store.protocol import Access
+    from chunkflow_py.store.store_protocol import Access
 
     return Access(options.get("use_https", False), options["requester_pays"])
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import ChunkflowError, VolumeError
-from chunkflow_py.queue.protocol import address_of
+from chunkflow_py.queue.queue_protocol import address_of
 from chunkflow_py.queue.sqs_address import Place, attributes_of, find_or_create
 from chunkflow_py.run.run_directory import RunDirectory
-from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.store_address import without_secrets
 from chunkflow_py.volume.location import Location
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from chunkflow_py.planning.doctor.finding import Finding
-from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.store_address import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.allocator import keeps_freed_memory
-from chunkflow_py.core.memory import available_host_bytes, describe_bytes
+from chunkflow_py.core.host_memory import available_host_bytes, describe_bytes
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.planning.doctor.finding import Finding
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import ChunkflowError, QueueError
 from chunkflow_py.planning.doctor.finding import Finding
-from chunkflow_py.queue.protocol import address_of, open_queue
+from chunkflow_py.queue.queue_protocol import address_of, open_queue
 from chunkflow_py.queue.sqs_address import RECEIVES, Place, find_or_create
-from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.store_address import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

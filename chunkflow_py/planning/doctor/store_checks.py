@@ -14,15 +14,15 @@ from chunkflow_py.errors import ChunkflowError, MissingExtraError, VolumeError
 from chunkflow_py.planning.doctor.finding import Finding
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.store import open_store
-from chunkflow_py.store.address import without_secrets
 from chunkflow_py.store.cloudvolume_secrets import aws_session
-from chunkflow_py.store.retry import Manners
+from chunkflow_py.store.network_retry import Manners
+from chunkflow_py.store.store_address import without_secrets
 from chunkflow_py.volume.location import Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
 
 # Whoever asks waits for the answer: nothing is tried for long.
 MANNERS = Manners(stall_s=10, budget_s=5, unreachable_s=5)
@@ -140,7 +140,7 @@ def clock_of(url: str) -> str | None:
         if scheme not in _CLOUDS:
             return None
         from chunkflow_py.store.clouds import open_service
-        from chunkflow_py.store.protocol import Access
+        from chunkflow_py.store.store_protocol import Access
 
         return open_service(scheme, path, Access()).endpoint or _CLOUDS[scheme]
     except (ChunkflowError, MissingExtraError):  # said by `check_store`

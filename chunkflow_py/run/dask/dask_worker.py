@@ -41,7 +41,7 @@ from chunkflow_py.run.worker.worker_process import (
     profile_of,
     task_ended,
 )
-from chunkflow_py.store.protocol import Stored
+from chunkflow_py.store.store_protocol import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -81,8 +81,8 @@ if TYPE_CHECKING:
 
     from chunkflow_py.run.ledger.ledger_journal import JournalKey
     from chunkflow_py.run.ledger.ledger_record import FailureKind, Kind, LedgerEntry, State
-    from chunkflow_py.store.protocol import Store
-    from chunkflow_py.tasks.plan import Plan
+    from chunkflow_py.store.store_protocol import Store
+    from chunkflow_py.tasks.task_plan import Plan
 
 SEGMENT_SIZE = 2048
 

@@ -33,14 +33,14 @@ from chunkflow_py.run.ledger.ledger_record import (
     sealed,
     unsealed,
 )
-from chunkflow_py.store.local import of_each_file
-from chunkflow_py.store.protocol import Links, together
+from chunkflow_py.store.local_files import of_each_file
+from chunkflow_py.store.store_protocol import Links, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from chunkflow_py.run.ledger.ledger_record import Kind
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
 
 logger = logging.getLogger(__name__)
 

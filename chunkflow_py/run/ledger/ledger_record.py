@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from chunkflow_py.core.plain_text import bounded
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.store.address import public, public_line
-from chunkflow_py.store.protocol import Stored
+from chunkflow_py.store.store_address import public, public_line
+from chunkflow_py.store.store_protocol import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.run.ledger.ledger_journal import Journal
     from chunkflow_py.run.ledger.ledger_record import Kind, State
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from chunkflow_py.core.plain_text import tail
 from chunkflow_py.errors import OperatorError, TransientError, VolumeRefusedError, text_of
 from chunkflow_py.run.ledger.ledger_record import Record
-from chunkflow_py.store.address import public
+from chunkflow_py.store.store_address import public
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -43,19 +43,19 @@ from chunkflow_py.run.worker.worker_process import (
     PipelineReady,
     TaskEnded,
 )
-from chunkflow_py.store.protocol import Stored
+from chunkflow_py.store.store_protocol import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from chunkflow_py.queue.leases import Held
-    from chunkflow_py.queue.protocol import Counts, Queue
+    from chunkflow_py.queue.queue_protocol import Counts, Queue
     from chunkflow_py.run.ledger.ledger import Ledger
     from chunkflow_py.run.worker.failure_policy import Fault
     from chunkflow_py.run.worker.task_receiver import Job
     from chunkflow_py.run.worker.worker_limits import WorkerSettings
     from chunkflow_py.run.worker.worker_pool import ProcessSnapshot, ProcessStart, WorkerProcess
-    from chunkflow_py.tasks.plan import Plan
+    from chunkflow_py.tasks.task_plan import Plan
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.failpoints import reached
 from chunkflow_py.errors import ChunkflowError, GeometryError
-from chunkflow_py.queue.body import BodyError, parse_body
+from chunkflow_py.queue.message_body import BodyError, parse_body
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt
 from chunkflow_py.run.worker.failure_policy import AttemptLimits, count_failure, fault_of
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from chunkflow_py.run.ledger.ledger import Ledger
     from chunkflow_py.run.ledger.ledger_record import Record
     from chunkflow_py.run.worker.acknowledger import Acknowledger
-    from chunkflow_py.tasks.plan import Plan
+    from chunkflow_py.tasks.task_plan import Plan
 
 logger = logging.getLogger(__name__)
 

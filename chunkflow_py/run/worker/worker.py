@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from chunkflow_py.core.failpoints import removed
 from chunkflow_py.core.interrupts import on_stop_signals, restore_signals
 from chunkflow_py.errors import ChunkflowError, OptionError, QueueError
-from chunkflow_py.queue.body import run_of
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.message_body import run_of
+from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.earlier_steps import EarlierStep, earlier_steps
 from chunkflow_py.run.submit import send_step
 from chunkflow_py.run.worker.failure_policy import fault_of
@@ -28,13 +28,13 @@ from chunkflow_py.run.worker.worker_pool import ProcessStart
 
 if TYPE_CHECKING:
     from chunkflow_py.pipeline.pipeline import Pipeline
-    from chunkflow_py.queue.protocol import Queue
+    from chunkflow_py.queue.queue_protocol import Queue
     from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.run_spec import RunStep
     from chunkflow_py.run.worker.supervisor import WorkerListener, WorkerOutcome
     from chunkflow_py.run.worker.worker_limits import WorkerLimits, WorkerSettings
     from chunkflow_py.run.worker.worker_process import TaskFeed
-    from chunkflow_py.tasks.plan import Plan
+    from chunkflow_py.tasks.task_plan import Plan
 
 logger = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.core.interrupts import STOP
-from chunkflow_py.core.memory import describe_bytes
 from chunkflow_py.errors import ChunkflowError, OptionError
 from chunkflow_py.run.worker.failure_policy import LONGEST_TRACEBACK, Fault
 from chunkflow_py.run.worker.worker_process import (

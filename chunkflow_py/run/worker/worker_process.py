@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from chunkflow_py.pipeline.operator import Operator
     from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.run.ledger.ledger_record import State
-    from chunkflow_py.store.protocol import Stored
+    from chunkflow_py.store.store_protocol import Stored
 
     MakePipeline = Callable[["TaskFeed"], Pipeline]
 

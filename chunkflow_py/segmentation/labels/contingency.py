@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chunkflow_py.errors import ChunkError
-from chunkflow_py.store.counts import Counts, CountStore, coverage
+from chunkflow_py.store.task_counts import Counts, CountStore, coverage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -25,7 +25,7 @@ import numpy as np
 from chunkflow_py.core.decoding import npy, parse_json
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError, needs_extra
 from chunkflow_py.segmentation.labels.union_find import Forest
-from chunkflow_py.store.protocol import checksum_of
+from chunkflow_py.store.store_protocol import checksum_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from chunkflow_py.core.geometry import Region
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
 
 FORMAT = "chunkflow labels 1"
 INDEX = "table.json"

@@ -38,7 +38,7 @@ from chunkflow_py.segmentation.labels.links import (
 )
 from chunkflow_py.segmentation.labels.overlaps import linked_by_overlap
 from chunkflow_py.store import open_store
-from chunkflow_py.store.protocol import Access
+from chunkflow_py.store.store_protocol import Access
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.labelling import Labelling, LabellingRecords
 from chunkflow_py.volume.location import Location, level_name
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.geometry import Region
     from chunkflow_py.segmentation.labels.components import Connectivity
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
     from chunkflow_py.volume.protocol import Volume
 
 logger = logging.getLogger(__name__)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from chunkflow_py.segmentation.labels.components import Connectivity
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
 
 SUFFIX = ".npz"
 FORMAT = "chunkflow links 1"

@@ -25,13 +25,13 @@ from chunkflow_py.core.decoding import TooLargeError, decode, parse_json
 from chunkflow_py.core.outputs import Output
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store import open_store
-from chunkflow_py.store.protocol import together
-from chunkflow_py.store.recording import RecordingStore
+from chunkflow_py.store.recording_store import RecordingStore
+from chunkflow_py.store.store_protocol import together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from chunkflow_py.store.protocol import Store, Stored
+    from chunkflow_py.store.store_protocol import Store, Stored
 
 Role = Literal["mesh", "skeletons"]
 

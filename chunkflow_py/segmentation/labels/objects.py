@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
 
 
 def mask_out(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import OptionError, VolumeNotFoundError
-from chunkflow_py.tasks.plan import GridPlan
+from chunkflow_py.tasks.task_plan import GridPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.geometry import BoxGrid
     from chunkflow_py.core.outputs import Output
-    from chunkflow_py.tasks.plan import GridPlan
+    from chunkflow_py.tasks.task_plan import GridPlan
 
 logger = logging.getLogger(__name__)
 

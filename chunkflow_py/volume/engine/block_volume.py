@@ -34,11 +34,11 @@ from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.decoding import BLOCK_BYTES
 from chunkflow_py.core.failpoints import reached
 from chunkflow_py.core.geometry import AXES, BoundingBox, Zyx
-from chunkflow_py.core.memory import check_fits
+from chunkflow_py.core.host_memory import check_fits
 from chunkflow_py.errors import ChunkflowError, VolumeError
-from chunkflow_py.store.address import without_secrets
-from chunkflow_py.store.protocol import together
-from chunkflow_py.store.recording import RecordingStore
+from chunkflow_py.store.recording_store import RecordingStore
+from chunkflow_py.store.store_address import without_secrets
+from chunkflow_py.store.store_protocol import together
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.array_identity import expected_of
 from chunkflow_py.volume.engine.block_cache import BlockCache
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from chunkflow_py.core.chunk import Kind
-    from chunkflow_py.store.protocol import Store, Stored
+    from chunkflow_py.store.store_protocol import Store, Stored
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume.engine.block_layout import BlockLayout, Index
 

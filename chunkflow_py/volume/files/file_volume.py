@@ -16,9 +16,9 @@ import numpy as np
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.failpoints import reached
 from chunkflow_py.core.geometry import BoundingBox, Zyx
-from chunkflow_py.core.memory import check_fits
+from chunkflow_py.core.host_memory import check_fits
 from chunkflow_py.errors import ChunkError, VolumeError, VolumeNotFoundError
-from chunkflow_py.store.local import os_errors
+from chunkflow_py.store.local_files import os_errors
 from chunkflow_py.volume.files.file_name import FileName
 from chunkflow_py.volume.loader import VolumeSource
 from chunkflow_py.volume.protocol import UNIT_NM, check_channels, check_inside
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.chunk import Kind
     from chunkflow_py.core.geometry import Region
-    from chunkflow_py.store.protocol import Stored
+    from chunkflow_py.store.store_protocol import Stored
     from chunkflow_py.volume.files.file_name import OnePath
     from chunkflow_py.volume.protocol import StoredUnit
 

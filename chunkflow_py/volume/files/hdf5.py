@@ -29,7 +29,7 @@ from chunkflow_py.core.hdf5_reading import (
     small,
 )
 from chunkflow_py.errors import OptionError, VolumeError, VolumeNotFoundError
-from chunkflow_py.store.local import os_errors, replacing
+from chunkflow_py.store.local_files import os_errors, replacing
 from chunkflow_py.volume.files.file_volume import ORIGIN, FileVolume, three_numbers
 from chunkflow_py.volume.files.hdf5_file import Sink, reading
 from chunkflow_py.volume.protocol import UNIT_NM

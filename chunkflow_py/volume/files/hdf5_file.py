@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary, finalize
 import h5py
 
 from chunkflow_py.errors import ChunkflowError, VolumeError
-from chunkflow_py.store.local import os_errors
+from chunkflow_py.store.local_files import os_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,7 +26,7 @@ import numpy as np
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
 from chunkflow_py.core.hdf5_reading import item_at
 from chunkflow_py.errors import VolumeError, VolumeNotFoundError
-from chunkflow_py.store.local import make_folder, os_errors
+from chunkflow_py.store.local_files import make_folder, os_errors
 from chunkflow_py.volume.files.hdf5 import LAYER_TYPES, find_dataset, open_hdf5
 from chunkflow_py.volume.files.hdf5_file import Sink, WriterLock, reading, writing
 from chunkflow_py.volume.protocol import check_chunk, check_inside
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from chunkflow_py.core.chunk import Chunk
-    from chunkflow_py.store.protocol import Stored
+    from chunkflow_py.store.store_protocol import Stored
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume.location import Location
     from chunkflow_py.volume.protocol import StoredUnit, VolumeOptions, VolumeSpec

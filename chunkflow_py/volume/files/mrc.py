@@ -26,9 +26,9 @@ import numpy as np
 
 from chunkflow_py.core.decoding import decode
 from chunkflow_py.core.geometry import Zyx
-from chunkflow_py.core.memory import check_fits
+from chunkflow_py.core.host_memory import check_fits
 from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
-from chunkflow_py.store.local import os_errors
+from chunkflow_py.store.local_files import os_errors
 from chunkflow_py.volume.files.file_volume import FileVolume
 from chunkflow_py.volume.protocol import UNIT_NM
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from chunkflow_py.core.decoding import check_npy_header
 from chunkflow_py.errors import VolumeError
-from chunkflow_py.store.local import os_errors
+from chunkflow_py.store.local_files import os_errors
 from chunkflow_py.volume.files.file_volume import FileVolume
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ import numpy as np
 from chunkflow_py.core.chunk import KINDS
 from chunkflow_py.core.decoding import decode
 from chunkflow_py.core.geometry import Zyx
-from chunkflow_py.core.memory import check_fits
+from chunkflow_py.core.host_memory import check_fits
 from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
-from chunkflow_py.store.local import os_errors, replacing
+from chunkflow_py.store.local_files import os_errors, replacing
 from chunkflow_py.volume.files.file_volume import ORIGIN, FileVolume, three_numbers
 from chunkflow_py.volume.protocol import UNIT_NM
 from chunkflow_py.volume.zarr import ome_metadata as ome

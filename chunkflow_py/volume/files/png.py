@@ -34,10 +34,10 @@ from chunkflow_py.errors import (
     needs_extra,
 )
 from chunkflow_py.store import open_store
-from chunkflow_py.store.address import without_secrets
-from chunkflow_py.store.local import os_errors
-from chunkflow_py.store.protocol import Leftover, together
-from chunkflow_py.store.recording import RecordingStore
+from chunkflow_py.store.local_files import os_errors
+from chunkflow_py.store.recording_store import RecordingStore
+from chunkflow_py.store.store_address import without_secrets
+from chunkflow_py.store.store_protocol import Leftover, together
 from chunkflow_py.volume.conversion import converted
 from chunkflow_py.volume.files.file_name import FileName
 from chunkflow_py.volume.files.sections import SectionStack, natural_order
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.core.geometry import BoundingBox, Region
     from chunkflow_py.core.task import Task
-    from chunkflow_py.store.protocol import Stored
+    from chunkflow_py.store.store_protocol import Stored
     from chunkflow_py.volume.files.file_volume import FileVolume
 
 logger = logging.getLogger(__name__)

@@ -27,9 +27,9 @@ import numpy as np
 from chunkflow_py.core.chunk import KINDS
 from chunkflow_py.core.decoding import packed_most
 from chunkflow_py.core.geometry import Zyx
-from chunkflow_py.core.memory import check_fits
+from chunkflow_py.core.host_memory import check_fits
 from chunkflow_py.errors import ChunkError, VolumeError, needs_extra
-from chunkflow_py.store.local import os_errors, replacing
+from chunkflow_py.store.local_files import os_errors, replacing
 from chunkflow_py.volume.engine.image_headers import check_declared
 from chunkflow_py.volume.files.file_volume import FileVolume, three_numbers
 from chunkflow_py.volume.files.sections import SectionStack, natural_order

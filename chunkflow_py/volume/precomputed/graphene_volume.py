@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.chunk import Kind
     from chunkflow_py.core.geometry import BoundingBox
-    from chunkflow_py.store.protocol import Stored
+    from chunkflow_py.store.store_protocol import Stored
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume.location import Location
     from chunkflow_py.volume.protocol import StoredUnit, VolumeOptions

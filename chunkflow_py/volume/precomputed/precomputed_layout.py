@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
     from chunkflow_py.volume.engine.block_layout import Index
     from chunkflow_py.volume.precomputed.precomputed_info import PrecomputedLevel
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import zarr
     from numpy.typing import NDArray
 
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
     from chunkflow_py.volume.engine.block_layout import Index
 
 _ABSENT = 2**64 - 1

@@ -28,7 +28,7 @@ with needs_extra("zarr", "a zarr volume"):
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
 
 _UNCOMPRESSED = {"bytes", "crc32c", "sharding_indexed", "transpose"}
 # the order of writing: a reader that sees a document also sees those that it refers to

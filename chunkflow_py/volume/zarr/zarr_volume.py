@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
     from chunkflow_py.volume import Mode
     from chunkflow_py.volume.location import Location
     from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec

@@ -10,9 +10,9 @@ from rigs.planted import failure, planted_run, record
 from chunkflow_py.core.geometry import BoxGrid, Zyx
 from chunkflow_py.monitor.dashboard.dashboard_server import DashboardServer
 from chunkflow_py.monitor.dashboard.run_watch import RunWatch
-from chunkflow_py.queue.body import body_text
-from chunkflow_py.queue.protocol import open_queue
-from chunkflow_py.tasks.plan import GridPlan
+from chunkflow_py.queue.message_body import body_text
+from chunkflow_py.queue.queue_protocol import open_queue
+from chunkflow_py.tasks.task_plan import GridPlan
 
 __all__ = ["browser"]  # a fixture
 

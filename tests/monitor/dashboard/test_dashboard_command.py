@@ -13,7 +13,7 @@ from rigs.planted import planted_run, record
 
 from chunkflow_py.core.geometry import BoxGrid, Zyx
 from chunkflow_py.planning.prices import load_prices
-from chunkflow_py.tasks.plan import GridPlan
+from chunkflow_py.tasks.task_plan import GridPlan
 
 PLAN = GridPlan(BoxGrid(Zyx(0, 0, 0), Zyx(8, 8, 8), Zyx(8, 8, 8), Zyx(2, 2, 2)))
 

@@ -19,7 +19,7 @@ from chunkflow_py.monitor.dashboard.dashboard_server import DashboardServer
 from chunkflow_py.monitor.dashboard.run_watch import RunWatch
 from chunkflow_py.monitor.dashboard.task_states import DONE
 from chunkflow_py.run.ledger.ledger import SEGMENT_SIZE
-from chunkflow_py.tasks.plan import GridPlan
+from chunkflow_py.tasks.task_plan import GridPlan
 
 SIDE = Zyx(64, 512, 512)
 PLAN = GridPlan(BoxGrid(Zyx(0, 0, 0), SIDE, SIDE, Zyx(100, 100, 100)))

@@ -18,10 +18,10 @@ from chunkflow_py.monitor.dashboard.dashboard_server import DashboardServer
 from chunkflow_py.monitor.dashboard.run_watch import BY_LEASES, RunWatch
 from chunkflow_py.monitor.dashboard.task_states import CODES
 from chunkflow_py.monitor.run_status import status_of
-from chunkflow_py.queue.body import body_text
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.message_body import body_text
+from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.run.run_directory import RunDirectory
-from chunkflow_py.tasks.plan import GridPlan
+from chunkflow_py.tasks.task_plan import GridPlan
 
 PLAN = GridPlan(BoxGrid(Zyx(0, 0, 0), Zyx(8, 8, 8), Zyx(8, 8, 8), Zyx(2, 3, 4)))
 

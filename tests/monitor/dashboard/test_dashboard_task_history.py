@@ -11,7 +11,7 @@ from chunkflow_py.monitor.dashboard.task_history import TaskHistory
 from chunkflow_py.monitor.dashboard.task_states import TaskStates
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
-from chunkflow_py.store.memory import MemoryStore
+from chunkflow_py.store.memory_store import MemoryStore
 
 np = pytest.importorskip("numpy")
 

@@ -4,8 +4,8 @@ import numpy as np
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
 from chunkflow_py.monitor.dashboard.task_map import TaskMap
-from chunkflow_py.tasks.list import ListPlan
-from chunkflow_py.tasks.plan import GridPlan
+from chunkflow_py.tasks.task_list import ListPlan
+from chunkflow_py.tasks.task_plan import GridPlan
 
 GRID = BoxGrid(Zyx(10, 20, 30), Zyx(4, 8, 8), Zyx(4, 8, 8), Zyx(2, 3, 4))
 

@@ -11,7 +11,7 @@ from chunkflow_py.monitor.dashboard.task_history import TaskHistory
 from chunkflow_py.monitor.dashboard.task_states import CODES, TaskStates
 from chunkflow_py.run.ledger import ledger_segments
 from chunkflow_py.run.ledger.ledger import Ledger
-from chunkflow_py.store.memory import MemoryStore
+from chunkflow_py.store.memory_store import MemoryStore
 
 SPAN, SIZE = 20, 4
 STATE_OF = {"done": "done", "skipped": "skipped", "dead": "failed"}

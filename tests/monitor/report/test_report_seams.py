@@ -21,7 +21,7 @@ from chunkflow_py.monitor.report.volume_planes import RunVolume
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.ledger.ledger_record import Record
 from chunkflow_py.store import open_store
-from chunkflow_py.tasks.plan import GridPlan, ListPlan
+from chunkflow_py.tasks.task_plan import GridPlan, ListPlan
 from chunkflow_py.volume import create_volume
 from chunkflow_py.volume.protocol import VolumeSpec
 

@@ -153,7 +153,7 @@ def test_good_queue_is_left_as_it_was(sqs_server, sqs_queue):
 @pytest.mark.parametrize("scheme", ["sqlite", "file"])
 def test_queue_without_server_is_left_as_it_was(scheme, tmp_path):
     """So is a queue in a file or folder; one that does not exist is a problem, and not made."""
-    from chunkflow_py.queue.protocol import open_queue
+    from chunkflow_py.queue.queue_protocol import open_queue
 
     url = f"{scheme}://{tmp_path}/queue"
     (found,) = problems("--queue", url)

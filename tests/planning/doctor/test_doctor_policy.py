@@ -12,7 +12,7 @@ from chunkflow_py.core.geometry import BoxGrid, Zyx
 from chunkflow_py.planning.doctor.access_policy import Area, Policy, areas_of, policy_of
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.run.run_spec import RunStep, Spec, sha256_of
-from chunkflow_py.tasks.plan import GridPlan
+from chunkflow_py.tasks.task_plan import GridPlan
 
 STACK = Path(__file__).parents[3] / "deploy" / "aws" / "fleet.yaml"
 # Parameters of the stack, and what its functions return.

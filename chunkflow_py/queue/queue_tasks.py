@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from chunkflow_py.core.task import Task
 from chunkflow_py.errors import QueueError
-from chunkflow_py.queue.body import BodyError, parse_body
 from chunkflow_py.queue.leases import LeaseKeeper
-from chunkflow_py.queue.protocol import open_queue
+from chunkflow_py.queue.message_body import BodyError, parse_body
+from chunkflow_py.queue.queue_protocol import open_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

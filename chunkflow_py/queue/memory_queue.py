@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import QueueError
-from chunkflow_py.queue.protocol import Counts, DeadLetter, Message
+from chunkflow_py.queue.queue_protocol import Counts, DeadLetter, Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -54,7 +54,7 @@ _STATES: dict[str, _State] = {}
 
 
 class MemoryQueue:
-    """Messages in the memory of this process; see `chunkflow_py.queue.protocol.Queue`."""
+    """Messages in the memory of this process; see `chunkflow_py.queue.queue_protocol.Queue`."""
 
     longest_lease_s = math.inf
 

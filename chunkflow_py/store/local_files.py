@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from chunkflow_py.core.failpoints import removed
 from chunkflow_py.errors import ChunkflowError, VolumeError, VolumeNotFoundError
-from chunkflow_py.store.protocol import CHECKSUM_DIGITS, Stored
+from chunkflow_py.store.store_protocol import CHECKSUM_DIGITS, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

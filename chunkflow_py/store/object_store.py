@@ -1,9 +1,8 @@
 """Objects in clouds, through obstore.
 
-One place for the manners of all drivers: every call has deadlines, transient failures are tried
-again (`chunkflow_py.store.retry`), credentials that expire are looked for anew, a body that is
-shorter than announced is never returned, and no more than `CONNECTIONS` calls to a store are under
-way at once.
+All drivers get the same behaviour here: every call has deadlines, transient failures are retried
+(`chunkflow_py.store.network_retry`), expired credentials are renewed, a body shorter than announced
+is never returned, and at most `CONNECTIONS` calls to a store are under way at once.
 
 A write on condition (`put_if_absent`, `update`) carries a mark of its own and the marks of those
 before it. When the reply to it is lost, the marks of what is stored tell whether this write
@@ -26,18 +25,24 @@ import obstore
 from obstore.exceptions import BaseError
 
 from chunkflow_py.errors import VolumeError
+from chunkflow_py.store.cloud_service import RENEW_S, patiently
 from chunkflow_py.store.clouds import open_service
 from chunkflow_py.store.keys import check_key, check_size
-from chunkflow_py.store.retry import TRANSIENT_STATUS, CallFailedError, Failure, Manners, retried
-from chunkflow_py.store.service import RENEW_S, patiently
+from chunkflow_py.store.network_retry import (
+    TRANSIENT_STATUS,
+    CallFailedError,
+    Failure,
+    Manners,
+    retried,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from obstore.store import ObjectStore
 
-    from chunkflow_py.store.protocol import Access
-    from chunkflow_py.store.service import Service
+    from chunkflow_py.store.cloud_service import Service
+    from chunkflow_py.store.store_protocol import Access
 
 CONNECTIONS = 32
 # Larger objects go up in parts, several at a time; smaller ones in one request.
@@ -127,7 +132,7 @@ def _interruptible(call: Callable[[], Any]) -> Any:
 
 
 class CloudStore:
-    """Objects of a bucket; see `chunkflow_py.store.protocol.Store`."""
+    """Objects of a bucket; see `chunkflow_py.store.store_protocol.Store`."""
 
     is_local = False
     connections = CONNECTIONS

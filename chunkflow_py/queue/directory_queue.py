@@ -57,9 +57,9 @@ from chunkflow_py.queue.directory_files import (
     rename,
 )
 from chunkflow_py.queue.polling import polled
-from chunkflow_py.queue.protocol import Counts, DeadLetter, Message
-from chunkflow_py.store.folder import FolderStore
-from chunkflow_py.store.local import absolute, make_folder, os_errors, write_whole
+from chunkflow_py.queue.queue_protocol import Counts, DeadLetter, Message
+from chunkflow_py.store.folder_store import FolderStore
+from chunkflow_py.store.local_files import absolute, make_folder, os_errors, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -77,7 +77,7 @@ _MARK = b'{"format": "chunkflow_py queue", "version": 1}\n'
 
 
 class DirectoryQueue:
-    """A queue in a shared folder; see `chunkflow_py.queue.protocol.Queue`."""
+    """A queue in a shared folder; see `chunkflow_py.queue.queue_protocol.Queue`."""
 
     longest_lease_s = math.inf
 

@@ -1,4 +1,4 @@
-"""A plan over the regions of a list, numbered as they come; see `chunkflow_py.tasks.plan`."""
+"""A plan over the regions of a list, numbered as they come; see `chunkflow_py.tasks.task_plan`."""
 
 from __future__ import annotations
 

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from chunkflow_py.core.geometry import BoxGrid, Region, Zyx
 from chunkflow_py.errors import GeometryError
-from chunkflow_py.tasks.list import ListPlan, check_part, no_task, written_part
-from chunkflow_py.tasks.order import ORDERS, positions
+from chunkflow_py.tasks.task_list import ListPlan, check_part, no_task, written_part
+from chunkflow_py.tasks.task_order import ORDERS, positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from chunkflow_py.pipeline.hooks import Boxes
-    from chunkflow_py.tasks.order import Order
+    from chunkflow_py.tasks.task_order import Order
 
 __all__ = ["GridPlan", "ListPlan", "Plan", "plan_from_json"]
 

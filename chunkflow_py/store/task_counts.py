@@ -30,8 +30,8 @@ from chunkflow_py.core.decoding import npz, parse_json
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region
 from chunkflow_py.errors import ChunkflowError, GeometryError, VolumeError, VolumeNotFoundError
 from chunkflow_py.store import open_store
-from chunkflow_py.store.address import without_secrets
-from chunkflow_py.store.protocol import Stored
+from chunkflow_py.store.store_address import without_secrets
+from chunkflow_py.store.store_protocol import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.core.task import Task
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
 
 VERSION = 1
 SUFFIX = ".npz"

@@ -16,7 +16,7 @@ _LOCK = threading.RLock()
 
 
 class MemoryStore:
-    """A store in a dictionary; see `chunkflow_py.store.protocol.Store`."""
+    """A store in a dictionary; see `chunkflow_py.store.store_protocol.Store`."""
 
     is_local = False
     connections = 8

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 # scheme -> (module, class); imported when a URL asks for it
 SCHEMES: dict[str, tuple[str, str]] = {
-    "sqs": ("chunkflow_py.queue.sqs", "SqsQueue"),
-    "sqlite": ("chunkflow_py.queue.sqlite", "SqliteQueue"),
-    "file": ("chunkflow_py.queue.directory", "DirectoryQueue"),
-    "memory": ("chunkflow_py.queue.memory", "MemoryQueue"),
+    "sqs": ("chunkflow_py.queue.sqs_queue", "SqsQueue"),
+    "sqlite": ("chunkflow_py.queue.sqlite_queue", "SqliteQueue"),
+    "file": ("chunkflow_py.queue.directory_queue", "DirectoryQueue"),
+    "memory": ("chunkflow_py.queue.memory_queue", "MemoryQueue"),
 }
 
 

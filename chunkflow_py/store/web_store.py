@@ -7,7 +7,7 @@ was packed for the journey, cannot be told.
 
 A server is not trusted: an answer has a bound of bytes, before and after it is unpacked, and of
 seconds, headers included; and a redirect may not lead to where only this client can reach, see
-`chunkflow_py.store.reach`. The address that counts is the one of the connection, not of the name.
+`chunkflow_py.store.network_reach`. What counts is the address of the connection, not the name.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from urllib3.exceptions import (
 
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import VolumeError, VolumeRefusedError, VolumeUnreachableError
-from chunkflow_py.store.address import check_host, public_line
 from chunkflow_py.store.keys import check_key
-from chunkflow_py.store.reach import is_loopback, may_send_on, reach_of
-from chunkflow_py.store.retry import TRANSIENT_STATUS, CallFailedError, Failure, retried
+from chunkflow_py.store.network_reach import is_loopback, may_send_on, reach_of
+from chunkflow_py.store.network_retry import TRANSIENT_STATUS, CallFailedError, Failure, retried
+from chunkflow_py.store.store_address import check_host, public_line
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Iterator
 
-    from chunkflow_py.store.reach import Reach
-    from chunkflow_py.store.retry import Manners
+    from chunkflow_py.store.network_reach import Reach
+    from chunkflow_py.store.network_retry import Manners
 
 CONNECTIONS = 32
 LARGEST_BYTES = 1 << 31  # of an answer, where the caller names no bound
@@ -58,7 +58,7 @@ _AFTER_THE_END = 416
 
 
 class WebStore:
-    """A web server as a store; see `chunkflow_py.store.protocol.Store`."""
+    """A web server as a store; see `chunkflow_py.store.store_protocol.Store`."""
 
     is_local = False
     connections = CONNECTIONS

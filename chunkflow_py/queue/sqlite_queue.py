@@ -39,8 +39,8 @@ from urllib.parse import quote
 from chunkflow_py.errors import QueueError, QueueUnreachableError, VolumeError
 from chunkflow_py.queue.mounts import shared_file_system
 from chunkflow_py.queue.polling import polled
-from chunkflow_py.queue.protocol import Counts, DeadLetter, Message
-from chunkflow_py.store.local import absolute, make_folder
+from chunkflow_py.queue.queue_protocol import Counts, DeadLetter, Message
+from chunkflow_py.store.local_files import absolute, make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -85,7 +85,7 @@ _ONE_FORK = Lock()  # at a time
 
 
 class SqliteQueue:
-    """A queue in a file of this machine; see `chunkflow_py.queue.protocol.Queue`."""
+    """A queue in a file of this machine; see `chunkflow_py.queue.queue_protocol.Queue`."""
 
     longest_lease_s = math.inf
 

@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import QueueError, QueueUnreachableError
-from chunkflow_py.queue.daemons import DaemonThreads
-from chunkflow_py.queue.protocol import Counts, DeadLetter, Message
+from chunkflow_py.queue.daemon_threads import DaemonThreads
+from chunkflow_py.queue.queue_protocol import Counts, DeadLetter, Message
 from chunkflow_py.queue.sqs_address import (
     LEASE_S,
     Place,

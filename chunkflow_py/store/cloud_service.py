@@ -14,14 +14,14 @@ from chunkflow_py.errors import (
     VolumeRefusedError,
     VolumeUnreachableError,
 )
-from chunkflow_py.store.address import without_secrets
+from chunkflow_py.store.store_address import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from obstore.store import ObjectStore
 
-    from chunkflow_py.store.retry import CallFailedError, Failure, Manners
+    from chunkflow_py.store.network_retry import CallFailedError, Failure, Manners
 
 REFUSED_S = 60.0  # for which credentials that are refused are looked for anew
 RENEW_S = 3.0  # between two looks

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from chunkflow_py.core.failpoints import reached, removed
 from chunkflow_py.store.keys import check_key, check_size
-from chunkflow_py.store.local import (
+from chunkflow_py.store.local_files import (
     TEMPORARY_PREFIX,
     absolute,
     make_folder,
@@ -48,7 +48,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
 class FolderStore:
-    """A folder as a store; see `chunkflow_py.store.protocol.Store`."""
+    """A folder as a store; see `chunkflow_py.store.store_protocol.Store`."""
 
     is_local = True
     # Enough that waits for the disk overlap, whatever the number of cores.
@@ -422,7 +422,7 @@ def _wait_for(handle: int, deadline: float) -> None:
 
 
 def _write(path: str, data: bytes | memoryview) -> str:
-    """Do what `chunkflow_py.store.local.write_whole` does, with as few calls as can be.
+    """Do what `chunkflow_py.store.local_files.write_whole` does, with as few calls as can be.
 
     Returns:
         The folder, which has yet to be synced.

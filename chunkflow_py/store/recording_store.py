@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chunkflow_py.store.protocol import Stored
+from chunkflow_py.store.store_protocol import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from chunkflow_py.store.protocol import Store
+    from chunkflow_py.store.store_protocol import Store
 
 
 class RecordingStore:
