@@ -47,7 +47,7 @@ def _run(request: dict[str, Any], send: Any) -> None:
     from chunkflow_py.planning.pilot import PilotListener, pilot_pipeline, run_pilot
 
     # Nothing that removes files, sends tasks or makes volumes may do so.
-    stages = read_line(["--dry-run", *request["words"]], mip=request["mip"])
+    stages = read_line(["--dry-run", *request["argv"]], mip=request["mip"])
     configure_logging(verbose=False, debug=False)
     source = stages[0] if isinstance(stages[0], Source) else None
     listener = PilotListener(send, request["started"])

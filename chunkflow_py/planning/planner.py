@@ -49,20 +49,20 @@ if TYPE_CHECKING:
     from chunkflow_py.planning.prices import Instance, Prices
     from chunkflow_py.planning.run_plan import PlannedStep, PlanSettings
 
-_PILOT_TASKS = 256  # at most, which follow each other
+_PILOT_TASKS = 256  # at most; consecutive
 
 
-def plan_run(lines: Sequence[PlannedStep], settings: PlanSettings) -> RunPlan:
+def plan_run(steps: Sequence[PlannedStep], settings: PlanSettings) -> RunPlan:
     """Return what the steps of a run take; the output of pilots is removed.
 
     Raises:
-        OptionError: the prices, or the speeds, are of no use.
+        OptionError: the table of prices or of speeds cannot be used.
     """
     prices = load_prices(settings.price_file)
     instance = None if settings.instance is None else prices.instance(settings.instance)
     stages: list[StepPlan] = []
-    for line in lines:
-        stages.append(_Planner(line, settings, prices, instance, is_first=not stages).plan())
+    for step in steps:
+        stages.append(_Planner(step, settings, prices, instance, is_first=not stages).plan())
     return RunPlan(stages, settings.fleet, prices, instance, settings.price)
 
 
@@ -71,16 +71,16 @@ class _Planner:
 
     def __init__(
         self,
-        line: PlannedStep,
+        step: PlannedStep,
         settings: PlanSettings,
         prices: Prices,
         instance: Instance | None,
         *,
         is_first: bool,
     ) -> None:
-        self.line, self.settings, self.prices, self.instance = line, settings, prices, instance
+        self.step, self.settings, self.prices, self.instance = step, settings, prices, instance
         self.is_first = is_first
-        self.found = StepPlan(line.name)
+        self.found = StepPlan(step.name)
         self.boxes: Boxes | None = None
         self.looked_at: Boxes | None = None
         self.share = 1.0  # of the tasks in the boxes: not 1 with a mask, a part, or time points
@@ -88,13 +88,13 @@ class _Planner:
         self.observations: list[Observation] = []
 
     def plan(self) -> StepPlan:
-        line, found = self.line, self.found
-        if line.source is None:
-            self.pipeline = Pipeline(line.operators, None, ahead=line.ahead)
+        step, found = self.step, self.found
+        if step.source is None:
+            self.pipeline = Pipeline(step.operators, None, ahead=step.ahead)
             found.tasks = 1
         else:
-            self.pipeline = worker_pipeline(line.operators, line.source, line.ahead)
-            if not self._take_tasks(line.source):
+            self.pipeline = worker_pipeline(step.operators, step.source, step.ahead)
+            if not self._take_tasks(step.source):
                 return found
         errors: list[ChunkflowError] = []
         self.pipeline.check(errors)
@@ -110,17 +110,17 @@ class _Planner:
             self._run_pilots(self.settings.module)
         self._take_memory()
         self._take_time()
-        if (words := strides_cut_by_tasks(self.pipeline)) is not None:
-            found.notes.append(words)
+        if (note := strides_cut_by_tasks(self.pipeline)) is not None:
+            found.notes.append(note)
         return found
 
     def _waits_for(self, errors: Sequence[ChunkflowError]) -> bool:
-        """Return whether a later step reads what is not there yet, and note it."""
+        """Return whether a later step reads a volume that does not exist yet, and note it."""
         waits = not self.is_first and any(isinstance(p, VolumeNotFoundError) for p in errors)
         if waits:
             self.found.notes.append(
-                "it reads what is not there yet, such as what an earlier stage writes; plan it "
-                "again when that is done"
+                "it reads a volume that does not exist yet, such as the output of an earlier "
+                "step; plan it again when that step is done"
             )
         return waits
 
@@ -146,7 +146,7 @@ class _Planner:
         except ChunkflowError as error:
             errors.append(error)
         found.problems += dict.fromkeys(str(error) for error in errors)
-        for stage in self.line.operators:
+        for stage in self.step.operators:
             body: Any = stage.body
             if (
                 isinstance(body, HasSingleWriter)
@@ -161,9 +161,9 @@ class _Planner:
         self._check_cover()
 
     def _check_cover(self) -> None:
-        """See whether tasks and volume cover each other."""
+        """Report tasks outside of the input, and input outside of all tasks."""
         domain, boxes = domain_of(self.pipeline), self.looked_at
-        cutout = getattr(self.line.operators[0].body, "cutout", None)
+        cutout = getattr(self.step.operators[0].body, "cutout", None)
         if domain is None or not boxes or cutout is None or cutout.is_explicit:
             return
         inside = total(boxes, lambda box: _sign(box.intersection(domain).size)) / len(boxes)
@@ -173,15 +173,15 @@ class _Planner:
             start = first.high(domain.start).low(domain.stop - 1)
             self.found.problems.append(
                 f"{outside} of {tasks} tasks lie outside of what is read, "
-                f"{domain}; the nearest region is --roi-start {_words(start)} --roi-stop "
-                f"{_words(domain.stop)} (zyx, voxels)"
+                f"{domain}; the nearest region is --roi-start {_spaced(start)} --roi-stop "
+                f"{_spaced(domain.stop)} (zyx, voxels)"
             )
         region = self.pipeline.outlines[self.pipeline.operators[0].name].region
         if region is not None and not region.contains(domain):
             left = 1 - region.intersection(domain).voxels / max(1, domain.voxels)
             if left > 0:
                 self.found.notes.append(
-                    f"{left:.0%} of what is read, {domain}, is in no task: they cover "
+                    f"{left:.0%} of the input, {domain}, is not covered: tasks cover "
                     f"{region.intersection(domain)}"
                 )
 
@@ -191,7 +191,7 @@ class _Planner:
         found, fleet = self.found, self.settings.fleet
         share = -(-len(self.numbers) // fleet.processes)
         parts = [self.numbers[k * share : (k + 1) * share] for k in range(fleet.processes)]
-        request = {"words": self.line.words, "mip": self.line.mip, "ahead": self.line.ahead}
+        request = {"argv": self.step.argv, "mip": self.step.mip, "ahead": self.step.ahead}
         self.observations = run_pilots(
             module,
             request,
@@ -199,7 +199,7 @@ class _Planner:
             self.settings.pilot_s,
             self._scratch(),
         )
-        if skipped := operators_left_out(self.line.operators):
+        if skipped := operators_left_out(self.step.operators):
             found.notes.append(f"left out of the pilot, so not in the time: {', '.join(skipped)}")
         for each in self.observations:
             if each.failure and each.is_refused and self._is_elsewhere:
@@ -214,8 +214,8 @@ class _Planner:
         return is_given and self._limit > (available_host_bytes() or 0)
 
     def _scratch(self) -> Path | None:
-        """Return a folder on the disk that is written to, if it is one of this machine."""
-        for stage in self.line.operators:
+        """Return a folder on the disk that receives the output, if that is local."""
+        for stage in self.step.operators:
             body: Any = stage.body
             if isinstance(body, VolumeOutput) and body.saver.place.protocol == "file":
                 folder = Path(body.saver.place.path).parent
@@ -225,7 +225,7 @@ class _Planner:
         return None
 
     def _take_stored(self) -> None:
-        """Tell, from what was measured, how large all is as it is stored."""
+        """Estimate stored sizes by the compression that pilots measured."""
         found = self.found
         for transfer in found.reads:
             seen = [o.traffic[transfer.operator] for o in self.observations
@@ -316,15 +316,15 @@ class _Planner:
             )
         elif settings.speeds is not None:
             found.duration = speed_duration(
-                settings.speeds, self.line.operators, found.patches, found.tasks, settings.fleet
+                settings.speeds, self.step.operators, found.patches, found.tasks, settings.fleet
             )
         elif self.observations:
             found.duration = self._measured()
         if found.duration is None:
-            how = "leave --no-rehearse out"
+            how = "omit --no-rehearse"
             if self.observations:
                 how = f"the pilot ended after {settings.pilot_s:g} s: give more --seconds"
-            note = f"how long it takes is not known; {how}, or give --seconds-per-task"
+            note = f"the duration is not known; {how}, or give --seconds-per-task"
             found.notes.append(note)
         else:
             if settings.instance is not None and self.observations:
@@ -345,8 +345,8 @@ class _Planner:
         if spot is not None and self.instance is not None:
             found.spot = cost_of(self.prices, spot, *amounts)
             if self.instance.spot_is_assumed:
-                words = "the spot price is a share of that on demand, see the table of prices"
-                found.spot = replace(found.spot, assumed=(*found.spot.assumed, words))
+                assumption = "the spot price is a share of that on demand, see the table of prices"
+                found.spot = replace(found.spot, assumed=(*found.spot.assumed, assumption))
 
     def _devices(self) -> list[str]:
         return sorted({device for each in self.observations for device in each.devices})
@@ -368,10 +368,10 @@ class _Planner:
                 box = middle_box(self.boxes)
             return sum(prod(measure(box)) * weight for measure, weight in measures)
 
-        lanes = {stage.name: stage.lane for stage in self.line.operators}
+        stages = {operator.name: operator.lane for operator in self.step.operators}
         mean = mean_work(self.boxes, measures)
         return measured_duration(
-            self.observations, found.tasks, mean, work, self.settings.fleet, lanes
+            self.observations, found.tasks, mean, work, self.settings.fleet, stages
         )
 
 
@@ -390,5 +390,5 @@ def _sign(size: Zyx) -> tuple[int, int, int]:
     return z, y, x
 
 
-def _words(triple: Zyx) -> str:
+def _spaced(triple: Zyx) -> str:
     return " ".join(map(str, triple))

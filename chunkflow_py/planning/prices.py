@@ -1,4 +1,4 @@
-"""What a run costs, from a table of prices that says its date and where it comes from."""
+"""What a run costs, by a table of prices with a date and a source."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Instance:
     Attributes:
         name: such as ``g5.xlarge``.
         hour: dollars an hour on demand.
-        spot_hour: dollars an hour of what may be taken away.
-        spot_is_assumed: whether that is a share of the other, and no price of its own.
+        spot_hour: dollars an hour at the spot price, for a machine that may be preempted.
+        spot_is_assumed: whether that is computed as a share of the price on demand.
         memory_bytes: of the host.
         device_bytes: of its GPU; 0 without one.
         gpu: what it is called, or empty.
@@ -67,7 +67,7 @@ class Prices:
         """Return a type of machine.
 
         Raises:
-            OptionError: the table has none of that name; names the nearest.
+            OptionError: the table has none of that name; the message has the nearest names.
         """
         if name in self.instances:
             return self.instances[name]
@@ -88,7 +88,7 @@ class Cost:
         parts: of the run, by what is paid for.
         month: to keep what is written, a month.
         egress: to bring what is read out of its cloud or region, once; not in the sum.
-        assumed: what was assumed, in words.
+        assumed: what was assumed, as sentences.
     """
 
     parts: dict[str, float] = field(default_factory=dict)
@@ -106,7 +106,7 @@ def load_prices(path: Path | None = None) -> Prices:
     """Return the table of a file, or the one that comes with the package.
 
     Raises:
-        OptionError: it cannot be read, or is no such table.
+        OptionError: the file cannot be read, or does not hold such a table.
     """
     place = files(__package__) / "prices.json" if path is None else path
     try:
@@ -117,14 +117,14 @@ def load_prices(path: Path | None = None) -> Prices:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"{type(error).__name__} {error}"
         msg = (
-            f"--price-file {path} is no table of prices ({what}); docs/planning.md shows one, with "
-            "date, source, instances, stores and queue_request"
+            f"--price-file {path} is not a table of prices ({what}); docs/planning.md shows one, "
+            "with date, source, instances, stores and queue_request"
         )
         raise OptionError(msg) from error
 
 
-def _parsed(said: dict[str, Any]) -> Prices:
-    share = float(said.get("spot_share", 1.0))
+def _parsed(table: dict[str, Any]) -> Prices:
+    share = float(table.get("spot_share", 1.0))
     instances = {
         name: Instance(
             name,
@@ -135,14 +135,14 @@ def _parsed(said: dict[str, Any]) -> Prices:
             round(float(each.get("gpu_memory_gib", 0)) * GIB),
             str(each.get("gpu", "")),
         )
-        for name, each in said["instances"].items()
+        for name, each in table["instances"].items()
     }
     stores = {
         protocol: {name: float(each[name]) for name in ("gb_month", "put", "get", "egress_gb")}
-        for protocol, each in said["stores"].items()
+        for protocol, each in table["stores"].items()
     }
     return Prices(
-        str(said["date"]), str(said["source"]), instances, stores, float(said["queue_request"])
+        str(table["date"]), str(table["source"]), instances, stores, float(table["queue_request"])
     )
 
 

@@ -1,4 +1,4 @@
-"""A plan of a run: what is asked, what is estimated, and both as text and as JSON."""
+"""A plan of a run: its settings, its estimates, and both as text and as JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PlannedStep:
         name: of the stage.
         operators: of it.
         source: that makes the tasks; ``None``: it runs once.
-        words: its arguments as they were typed, source included.
+        argv: its arguments as typed, source included.
         mip: the global option.
         ahead: the global option.
     """
@@ -40,7 +40,7 @@ class PlannedStep:
     name: str
     operators: tuple[Operator, ...]
     source: Source | None
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     mip: int = 0
     ahead: int | None = None
 
@@ -94,7 +94,7 @@ class Memory:
 
     @property
     def is_least(self) -> bool:
-        """Whether a process may take more, by what nobody could estimate."""
+        """Whether a process may take more than the estimate, which leaves operators out."""
         return bool(self.unknown) and self.how.startswith(ESTIMATED)
 
 
@@ -109,7 +109,7 @@ class StepPlan:
         reads: of volumes.
         writes: to volumes.
         patches: of networks.
-        stored: operator -> bytes of all tasks as they are stored, by what was measured.
+        stored: operator -> stored bytes of all tasks, extrapolated from pilots.
         memory: of a process.
         duration: of the stage.
         hours: of all machines together.
@@ -178,14 +178,14 @@ def plan_lines(plan: RunPlan) -> Iterator[str]:
 
 def _verdict(plan: RunPlan) -> str:
     if not plan.fits:
-        return "it cannot run as it is"
+        return "it does not fit; see the problems above"
     memories = [stage.memory for stage in plan.stages if stage.memory is not None]
     unknown = dict.fromkeys(name for each in memories if each.is_least for name in each.unknown)
     if not unknown:
         return "it fits"
     return (
-        f"nothing known speaks against it, but the memory of {', '.join(unknown)} is not known; "
-        "leave --no-rehearse out to measure it"
+        f"no problem found, but the memory of {', '.join(unknown)} is not known; "
+        "omit --no-rehearse to measure it"
     )
 
 
@@ -225,10 +225,10 @@ def _stage(plan: RunPlan, stage: StepPlan) -> Iterator[str]:
 
 
 def _transfer(title: str, transfer: Transfer, stage: StepPlan, action: str) -> Iterator[str]:
-    words = f"{describe_bytes(transfer.total_bytes)} by {transfer.operator}"
+    amounts = f"{describe_bytes(transfer.total_bytes)} by {transfer.operator}"
     if (stored := stage.stored.get(transfer.operator)) is not None:
-        words += f", {describe_bytes(stored)} as it is stored (measured)"
-    yield _line(title, f"{words}: {transfer.place}")
+        amounts += f", {describe_bytes(stored)} stored (measured)"
+    yield _line(title, f"{amounts}: {transfer.place}")
     more = [f"{transfer.amplification:.2f} times what tasks cover"] if title == "reads" else []
     if transfer.block_amplification is not None:
         more.append(f"whole blocks are {transfer.block_amplification:.2f} times that")
@@ -245,17 +245,17 @@ def _patches(patches: Patches) -> Iterator[str]:
     yield _line(
         "patches",
         f"{patches.computed:,} by {patches.operator}, {_triple(patches.of_task)} a task: "
-        f"{patches.recomputation:.2f} times the {patches.ideal:,} without faces of tasks",
+        f"{patches.recomputation:.2f} times the {patches.ideal:,} without task boundaries",
     )
     yield f"{_INDENT}{patches.amplification:.2f} voxels computed for each one of the output"
 
 
 def _memory(memory: Memory, processes: int) -> Iterator[str]:
     least = "at least " if memory.is_least else ""
-    words = f"{least}{describe_bytes(memory.bytes)} a process ({memory.how})"
+    amounts = f"{least}{describe_bytes(memory.bytes)} a process ({memory.how})"
     if processes > 1:
-        words += f", {describe_bytes(memory.bytes * processes)} a machine"
-    yield _line("memory", words)
+        amounts += f", {describe_bytes(memory.bytes * processes)} a machine"
+    yield _line("memory", amounts)
     parts = ", ".join(f"{name} {describe_bytes(n)}" for name, n in memory.parts.items() if n)
     if parts:
         yield f"{_INDENT}estimated {describe_bytes(memory.estimated_bytes)}: {parts}"
@@ -269,19 +269,19 @@ def _cost(plan: RunPlan, stage: StepPlan, cost: Cost) -> Iterator[str]:
     kind = ""
     if plan.price is None and plan.instance is not None:
         kind = f" on demand ({plan.instance.name}, ${plan.instance.hour:g} an hour)"
-    words = f"${_money(cost.dollars)}{kind}"
+    amounts = f"${_money(cost.dollars)}{kind}"
     if stage.spot is not None and plan.instance is not None:
         hour = plan.instance.spot_hour
-        words += f", ${_money(stage.spot.dollars)} spot (${hour:.3g} an hour)"
-    yield _line("cost", words)
+        amounts += f", ${_money(stage.spot.dollars)} spot (${hour:.3g} an hour)"
+    yield _line("cost", amounts)
     yield _INDENT + ", ".join(f"{name} ${_money(value)}" for name, value in cost.parts.items())
     if cost.month:
         yield f"{_INDENT}${_money(cost.month)} a month to keep what is written"
     if cost.egress:
         yield f"{_INDENT}${_money(cost.egress)} more where what is read leaves its region"
     yield f"{_INDENT}prices of {plan.prices.date}: {plan.prices.source}"
-    for words in dict.fromkeys((*cost.assumed, *(stage.spot.assumed if stage.spot else ()))):
-        yield f"{_INDENT}assumed: {words}"
+    for assumption in dict.fromkeys((*cost.assumed, *(stage.spot.assumed if stage.spot else ()))):
+        yield f"{_INDENT}assumed: {assumption}"
 
 
 def _sum(plan: RunPlan) -> Iterator[str]:
@@ -295,8 +295,8 @@ def _sum(plan: RunPlan) -> Iterator[str]:
         yield _line("", f"${_money(dollars)}")
 
 
-def _line(title: str, words: str) -> str:
-    return f"{title:<{len(_INDENT)}}{words}"
+def _line(title: str, text: str) -> str:
+    return f"{title:<{len(_INDENT)}}{text}"
 
 
 def duration_text(seconds: float) -> str:

@@ -220,11 +220,11 @@ def tune(
         if image is not None:
             np.save(place / "image.npy", image)
         search = _Search(network, geometry, place, monotonic() + seconds, on_measured)
-        return search.run(memory_bytes, tolerance, size_is_said=input_patch_size is not None)
+        return search.run(memory_bytes, tolerance, size_is_given=input_patch_size is not None)
 
 
 class _Search:
-    """Goes from one candidate to the next by what was found so far."""
+    """Chooses the next candidate by the measurements so far."""
 
     found: Tuning
 
@@ -245,16 +245,16 @@ class _Search:
         self.base = Candidate(geometry.input_patch_size, geometry.output_patch_size)
         self.quickest = 0.0  # seconds from start to end of the quickest process
 
-    def run(self, memory_bytes: int | None, tolerance: float, *, size_is_said: bool) -> Tuning:
+    def run(self, memory_bytes: int | None, tolerance: float, *, size_is_given: bool) -> Tuning:
         about = self._ask("inspect", self.base, self.end - monotonic())
         if failure := about.get("failure"):
             kind = about.get("kind")
             text = failure if kind else f"the network cannot be tried: {failure}"
             raise (OptionError if kind == "option" else ModelError)(text)
-        if about["whole_patch"] and not size_is_said:
+        if about["whole_patch"] and not size_is_given:
             msg = (
                 f"the network uses {', '.join(about['whole_patch'])}, so a voxel of its output "
-                "depends on the size of the patch; say with --input-patch-size which one it was "
+                "depends on the size of the patch; give --input-patch-size the size that it was "
                 "trained with"
             )
             raise OptionError(msg)

@@ -246,27 +246,27 @@ def _total_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(OSError, ValueError):  # no limit is no number
+    with suppress(OSError, ValueError):  # the file holds "max" if there is no limit
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     return total
 
 
 def main() -> None:
-    """Serve one request; an error is told on stdout as ``failure``."""
+    """Serve one request; report an error on stdout as ``failure``."""
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what model code prints is no result
+    os.dup2(2, 1)  # what model code prints stays out of the results
     with suppress(OSError):
-        # Where memory ends, the kernel shall end this process and no other.
+        # When memory runs out, the kernel shall kill this process and no other.
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     keep_freed_memory()
     request = json.load(sys.stdin)
     try:
         for found in {"inspect": inspect, "measure": measure}[request["task"]](request):
             print(json.dumps(found), file=results, flush=True)
-    except Exception as error:  # noqa: BLE001  (told to the process that asked)
-        said = str(error).strip().partition("\n")[0]
+    except Exception as error:  # noqa: BLE001  (reported to the parent process)
+        message = str(error).strip().partition("\n")[0]
         ours = isinstance(error, ChunkflowError)
-        failure = said if ours else f"{type(error).__name__}: {said}"
+        failure = message if ours else f"{type(error).__name__}: {message}"
         kind = "option" if isinstance(error, ValueError) and ours else "run"
         print(json.dumps({"failure": failure, "kind": kind}), file=results, flush=True)
         sys.exit(1)

@@ -39,7 +39,7 @@ def test_a_line_is_told_by_a_rehearsal_that_leaves_nothing(tmp_path):
         "32 PUT, 1 a task",
         "(measured, at the peak of a pilot)",
         "tasks done on this machine, written to a scratch folder",
-        "as it is stored (measured)",
+        "stored (measured)",
     ):
         assert words in output
     assert output.rstrip().endswith("it fits")
@@ -111,7 +111,7 @@ def test_what_is_not_measured_is_not_said_to_fit():
     """Without a pilot the memory of a network is unknown: the last line says so."""
     line = f"{TASKS} {LOAD} -e auto {NETWORK} {SAVE} --chunk-size 8 16 16"
     told = say(f"--quiet plan --no-rehearse --memory 8GB {line}").splitlines()[-1]
-    assert told.startswith("nothing known speaks against it, but the memory of inference is not")
+    assert told.startswith("no problem found, but the memory of inference is not")
     assert "--no-rehearse" in told
     line = f"{TASKS} {LOAD} {SAVE}"
     assert say(f"--quiet plan --no-rehearse {line}").splitlines()[-1] == "it fits"
@@ -166,7 +166,7 @@ def test_stages_are_planned_one_by_one():
     )
     output = say(f"--quiet plan --no-rehearse {line}")
     assert "stage threshold" in output
-    assert "it reads what is not there yet" in output
+    assert "it reads a volume that does not exist yet" in output
     assert "it fits" in output
 
 
@@ -204,7 +204,7 @@ def test_one_box_is_planned_like_many():
 def test_too_little_time_for_a_rehearsal_is_said():
     """What to change is its time: it was rehearsed."""
     found = plan(f"{TASKS} {LOAD} {SAVE}", "--seconds 0.01")
-    (note,) = (note for note in found["notes"] if "how long" in note)
+    (note,) = (note for note in found["notes"] if "duration is not known" in note)
     assert "the pilot ended after 0.01 s: give more --seconds" in note
 
 

@@ -30,7 +30,7 @@ def pilot(tmp_path, monkeypatch):
         text = f"{textwrap.dedent(START)}{code}\n"
         (tmp_path / "pilot_here.py").write_text(text)
         numbers = [[number] for number in range(processes)]
-        return run_pilots("pilot_here", {"words": []}, numbers, seconds, tmp_path)
+        return run_pilots("pilot_here", {"argv": []}, numbers, seconds, tmp_path)
 
     return run
 

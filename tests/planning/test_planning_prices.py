@@ -76,5 +76,7 @@ def test_what_is_no_table_is_refused(tmp_path, text):
     """The file is named, and where a right one stands."""
     file = tmp_path / "prices.json"
     file.write_text(text)
-    with pytest.raises(OptionError, match=r"prices\.json is no table of prices.*docs/planning\.md"):
+    with pytest.raises(
+        OptionError, match=r"prices\.json is not a table of prices.*docs/planning\.md"
+    ):
         load_prices(file)

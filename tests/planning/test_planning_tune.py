@@ -131,7 +131,7 @@ def test_a_patch_size_is_needed_where_it_matters(tmp_path: Path) -> None:
         "from torch import nn\nInstantiatedModel = nn.Sequential(nn.InstanceNorm3d(1))\n"
     )
     network = {"model": str(tmp_path / "net.py"), "num_output_channels": 1}
-    with pytest.raises(OptionError, match=r"uses .*norm.*say with --input-patch-size which"):
+    with pytest.raises(OptionError, match=r"uses .*norm.*give --input-patch-size the size"):
         tune(network, output_patch_overlap=Zyx(0, 0, 0))
 
 

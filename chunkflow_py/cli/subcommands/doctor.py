@@ -49,7 +49,7 @@ def command(
             from chunkflow_py.planning.doctor.access_policy import policy_of
 
             found = policy_of(policy)
-            echo(json.dumps(found.to_json(), indent=2) if as_json else found.words())
+            echo(json.dumps(found.to_json(), indent=2) if as_json else found.text())
             return
         _check_names(only or (), stores, queues)
         from chunkflow_py.planning.doctor.examine import Places, examine

@@ -11,6 +11,6 @@ clock       how far this clock is from a server's
 policy      the least rights that a run needs
 ```
 
-A check only looks, unless it is told that it may write; then it writes under names of its own and
-removes them. What it looks at can be given to it, so that tests plant real faults.
+A check is read-only unless its caller permits writing; then it writes under names of its own and
+removes them again. Checks take what they inspect as arguments, so that tests can plant real faults.
 """

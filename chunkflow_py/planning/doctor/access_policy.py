@@ -1,7 +1,7 @@
 """The least rights that producer and workers of a run need.
 
 They are those of the stack in ``deploy/aws/fleet.yaml``, statement by statement, for the places of
-one run; a test compares the two. For Google Cloud Storage they are said in words.
+one run; a test compares the two. For Google Cloud Storage they are listed as roles to grant.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ class Policy:
 
     def _common(self) -> Iterator[dict[str, Any]]:
         yield _statement("ReadInput", _READ, self._arns(self.inputs))
-        # Of whole buckets: who may not list is told that a missing object is forbidden, and a
-        # condition on the prefix is never met by a request for one object.
+        # Listing is granted on whole buckets: without it, S3 reports a missing object as forbidden,
+        # and a request for one object never meets a condition on the prefix.
         areas = (*self._home(), *self.outputs, *self.inputs)
         buckets = dict.fromkeys(area.bucket for area in areas if area.scheme == "s3")
         yield _statement(
@@ -144,7 +144,7 @@ class Policy:
         return [f"arn:aws:s3:::{area.pattern}" for area in areas if area.scheme == "s3"]
 
     def google(self) -> dict[str, list[str]]:
-        """Return in words what Google Cloud Storage has to allow; nothing if it is not used."""
+        """Return the roles to grant on Google Cloud Storage; empty if the run does not use it."""
         home = [str(area) for area in self._home() if area.scheme == "gs"]
         outputs = [str(area) for area in self.outputs if area.scheme == "gs"]
         inputs = [str(area) for area in self.inputs if area.scheme == "gs"]
@@ -170,12 +170,16 @@ class Policy:
 
     def to_json(self) -> dict[str, Any]:
         """Return the policies by who needs them."""
-        said: dict[str, Any] = {"run": self.run}
-        said |= {"producer": self.producer(), "worker": self.worker()}
-        return said | {"google": self.google(), "remarks": list(self.remarks)}
+        return {
+            "run": self.run,
+            "producer": self.producer(),
+            "worker": self.worker(),
+            "google": self.google(),
+            "remarks": list(self.remarks),
+        }
 
-    def words(self) -> str:
-        """Return all of it as it is printed."""
+    def text(self) -> str:
+        """Return the policies and remarks as `chunkflow doctor` prints them."""
         parts = []
         for who, policy in (("producer", self.producer()), ("worker", self.worker())):
             if policy["Statement"]:
@@ -198,8 +202,8 @@ def policy_of(address: str) -> Policy:
     home = RunDirectory.parse(address)
     spec = home.spec
     remarks = []
-    writes = [area for place in _said(spec, "writes") for area in areas_of(place)]
-    reads = [area for place in _said(spec, "reads") for area in areas_of(place)]
+    writes = [area for place in _declared_places(spec, "writes") for area in areas_of(place)]
+    reads = [area for place in _declared_places(spec, "reads") for area in areas_of(place)]
     known = {area.pattern.rstrip("/*") for area in (*writes, *reads)}
     for place in _mentioned(spec):
         found = areas_of(place)
@@ -207,18 +211,18 @@ def policy_of(address: str) -> Policy:
     reads += [
         Area(*_split(f"{other}/*")) for other in set(spec.reused.values()) if _is_cloud(other)
     ]
-    if code := [words for stage in spec.steps for words in stage.code]:
-        remarks.append(f"what this code reads and writes is not known: {', '.join(code)}")
+    if code := [command for step in spec.steps for command in step.code]:
+        remarks.append(f"it is not known what this code reads and writes: {', '.join(code)}")
     own = home.url if _is_cloud(home.url) else None
     local = [
         place
-        for place in (home.url, *_said(spec, "writes"), *_said(spec, "reads"))
+        for place in (home.url, *_declared_places(spec, "writes"), *_declared_places(spec, "reads"))
         if not _is_cloud(place)
     ]
     if local:
         names = (without_secrets(place.partition(_LEVEL)[0]) for place in local)
         places = ", ".join(dict.fromkeys(names))
-        remarks.append(f"of this machine, and for all who work on the run: {places}")
+        remarks.append(f"every worker needs access to these places of this machine: {places}")
     queue, remark = _arns_of(spec.queue)
     return Policy(
         run=home.shown,
@@ -253,33 +257,33 @@ def _split(url: str) -> tuple[str, str]:
     return scheme, path
 
 
-def _said(spec: Spec, what: str) -> Iterator[str]:
-    """Yield the places that commands of a run say they read or write."""
+def _declared_places(spec: Spec, key: str) -> Iterator[str]:
+    """Yield the places that operators declare under *key*: ``reads`` or ``writes``."""
     for stage in spec.steps:
         for _, options in stage.options:
-            yield from options.get(what, ())
+            yield from options.get(key, ())
 
 
 def _mentioned(spec: Spec) -> Iterator[str]:
-    """Yield other addresses in the clouds that stand in the options of a run."""
-    words: list[Any] = []
+    """Yield cloud addresses from the options of all steps, declared or not."""
+    values: list[Any] = []
     for stage in spec.steps:
-        words += [*stage.source, *(options for _, options in stage.options)]
-    while words:
-        word = words.pop()
-        if isinstance(word, str) and any(f"{scheme}://" in word for scheme in _CLOUDS):
+        values += [*stage.source, *(options for _, options in stage.options)]
+    while values:
+        value = values.pop()
+        if isinstance(value, str) and any(f"{scheme}://" in value for scheme in _CLOUDS):
             try:
-                yield Location.parse(word.partition(_LEVEL)[0]).store_url
-            except VolumeError:  # words of an option that is no address
+                yield Location.parse(value.partition(_LEVEL)[0]).store_url
+            except VolumeError:  # text that only mentions an address
                 continue
-        elif isinstance(word, list | tuple):
-            words += word
-        elif isinstance(word, Mapping):
-            words += word.values()
+        elif isinstance(value, list | tuple):
+            values += value
+        elif isinstance(value, Mapping):
+            values += value.values()
 
 
 def _arns_of(url: str) -> tuple[tuple[str, str] | None, list[str]]:
-    """Return the ARNs of a queue and of its dead letters, and what there is to say of them."""
+    """Return the ARNs of a queue and of its dead-letter queue, and remarks on them."""
     if not url:
         return None, []
     scheme, rest = address_of(url)
@@ -291,16 +295,16 @@ def _arns_of(url: str) -> tuple[tuple[str, str] | None, list[str]]:
 
         with closing(SqsClient(f"queue {place.name!r}", place.endpoint, place.region)) as client:
             address = find_or_create(client, place, create=False)
-            said = attributes_of(client, address, "QueueArn", "RedrivePolicy")
-        redrive = json.loads(said.get("RedrivePolicy") or "{}")
-        arn = said["QueueArn"]
+            attributes = attributes_of(client, address, "QueueArn", "RedrivePolicy")
+        redrive = json.loads(attributes.get("RedrivePolicy") or "{}")
+        arn = attributes["QueueArn"]
         return (arn, redrive.get("deadLetterTargetArn", f"{arn}-dead")), []
     except ChunkflowError:
         region = (
             place.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         )
         arn = f"arn:aws:sqs:{region or '*'}:{place.owner or '*'}:{place.name}"
-        remark = f"{url} could not be asked for its ARN: replace the * in {arn} by your own account"
+        remark = f"the ARN of {url} could not be read: replace the * in {arn} by your own account"
         return (arn, f"{arn}-dead"), [remark]
 
 

@@ -20,18 +20,18 @@ TIMEOUT_S = 5.0
 
 
 def check_clock(address: str) -> Iterator[Finding]:
-    """Compare the clock with the Date that a server says with any answer.
+    """Compare this machine's clock with the Date header of a server's response.
 
     Args:
-        address: of the server, with ``https://`` or ``http://``; nothing of it needs to be allowed.
+        address: of the server, with ``https://`` or ``http://``; an error response serves as well.
     """
     where = without_secrets(address)
     try:
         offset = offset_from(address)
-    except OSError:  # said by what else is tried there
+    except OSError:  # the other checks of this address report it
         return
     if offset is None:
-        yield Finding("clock", "note", f"{where} does not say what time it is")
+        yield Finding("clock", "note", f"{where} sends no Date header")
     elif abs(offset) > LARGEST_OFFSET_S:
         way = "ahead of" if offset > 0 else "behind"
         text = f"this clock is {abs(offset):.0f} s {way} that of {where}; signatures are refused "
@@ -50,12 +50,12 @@ def offset_from(address: str) -> float | None:
     is the nearest to 0.
 
     Returns:
-        Seconds, negative if it is behind; ``None`` if the server does not say its time.
+        Seconds, negative if it is behind; ``None`` if the server sends no Date header.
 
     Raises:
         OSError: there is no answer.
     """
-    request = urllib.request.Request(address, method="HEAD")  # noqa: S310 checked by who calls
+    request = urllib.request.Request(address, method="HEAD")  # noqa: S310 the caller checks the scheme
     before = time.time()
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
@@ -65,8 +65,8 @@ def offset_from(address: str) -> float | None:
         error.close()
     after = time.time()
     try:
-        said = parsedate_to_datetime(headers.get("Date")).timestamp()
+        server_s = parsedate_to_datetime(headers.get("Date")).timestamp()
     except (TypeError, ValueError):
         return None
-    least, most = before - (said + 1), after - said
+    least, most = before - (server_s + 1), after - server_s
     return min(max(0.0, least), most)

@@ -1,4 +1,4 @@
-"""What a check says."""
+"""The outcome of a check: one line of the report, without secrets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from chunkflow_py.errors import ChunkflowError
 
 Level = Literal["ok", "note", "problem"]
 
-# Variables whose values are for nobody's eyes, in whatever message of a library they turn up.
+# Environment variables whose values are hidden, also where a library puts them in a message.
 _SECRET_NAMES = re.compile(
     r"SECRET|TOKEN|PASSW|CREDENTIAL|ACCESS_KEY|API_KEY|PRIVATE", re.IGNORECASE
 )
-_SHORTEST = 6  # of what is taken for a secret: a shorter value stands in other words, too
+_SHORTEST = 6  # a shorter value is not hidden: it may be part of ordinary text
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Finding:
     remedy: str = ""
 
     def __post_init__(self) -> None:
-        """Leave secrets out, and line breaks."""
+        """Remove secrets and line breaks."""
         for name in ("text", "remedy"):
             shown = " ".join(hidden(str(getattr(self, name))).split())
             object.__setattr__(self, name, shown)
@@ -52,7 +52,7 @@ class Finding:
 def hidden(text: str) -> str:
     """Return *text* without passwords and signatures of addresses, and secrets of the environment.
 
-    A path, such as that of a file of credentials, is no secret.
+    The value of a variable is kept if it is an existing path, such as that of a credentials file.
     """
     text = str(ChunkflowError(text))  # which cuts them out of addresses
     for name, value in os.environ.items():

@@ -53,7 +53,7 @@ def check_memory() -> Iterator[Finding]:
     """Say how much memory this process can have."""
     free = available_host_bytes()
     if free is None:
-        yield Finding("memory", "ok", "the system does not tell how much there is")
+        yield Finding("memory", "ok", "the system does not report how much there is")
     elif free < LITTLE_MEMORY:
         text = f"{describe_bytes(free)} can be had, and a network with its patches takes gigabytes"
         remedy = "use small patches, --ahead 0, or a machine with more"
@@ -63,12 +63,12 @@ def check_memory() -> Iterator[Finding]:
 
 
 def check_disk() -> Iterator[Finding]:
-    """Try the folders that every line may write to."""
+    """Write to the folders that every pipeline may use."""
     yield check_folder("the working folder", Path.cwd(), needed=False)
     temporary = os.environ.get("TMPDIR")
-    # What Python chooses by itself is the next that works, where the named one does not.
+    # Where TMPDIR does not work, Python falls back to the next folder that does.
     if temporary and not Path(temporary).is_dir():
-        text = f"TMPDIR is {temporary}, which is no folder: {tempfile.gettempdir()} is taken"
+        text = f"TMPDIR is {temporary}, which is not a folder; {tempfile.gettempdir()} is used"
         yield Finding("disk", "problem", text, "make it, or name another folder")
     else:
         folder = Path(temporary or tempfile.gettempdir())
@@ -158,12 +158,14 @@ def check_processor(proc: Path = _PROC) -> Iterator[Finding]:
     """Say what the CPU can.
 
     Args:
-        proc: where the kernel tells of it.
+        proc: where the kernel reports it.
     """
     model, flags = _cpu(proc)
     known = ", ".join(name for flag, name in _FEATURES.items() if flag in flags)
     if not flags:
-        yield Finding("processor", "ok", f"{model or 'a CPU'}, of which the system tells no more")
+        yield Finding(
+            "processor", "ok", f"{model or 'a CPU'}, of which the system reports no features"
+        )
     elif "avx2" in flags:
         bfloat16 = " and --dtype bfloat16" if "amx_bf16" in flags else ""
         yield Finding("processor", "ok", f"{model}: {known}{bfloat16}")
@@ -176,35 +178,39 @@ def check_threads(cgroup: Path = _CGROUP) -> Iterator[Finding]:
     """Compare the threads that a network would use with the cores that it may use.
 
     Args:
-        cgroup: where the kernel tells of control groups.
+        cgroup: where the kernel reports control groups.
     """
     affinity: Any = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     machine, quota = os.cpu_count() or cores, _quota(cgroup)
     allowed = cores if quota is None else max(1, min(cores, round(quota)))
     of = f"{allowed} of {machine} cores" if allowed < machine else f"{machine} cores"
-    said = os.environ.get("OMP_NUM_THREADS")
-    if said is None and quota is not None and allowed < cores:
+    configured = os.environ.get("OMP_NUM_THREADS")
+    if configured is None and quota is not None and allowed < cores:
         text = (
             f"this container may use {quota:g} of {machine} cores; networks start {cores} threads"
         )
         yield Finding("threads", "note", text, f"export OMP_NUM_THREADS={allowed}")
-    elif said is None:
+    elif configured is None:
         yield Finding("threads", "ok", f"networks may use {of}")
-    elif not is_digits(said) or int(said) < 1:
-        text = f"OMP_NUM_THREADS is {said!r}, which is no number of threads"
+    elif not is_digits(configured) or int(configured) < 1:
+        text = f"OMP_NUM_THREADS is {configured!r}, which is not a number of threads"
         yield Finding("threads", "problem", text, f"export OMP_NUM_THREADS={allowed}, or unset it")
-    elif int(said) < allowed:
+    elif int(configured) < allowed:
         text = (
-            f"OMP_NUM_THREADS={said}: a network on the CPU uses {said} thread(s), and may use {of}"
+            f"OMP_NUM_THREADS={configured}: a network on the CPU uses {configured} thread(s), "
+            f"and may use {of}"
         )
         remedy = "unset OMP_NUM_THREADS, unless several workers share this machine"
         yield Finding("threads", "note", text, remedy)
-    elif int(said) > allowed:
-        text = f"OMP_NUM_THREADS={said}, and this process may use {of}: threads wait for each other"
+    elif int(configured) > allowed:
+        text = (
+            f"OMP_NUM_THREADS={configured}, and this process may use {of}: threads wait for each "
+            "other"
+        )
         yield Finding("threads", "note", text, f"export OMP_NUM_THREADS={allowed}")
     else:
-        yield Finding("threads", "ok", f"OMP_NUM_THREADS={said}, of {of}")
+        yield Finding("threads", "ok", f"OMP_NUM_THREADS={configured}, of {of}")
 
 
 def check_allocator() -> Iterator[Finding]:
@@ -289,7 +295,7 @@ def time_convolution(device: torch.device) -> tuple[float, float, float]:
 
 
 def _cpu(proc: Path) -> tuple[str, set[str]]:
-    """Return the name of the CPU and its flags, as far as the system tells them."""
+    """Return the name of the CPU and its flags, as far as the system reports them."""
     found: dict[str, str] = {}
     with suppress(OSError):
         for line in (proc / "cpuinfo").read_text(encoding="utf-8").splitlines():
@@ -337,8 +343,8 @@ def gpu_system(proc: Path = _PROC, system: Path = _SYS) -> GpuSystem:
     """Return what there is.
 
     Args:
-        proc: where the driver tells of itself.
-        system: where the kernel tells of the PCI bus.
+        proc: where the driver reports its version.
+        system: where the kernel lists the PCI bus.
 
     Raises:
         ImportError: there is no PyTorch.
@@ -370,7 +376,7 @@ def judge_gpus(seen: GpuSystem) -> Finding:
         text = f"{built}, and cannot use a GPU by driver {seen.driver}"
         remedy = (
             "see what nvidia-smi says; update the driver, start the container with --gpus all, or "
-            "mend CUDA_VISIBLE_DEVICES"
+            "correct CUDA_VISIBLE_DEVICES"
         )
         return Finding("gpu", "problem", text, remedy)
     if seen.cards:

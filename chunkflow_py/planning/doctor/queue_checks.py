@@ -1,7 +1,7 @@
-"""Queues: whether they are there, and keep tasks as workers expect it.
+"""Queues: whether they exist, and keep tasks as workers expect it.
 
-Nothing is received from a queue that is looked at: its tasks belong to workers. A message is sent
-and received on a queue of its own, if that is allowed, which is removed again.
+A check never receives from the queue that it inspects: its tasks belong to workers. If writing is
+allowed, a message is sent and received on a temporary queue beside it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DAY = 24 * 3600
 
 
 def check_queue(url: str, *, write: bool = False) -> Iterator[Finding]:
-    """Look at a queue.
+    """Count the tasks of a queue and inspect its settings.
 
     Args:
         url: as of `open_queue`.
@@ -44,8 +44,8 @@ def check_queue(url: str, *, write: bool = False) -> Iterator[Finding]:
         scheme, rest = address_of(url)
         with closing(open_queue(url)) as queue:
             counts = queue.counts()
-        dead = "" if counts.dead is None else f", {counts.dead} put aside"
-        text = f"{shown}: {counts.waiting} tasks wait, {counts.leased} are worked on{dead}"
+        dead = "" if counts.dead is None else f", {counts.dead} dead letters"
+        text = f"{shown}: {counts.waiting} tasks waiting, {counts.leased} leased{dead}"
         yield Finding("queue", "ok", text)
         if scheme == "sqs":
             yield from _check_sqs(shown, rest)
@@ -60,31 +60,34 @@ def _check_sqs(shown: str, name: str) -> Iterator[Finding]:
     place = Place.of(name)
     with closing(_client(place)) as client:
         address = find_or_create(client, place, create=False)
-        said = _attributes(client, address)
-        redrive: dict[str, Any] = json.loads(said.get("RedrivePolicy") or "{}")
+        attributes = _attributes(client, address)
+        redrive: dict[str, Any] = json.loads(attributes.get("RedrivePolicy") or "{}")
         if not redrive:
             text = (
-                f"{shown} has no queue of dead letters: tasks that crash workers come back for ever"
+                f"{shown} has no dead-letter queue: tasks that crash workers are delivered for ever"
             )
             remedy = "let submit --create-queue make the queue, or give it a RedrivePolicy"
             yield Finding("queue", "problem", text, remedy)
         else:
             yield from _check_redrive(shown, redrive)
-    kept_s, lease_s = int(said.get("MessageRetentionPeriod", 0)), int(said["VisibilityTimeout"])
+    kept_s, lease_s = (
+        int(attributes.get("MessageRetentionPeriod", 0)),
+        int(attributes["VisibilityTimeout"]),
+    )
     if kept_s < SHORT_RETENTION_S:
         text = f"{shown} forgets tasks after {kept_s / _DAY:.1f} days"
         yield Finding("queue", "note", text, "set its MessageRetentionPeriod to 1209600 (14 days)")
     if lease_s < SHORT_LEASE_S:
-        text = f"{shown} leases messages for {lease_s} s where a reader does not say it"
+        text = f"{shown} leases messages for {lease_s} s unless a reader sets the time"
         yield Finding("queue", "note", text, "set its VisibilityTimeout to 120")
 
 
 def _check_redrive(shown: str, redrive: dict[str, Any]) -> Iterator[Finding]:
     dead = str(redrive.get("deadLetterTargetArn", "")).rpartition(":")[2]
     receives = int(redrive.get("maxReceiveCount", 0))
-    text = f"{shown} puts tasks aside in {dead} after {receives} receipts"
+    text = f"{shown} moves tasks to {dead} after {receives} receipts"
     if receives < FEW_RECEIVES:
-        text += ", and receipts also come from interruptions, which are no fault of a task"
+        text += "; interruptions count as receipts too, although the task is not at fault"
         yield Finding("queue", "note", text, f"set the maxReceiveCount to {RECEIVES}")
     else:
         yield Finding("queue", "ok", text)
@@ -125,12 +128,12 @@ def _try(scheme: str, rest: str, shown: str) -> Finding:
         _remove(scheme, own)
     if [each.body for each in received] != ["doctor"]:
         text = f"a message sent to a queue beside {shown} was not received within {BUDGET_S:.0f} s"
-        return Finding("queue", "problem", text, "see what the service says of itself")
+        return Finding("queue", "problem", text, "see the status page of the service")
     return Finding("queue", "ok", f"a message was sent and received on a queue beside {shown}")
 
 
 def _remove(scheme: str, own: str) -> None:
-    """Remove a queue that was made to try something, as far as it came to be."""
+    """Remove the temporary queue, or the part of it that exists."""
     if scheme == "sqs":
         for suffix in ("", "-dead"):
             place = Place.of(f"{own}{suffix}")
@@ -158,5 +161,5 @@ def clock_of(url: str) -> str | None:
                 return named
         with closing(_client(place)) as client:
             return f"https://sqs.{client.region}.amazonaws.com"
-    except ChunkflowError:  # said by `check_queue`
+    except ChunkflowError:  # `check_queue` reports it
         return None

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from chunkflow_py.store.store_protocol import Store
 
-# Whoever asks waits for the answer: nothing is tried for long.
-MANNERS = Manners(stall_s=10, budget_s=5, unreachable_s=5)
+# The user waits for the answer, so retries end early.
+RETRY_POLICY = Manners(stall_s=10, budget_s=5, unreachable_s=5)
 PROBE_BYTES = 1 << 20
 _CLOUDS = {"s3": "https://s3.amazonaws.com", "gs": "https://storage.googleapis.com"}
 
@@ -40,7 +40,7 @@ def check_store(url: str, *, write: bool = False) -> Iterator[Finding]:
     shown = without_secrets(url)
     try:
         place = Location.parse(url).store_url
-        store = open_store(place, manners=MANNERS)
+        store = open_store(place, manners=RETRY_POLICY)
         start = time.monotonic()
         listed = _read(store)
         seconds = time.monotonic() - start
@@ -60,8 +60,8 @@ def check_store(url: str, *, write: bool = False) -> Iterator[Finding]:
 
 
 def _read(store: Store) -> str:
-    """Read what is there; return what there is to say of it."""
-    # Who may not list a bucket is told that a missing object is forbidden.
+    """Read from the store; return a remark if it is empty."""
+    # S3 reports a missing object as forbidden unless the bucket may be listed.
     store.get(f"chunkflow-doctor-{secrets.token_hex(8)}")
     if store.url.startswith("http"):
         return ""
@@ -69,10 +69,10 @@ def _read(store: Store) -> str:
 
 
 def _folder(folder: Path) -> Finding:
-    """Say whether a local folder is there, or can be made."""
+    """Check whether a local folder exists, or can be made."""
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
-        return Finding("store", "problem", f"{folder}: {there} is no folder", "name another one")
+        return Finding("store", "problem", f"{folder}: {there} is not a folder", "name another one")
     if not os.access(there, os.W_OK | os.X_OK):
         text = f"{folder}: {there} may not be written to"
         return Finding("store", "problem", text, "give yourself the right, or name another folder")
@@ -122,7 +122,7 @@ def _write(store: Store, shown: str) -> Iterator[Finding]:
 
 
 def _credentials(place: str) -> str:
-    """Return in words where the credentials of S3 come from; never what they are."""
+    """Return where the credentials of S3 come from, as text; never the credentials."""
     if not place.startswith("s3://"):
         return ""
     bucket = place.removeprefix("s3://").partition("/")[0]
@@ -143,5 +143,5 @@ def clock_of(url: str) -> str | None:
         from chunkflow_py.store.store_protocol import Access
 
         return open_service(scheme, path, Access()).endpoint or _CLOUDS[scheme]
-    except (ChunkflowError, MissingExtraError):  # said by `check_store`
+    except (ChunkflowError, MissingExtraError):  # `check_store` reports it
         return None

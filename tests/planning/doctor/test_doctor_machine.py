@@ -138,7 +138,7 @@ def test_fault_full_disk(doctor, tmp_path):
 def test_a_temporary_folder_that_is_not_there_is_told(doctor, tmp_path):
     """Another one would be taken in silence."""
     problem = doctor("disk", TMPDIR=f"{tmp_path}/nothing").problem()
-    assert f"TMPDIR is {tmp_path}/nothing, which is no folder" in problem
+    assert f"TMPDIR is {tmp_path}/nothing, which is not a folder" in problem
 
 
 def test_fault_unwritable_folder(doctor, tmp_path):

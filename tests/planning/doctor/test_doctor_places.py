@@ -54,7 +54,7 @@ def test_folder_is_left_as_it_was(tmp_path):
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
     (found,) = problems("--store", str(tmp_path / "file" / "out"))
-    assert f"{tmp_path}/file is no folder" in found
+    assert f"{tmp_path}/file is not a folder" in found
 
 
 @on_moto
@@ -128,7 +128,7 @@ def test_fault_queue_without_dead_letters(sqs_server):
     findings, code = doctor("--queue", f"sqs://{sqs_server.name}")
     assert code == 1
     said = {each["level"]: each["text"] for each in findings}
-    assert "has no queue of dead letters" in said["problem"]
+    assert "has no dead-letter queue" in said["problem"]
     assert "forgets tasks after 0.0 days" in said["note"]
 
 
@@ -164,7 +164,7 @@ def test_queue_without_server_is_left_as_it_was(scheme, tmp_path):
     before = sorted(tmp_path.iterdir())
     findings, code = doctor("--queue", url, "--write")
     assert code == 0
-    assert "1 tasks wait, 0 are worked on" in findings[0]["text"]
+    assert "1 tasks waiting, 0 leased" in findings[0]["text"]
     assert sorted(tmp_path.iterdir()) == before
     queue.close()
 

@@ -174,6 +174,6 @@ def test_a_policy_holds_no_secret(tmp_path):
     options = (("load-precomputed", {"reads": ["https://me:geheim@host/em at mip 0"]}),)
     stage = RunStep("infer", (), ("generate-tasks",), 0, options, said, sha256_of(content), 1)
     RunDirectory(f"{tmp_path}/r").create(Spec((stage,), "", "/", "0", {}), {"infer": content}, {})
-    words = policy_of(f"{tmp_path}/r").words()
+    words = policy_of(f"{tmp_path}/r").text()
     assert "geheim" not in words
     assert "https://host/em" in words
