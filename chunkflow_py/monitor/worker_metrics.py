@@ -1,7 +1,7 @@
-"""What a worker tells Prometheus: its counters, and the page on which they stand.
+"""Metrics of a worker for Prometheus: its counters, and the server that shows them.
 
-Names and meanings: docs/progress.md. The page is text format 0.0.4 (or OpenMetrics for who asks for
-it), made by prometheus_client, which is imported where metrics are asked for.
+Names and meanings: docs/progress.md. The response has text format 0.0.4, or OpenMetrics if
+the client accepts it. prometheus_client makes it, and is imported only if metrics are enabled.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ class Metrics:
         self._busy = gauge("gpu_busy_ratio", "Share of time in which a kernel ran.", gpu, **kept)
         self._gpu_memory = gauge("gpu_memory_bytes", "Memory of the GPU in use.", gpu, **kept)
         self._stage = ""
-        self._counted: dict[int, tuple[float, float, float]] = {}  # process id -> what it had
+        self._counted: dict[int, tuple[float, float, float]] = {}  # process id -> its last totals
         self._leases_of_stage = (0, 0)  # renewed, lost
 
-    # --- what it is told ---------------------------------------------------------------------
+    # --- events of the worker ----------------------------------------------------------------
 
     def stage_started(self, stage: str, tasks: int) -> None:
-        """Begin with a stage of so many tasks."""
+        """Start counting for a step of *tasks* tasks."""
         self._stage = stage
         self._planned.labels(stage).set(tasks)
         for outcome in ("done", "skipped", "given up"):
@@ -159,20 +159,20 @@ class Metrics:
         for counter, new, old in zip(counters, now, before, strict=True):
             counter.labels(self._stage).inc(max(0.0, new - old))
 
-    # --- the page ----------------------------------------------------------------------------
+    # --- the server --------------------------------------------------------------------------
 
     @contextmanager
     def served(self, port: int, address: str = "127.0.0.1") -> Iterator[str]:
-        """Serve the page meanwhile; the URL of it is the value of the context.
+        """Serve the metrics inside of the context, and yield their URL.
 
-        On loopback it answers to names of loopback alone (DNS rebinding).
+        On loopback, only requests to loopback host names are answered (DNS rebinding).
 
         Args:
             port: to listen on; 0: one that is free.
             address: to listen on; the default can be reached from this machine alone.
 
         Raises:
-            OptionError: that is not possible; names both.
+            OptionError: the port cannot be listened on; the message names port and address.
         """
         from prometheus_client import start_http_server
 
@@ -196,7 +196,7 @@ class Metrics:
 
 
 def _private(page: Any) -> Any:
-    """Return a WSGI application that shows *page* to who asks by a name of loopback."""
+    """Return a WSGI application that shows *page* only to requests to a loopback host name."""
 
     def answer(environ: dict[str, Any], start: Any) -> Any:
         if asks_loopback(environ.get("HTTP_HOST", "")):

@@ -35,7 +35,6 @@ FROZEN_NAMES: set[str] = set()
 PACKAGES_TO_REWRITE: set[str] = {
     "core",
     "errors.py",
-    "monitor",
     "ops",
     "pipeline",
     "queue",

@@ -6,5 +6,5 @@ ledger -- task_states (of headers and the journal) ------+
 queue  -- leases, where it can list them ----------------+
 ```
 
-Nothing is read while nobody looks: the page asks, and pauses while it is hidden.
+Nothing is read while nobody watches: the page requests updates, and pauses while it is hidden.
 """

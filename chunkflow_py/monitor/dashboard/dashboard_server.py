@@ -1,4 +1,4 @@
-"""The web server of a dashboard: four files, and what the page asks for as JSON and bytes.
+"""The web server of a dashboard: four files, and the data of the page as JSON and bytes.
 
 ```
 GET /                                       the page; its style and script beside it
@@ -10,8 +10,8 @@ GET /brief.json, /task.json?stage=S&number=N
 GET /health                                 version and resident memory; reads nothing of the run
 ```
 
-It only answers GET and changes nothing. On loopback it answers to names of loopback alone, so that
-no page of another site can read it by a name of its own (DNS rebinding).
+The server answers only GET, and changes nothing. On loopback it answers only requests to loopback
+host names, so that a page of another site cannot read it by DNS rebinding.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _PAGES = {
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/map.js": ("map.js", "text/javascript; charset=utf-8"),
 }
-# Nothing from elsewhere, nothing inline: what a task says cannot run.
+# Nothing from other hosts, nothing inline: text of a task cannot run as a script.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_LEAST = 1000  # bytes, from which on an answer is packed
+_LEAST = 1000  # bytes; longer responses are compressed
 _JSON, _BYTES = "application/json", "application/octet-stream"
 
 
@@ -158,8 +158,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._fail(HTTPStatus.NOT_FOUND, f"there is no {path}")
 
-    def _send_json(self, said: Any) -> None:
-        self._send(json.dumps(public_json(said)).encode(), _JSON)
+    def _send_json(self, answer: Any) -> None:
+        self._send(json.dumps(public_json(answer)).encode(), _JSON)
 
     def _fail(self, status: HTTPStatus, why: str) -> None:
         self._send(json.dumps(public_json({"error": why})).encode(), _JSON, status=status)

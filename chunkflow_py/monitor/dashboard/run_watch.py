@@ -1,4 +1,4 @@
-"""A run that is looked at: its stages, its queue, and what of them the page is told."""
+"""Watch a run: its steps and its queue, and what the web page shows of them."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SHARE = 5  # a look that takes a second is followed by five seconds without one
-_HISTORY_S = 0.7  # of reading whole pages in one look
-_LEASED = 10_000  # messages that the queue is asked for
+_SHARE = 5  # an update that takes a second is followed by five seconds without one
+_HISTORY_S = 0.7  # spent on reading whole segments, in each update
+_LEASED = 10_000  # leased messages to request from the queue, at most
 
 BY_LEASES = "tasks that workers hold by the leases of the queue"
 BY_MARKS = "tasks of which an attempt has begun and not ended, where workers leave such marks"
 
 
 class StepWatch:
-    """One stage of a run.
+    """Watches one step of a run.
 
     Args:
-        home: of the run.
-        stage: that is watched.
+        home: directory of the run.
+        stage: the step to watch.
     """
 
     def __init__(self, home: RunDirectory, stage: RunStep) -> None:
-        """Look at nothing yet."""
+        """Read the plan of the step; `update` reads its state."""
         self._home, self.stage = home, stage
         taken = home.spec.reused.get(stage.name)
         store = home.store if taken is None else open_store(taken)
@@ -60,15 +60,15 @@ class StepWatch:
         self.history = TaskHistory(self.states)
         self.closed = False
 
-    def look(self, bodies: Iterable[str] | None) -> None:
+    def update(self, bodies: Iterable[str] | None) -> None:
         """Bring the states up to date.
 
         Args:
-            bodies: of the messages that are leased; ``None`` if the queue cannot tell.
+            bodies: of the messages that are leased; ``None`` if the queue does not report them.
         """
         closed = self._home.is_closed(self.stage.name)
         if not (closed and self.closed):
-            self.states.look(None if bodies is None else self._numbers(bodies))
+            self.states.update(None if bodies is None else self._numbers(bodies))
         self.closed = closed
 
     def _numbers(self, bodies: Iterable[str]) -> set[int]:
@@ -120,7 +120,7 @@ class RunWatch:
     Args:
         home: of the run.
         price: US dollars an hour of a worker, or ``None``.
-        source: where the price comes from, in words.
+        source: where the price comes from, as text.
     """
 
     def __init__(self, home: RunDirectory, price: float | None = None, source: str = "") -> None:
@@ -136,7 +136,7 @@ class RunWatch:
         self._next = 0.0
         self._counts: Counts | None = None
         self._queue: Queue | None = None
-        self._said = ""
+        self._running_source = ""
 
     def stage(self, name: str) -> StepWatch:
         """Return a stage; the one that is worked on for an empty *name*.
@@ -152,7 +152,7 @@ class RunWatch:
             raise OptionError(msg)
         return self._stages[name]
 
-    def look(self, name: str = "") -> StepWatch:
+    def update(self, name: str = "") -> StepWatch:
         """Bring all up to date, unless it was a moment ago; read some history of one stage.
 
         Raises:
@@ -164,7 +164,7 @@ class RunWatch:
                 self._home.check_there()
                 bodies = self._ask_queue()
                 for each in self._stages.values():
-                    each.look(bodies)
+                    each.update(bodies)
                     if bodies and not each.closed:
                         bodies = []  # what is leased is of the first stage that is open
                 took = time.monotonic() - began
@@ -174,10 +174,10 @@ class RunWatch:
             return stage
 
     def _ask_queue(self) -> list[str] | None:
-        """Return the messages that are leased, or ``None`` if that is not told."""
+        """Return the messages that are leased, or ``None`` if the queue does not report them."""
         self._counts, bodies = None, None
         if not (url := self._home.spec.queue):
-            self._said = "the run has no queue: what runs is not known"
+            self._running_source = "the run has no queue: which tasks are running is unknown"
             return None
         try:
             if self._queue is None:
@@ -186,11 +186,11 @@ class RunWatch:
             if isinstance(self._queue, TellsLeased):
                 bodies = self._queue.leased(_LEASED)
         except QueueError as error:
-            self._said = f"the queue cannot be asked: {error}"
+            self._running_source = f"the queue cannot be read: {error}"
             logger.warning("%s", error)
             self.close()
             return None
-        self._said = BY_MARKS if bodies is None else BY_LEASES
+        self._running_source = BY_MARKS if bodies is None else BY_LEASES
         return bodies
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ class RunWatch:
 
     def status(self, name: str = "") -> dict[str, Any]:
         """Return all numbers, with the details of one stage."""
-        watch = self.look(name)
+        watch = self.update(name)
         with self._lock:
             now = time.time()
             steps = [(each, each.status(now)) for each in self._stages.values()]
@@ -216,7 +216,7 @@ class RunWatch:
                 "stages": [each.summary(status) for each, status in steps],
                 "queue": self._counts and asdict(self._counts),
                 "queue_url": self._home.spec.queue,
-                "running": self._said,
+                "running": self._running_source,
                 "stage": watch.stage.name,
                 "version": watch.states.version,
                 "throughput": watch.history.throughput(now),

@@ -1,7 +1,7 @@
 """What the records of a stage say together: speed over time, workers, errors.
 
-For this whole pages have to be read, so it is done bit by bit, those with failures and the latest
-first, and each again only when it has changed. Of a record three numbers are kept.
+This needs whole segments, so they are read bit by bit: those with failures and the latest first,
+and each again only when it has changed. Of a record three numbers are kept.
 """
 
 from __future__ import annotations
@@ -63,23 +63,23 @@ class TaskHistory:
     def left(self) -> list[int]:
         """Pages that have to be read, the most telling first."""
         headers = self._states.headers
-        new = [page for page in headers if headers[page] != self._headers.get(page)]
+        new = [segment for segment in headers if headers[segment] != self._headers.get(segment)]
 
-        def rank(page: int) -> tuple[bool, float]:
-            sums = headers[page].sums
+        def rank(segment: int) -> tuple[bool, float]:
+            sums = headers[segment].sums
             return not (sums.failures or sums.dead), -(sums.last or 0.0)
 
         return sorted(new, key=rank)
 
     def read(self, budget_s: float) -> None:
-        """Read pages that have changed, until about *budget_s* have passed; one at least.
+        """Read segments that have changed, until about *budget_s* have passed; one at least.
 
         Raises:
             VolumeError: the store cannot be reached, or the ledger is damaged.
         """
         end = time.monotonic() + budget_s
-        for page in self.left:
-            self._read(page)
+        for segment in self.left:
+            self._read(segment)
             if time.monotonic() > end:
                 break
         for number, record in self._states.records.items():
@@ -99,28 +99,28 @@ class TaskHistory:
         return self._indexes[worker]
 
     def _read(self, number: int) -> None:
-        page = self._states.page(number)
+        segment = self._states.segment(number)
         tasks = self._states.numbers(number)
-        for column in (self.finished, self.seconds, self.worker, self._states.tries_on_page):
+        for column in (self.finished, self.seconds, self.worker, self._states.segment_tries):
             column[tasks] = 0
         failures: list[FailedAttempt] = []
         dead: list[tuple[int, str]] = []
-        for kind, _, task, text in page.lines(("record", *FAILURES)):
+        for kind, _, task, text in segment.lines(("record", *FAILURES)):
             with suppress(DamagedRecordError), reading(text):
                 if kind != "record":
                     failures.append(FailedAttempt.from_json(text))
                     continue
                 # A whole record takes several times as long, and there may be millions.
-                said = json.loads(text)
+                record = json.loads(text)
                 if tasks.start <= task < tasks.stop:
                     self._keep(
-                        task, said["finished"], sum(said["seconds"].values()), said["worker"]
+                        task, record["finished"], sum(record["seconds"].values()), record["worker"]
                     )
-                    if said["state"] == "dead":
-                        dead.append((task, public(said["reason"] or "")))
+                    if record["state"] == "dead":
+                        dead.append((task, public(record["reason"] or "")))
         for failure in failures:
             if tasks.start <= failure.number < tasks.stop:
-                self._states.tries_on_page[failure.number] += 1
+                self._states.segment_tries[failure.number] += 1
         self._groups[number] = ErrorGroups(failures)
         self._dead[number] = dead[:_DEAD]
         by_worker: dict[int, int] = {}
@@ -128,7 +128,7 @@ class TaskHistory:
             index = self._index(failure.worker)
             by_worker[index] = by_worker.get(index, 0) + 1
         self._failed_by[number] = by_worker
-        self._headers[number] = page.header
+        self._headers[number] = segment.header
 
     # What it says
 
@@ -208,7 +208,7 @@ class TaskHistory:
         for part in self._groups.values():
             groups.update(part)
         shown = groups.ranked()[:_GROUPS]
-        dead = [task for page in sorted(self._dead) for task in self._dead[page]]
+        dead = [task for segment in sorted(self._dead) for task in self._dead[segment]]
         records = self._states.records.values()
         dead += [(r.number, r.reason or "") for r in records if r.state == "dead"]
         dead = [task for task in dead if self._states.codes[task[0]] == FAILED]

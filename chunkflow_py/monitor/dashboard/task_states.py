@@ -1,14 +1,14 @@
-"""The state of every task of a stage, kept up to date without reading again what is closed.
+"""The state of every task of a step, kept up to date without reading closed segments again.
 
 ```
                  read                                        when
-loose objects    their list; each of them once               at every look
-pages            the header (one read of a range)            open ones at every look
-                                                             closed ones a few at every look,
+journal          its list; each entry once                   in every update
+segments         the header (one read of a range)            open ones in every update,
+                                                             a few closed ones in every update,
                                                              as repair and retry reopen tasks
 ```
 
-Loose objects are listed and read before the headers: what a fold moves meanwhile is on its page.
+The journal is read before the headers: what a compaction moves meanwhile is in its segment then.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ if TYPE_CHECKING:
     from chunkflow_py.run.ledger.ledger_segments import Segment
     from chunkflow_py.store.store_protocol import Store
 
-# What a byte of the map says; the page has the same names in this order.
+# What a byte of the map says; the web page has the same names in this order.
 CODES = ("none", "missing", "done", "skipped", "failed", "running", "retry")
 NONE, MISSING, DONE, SKIPPED, FAILED, RUNNING, RETRY = range(len(CODES))
 _CODE_OF = dict(zip(STATES, (DONE, SKIPPED, FAILED), strict=True))
 _BY_HEADER = np.array([MISSING, *(_CODE_OF[state] for state in STATES)], np.uint8)
-_CLOSED_AT_ONCE = 16  # pages that are looked at again although all of their tasks have ended
+_CLOSED_AT_ONCE = 16  # segments read again although all of their tasks have ended
 
 
 class TaskStates:
-    """The state of every task of a stage.
+    """Follows the state of every task of a step.
 
     Args:
         store: of the run.
         stage: name of the stage.
         is_task: by number, whether there is such a task.
-        page: how many numbers a page of the ledger has.
+        segment_size: how many task numbers a segment of the ledger covers.
         older: whether the ledger is of version 0.1.0.
 
     Attributes:
         codes: by number, a position in `CODES`.
         changed: by number, the version with which it changed last.
-        version: raised by every look that has found something new.
-        records: loose ones that are those of their tasks, by number.
-        failures: loose ones.
-        tries_on_page: by number, how many attempts have failed that are on its page, as far as
-            the history has been read.
-        headers: of the pages, as they were last seen.
+        version: raised by every update that finds a change.
+        records: of the journal, where the segment has none for the task, by number.
+        failures: of the journal.
+        segment_tries: by number, how many failed attempts its segment holds, as far as the history
+            has been read.
+        headers: of the segments, as they were last seen.
     """
 
     def __init__(
@@ -73,80 +73,82 @@ class TaskStates:
         store: Store,
         stage: str,
         is_task: NDArray[np.bool_],
-        page: int = SEGMENT_SIZE,
+        segment_size: int = SEGMENT_SIZE,
         *,
         older: bool = False,
     ) -> None:
-        """Look at nothing yet."""
-        self._pages = SegmentStore(store, f"ledger/{stage}/", page, len(is_task), older=older)
-        self._loose = Journal(store, f"ledger/{stage}/", page, len(is_task), older=older)
-        self._is_task, self._size = is_task, page
-        self._on_page = np.where(is_task, np.uint8(MISSING), np.uint8(NONE))
+        """Start with every task missing; `update` reads the ledger."""
+        self._segments = SegmentStore(
+            store, f"ledger/{stage}/", segment_size, len(is_task), older=older
+        )
+        self._journal = Journal(store, f"ledger/{stage}/", segment_size, len(is_task), older=older)
+        self._is_task, self._size = is_task, segment_size
+        self._ended = np.where(is_task, np.uint8(MISSING), np.uint8(NONE))
         self._read: dict[JournalKey, Record | FailedAttempt] = {}
         self._closed: set[int] = set()
-        self._turn = cycle(range(-(-len(is_task) // page) or 1))
+        self._turn = cycle(range(-(-len(is_task) // segment_size) or 1))
         self._running: Collection[int] = ()
-        self.codes = self._on_page.copy()
+        self.codes = self._ended.copy()
         self.changed = np.zeros(len(is_task), np.uint32)
         self.version = 1
         self.records: dict[int, Record] = {}
         self.failures: list[FailedAttempt] = []
-        self.tries_on_page = np.zeros(len(is_task), np.uint16)
+        self.segment_tries = np.zeros(len(is_task), np.uint16)
         self.headers: dict[int, SegmentHeader] = {}
 
-    def look(self, leased: Collection[int] | None = None) -> None:
+    def update(self, leased: Collection[int] | None = None) -> None:
         """Bring all up to date.
 
         Args:
-            leased: numbers of tasks that the queue says are held by workers; ``None`` where it
-                cannot tell, so that only marks of attempts that have begun show what runs.
+            leased: numbers of tasks that workers hold by the queue; ``None`` where the queue does
+                not report them: then marks of attempts that have begun show what runs.
 
         Raises:
             VolumeError: the store cannot be reached, or the ledger is damaged.
         """
-        names = list(self._loose.listed())
-        self._read_loose([name for name in names if name.kind in ("record", *FAILURES)])
+        names = list(self._journal.listed())
+        self._read_journal([name for name in names if name.kind in ("record", *FAILURES)])
         self._read_headers(names)
         known = SegmentHeaders(self._size, self.headers)
         held = {name: self._read[name] for name in self._read if not known.is_void(name)}
         self.records = {
-            name.number: said
-            for name, said in held.items()
-            if isinstance(said, Record) and not known.state(name.number)
+            name.number: entry
+            for name, entry in held.items()
+            if isinstance(entry, Record) and not known.state(name.number)
         }
-        self.failures = [said for said in held.values() if isinstance(said, FailedAttempt)]
+        self.failures = [entry for entry in held.values() if isinstance(entry, FailedAttempt)]
         begun = (name for name in names if name.kind == "begun" and not known.is_void(name))
         self._running = {name.number for name in begun} if leased is None else leased
         self.settle()
 
-    def _read_loose(self, names: list[JournalKey]) -> None:
+    def _read_journal(self, names: list[JournalKey]) -> None:
         new = [name for name in names if name not in self._read]
         there = set(names)
-        self._read = {name: said for name, said in self._read.items() if name in there}
-        for name, entry in zip(new, self._loose.read(new), strict=True):
-            # Else it is on its page by now, or cannot be read.
+        self._read = {name: entry for name, entry in self._read.items() if name in there}
+        for name, entry in zip(new, self._journal.read(new), strict=True):
+            # Else a compaction has moved it to its segment, or it cannot be read.
             if entry is not None and isinstance(entry.content, Record | FailedAttempt):
                 self._read[name] = entry.content
 
     def _read_headers(self, names: list[JournalKey]) -> None:
-        there = self._pages.listed()
+        there = self._segments.listed()
         again = set(islice(self._turn, _CLOSED_AT_ONCE)) | {name.segment for name in names}
         wanted = (there - self._closed) | (there & again)
-        for page, header in self._pages.headers(wanted).by_segment.items():
-            if header == self.headers.get(page):
+        for segment, header in self._segments.headers(wanted).by_segment.items():
+            if header == self.headers.get(segment):
                 continue
-            self.headers[page] = header
-            tasks = self.numbers(page)
+            self.headers[segment] = header
+            tasks = self.numbers(segment)
             ended = _BY_HEADER[_two_bits(header.states, tasks.stop - tasks.start)]
             ended[~self._is_task[tasks]] = NONE
-            self._on_page[tasks] = ended
-            self._closed.discard(page)
+            self._ended[tasks] = ended
+            self._closed.discard(segment)
             if not (ended == MISSING).any():
-                self._closed.add(page)
+                self._closed.add(segment)
 
     def settle(self) -> None:
-        """Work out the codes from what has been read: by `look`, or by a history."""
-        codes = self._on_page.copy()
+        """Compute the codes from what `update`, or a history, has read."""
+        codes = self._ended.copy()
         codes[(self.tries > 0) & (codes == MISSING)] = RETRY
         numbers = np.fromiter(self._running, np.int64, len(self._running))
         numbers = numbers[np.isin(codes[numbers], (MISSING, RETRY))]
@@ -160,20 +162,20 @@ class TaskStates:
             self.changed[new] = self.version
             self.codes = codes
 
-    def numbers(self, page: int) -> slice:
-        """Return the numbers of the tasks of a page."""
-        return slice(page * self._size, min((page + 1) * self._size, len(self._is_task)))
+    def numbers(self, segment: int) -> slice:
+        """Return the numbers of the tasks of a segment."""
+        return slice(segment * self._size, min((segment + 1) * self._size, len(self._is_task)))
 
     @property
     def tries(self) -> NDArray[np.uint16]:
         """By number, how many attempts are known to have failed."""
-        tries = self.tries_on_page.copy()
+        tries = self.segment_tries.copy()
         numbers = [failure.number for failure in self.failures]
         np.add.at(tries, np.array(numbers, np.int64), 1)
         return tries
 
     def totals(self, now: float) -> LedgerCounts:
-        """Return what there is to say of all tasks together at *now*, seconds since 1970."""
+        """Return the counts of all tasks together at *now*, seconds since 1970."""
         parts = [header.sums for header in self.headers.values()]
         parts += [Sums.of(record) for record in self.records.values()]
         parts += [Sums.of_failure(failure) for failure in self.failures]
@@ -193,9 +195,9 @@ class TaskStates:
 
     # For the history
 
-    def page(self, number: int) -> Segment:
-        """Return a whole page."""
-        return self._pages.read(number)
+    def segment(self, number: int) -> Segment:
+        """Return a whole segment."""
+        return self._segments.read(number)
 
 
 def _two_bits(states: bytes, count: int) -> NDArray[np.uint8]:

@@ -48,16 +48,16 @@ def tag(name: str, *content: object, **attributes: object) -> Html:
             ``None`` leaves an attribute out.
     """
     if not _NAME.fullmatch(name):
-        msg = f"{name!r} is no name of an element"
+        msg = f"{name!r} is not the name of an element"
         raise ValueError(msg)
-    said = "".join(
+    attribute_markup = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escaped(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
     if name in _VOID:
-        return Html(f"<{name}{said}>")
-    return Html(f"<{name}{said}>{joined(content)}</{name}>")
+        return Html(f"<{name}{attribute_markup}>")
+    return Html(f"<{name}{attribute_markup}>{joined(content)}</{name}>")
 
 
 def joined(parts: Iterable[object], between: str = "") -> Html:
@@ -103,18 +103,18 @@ def bars(rows: Sequence[tuple[str, float, str]], title: str) -> Html:
     """Return horizontal bars.
 
     Args:
-        rows: name, length (0 or more) and the words after the bar.
-        title: what is shown, for who cannot see it.
+        rows: name, length (0 or more) and the text after the bar.
+        title: what is shown, for screen readers.
     """
     most = max((length for _, length, _ in rows), default=0.0) or 1.0
     room = WIDTH - LEFT - RIGHT
     parts = []
-    for index, (name, length, words) in enumerate(rows):
+    for index, (name, length, label) in enumerate(rows):
         top, long = index * ROW, room * length / most
         parts += [
             _text(LEFT - 6, top + 14, name, "end"),
             _rect(LEFT, top + 3, long, ROW - 6),
-            _text(LEFT + long + 6, top + 14, words),
+            _text(LEFT + long + 6, top + 14, label),
         ]
     return _svg(len(rows) * ROW + 4, title, *parts)
 
@@ -151,18 +151,18 @@ def spans(rows: Sequence[tuple[str, float, float, str]], end: float, title: str)
     """Return a bar a row from its start to its stop.
 
     Args:
-        rows: name, start and stop in seconds from the beginning, and the words after the bar.
+        rows: name, start and stop in seconds from the beginning, and the text after the bar.
         end: of all of them, seconds from the beginning.
         title: what is shown.
     """
     room, base = WIDTH - LEFT - RIGHT, len(rows) * ROW + 4.0
     parts = _time_ticks(LEFT, room, base, end)
-    for index, (name, start, stop, words) in enumerate(rows):
+    for index, (name, start, stop, label) in enumerate(rows):
         top = index * ROW
         parts += [
             _text(LEFT - 6, top + 14, name, "end"),
             _rect(LEFT + room * start / end, top + 3, max(room * (stop - start) / end, 1), ROW - 6),
-            _text(LEFT + room + 6, top + 14, words),
+            _text(LEFT + room + 6, top + 14, label),
         ]
     return _svg(base + 24, title, *parts)
 
@@ -178,8 +178,8 @@ def _time_ticks(left: float, room: float, base: float, end: float) -> list[Html]
     parts = []
     for tick in range(int(end / factor / step + 1e-9) + 1):
         x = left + room * tick * step * factor / end
-        words = f"{number(tick * step)} {unit}"
-        parts += [_line(x, base, x, base + 5), _text(x, base + 18, words, "middle")]
+        label = f"{number(tick * step)} {unit}"
+        parts += [_line(x, base, x, base + 5), _text(x, base + 18, label, "middle")]
     return parts
 
 
@@ -203,9 +203,9 @@ def _line(x1: float, y1: float, x2: float, y2: float) -> Html:
     return tag("line", x1=_place(x1), y1=_place(y1), x2=_place(x2), y2=_place(y2))
 
 
-def _text(x: float, y: float, words: str, anchor: str = "start") -> Html:
+def _text(x: float, y: float, label: str, anchor: str = "start") -> Html:
     most = 30 if anchor == "end" else 60
-    shown = words if len(words) <= most else f"{words[: most - 1]}…"
+    shown = label if len(label) <= most else f"{label[: most - 1]}…"
     return tag("text", shown, x=_place(x), y=_place(y), text_anchor=anchor)
 
 

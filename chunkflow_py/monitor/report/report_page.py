@@ -91,7 +91,7 @@ _FORMULA = (
     "Across: the mean absolute difference of the two neighbouring voxels on both sides of a face "
     "(labels: the share of such pairs whose labels differ). Inside: the same of the pairs beside "
     f"it, up to {REACH} voxels from the face, along the same axis. Seam measure: the sum of the "
-    "former over faces, divided by that of the latter. 1: faces of tasks cannot be told from the "
+    "former over faces, divided by that of the latter. 1: task boundaries look like the "
     "inside; 2: a step across them is twice as large. The range holds the measure for 95 % of "
     "samples of these faces drawn with replacement (bootstrap)."
 )
@@ -141,17 +141,17 @@ def _state(report: RunReport) -> Iterator[Html]:
         waiting = [
             f"{s.stage.name}: {s.left:,} of {s.stage.tasks:,}" for s in report.stages if s.left
         ]
-        words = (
+        text = (
             f"This run is not complete: {report.left:,} of {tasks:,} tasks have not ended "
             f"({', '.join(waiting)}). What follows is of those that have."
         )
-        yield tag("p", words, class_="state unfinished")
+        yield tag("p", text, class_="state unfinished")
     if report.dead:
-        words = f"{report.dead:,} of {tasks:,} tasks were given up; their output is missing."
-        yield tag("p", words, class_="state failures")
-    if set(report.damage_kinds) - {"not recorded", "failed"}:  # which is said above
-        words = "What is stored is not what was recorded; see Verified."
-        yield tag("p", words, class_="state damaged")
+        text = f"{report.dead:,} of {tasks:,} tasks were given up; their output is missing."
+        yield tag("p", text, class_="state failures")
+    if set(report.damage_kinds) - {"not recorded", "failed"}:  # which another line reports
+        text = "Stored objects differ from the records; see Verified."
+        yield tag("p", text, class_="state damaged")
     if not report.left and not report.dead:
         yield tag("p", f"This run is complete: all {tasks:,} tasks have ended.", class_="state")
 
@@ -198,24 +198,24 @@ def _ran_parts(report: RunReport) -> Iterator[Html]:
 def _ran_stage(report: StepReport) -> Iterator[Html]:
     stage = report.stage
     names = {file.word: file.name for file in stage.files}
-    words = [_named(word, names) for word in (*stage.source, *stage.words)]
-    yield tag("pre", shlex.join(["chunkflow", *words]))
+    argv = [_named(word, names) for word in (*stage.source, *stage.words)]
+    yield tag("pre", shlex.join(["chunkflow", *argv]))
     yield facts([
         ("hash of the stage", stage.hash),
         ("hash of the stage before", stage.previous),
         ("taken over from", report.taken_from or ""),
         ("tasks", f"{stage.tasks:,}: {_plan_text(stage.plan)}"),
-        ("workers", "all with one numerical profile" if stage.device_class == "same"
+        ("workers", "all with one compute profile" if stage.device_class == "same"
          else "mixed: bytes may differ within a tolerance"),
         ("code that is not built in", "; ".join(stage.code)),
         *((f"{place.role} ({place.operator})", f"{place.address} at mip {place.mip}")
           for place in report.volumes),
-        *(("also", words) for words in report.others),
+        *(("also", other) for other in report.others),
     ])  # fmt: skip
     head = ["file", "is", "SHA-256"]
     yield table(head, ([f.name, f.role, tag("code", f.sha256)] for f in stage.files))
     if report.profile:
-        yield tag("h4", "Numerical profile")
+        yield tag("h4", "Compute profile")
         yield facts(sorted(report.profile.items()))
     profiles = [(p, n) for p, n in report.facts.profiles.most_common() if p]
     if len(profiles) > 1:
@@ -234,10 +234,10 @@ def _ran_stage(report: StepReport) -> Iterator[Html]:
 def _plan_text(plan: dict[str, Any]) -> str:
     if plan["kind"] != "grid":
         return "a list of boxes"
-    words = f"boxes of {_zyx(plan['size'])} from {_zyx(plan['start'])} (zyx, voxels)"
+    text = f"boxes of {_zyx(plan['size'])} from {_zyx(plan['start'])} (zyx, voxels)"
     if plan["stride"] != plan["size"]:
-        words += f" at a stride of {_zyx(plan['stride'])}"
-    return words + (f", {plan['times']} time points" if plan["times"] else "")
+        text += f" at a stride of {_zyx(plan['stride'])}"
+    return text + (f", {plan['times']} time points" if plan["times"] else "")
 
 
 def _zyx(three: list[int]) -> str:
@@ -245,7 +245,7 @@ def _zyx(three: list[int]) -> str:
 
 
 def _named(word: str, names: dict[str, str]) -> str:
-    """Return a word of the line, with the name of a file of the run for what stands for it."""
+    """Return an argument, with the marks that stand for files of the run replaced by names."""
     for mark, name in names.items():
         if mark in word:
             return word.replace(mark, name)
@@ -301,8 +301,8 @@ def _times(found: StepFacts) -> Iterator[Html]:
              number(found.voxels / value / 1e6) if value else "-"]
             for name, value in found.seconds.items()
         ), "numbers")  # fmt: skip
-        words = "; ".join(f"{box} {duration(seconds)}" for seconds, box in found.slowest)
-        yield tag("p", f"The slowest tasks: {words}.", class_="note")
+        slowest = "; ".join(f"{box} {duration(seconds)}" for seconds, box in found.slowest)
+        yield tag("p", f"The slowest tasks: {slowest}.", class_="note")
     if found.voxels and len(found.over_time.bins) > 1:
         yield tag("h4", "Throughput over time")
         yield over_time(_columns(found), "Mvoxel/s", "millions of voxels done a second")
@@ -361,10 +361,10 @@ def _costs(stage: StepReport, options: ReportOptions) -> Iterator[Html]:
     elif failures:
         share = found.wasted_s / (sum(found.seconds.values()) + found.wasted_s)
         about = "about " if found.untimed else ""
-        words = f"{failures:,} failed attempts, {about}{duration(found.wasted_s)} ({share:.1%})"
-        rows.append(("wasted", words))
+        text = f"{failures:,} failed attempts, {about}{duration(found.wasted_s)} ({share:.1%})"
+        rows.append(("wasted", text))
         if price is not None:
-            # of the hours of machines, which may work on several tasks at once
+            # a share of the machine hours: a machine may work on several tasks at once
             rows.append(("dollars wasted", f"about {money(hours * price * share)}"))
     else:
         rows.append(("wasted", "no attempt has failed"))
@@ -377,8 +377,8 @@ def _storage(found: StepFacts, prices: Prices) -> Iterator[tuple[str, str]]:
         store = prices.stores[protocol]
         put = found.objects[protocol] * store["put"]
         month = found.stored[protocol] / 1e9 * store["gb_month"]
-        words = f"{money(put)} to write, {money(month)} a month to keep; prices of {prices.date}"
-        yield f"dollars of {protocol}", words
+        text = f"{money(put)} to write, {money(month)} a month to keep; prices of {prices.date}"
+        yield f"dollars of {protocol}", text
 
 
 def _when(seconds: float) -> str:
@@ -416,11 +416,11 @@ def _wrong_stage(report: StepReport) -> Iterator[Html]:
         yield table(["tasks", "reason"], ((f"{n:,}", why) for why, n in ranked[:_REASONS]))
     if found.missing_blocks:
         yield tag("h3", f"Stage {name}: {found.missing_blocks:,} blocks read as the fill value")
-        words = (
+        text = (
             f"{found.missing_tasks:,} tasks have read blocks that are not stored, among them "
             f"{', '.join(found.missing_boxes)}."
         )
-        yield tag("p", words)
+        yield tag("p", text)
 
 
 def _attempt(number: int | None, failure: FailedAttempt) -> Html:
@@ -452,7 +452,7 @@ def _volume_images(stage: str, shown: VolumePlanes) -> Iterator[Html]:
         return
     scale = _SIDE / max(extent for plane in shown.planes for extent in plane.extent_nm)
     yield tag("div", *(_figure(plane, scale) for plane in shown.planes), class_="planes")
-    yield tag("p", shown.words, class_="note")
+    yield tag("p", shown.description, class_="note")
 
 
 def _figure(plane: PlaneImage, scale: float) -> Html:
@@ -467,8 +467,8 @@ def _seam_parts(report: RunReport) -> Iterator[Html]:
     """Yield the seam measures of all outputs."""
     measured = [(stage.stage.name, seams) for stage in report.stages for seams in stage.seams]
     if not measured:
-        words = "Not measured: no task is done, there is no output to read, or --faces is 0."
-        yield tag("p", words)
+        text = "Not measured: no task is done, there is no output to read, or --faces is 0."
+        yield tag("p", text)
         return
     head = ["axis", "seam measure", "95 % range", "faces", "across", "inside"]
     for name, seams in measured:
@@ -494,17 +494,17 @@ def _seam_row(seam: Seam) -> list[str]:
 def _verify_parts(report: RunReport) -> Iterator[Html]:
     """Yield whether what is stored was compared with the records."""
     if report.damages is None:
-        words = (
+        text = (
             "What is stored was not compared with the records for this report: chunkflow report "
             "--verify, or chunkflow verify, reads all of it."
         )
-        yield tag("p", words)
+        yield tag("p", text)
     elif not report.damages:
-        words = (
+        text = (
             "Every recorded object was read again for this report: all are present and match "
             "their checksums."
         )
-        yield tag("p", words, class_="state")
+        yield tag("p", text, class_="state")
     else:
         total = sum(report.damage_kinds.values())
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in sorted(report.damage_kinds.items()))

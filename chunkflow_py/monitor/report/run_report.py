@@ -31,7 +31,7 @@ MOST_FAILED = 20  # failed tasks that are listed with their attempts, and findin
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What of a report may be chosen.
+    """Options of a report.
 
     Attributes:
         at: the point through which planes are shown, in voxels of the tasks, zyx (default: the
@@ -53,17 +53,17 @@ class ReportOptions:
 
 @dataclass
 class StepReport:
-    """All that is said of one stage.
+    """The contents of a report about one step.
 
     Attributes:
         stage: of the spec.
-        facts: what its records say together.
-        profile: numerical profile that its first worker has set; nothing if none did.
+        facts: sums over its records.
+        profile: compute profile that its first worker has set; empty if none did.
         taken_from: URL of the run whose output was taken over.
         closed: whether all tasks have ended well, so that the next stage is open.
         volumes: that it reads and writes.
-        others: what else it reads and writes, in words.
-        planes: of the volumes that no stage before has shown.
+        others: what else it reads and writes, as sentences.
+        planes: of the volumes that no earlier step has shown.
         seams: of what it has written.
     """
 
@@ -85,12 +85,12 @@ class StepReport:
 
 @dataclass
 class RunReport:
-    """All that is said of a run.
+    """The contents of a report about a run.
 
     Attributes:
         address: of the run, with its digest.
         spec: of the run.
-        options: what was chosen.
+        options: of the report.
         stages: of it.
         damages: what `verify` has found, the first ones, with the name of the stage; ``None`` if
             it was not run.
@@ -116,9 +116,10 @@ class RunReport:
 
 
 def report_of(home: RunDirectory, options: ReportOptions) -> RunReport:
-    """Return what there is to say of a run; nothing of it is changed.
+    """Collect the contents of a report; the run is not changed.
 
-    Memory does not grow with the number of tasks. A volume that cannot be read is said to be so.
+    Memory does not grow with the number of tasks. A volume that cannot be read becomes a problem in
+    the report.
 
     Raises:
         ChunkflowError: the run cannot be read.

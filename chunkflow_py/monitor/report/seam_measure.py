@@ -1,4 +1,4 @@
-"""Do seams show? The step across the faces of tasks, against steps inside of tasks beside them.
+"""Measure seams: the step across task boundaries, relative to the steps beside them.
 
 ```
                  face between two tasks
@@ -17,7 +17,7 @@ for the pair k voxels from the face (0: across it), the seam measure of an axis 
 
     sum over faces of d(0)  /  sum over faces of the mean of d(k), 0 < |k| <= REACH
 
-**1 means that faces of tasks cannot be told from the inside**, 2 that the step across a face is
+**1 means that task boundaries look like the inside**, 2 that the step across a face is
 twice as large as one inside. The spread is the range in which the measure lies for 95 % of samples
 of the faces, drawn again with replacement (bootstrap; Efron 1979): a range that holds 1 says
 nothing against 1.
@@ -123,7 +123,7 @@ def seams_of(place: RunVolume, faces: Sequence[Face], seed: int = 0) -> Seams:
     """
     try:
         volume = place.open()
-        draw = random.Random(seed)  # noqa: S311 a sample, no secret
+        draw = random.Random(seed)  # noqa: S311 a sample, not a secret
         steps: dict[int, list[tuple[float, float]]] = {}
         labels = False
         for face in faces:
@@ -139,8 +139,8 @@ def seams_of(place: RunVolume, faces: Sequence[Face], seed: int = 0) -> Seams:
     except ChunkflowError as error:
         return Seams(place, problem=str(error))
     if not steps:
-        words = "there is no face between two tasks that are done, with voxels on both sides"
-        return Seams(place, labels, problem=words)
+        problem = "there is no face between two tasks that are done, with voxels on both sides"
+        return Seams(place, labels, problem=problem)
     return Seams(
         place, labels, tuple(seam_along(axis, steps[axis], seed) for axis in sorted(steps))
     )
@@ -236,7 +236,7 @@ def sampled(plan: Plan, ledger: Ledger, most: int, seed: int = 0) -> list[Face]:
         most: faces along each axis.
         seed: the same seed gives the same faces.
     """
-    draw = random.Random(seed)  # noqa: S311 a sample, no secret
+    draw = random.Random(seed)  # noqa: S311 a sample, not a secret
     result = []
     for axis in range(3):
         candidates = list(_candidates(plan, axis, most * _DRAWS, draw))

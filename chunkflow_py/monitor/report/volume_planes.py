@@ -102,19 +102,19 @@ class VolumePlanes:
 
     Attributes:
         place: of the volume.
-        words: what it is: kind, type, level, box, black and white.
+        description: kind, type, level, box, black and white.
         planes: through the point.
         problem: why there are none.
     """
 
     place: RunVolume
-    words: str = ""
+    description: str = ""
     planes: tuple[PlaneImage, ...] = ()
     problem: str = ""
 
 
 def planes_of(place: RunVolume, region: BoundingBox, point: Zyx) -> VolumePlanes:
-    """Return the planes of a volume through *point*, of what of *region* lies in it.
+    """Return planes through *point*, of the part of *region* that the volume covers.
 
     Args:
         place: of the volume.
@@ -125,8 +125,8 @@ def planes_of(place: RunVolume, region: BoundingBox, point: Zyx) -> VolumePlanes
         volume = place.open()
         whole = region.coarser(place.shrink).intersection(volume.bounds)
         if whole.is_empty:
-            words = f"the tasks lie in {region}, and {volume.url} holds {volume.bounds}"
-            return VolumePlanes(place, problem=words)
+            problem = f"the tasks lie in {region}, and {volume.url} holds {volume.bounds}"
+            return VolumePlanes(place, problem=problem)
         shown, factor, mip = _level(place, volume, whole)
         box = whole.coarser(factor).intersection(shown.bounds)
         middle = (point // place.shrink // factor).high(box.start).low(box.stop - 1)
@@ -134,11 +134,11 @@ def planes_of(place: RunVolume, region: BoundingBox, point: Zyx) -> VolumePlanes
             (middle - SIDE // 2).high(box.start), (middle + SIDE // 2).low(box.stop)
         )
         chunks = [_read(shown, window, middle, axis) for axis in range(3)]
-        words, planes = _drawn(chunks, shown)
+        description, planes = _drawn(chunks, shown)
     except ChunkflowError as error:
         return VolumePlanes(place, problem=str(error))
     level = f"mip {mip}" + ("" if window == box else ", a window, as no level is small enough")
-    return VolumePlanes(place, f"{words}, {level}, {window}", planes)
+    return VolumePlanes(place, f"{description}, {level}, {window}", planes)
 
 
 def _level(place: RunVolume, volume: Volume, box: BoundingBox) -> tuple[Volume, Zyx, int]:
@@ -166,25 +166,25 @@ def _read(volume: Volume, window: BoundingBox, middle: Zyx, axis: int) -> Chunk:
 
 
 def _drawn(chunks: Sequence[Chunk], volume: Volume) -> tuple[str, tuple[PlaneImage, ...]]:
-    """Return in words what the planes show, and the planes, all with one scale of grey."""
+    """Return a description of the planes, and the planes; all share one range of intensities."""
     kind = kind_of(chunks[0])
     arrays = [single_channel(chunk.array) for chunk in chunks]
     channels = "" if arrays[0].ndim == 3 else f" x {len(arrays[0])} channels"
-    words = f"{kind}, {volume.dtype}{channels}"
+    description = f"{kind}, {volume.dtype}{channels}"
     if kind == "segmentation" and channels:
-        kind = "image"  # a mask of each channel, which is no label
+        kind = "image"  # a mask of each channel; not labels
     if kind == "segmentation":
         for chunk in chunks:
             check_labels(chunk)
-        words += ", a colour a label"
+        description += ", a colour a label"
         limits = (0.0, 1.0)
     elif volume.dtype.kind not in "biuf":
-        msg = f"voxels of {volume.dtype} have no grey values"
+        msg = f"voxels of {volume.dtype} cannot be shown as intensities"
         raise ChunkError(msg)
     else:
         limits, rule = range_and_rule(np.concatenate([array.ravel() for array in arrays]), kind)
-        words += f", black {limits[0]:g}, white {limits[1]:g}"
-        words += f" ({rule})" if rule else ""
+        description += f", black {limits[0]:g}, white {limits[1]:g}"
+        description += f" ({rule})" if rule else ""
     planes = []
     for axis, axes in enumerate(("xy", "xz", "zy")):
         cut = arrays[axis].take(0, axis=arrays[axis].ndim - 3 + axis)
@@ -198,7 +198,7 @@ def _drawn(chunks: Sequence[Chunk], volume: Volume) -> tuple[str, tuple[PlaneIma
         where = f"{'zyx'[axis]} = {chunks[axis].voxel_offset[axis]}"
         rows, columns = image.shape[:2]
         planes.append(PlaneImage(axes, where, png_of(image), (rows * sizes[0], columns * sizes[1])))
-    return words, tuple(planes)
+    return description, tuple(planes)
 
 
 def png_of(image: NDArray[np.uint8]) -> bytes:
@@ -235,10 +235,12 @@ def volumes_of(stage: RunStep) -> tuple[list[RunVolume], list[str]]:
             shrink = shrink * Zyx.of(options.get("factor") or (1, 1, 1))
         for role, key in (("input", "reads"), ("output", "writes")):
             seen: set[str] = set()
-            for said in options.get(key) or ():
-                place = _place(role, operator, said, options, shrink)
+            for declared in options.get(key) or ():
+                place = _place(role, operator, declared, options, shrink)
                 if place is None:
-                    others.append(f"{operator} {'reads' if key == 'reads' else 'writes'} {said}")
+                    others.append(
+                        f"{operator} {'reads' if key == 'reads' else 'writes'} {declared}"
+                    )
                 elif place.address not in seen:
                     seen.add(place.address)
                     found.append(place)
@@ -246,10 +248,10 @@ def volumes_of(stage: RunStep) -> tuple[list[RunVolume], list[str]]:
 
 
 def _place(
-    role: str, operator: str, said: str, options: dict[str, Any], shrink: Zyx
+    role: str, operator: str, declared: str, options: dict[str, Any], shrink: Zyx
 ) -> RunVolume | None:
-    level = _LEVEL.fullmatch(said)
-    address, mip = (level["address"], int(level["mip"])) if level else (said, 0)
+    level = _LEVEL.fullmatch(declared)
+    address, mip = (level["address"], int(level["mip"])) if level else (declared, 0)
     for typed in _strings(options):
         try:
             place = Location.parse(typed)

@@ -45,7 +45,7 @@ def test_it_serves_until_it_is_interrupted(tmp_path, number):
     prices = load_prices()
     assert status["price"] == prices.instance("g5.xlarge").hour
     assert status["price_source"] == f"g5.xlarge by the prices of {prices.date}, on demand"
-    assert "not known" in status["running"]
+    assert "is unknown" in status["running"]
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ def test_a_queue_that_cannot_be_asked_is_told(server, home, queue_url):
     Path(queue_url.removeprefix("sqlite://")).unlink()
     said = get_json(server, "/status.json")
     assert said["queue"] is None
-    assert "cannot be asked" in said["running"]
+    assert "cannot be read" in said["running"]
     assert said["stages"][0]["counts"]["done"] == 10
 
 

@@ -38,7 +38,7 @@ def history(request):
     if request.param == "folded":
         ledger.compact()
     states = TaskStates(store, "infer", np.ones(20, bool), 4)
-    states.look()
+    states.update()
     made = TaskHistory(states)
     made.read(60)
     return made
@@ -79,7 +79,7 @@ def test_a_stage_that_is_over_costs_no_more():
     made = TaskHistory(states)
     hours = {}
     for name in ("going", "over"):
-        states.look()
+        states.update()
         made.read(60)
         last = float(made.finished.max())
         hours[name] = [made.workers(last + late)["hours"] for late in (10.0, 60.0)]
@@ -119,7 +119,7 @@ def test_reopened_tasks_leave_the_history():
     states = TaskStates(store, "infer", np.ones(8, bool), 4)
     made = TaskHistory(states)
     for done, failed, groups in ((1, [1], 1), (1, [], 0)):
-        states.look()
+        states.update()
         made.read(60)
         plot, errors = made.throughput(2000.0), made.errors()
         assert sum(plot["done"]) == done

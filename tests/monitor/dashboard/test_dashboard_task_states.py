@@ -62,7 +62,7 @@ def test_states_follow_the_ledger(program):
                     ledger.begin(number, f"b{turn}.{number}", "cpu")
         if step != "look":
             continue
-        states.look()
+        states.update()
         history.read(10)
         ended = ledger.find(range(SPAN))
         told = {n: CODES[code] for n, code in enumerate(states.codes.tolist())}
@@ -95,12 +95,12 @@ def test_what_is_closed_is_not_read_again():
     ledger.record([a_record(398)])
     states = TaskStates(store, "infer", np.ones(400, bool), 4)
     history = TaskHistory(states)
-    states.look()
+    states.update()
     history.read(60)
     assert not history.left
     store.read.clear()
     for _ in range(3):
-        states.look()
+        states.update()
         history.read(60)
     pages = [key for key in store.read if "/pages/" in key]
     assert pages.count("ledger/infer/pages/99") == 3
@@ -119,9 +119,9 @@ def test_leases_say_what_runs(monkeypatch):
     ledger.record([a_record(0)])
     ledger.begin(1, "b", "cpu")
     ledger.fail(a_failure(2, "f"))
-    states.look(None)
+    states.update(None)
     words = [CODES[code] for code in states.codes.tolist()]
     assert words == ["done", "running", "retry"] + ["missing"] * 5
-    states.look({0, 2, 3})
+    states.update({0, 2, 3})
     words = [CODES[code] for code in states.codes.tolist()]
     assert words == ["done", "missing", "running", "running"] + ["missing"] * 4

@@ -299,11 +299,11 @@ function renderCost(said) {
   if (!field.dataset.set && said.price !== null) { field.value = said.price; field.dataset.set = "1"; }
   const price = field.value === "" ? null : Number(field.value);
   $("price-source").textContent = price === said.price ? said.price_source : "";
-  const { hours, hours_foretold: all } = said.cost;
-  const told = (value) => price === null ? "needs a price" : dollars(value === null ? null : value * price);
-  fill("cost", [hours.toFixed(3), all && all.toFixed(2), price], () => [...pairs([
-    ["worker hours so far", few(hours)], ["worker hours foretold", all === null ? "–" : few(all)],
-    ["cost so far", told(hours)], ["cost foretold", told(all)]]).childNodes]);
+  const { hours, hours_foretold: estimate } = said.cost;
+  const priced = (value) => price === null ? "needs a price" : dollars(value === null ? null : value * price);
+  fill("cost", [hours.toFixed(3), estimate && estimate.toFixed(2), price], () => [...pairs([
+    ["worker hours so far", few(hours)], ["worker hours, estimated", estimate === null ? "–" : few(estimate)],
+    ["cost so far", priced(hours)], ["cost, estimated", priced(estimate)]]).childNodes]);
 }
 
 function renderSpeed(said) {
