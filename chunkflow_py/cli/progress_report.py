@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ SNAPSHOT_S = 0.25
 LEDGER_S = 60.0  # between two reads of the ledger, which are made for a terminal only
 
 
-class ProgressReport:
+class ProgressReport(ABC):
     """Shows the view of a progress while it goes on, and its table at the end.
 
     Args:
@@ -84,9 +85,9 @@ class ProgressReport:
         if shows_table and not says_json():
             echo(self.table(), err=True)
 
+    @abstractmethod
     def table(self) -> str:
         """Return the table of times."""
-        raise NotImplementedError
 
 
 class PipelineReport(ProgressReport, Listener):

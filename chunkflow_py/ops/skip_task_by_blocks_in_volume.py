@@ -3,9 +3,9 @@
 Example: chunkflow generate-tasks -v file://out -c 64 512 512
 skip-task-by-blocks-in-volume -v file://out load-h5 -f em.h5 save-volume --fill-missing -v file://out
 
-A block counts as stored if it exists; savers leave blocks of zeros out unless they are told
---fill-missing, so that tasks with such blocks are not skipped. A run (submit, work) needs none of
-this: its ledger says which tasks are done, and verify that what they stored is whole.
+A block counts as stored if it exists. Savers leave out blocks of zeros without --fill-missing, so
+tasks with such blocks are not skipped. A run (submit, work) does not need this operator: its ledger
+records which tasks are done, and verify checks what they stored.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ MOST_CACHED = 512 * 2**20  # bytes of decoded blocks that are kept for the tasks
 _COPIES = 2  # of a block that is being read: as stored, and decoded
 
 
-class VolumeSource:
+class VolumeSource(ABC):
     """Where a loader gets the volume of a task: one volume for all tasks, or a file of each.
 
     Attributes:
@@ -47,15 +48,16 @@ class VolumeSource:
     removes_empty: bool = False
 
     @property
+    @abstractmethod
     def origins(self) -> tuple[str, ...]:
         """Canonical addresses of all that is read, to which the pipeline must not write."""
-        raise NotImplementedError
 
     @property
     def is_one_file(self) -> bool:
         """Whether all tasks read the same file, of a source that is not shared."""
         return False
 
+    @abstractmethod
     def open(
         self,
         region: Region | BoundingBox | None = None,
@@ -77,11 +79,9 @@ class VolumeSource:
             VolumeNotFoundError: there is none, or it has no such level.
             VolumeError: it cannot be read.
         """
-        raise NotImplementedError
 
-    def remove(self, region: Region | BoundingBox | None) -> None:
-        """Delete what `open` opens for *region*, if `removes_empty`."""
-        raise NotImplementedError
+    def remove(self, region: Region | BoundingBox | None) -> None:  # noqa: B027  (few have to)
+        """Delete what `open` opens for *region*; a source that `removes_empty` overrides this."""
 
 
 @dataclass

@@ -202,6 +202,18 @@ def test_asked_to_stop_it_finishes_what_has_begun(stage: Stage) -> None:
     assert stage.queue.counts().leased == 0
 
 
+def test_a_worker_that_drains_with_the_last_tasks_reports_completion(tmp_path: Path) -> None:
+    """Once they are recorded no work is left, and the worker must not report any."""
+    stage = Stage(tmp_path, 2)
+    stage.send()
+    worker = Background(stage.supervisor({}, seconds=1.0, processes=2))
+    stage.wait_until_begun(0, 1)
+    worker.supervisor.stop("the test says so")
+    outcome = worker.wait()
+    assert (outcome.state, outcome.done) == ("complete", 2)
+    assert outcome.message == "all 2 tasks are recorded"
+
+
 def test_what_cannot_be_finished_within_the_grace_is_given_back(stage: Stage) -> None:
     """After the grace the children are killed, and their tasks can be received at once."""
     worker = Background(stage.supervisor({0: "hangs", 1: "hangs"}, processes=2, grace_s=0.5))

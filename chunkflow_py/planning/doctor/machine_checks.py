@@ -416,7 +416,7 @@ def _check_gpu(index: int) -> Iterator[Finding]:
     precisions += ["bfloat16"] if bfloat16_unit(device) == "cuda" else []
     try:
         free, total = torch.cuda.mem_get_info(device)
-        with cuda_switches(tf32=False):  # as networks run unless they are told otherwise
+        with cuda_switches(tf32=False):  # as networks run by default
             seconds, flops, error = time_convolution(device)
     except RuntimeError as refused:  # of CUDA; also memory that is not there
         text = f"{name} cannot compute: {str(refused).splitlines()[0]}"

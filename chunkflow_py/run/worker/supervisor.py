@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from chunkflow_py.core.interrupts import on_stop_signals, restore_signals
 from chunkflow_py.errors import ChunkflowError, as_error
 from chunkflow_py.queue.leases import LeaseKeeper
-from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
+from chunkflow_py.run.ledger.ledger_record import FailedAttempt, LedgerCounts, Record
 from chunkflow_py.run.worker.acknowledger import Acknowledger
 from chunkflow_py.run.worker.failure_policy import AttemptLimits, FailurePolicy, fault_of
 from chunkflow_py.run.worker.outcome_recorder import OutcomeRecorder
@@ -201,6 +201,7 @@ class Supervisor:
         self._error: Exception | None = None
         self._signals = 0
         self._drains_until: float | None = None  # seconds of the monotonic clock
+        self._drains_tasks = False  # whether any had begun when it was asked to stop
         self._is_over = False
         self._leaves_at_once = False
         self._completion = CompletionWatch(
@@ -230,6 +231,7 @@ class Supervisor:
                 self._step()
             self._listener.may_observe(self._snapshot, is_last=True)
             self._leave()
+            self._notice_completion()
         self._listener.stage_ended(self._outcome)
         if self._error is not None:
             raise self._error
@@ -431,6 +433,7 @@ class Supervisor:
         self._outcome.message = f"stopped: {reason}"
         self._receiver.close()
         self._tasks.release_untouched()
+        self._drains_tasks = self._tasks.active > 0
         message = (
             f"stopping: {reason}; {self._tasks.active} tasks have begun and are finished first"
         )
@@ -496,11 +499,37 @@ class Supervisor:
         if ended is not None and dead is not None and ended >= len(self._plan):
             self._is_over = True
             if self._drains_until is None:
-                self._outcome.state = "complete-with-failures" if dead else "complete"
-                failed = f", {dead} as failed" if dead else ""
-                self._outcome.message = f"all {ended} tasks are recorded{failed}"
+                self._complete(ended, dead)
         elif reason is not None and not self._tasks:
             self._stop(reason)
+
+    def _complete(self, ended: int, dead: int) -> None:
+        self._outcome.state = "complete-with-failures" if dead else "complete"
+        failed = f", {dead} as failed" if dead else ""
+        self._outcome.message = f"all {ended} tasks are recorded{failed}"
+
+    def _notice_completion(self) -> None:
+        """Report the step as complete if its last tasks were recorded while this worker drained.
+
+        A ledger that does not answer within `RELEASE_S` is not waited for: the worker reports that
+        it was stopped, and the next worker notices.
+        """
+        if self._outcome.state != "stopped" or self._leaves_at_once or not self._drains_tasks:
+            return
+        answers: SimpleQueue[LedgerCounts | None] = SimpleQueue()
+
+        def ask() -> None:
+            counts = None
+            with suppress(ChunkflowError):
+                if self._ledger.ended() >= len(self._plan):
+                    counts = self._ledger.counts()
+            answers.put(counts)
+
+        threading.Thread(target=ask, name="completion", daemon=True).start()
+        with suppress(Empty):
+            counts = answers.get(timeout=RELEASE_S)
+            if counts is not None and counts.finished >= len(self._plan):
+                self._complete(counts.finished, counts.dead)
 
 
 class InFlightTasks:
