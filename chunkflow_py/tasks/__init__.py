@@ -1,1 +1,1 @@
-"""Which boxes a volume is divided into, in which order, and lists of them."""
+"""Task plans: the boxes into which a volume is divided, their numbers and their order."""

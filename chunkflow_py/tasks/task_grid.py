@@ -1,4 +1,4 @@
-"""Which boxes the tasks of a volume have: a grid from a region, sizes, a count and alignment."""
+"""Grids of task boxes, computed from a region, a box size, a count and an alignment."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ def region_of(
     bounds: BoundingBox | None = None,
     names: tuple[str, str, str] = ("--roi-start", "--roi-stop", "--roi-size"),
 ) -> tuple[Zyx, Zyx | None]:
-    """Return the first voxel of a region and its stop, if anything says where it stops.
+    """Return the start and the stop of a region; the stop is ``None`` if nothing defines it.
 
     Args:
-        start: first voxel, zyx; without it that of *bounds*, or stop - size, or (0, 0, 0).
-        stop: end of the region, exclusive.
-        size: extent of the region, voxels.
-        bounds: of the volume, which fills in what is not said.
-        names: what the three options are called in messages.
+        start: first voxel, zyx; default: *stop* - *size* if both are given, else the start of
+            *bounds*, else (0, 0, 0).
+        stop: end of the region, exclusive, zyx.
+        size: extent of the region, voxels, zyx.
+        bounds: bounds of the volume, the default for start and stop.
+        names: names of the three options in messages.
 
     Raises:
         OptionError: start, stop and size disagree, or the region holds no voxel.
@@ -49,7 +50,7 @@ def region_of(
     if stop is not None and not all(a < b for a, b in zip(start, stop, strict=True)):
         msg = (
             f"the region from {start} to {stop} (zyx, voxels) holds no voxel; "
-            f"{names[1]} must lie behind {names[0]} in every axis"
+            f"{names[1]} must be greater than {names[0]} along every axis"
         )
         raise OptionError(msg)
     return start, stop
@@ -75,13 +76,13 @@ def task_grid(
     Args:
         chunk_size: extent of a box, voxels, zyx.
         start: first voxel of the region.
-        stop: end of the region; without it *grid_size* (default: one box) says how many.
+        stop: end of the region, exclusive; without it, *grid_size* boxes (default: one).
         grid_size: number of boxes along each axis.
-        respect_stop: cut the last boxes off at the region's end instead of keeping their size.
-        block_size: move the region's faces outward to multiples of this, counted from (0, 0, 0).
+        respect_stop: clip the last boxes to the end of the region.
+        block_size: extend the region outward to multiples of this, counted from (0, 0, 0).
 
     Raises:
-        OptionError: *chunk_size* is not a multiple of *block_size*, or the grid goes on behind a
+        OptionError: *chunk_size* is not a multiple of *block_size*, or the grid extends beyond a
             stop that it should respect.
     """
     count = grid_size or (Zyx(1, 1, 1) if stop is None else None)
@@ -97,8 +98,8 @@ def task_grid(
     most = -(-region.size // chunk_size)
     if any(have > fit for have, fit in zip(count, most, strict=True)):
         msg = (
-            f"--grid-size {count} of boxes of {chunk_size} goes on behind the region's end "
-            f"{region.stop} (zyx, voxels), which --respect-stop cuts off; "
+            f"--grid-size {count} with boxes of {chunk_size} extends beyond the region's end "
+            f"{region.stop} (zyx, voxels), where --respect-stop clips the boxes; "
             f"the largest grid that works is {count.low(most)}"
         )
         raise OptionError(msg)
@@ -106,7 +107,7 @@ def task_grid(
 
 
 def cells_touching(grid: BoxGrid, box: BoundingBox) -> tuple[slice, slice, slice]:
-    """Return which cells of a grid have boxes that share a voxel with *box*, by axis.
+    """Return the range of grid cells along z, y and x whose boxes share a voxel with *box*.
 
     ```
     grid      |-----|-----|-----|-----|-----|
@@ -116,7 +117,7 @@ def cells_touching(grid: BoxGrid, box: BoundingBox) -> tuple[slice, slice, slice
     inside = box.intersection(grid.bounds)
     if inside.is_empty:
         return slice(0), slice(0), slice(0)
-    # The first box that ends behind the start, and the first that begins at or behind the stop.
+    # The first box that ends after the start, and the first that begins at or after the stop.
     first = (inside.start - grid.start - grid.size) // grid.stride + 1
     stop = -(-(inside.stop - grid.start) // grid.stride)
     low, high = first.high((0, 0, 0)), stop.low(grid.count)
@@ -131,6 +132,6 @@ def _check_multiple(chunk_size: Iterable[int], block_size: Zyx) -> None:
         nearest = (-(-size // block_size)) * block_size
         msg = (
             f"--chunk-size {size} is not a multiple of --aligned-block-size {block_size} along "
-            f"{bad} (zyx, voxels); nearest that works is {nearest}"
+            f"{bad} (zyx, voxels); the nearest size that works is {nearest}"
         )
         raise OptionError(msg)

@@ -1,4 +1,4 @@
-"""A plan over the regions of a list, numbered as they come; see `chunkflow_py.tasks.task_plan`."""
+"""Plans over a list of regions, numbered in the order of the list; see `task_plan`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ROW = struct.Struct("<7q")  # z, y, x of the start, the same of the stop, time 
 
 @dataclass(frozen=True)
 class ListPlan:
-    """The tasks on regions of a list, numbered as they come.
+    """A plan with one task per region of a list, numbered in the order of the list.
 
     Attributes:
-        regions: of the tasks, each once.
-        indexes: which of them, step 1; ``None``: all.
+        regions: regions of the tasks, without duplicates.
+        indexes: positions in the list of the tasks to do, step 1; ``None``: all.
     """
 
     regions: Sequence[Region]
@@ -31,17 +31,15 @@ class ListPlan:
     row_bytes: ClassVar[int] = _ROW.size
 
     def __post_init__(self) -> None:
-        """Keep the regions, and leave out what says nothing.
+        """Copy the regions, and normalise *indexes* to ``None`` if they select the whole list.
 
         Raises:
-            GeometryError: a region comes twice, or there are none of these indexes.
+            GeometryError: a region occurs twice, or *indexes* go beyond the list.
         """
         object.__setattr__(self, "regions", tuple(self.regions))
         if len(self._numbers) != len(self.regions):
             twice = next(r for n, r in enumerate(self.regions) if self._numbers[r] != n)
-            msg = (
-                f"task {twice} comes twice in a list of {len(self.regions)}; leave one of them out"
-            )
+            msg = f"task {twice} occurs twice in a list of {len(self.regions)}; remove one of them"
             raise GeometryError(msg)
         if self.indexes is not None:
             check_part(self.indexes, len(self.regions))
@@ -50,17 +48,17 @@ class ListPlan:
 
     @property
     def span(self) -> int:
-        """Numbers end before this."""
+        """The numbers of tasks are 0 to *span* - 1."""
         return len(self.regions)
 
     @property
     def times(self) -> None:
-        """Time points are part of the regions."""
+        """Always ``None``: the regions carry their time points."""
         return
 
     @cached_property
     def boxes(self) -> list[BoundingBox]:
-        """The boxes of the whole list, whatever part of it is worked on."""
+        """The boxes of the whole list, whichever part of it *indexes* select."""
         return [region.bbox for region in self.regions]
 
     @cached_property
@@ -80,14 +78,14 @@ class ListPlan:
         return iter(self._part)
 
     def __contains__(self, number: int) -> bool:
-        """Tell whether *number* is that of a task."""
+        """Return whether a task has this number."""
         return number in self._part
 
     def region(self, number: int) -> Region:
         """Return the region of a task.
 
         Raises:
-            IndexError: there is none of this number; that it is a task is not checked.
+            IndexError: *number* is not in the list; *indexes* are not checked.
         """
         if not 0 <= number < self.span:
             msg = f"task {number} is not one of the numbers 0 to {self.span - 1} of this plan"
@@ -102,12 +100,12 @@ class ListPlan:
         """Return the number of the task on *region*.
 
         Raises:
-            GeometryError: the plan has no such task; names the nearest.
+            GeometryError: the plan has no such task; the message names the nearest.
         """
         number = self._numbers.get(region)
         if number is not None and number in self._part:
             return number
-        why = "is none of the plan's boxes" if number is None else "is left out of the plan"
+        why = "is not one of the plan's boxes" if number is None else "is excluded from the plan"
 
         def distance(other: Region) -> int:
             pairs = zip(_numbers_of(region), _numbers_of(other), strict=True)
@@ -118,14 +116,14 @@ class ListPlan:
 
     @classmethod
     def from_rows(cls, rows: bytes, indexes: range | None = None) -> ListPlan:
-        """Return the plan of which `to_json` has written these rows."""
+        """Return the plan whose rows `to_json` wrote."""
         return cls([_region_of(row) for row in _ROW.iter_unpack(rows)], indexes=indexes)
 
     def to_json(self) -> tuple[dict[str, Any], bytes]:
-        """Return a description, and a row of seven numbers a region.
+        """Return a description of the plan, and one row of seven numbers per region.
 
-        A row is z, y, x of the start, the same of the stop, and the time index or -1: int64,
-        lowest byte first.
+        A row is z, y, x of the start, z, y, x of the stop, and the time index or -1, as
+        little-endian int64.
 
         Raises:
             GeometryError: a number does not fit into 64 bits.
@@ -133,7 +131,10 @@ class ListPlan:
         try:
             rows = b"".join(_ROW.pack(*_numbers_of(region)) for region in self.regions)
         except struct.error as error:
-            msg = f"a box of the list goes beyond {2**63 - 1} voxels ({error}); make it smaller"
+            msg = (
+                f"a box of the list has coordinates above {2**63 - 1}, the largest that a plan can "
+                f"store ({error}); correct the box"
+            )
             raise GeometryError(msg) from error
         return {"kind": "list", "count": self.span, "indexes": written_part(self.indexes)}, rows
 
@@ -148,22 +149,22 @@ def _region_of(row: Sequence[int]) -> Region:
 
 
 def written_part(indexes: range | None) -> list[int] | None:
-    """Return what JSON takes for a part of the tasks of a plan."""
+    """Return the stored form of *indexes*: ``[start, stop]``, or ``None`` for all tasks."""
     return None if indexes is None else [indexes.start, indexes.stop]
 
 
 def check_part(indexes: range, total: int) -> None:
-    """Refuse a part of the tasks of a plan that has not so many.
+    """Check that *indexes* select consecutive tasks of a plan that has *total* tasks.
 
     Raises:
-        GeometryError: there are none of these indexes, or not each follows on the last.
+        GeometryError: *indexes* go beyond the plan, or their step is not 1.
     """
     if indexes.step != 1 or not 0 <= indexes.start <= indexes.stop <= total:
-        msg = f"tasks {indexes} were asked for, but there are {total}, 0 to {total - 1}"
+        msg = f"tasks {indexes} were requested, but the plan has tasks 0 to {total - 1} ({total})"
         raise GeometryError(msg)
 
 
 def no_task(region: Region, why: str, near: Region | None) -> GeometryError:
-    """Return the error for a region that is no task, with the nearest that is one."""
-    hint = "there are no tasks at all" if near is None else f"the nearest task is {near}"
+    """Return the error for a region without a task; its message names the nearest task."""
+    hint = "the plan has no tasks" if near is None else f"the nearest task is {near}"
     return GeometryError(f"{region} {why}; {hint}")

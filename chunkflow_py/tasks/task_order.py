@@ -1,16 +1,16 @@
-"""In which order the boxes of a grid come: raster, or along a curve that stays near.
+"""Orders of the boxes of a grid: raster, or along a space-filling curve.
 
 ```
-raster          morton          hilbert         neighbours along a curve share blocks that both
-0  1  2  3      0  1  4  5      0  1 14 15      read, which a bounded cache then still holds
+raster          morton          hilbert         Neighbours along a curve read shared blocks
+0  1  2  3      0  1  4  5      0  1 14 15      while a bounded cache still holds them.
 4  5  6  7      2  3  6  7      3  2 13 12
 8  9 10 11      8  9 12 13      4  7  8 11
 12 13 14 15    10 11 14 15      5  6  9 10
 ```
 
-No list is stored: the box of a number is found by descent from the whole grid, in O(log n) steps,
-whatever the extents; powers of two are not needed. Tasks 7 to 9 are the same ones for every job
-that numbers the same grid in the same order.
+The order is computed, not stored: recursive subdivision of the grid finds the box of a number in
+O(log n) steps. The extents need not be powers of two. The order depends on the grid only, so all
+jobs over the same grid agree on, say, tasks 7 to 9.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 Order = Literal["raster", "morton", "hilbert"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 
-_Shape = tuple[Zyx, Zyx, Zyx]  # edges of a part, vectors along an axis each
-_Part = tuple[Zyx, _Shape]  # its first cell, from that of the part it is cut from
+_Shape = tuple[Zyx, Zyx, Zyx]  # edges of a part, each a vector along an axis
+_Part = tuple[Zyx, _Shape]  # first cell, relative to that of the enclosing part
 _ORIGIN = Zyx(0, 0, 0)
-_SMALL = 128  # cells of a part that is kept
+_SMALL = 128  # parts of up to this many cells are cached
 
 
 def cells(count: Zyx, order: Order = "raster", first: int = 0) -> Iterator[Zyx]:
-    """Yield the cells of a grid in an order, from number *first* on.
+    """Yield the (z, y, x) indexes of the cells of a grid in the given order.
 
     Args:
-        count: cells along each axis.
-        order: of the cells.
-        first: how many to pass.
+        count: number of cells along each axis, zyx.
+        order: order of the cells.
+        first: number of cells to skip.
     """
     for position in positions(count, order, first):
         rest, x = divmod(position, count.x)
@@ -50,22 +50,22 @@ def cells(count: Zyx, order: Order = "raster", first: int = 0) -> Iterator[Zyx]:
 
 
 def positions(count: Zyx, order: Order = "raster", first: int = 0) -> Iterator[int]:
-    """Yield the raster positions of the cells of a grid in an order, from number *first* on.
+    """Yield the raster positions of the cells of a grid in the given order.
 
-    The grid is cut into the parts that a curve passes one by one, these are cut again, and so on.
-    Small parts have few shapes, each of which is worked out once.
+    The grid is divided recursively into the parts that the curve visits one after the other.
+    Small parts have few distinct shapes; the positions of each shape are computed once.
 
     Args:
-        count: cells along each axis.
-        order: of the cells.
-        first: how many to pass.
+        count: number of cells along each axis, zyx.
+        order: order of the cells.
+        first: number of cells to skip.
     """
     if order == "raster":
         yield from range(first, count.product())
         return
     axes = [0, 1, 2]
     if order == "hilbert":
-        # From one end of the longest axis to the other; the others follow as x, y, z.
+        # The curve runs along the longest axis; the others follow in the order x, y, z.
         axes = sorted((2, 1, 0), key=lambda axis: count[axis] < max(count))
     a, b, c = (_along(axis, count[axis]) for axis in axes)
     cut = _hilbert if order == "hilbert" else _morton
@@ -76,7 +76,7 @@ def positions(count: Zyx, order: Order = "raster", first: int = 0) -> Iterator[i
         return [(sum(start * step), edges) for start, edges in cut(*shape)]
 
     def row(shape: _Shape) -> range | None:
-        """Return the positions of a part that is a single row, from its start."""
+        """Return the positions of a part relative to its start, if it is a single row."""
         along = sum(_unit(max(shape, key=_length)) * step)
         number = max(map(_length, shape))
         return range(0, number * along, along) if _number(shape) == number else None
@@ -90,27 +90,27 @@ def positions(count: Zyx, order: Order = "raster", first: int = 0) -> Iterator[i
         return known[shape]
 
     parts: list[tuple[int, _Shape]] = [(0, (a, b, c))]
-    while parts:  # to be passed, the next one last
+    while parts:  # the next part to visit is the last of the list
         start, shape = parts.pop()
         if first >= (number := _number(shape)):
             first -= number
             continue
-        found = pattern(shape) if number <= _SMALL else row(shape)
-        if found is None:
+        offsets = pattern(shape) if number <= _SMALL else row(shape)
+        if offsets is None:
             parts += ((start + shift, part) for shift, part in reversed(finer(shape)))
             continue
-        for position in found[first:] if first else found:
+        for position in offsets[first:] if first else offsets:
             yield start + position
         first = 0
 
 
 @dataclass(frozen=True)
 class OrderedBoxes(Sequence[BoundingBox]):
-    """The boxes of a grid in an order of their own.
+    """The boxes of a grid as a sequence in the given order.
 
     Attributes:
-        grid: of the boxes.
-        order: in which they come.
+        grid: grid of the boxes.
+        order: order of the boxes.
     """
 
     grid: BoxGrid
@@ -142,16 +142,16 @@ class OrderedBoxes(Sequence[BoundingBox]):
         return self.part(range(len(self)))
 
     def part(self, indexes: range) -> Iterator[BoundingBox]:
-        """Yield the boxes of these numbers, which follow each other."""
+        """Yield the boxes at consecutive *indexes* of the sequence."""
         chosen = islice(cells(self.grid.count, self.order, indexes.start), len(indexes))
         return map(self.grid.box, chosen)
 
 
 def _morton(a: Zyx, b: Zyx, c: Zyx) -> Iterator[_Part]:
-    """Cut a box of edges along z, y and x into the parts that the Z-order passes one by one.
+    """Divide a box with edges along z, y and x into parts, in Z-order (Morton order).
 
-    The Z-order interleaves the bits of z, y and x, x the lowest. Every axis is cut at the same
-    power of two; cells whose bit of z is 0 come first, then those whose bit of y is.
+    The Z-order interleaves the bits of z, y and x; x has the lowest bit. All axes are divided at
+    the same power of two. Parts are sorted by z, then y, then x.
     """
     size = Zyx(a.z, b.y, c.x)
     half = 1 << ((max(size) - 1).bit_length() - 1)
@@ -162,11 +162,11 @@ def _morton(a: Zyx, b: Zyx, c: Zyx) -> Iterator[_Part]:
 
 
 def _hilbert(a: Zyx, b: Zyx, c: Zyx) -> Iterator[_Part]:
-    """Cut a box of edges *a*, *b*, *c* into the parts that the Hilbert curve passes one by one.
+    """Divide a box with edges *a*, *b*, *c* into parts, in the order of the Hilbert curve.
 
-    The curve, after Jakub Červený's "gilbert", enters at the start and leaves at the other end of
-    *a*. Edges are vectors along an axis. Cells that follow each other touch: at a face where all
-    extents are even, and elsewhere too but for a few, which touch at an edge or a corner.
+    The construction is Jakub Červený's "gilbert": the curve enters at the start of the box and
+    leaves at the far end of *a*. Edges are vectors along an axis. Consecutive cells share a face
+    if all extents are even; otherwise a few pairs share only an edge or a corner.
     """
     w, h, d = _length(a), _length(b), _length(c)
     a2, b2, c2 = _half(a), _half(b), _half(c)
@@ -208,6 +208,6 @@ def _unit(edge: Zyx) -> Zyx:
 
 
 def _half(edge: Zyx) -> Zyx:
-    """Return half of an edge, an even number of cells where that is possible."""
+    """Return half of an edge, rounded to an even number of cells if the edge has more than two."""
     half = _unit(edge) * (_length(edge) // 2)
     return half + _unit(edge) if _length(half) % 2 and _length(edge) > 2 else half

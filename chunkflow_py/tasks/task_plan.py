@@ -1,14 +1,14 @@
-"""Which tasks there are: a plan numbers them, and finds the number of each.
+"""Plans: the numbered tasks of a step, and lookup of a task by number or by box.
 
 ```
 grid        0   1   2   3   4   5        numbers are positions in the raster order of the grid
-kept        0       2   3       5        a mask or regions of interest leave some out
-order       0 -> 2 -> 5 -> 3             in which tasks are made: along a curve, or as numbered
-indexes          2 -> 5                  a part of them, counted in this order: the second and third
+kept        0       2   3       5        a mask or regions of interest exclude some boxes
+order       0 -> 2 -> 5 -> 3             order in which tasks are made: a curve, or by number
+indexes          2 -> 5                  a range of positions in this order, here 1 and 2
 ```
 
-With time points the grid is numbered once for each: number = time · boxes of the grid + position.
-Nothing is written out: a plan over a grid is its description and, at most, one bit a box.
+With time points, number = time * (boxes in the grid) + position. A plan over a grid stores no list:
+it is a description of the grid and at most one bit per box.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _BITS_OF = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in r
 
 
 class Plan(Protocol):
-    """The tasks of one stage.
+    """The numbered tasks of one step.
 
     Attributes:
-        span: numbers are 0 to *span* - 1; some of them may not be tasks.
-        boxes: a grid or list of boxes around which all outputs must fit; may hold more than the
-            tasks, never less.
-        times: number of time points each box is worked on for, or ``None`` without a time axis.
+        span: upper bound of the numbers, exclusive; some numbers below it may not be tasks.
+        boxes: grid or list of boxes for which outputs are sized; includes the boxes of all tasks,
+            and possibly others.
+        times: number of time points, each of which has all boxes; ``None`` without a time axis.
     """
 
     @property
@@ -55,42 +55,42 @@ class Plan(Protocol):
         """Return the number of tasks."""
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the numbers of the tasks, in the order in which they are to be made."""
+        """Yield the numbers of the tasks in the order of the plan."""
 
     def __contains__(self, number: int) -> bool:
-        """Tell whether *number* is that of a task."""
+        """Return whether a task has this number."""
 
     def region(self, number: int) -> Region:
         """Return the region of a task."""
 
     def text(self, number: int) -> str:
-        """Return ``str(region(number))``, in less time."""
+        """Return ``str(region(number))``, faster."""
 
     def number(self, region: Region) -> int:
         """Return the number of the task on *region*.
 
         Raises:
-            GeometryError: the plan has no such task; names the nearest.
+            GeometryError: the plan has no such task; the message names the nearest.
         """
 
     def to_json(self) -> tuple[dict[str, Any], bytes]:
-        """Return a description, and the content of a file that belongs to it (may be empty).
+        """Return a JSON description and the content of a binary file, which may be empty.
 
-        They are the same for plans that are equal, so that a digest of them names the plan.
+        Equal plans return equal values, so that a digest of them identifies the plan.
         """
 
 
 @dataclass(frozen=True)
 class GridPlan:
-    """The tasks on the boxes of a grid, or on some of them.
+    """A plan with one task per box of a grid, or per kept box.
 
     Attributes:
-        grid: of the boxes.
-        order: in which tasks are made; their numbers do not depend on it.
-        indexes: which of them, counted in this order, step 1; ``None``: all.
+        grid: grid of the boxes.
+        order: order in which tasks are made; their numbers do not depend on it.
+        indexes: positions in this order of the tasks to do, step 1; ``None``: all.
         times: number of time points, or ``None`` without a time axis.
-        kept: one bit a box of the grid, the lowest bit of the first byte for the first box; boxes
-            without it are no tasks. ``None``: all are.
+        kept: one bit per box of the grid, lowest bit of the first byte first; only boxes whose bit
+            is set are tasks. ``None``: all boxes.
     """
 
     grid: BoxGrid
@@ -101,23 +101,24 @@ class GridPlan:
     kept: bytes | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be, and leave out what says nothing.
+        """Validate the attributes; normalise *kept* and *indexes* to ``None`` if they keep all.
 
         Raises:
-            GeometryError: bits or indexes are not those of the grid.
+            GeometryError: *kept* or *indexes* do not fit the grid, or *times* is less than 1.
         """
         total = len(self.grid)
         if self.kept is not None:
             if len(self.kept) != -(-total // 8) or self.kept[-1] >> ((total - 1) % 8 + 1):
                 msg = (
-                    f"a plan of {total} boxes keeps one bit for each, but was given "
-                    f"{len(self.kept)} bytes, the last of them {self.kept[-1:].hex() or 'missing'}"
+                    f"the mask of a plan of {total} boxes needs {-(-total // 8)} bytes, one bit "
+                    f"per box and the rest 0, but it has {len(self.kept)} bytes, the last of them "
+                    f"{self.kept[-1:].hex() or 'missing'}"
                 )
                 raise GeometryError(msg)
             if _count(self.kept) == total:
                 object.__setattr__(self, "kept", None)
         if self.times is not None and self.times < 1:
-            msg = f"a plan needs a time point at least, got {self.times}"
+            msg = f"a plan needs at least 1 time point, not {self.times}"
             raise GeometryError(msg)
         if self.indexes is not None:
             check_part(self.indexes, self._planned)
@@ -126,12 +127,12 @@ class GridPlan:
 
     @property
     def span(self) -> int:
-        """Numbers end before this."""
+        """Number of boxes in the grid, times the number of time points."""
         return len(self.grid) * (self.times or 1)
 
     @property
     def boxes(self) -> BoxGrid:
-        """The whole grid, whatever part of it is worked on: outputs are laid out for it."""
+        """The whole grid, whichever boxes are tasks: outputs are sized for it."""
         return self.grid
 
     def __len__(self) -> int:
@@ -139,17 +140,17 @@ class GridPlan:
         return self._planned if self.indexes is None else len(self.indexes)
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the numbers of the tasks in order, in constant memory."""
+        """Yield the numbers of the tasks in the order of the plan, in constant memory."""
         each = self._planned // (self.times or 1)
         part = range(self._planned) if self.indexes is None else self.indexes
         for time in range(part.start // each, -(-part.stop // each)) if part else ():
             low, high = max(part.start - time * each, 0), min(part.stop - time * each, each)
             shift = time * len(self.grid)
-            found = self._positions(low, high)
-            yield from found if shift == 0 else (shift + position for position in found)
+            boxes = self._positions(low, high)
+            yield from boxes if shift == 0 else (shift + position for position in boxes)
 
     def __contains__(self, number: int) -> bool:
-        """Tell whether *number* is that of a task."""
+        """Return whether a task has this number."""
         if not 0 <= number < self.span:
             return False
         if self.indexes is not None:
@@ -162,13 +163,13 @@ class GridPlan:
         """Return the region of a task.
 
         Raises:
-            IndexError: there is no box of this number; that it is a task is not checked.
+            IndexError: *number* is not below *span*; *kept* and *indexes* are not checked.
         """
         time, position = self._place(number)
         return Region(self.grid[position], time)
 
     def text(self, number: int) -> str:
-        """Return ``str(region(number))``, in less time."""
+        """Return ``str(region(number))`` without making the region."""
         time, position = self._place(number)
         (z0, y0, x0), (z1, y1, x1) = self._corners(position)
         text = f"{z0}-{z1}_{y0}-{y1}_{x0}-{x1}"
@@ -178,7 +179,7 @@ class GridPlan:
         """Return the number of the task on *region*.
 
         Raises:
-            GeometryError: the plan has no such task; names the nearest.
+            GeometryError: the plan has no such task; the message names the nearest.
         """
         grid, box = self.grid, region.bbox
         cell = (box.start - grid.start) // grid.stride
@@ -191,9 +192,9 @@ class GridPlan:
         raise self._missing(region)
 
     def to_json(self) -> tuple[dict[str, Any], bytes]:
-        """Return a description, and the bits of the boxes that are kept."""
+        """Return the JSON description and the bits of *kept*."""
         grid = self.grid
-        said = {
+        description = {
             "kind": "grid",
             "start": [*grid.start],
             "size": [*grid.size],
@@ -204,24 +205,24 @@ class GridPlan:
             "indexes": written_part(self.indexes),
             "times": self.times,
         }
-        return said, self.kept or b""
+        return description, self.kept or b""
 
     @cached_property
     def _planned(self) -> int:
-        """Number of tasks before a part of them is chosen."""
+        """Number of tasks before *indexes* select a part of them."""
         boxes = len(self.grid) if self.kept is None else _count(self.kept)
         return boxes * (self.times or 1)
 
     @cached_property
     def _selected(self) -> bytes:
-        """One bit a number, for those of *indexes*: where they lie no formula says."""
+        """One bit per number, set for the tasks that *indexes* select."""
         bits = bytearray(-(-self.span // 8))
         for number in self:
             bits[number >> 3] |= 1 << (number & 7)
         return bytes(bits)
 
     def _positions(self, low: int, high: int) -> Iterator[int]:
-        """Yield the positions of boxes that are kept, number *low* to *high* in order."""
+        """Yield the grid positions of the kept boxes *low* to *high* (exclusive), in order."""
         if self.kept is None:
             if self.order == "raster":
                 return iter(range(low, high))
@@ -232,7 +233,7 @@ class GridPlan:
         return islice((n for n in along if kept[n >> 3] >> (n & 7) & 1), low, high)
 
     def _place(self, number: int) -> tuple[int | None, int]:
-        """Return the time and the position in the grid that a number stands for."""
+        """Return the time index and the grid position of a task number."""
         if not 0 <= number < self.span:
             msg = f"task {number} is not one of the numbers 0 to {self.span - 1} of this plan"
             raise IndexError(msg)
@@ -260,18 +261,18 @@ class GridPlan:
         near = (cell.z * grid.count.y + cell.y) * grid.count.x + cell.x
         if self.times is not None:
             near += min(max(region.time or 0, 0), self.times - 1) * len(grid)
-        why = "is none of the plan's boxes"
+        why = "is not one of the plan's boxes"
         if self.region(near) == region:
-            why = "is left out of the plan"
+            why = "is excluded from the plan"
         elif self.times is None and region.time is not None:
             why = "has a time index, but the plan has no time axis"
         elif not self._has_time(region.time):
             why = f"needs a time index from 0 to {(self.times or 1) - 1}"
-        found = near if near in self else self._nearest(near)
-        return no_task(region, why, None if found is None else self.region(found))
+        nearest = near if near in self else self._nearest(near)
+        return no_task(region, why, None if nearest is None else self.region(nearest))
 
     def _nearest(self, number: int) -> int | None:
-        """Return the task whose number is nearest to one that is none."""
+        """Return the number of the task nearest to a number that has no task."""
         if not len(self):
             return None
         if self.indexes is None:
@@ -283,28 +284,35 @@ class GridPlan:
 
 
 def plan_from_json(description: Mapping[str, Any], content: bytes) -> GridPlan | ListPlan:
-    """Return the plan of which `Plan.to_json` has returned these.
+    """Return the plan that `Plan.to_json` described.
+
+    Args:
+        description: first value of `Plan.to_json`.
+        content: second value of `Plan.to_json`.
 
     Raises:
-        GeometryError: they are no plan's, or damaged.
+        GeometryError: the description is not that of a plan, or the content does not belong to it.
     """
-    said = dict(description)
+    values = dict(description)
     try:
-        kind, indexes = said.pop("kind"), said.pop("indexes")
+        kind, indexes = values.pop("kind"), values.pop("indexes")
         part = None if indexes is None else range(*indexes)
-        if kind == "list" and len(content) == said["count"] * ListPlan.row_bytes:
+        if kind == "list" and len(content) == values["count"] * ListPlan.row_bytes:
             return ListPlan.from_rows(content, part)
-        if kind == "grid" and said["order"] in ORDERS:
+        if kind == "grid" and values["order"] in ORDERS:
             start, size, stride, count = (
-                Zyx.of(said.pop(name)) for name in ("start", "size", "stride", "count")
+                Zyx.of(values.pop(name)) for name in ("start", "size", "stride", "count")
             )
-            clip = said.pop("clip_stop")
+            clip = values.pop("clip_stop")
             grid = BoxGrid(start, size, stride, count, None if clip is None else Zyx.of(clip))
-            return GridPlan(grid, indexes=part, kept=content or None, **said)
-        what = f"{len(content)} bytes do not belong to it"
+            return GridPlan(grid, indexes=part, kept=content or None, **values)
+        reason = f"its file of {len(content)} bytes does not belong to it"
     except (KeyError, TypeError, ValueError) as error:
-        what = f"{type(error).__name__} {error}"
-    msg = f"{str(dict(description))[:200]} is no plan, or it is damaged ({what}); plan again"
+        reason = f"{type(error).__name__}: {error}"
+    msg = (
+        f"the description {str(dict(description))[:200]} is not that of a plan, or it is damaged "
+        f"({reason}); make the plan again"
+    )
     raise GeometryError(msg)
 
 
@@ -320,7 +328,7 @@ def _count(bits: bytes) -> int:
 
 
 def _bits(bits: bytes) -> Iterator[int]:
-    """Yield the numbers of the bits that are set."""
+    """Yield the indexes of the bits that are set."""
     for index, byte in enumerate(bits):
         if byte:
             first = 8 * index
@@ -329,7 +337,7 @@ def _bits(bits: bytes) -> Iterator[int]:
 
 
 def _nearest_bit(bits: bytes, number: int) -> int:
-    """Return the bit nearest to one that is not set; one at least is."""
+    """Return the index of the set bit nearest to *number*; at least one bit must be set."""
     index = number >> 3
     after = len(bits) - len(bits[index + 1 :].lstrip(b"\0"))
     before = len(bits[:index].rstrip(b"\0")) - 1

@@ -41,7 +41,6 @@ PACKAGES_TO_REWRITE: set[str] = {
     "run",
     "segmentation",
     "store",
-    "tasks",
     "volume",
 }
 PAGES_TO_REWRITE: set[str] = {"docs/benchmarks-volumes.md"}  # labels of recorded results

@@ -29,7 +29,7 @@ def test_stop_and_size_that_agree_are_accepted():
 @pytest.mark.parametrize("stop", [Zyx(0, 4, 4), Zyx(1, 4, 4)])
 def test_empty_boxes_are_refused(stop):
     """A stop that is not behind the start is refused."""
-    with pytest.raises(OptionError, match="--stop must lie behind --start"):
+    with pytest.raises(OptionError, match="--stop must be greater than --start"):
         create_bbox(Zyx(1, 1, 1), stop)
 
 

@@ -133,7 +133,7 @@ def test_remove_empty_deletes_only_what_holds_nothing(volume):
         ("-f volume.h5 -c 2", 1, "has channels 0 to 1, but channel 2"),
         ("-f volume.h5 -c one", 2, "'one' is not a list of channels"),
         ("-f volume.h5 -s 9 9 9", 1, "reaches outside of dataset /main"),
-        ("-f volume.h5 -t 2 2 2 -p 1 3 3", 2, "must lie behind"),
+        ("-f volume.h5 -t 2 2 2 -p 1 3 3", 2, "must be greater than"),
         ("-f volume.h5 -x 0 1 1", 2, "0"),
         ("-f s3://bucket/volume.h5", 2, "not on this machine"),
         ("", 2, "--file-name"),

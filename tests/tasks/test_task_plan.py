@@ -88,7 +88,7 @@ def test_what_is_no_task_is_refused_with_one_that_is(drawn, stray, data):
     said = str(caught.value)
     assert said.startswith(str(region))
     if not regions:
-        assert said.endswith("there are no tasks at all")
+        assert said.endswith("the plan has no tasks")
     else:
         assert Region.parse(said.rpartition("the nearest task is ")[2]) in regions
 
@@ -144,17 +144,17 @@ PAIR = [Region(NINE[0]), Region(NINE[8])]
 @pytest.mark.parametrize(
     ("plan", "region", "why", "nearest"),
     [
-        (GridPlan(NINE), "0-1_0-4_1-5", "is none of the plan's boxes", "0-1_0-4_0-4"),
-        (GridPlan(NINE), "0-1_0-4_0-3", "is none of the plan's boxes", "0-1_0-4_0-4"),
-        (GridPlan(NINE), "0-1_0-4_90-94", "is none of the plan's boxes", "0-1_0-4_8-12"),
+        (GridPlan(NINE), "0-1_0-4_1-5", "is not one of the plan's boxes", "0-1_0-4_0-4"),
+        (GridPlan(NINE), "0-1_0-4_0-3", "is not one of the plan's boxes", "0-1_0-4_0-4"),
+        (GridPlan(NINE), "0-1_0-4_90-94", "is not one of the plan's boxes", "0-1_0-4_8-12"),
         (GridPlan(NINE), "t0_0-1_0-4_0-4", "but the plan has no time axis", "0-1_0-4_0-4"),
         (GridPlan(NINE, times=3), "0-1_0-4_0-4", "from 0 to 2", "t0_0-1_0-4_0-4"),
         (GridPlan(NINE, times=3), "t3_0-1_0-4_0-4", "from 0 to 2", "t2_0-1_0-4_0-4"),
-        (ENDS, "0-1_0-4_4-8", "is left out of the plan", "0-1_0-4_8-12"),
-        (ENDS, "0-1_8-12_4-8", "is left out of the plan", "0-1_8-12_8-12"),
-        (GridPlan(NINE, indexes=range(4, 5)), "0-1_0-4_0-4", "is left out", "0-1_4-8_4-8"),
-        (ListPlan(PAIR), "0-1_4-8_8-12", "is none of the plan's boxes", "0-1_8-12_8-12"),
-        (ListPlan(PAIR, indexes=range(1)), "0-1_8-12_8-12", "is left out", "0-1_0-4_0-4"),
+        (ENDS, "0-1_0-4_4-8", "is excluded from the plan", "0-1_0-4_8-12"),
+        (ENDS, "0-1_8-12_4-8", "is excluded from the plan", "0-1_8-12_8-12"),
+        (GridPlan(NINE, indexes=range(4, 5)), "0-1_0-4_0-4", "is excluded", "0-1_4-8_4-8"),
+        (ListPlan(PAIR), "0-1_4-8_8-12", "is not one of the plan's boxes", "0-1_8-12_8-12"),
+        (ListPlan(PAIR, indexes=range(1)), "0-1_8-12_8-12", "is excluded", "0-1_0-4_0-4"),
     ],
 )
 def test_an_error_says_why_a_region_is_no_task(plan, region, why, nearest):
@@ -181,8 +181,8 @@ def test_a_number_that_does_not_exist_has_no_region():
         (lambda: GridPlan(NINE, kept=b"\xff\x02"), "the last of them 02"),
         (lambda: GridPlan(NINE, indexes=range(10)), "there are 9, 0 to 8"),
         (lambda: GridPlan(NINE, indexes=range(0, 9, 2)), "there are 9, 0 to 8"),
-        (lambda: GridPlan(NINE, times=0), "at least, got 0"),
-        (lambda: ListPlan([Region(NINE[0])] * 2), "0-1_0-4_0-4 comes twice in a list of 2"),
+        (lambda: GridPlan(NINE, times=0), "at least 1 time point, not 0"),
+        (lambda: ListPlan([Region(NINE[0])] * 2), "0-1_0-4_0-4 occurs twice in a list of 2"),
         (lambda: ListPlan([Region(NINE[0])], indexes=range(2)), "there are 1, 0 to 0"),
         (lambda: ListPlan([Region(BoundingBox((0, 0, 0), (1, 1, 2**63)))]).to_json(), "beyond"),
     ],
@@ -214,7 +214,7 @@ def damaged():
 @pytest.mark.parametrize(("description", "content"), list(damaged()))
 def test_a_damaged_plan_is_one_sentence(description, content):
     """What was cut off or changed is refused, not read as another plan."""
-    with pytest.raises(GeometryError, match="is no plan, or it is damaged"):
+    with pytest.raises(GeometryError, match="is not that of a plan, or it is damaged"):
         plan_from_json(description, content)
 
 
