@@ -15,6 +15,7 @@ order. Times are those of the queue, never the caller's wall clock.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 from chunkflow_py.errors import QueueError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 # scheme -> (module, class); imported when a URL asks for it
 SCHEMES: dict[str, tuple[str, str]] = {
@@ -188,3 +189,24 @@ def open_queue(url: str, *, create: bool = False, lease_s: int | None = None) ->
     make: Any = getattr(import_module(module), name)
     more = {"lease_s": lease_s} if lease_s is not None and scheme == "sqs" else {}
     return cast("Queue", make(rest, create=create, **more))
+
+
+def poll_for_messages(
+    take: Callable[[], list[Message]], wait_s: float, pauses_s: tuple[float, float]
+) -> list[Message]:
+    """Call *take* until it returns messages or *wait_s* has passed; for queues without events.
+
+    Args:
+        take: returns the messages that can be received now.
+        wait_s: how long to try; with 0, *take* is called once.
+        pauses_s: the first and the longest pause between two calls; each is twice the last.
+    """
+    deadline = time.monotonic() + wait_s
+    pause_s, longest_s = pauses_s
+    while True:
+        messages = take()
+        remaining_s = deadline - time.monotonic()
+        if messages or remaining_s <= 0:
+            return messages
+        time.sleep(min(pause_s, remaining_s))
+        pause_s = min(2 * pause_s, longest_s)

@@ -24,6 +24,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import re
 import shutil
 import sqlite3
 import time
@@ -31,15 +32,13 @@ import weakref
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from chunkflow_py.errors import QueueError, QueueUnreachableError, VolumeError
-from chunkflow_py.queue.mounts import shared_file_system
-from chunkflow_py.queue.polling import polled
-from chunkflow_py.queue.queue_protocol import Counts, DeadLetter, Message
+from chunkflow_py.queue.queue_protocol import Counts, DeadLetter, Message, poll_for_messages
 from chunkflow_py.store.local_files import absolute, make_folder
 
 if TYPE_CHECKING:
@@ -78,6 +77,16 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _UNWRITTEN = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 _SLACK_S = 1.0  # by which clocks of one machine may seem to differ
 _ROOM = 1 << 20  # bytes: what SQLite needs beside the file to open it
+
+# File systems that machines share: they do not share memory, and some do not lock files either.
+SHARED_FILE_SYSTEMS = frozenset(
+    {"9p", "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4"}
+    | {"ocfs2", "orangefs", "panfs", "pvfs2", "smb", "smb2", "smb3", "smbfs", "wekafs"}
+    | {"fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs", "fuse.juicefs", "fuse.rclone"}
+    | {"fuse.s3fs", "fuse.sshfs"}
+)
+MOUNTS = Path("/proc/self/mountinfo")
+_OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 _QUEUES: weakref.WeakSet[SqliteQueue] = weakref.WeakSet()
 _FORKING: list[SqliteQueue] = []
@@ -263,7 +272,7 @@ class SqliteQueue:
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
         """Return up to *most* messages, each leased for *lease_s* from now."""
         wait_s = wait_s if self._waits else 0.0
-        return polled(lambda: self._take(most, lease_s), wait_s, PAUSES_S)
+        return poll_for_messages(lambda: self._take(most, lease_s), wait_s, PAUSES_S)
 
     def _take(self, most: int, lease_s: float) -> list[Message]:
         if most < 1:
@@ -472,3 +481,35 @@ def _boot_id() -> str:
         return _BOOT.read_text().strip()
     except OSError:  # a sandbox without it
         return "unknown"
+
+
+def file_system(path: Path, mounts: str) -> str:
+    r"""Return the type of the file system that holds *path*, such as ``ext4`` or ``nfs4``.
+
+    Args:
+        path: absolute, without symbolic links.
+        mounts: content of ``/proc/self/mountinfo``: a line for each mount, whose fifth field is
+            the mount point (with blanks as ``\040``), and whose first field after `` - `` is the
+            type.
+    """
+    longest, file_system_type = -1, "unknown"
+    for line in mounts.splitlines():
+        fields, separator, source = line.partition(" - ")
+        if not separator or len(fields.split(" ")) < 5:
+            continue
+        point = _OCTAL_ESCAPE.sub(lambda code: chr(int(code[1], 8)), fields.split(" ")[4])
+        depth = len(PurePosixPath(point).parts)
+        # Of two mounts on one point the later hides the earlier.
+        if depth >= longest and path.is_relative_to(point):
+            longest, file_system_type = depth, source.split(" ")[0]
+    return file_system_type
+
+
+def shared_file_system(path: Path) -> str | None:
+    """Return the type of the file system of *path* if machines share it, else ``None``."""
+    try:
+        mounts = MOUNTS.read_text(errors="surrogateescape")
+    except OSError:  # not Linux: the type is not known
+        return None
+    file_system_type = file_system(path.resolve(), mounts)
+    return file_system_type if file_system_type in SHARED_FILE_SYSTEMS else None

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from chunkflow_py.errors import QueueError, QueueUnreachableError
-from chunkflow_py.queue import mounts, sqlite_queue
+from chunkflow_py.queue import sqlite_queue
 from chunkflow_py.queue.queue_protocol import open_queue
 from chunkflow_py.queue.sqlite_queue import SqliteQueue
 from chunkflow_py.run.worker.failure_policy import fault_of
@@ -199,7 +199,7 @@ a line that is none
 )
 def test_file_systems(tmp_path, path, expected):
     """The mount nearest to a path, and the last one there, says what file system it is on."""
-    assert mounts.file_system(type(tmp_path)(path), MOUNTS) == expected
+    assert sqlite_queue.file_system(type(tmp_path)(path), MOUNTS) == expected
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "lustre", "gpfs", "cifs", "beegfs", "fuse.sshfs"])
@@ -207,7 +207,7 @@ def test_shared_file_systems_are_refused(tmp_path, monkeypatch, kind):
     """Where machines share files, the queue that can be shared is named, and no file is made."""
     table = tmp_path / "mountinfo"
     table.write_text(f"1 0 0:1 / / rw - ext4 disk rw\n2 1 0:2 / {tmp_path} rw - {kind} far rw\n")
-    monkeypatch.setattr(mounts, "MOUNTS", table)
+    monkeypatch.setattr(sqlite_queue, "MOUNTS", table)
     with pytest.raises(QueueError, match=rf"on a {kind} file.*use file://{tmp_path}/tasks, which"):
         open_queue(f"sqlite://{tmp_path}/tasks.db", create=True)
     assert list(tmp_path.iterdir()) == [table]
@@ -215,7 +215,9 @@ def test_shared_file_systems_are_refused(tmp_path, monkeypatch, kind):
 
 def test_this_file_system_is_known(tmp_path):
     """The table of the machine that runs the tests can be read."""
-    assert mounts.file_system(tmp_path.resolve(), mounts.MOUNTS.read_text()) != "unknown"
+    assert (
+        sqlite_queue.file_system(tmp_path.resolve(), sqlite_queue.MOUNTS.read_text()) != "unknown"
+    )
 
 
 @pytest.mark.parametrize("ahead_s", [-1e9, -100.0, 30.0, 100.0, 1e9])
