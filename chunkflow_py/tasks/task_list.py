@@ -132,7 +132,7 @@ class ListPlan:
             rows = b"".join(_ROW.pack(*_numbers_of(region)) for region in self.regions)
         except struct.error as error:
             msg = (
-                f"a box of the list has coordinates above {2**63 - 1}, the largest that a plan can "
+                f"a box of the list has coordinates beyond {2**63 - 1}, the largest that a plan can "
                 f"store ({error}); correct the box"
             )
             raise GeometryError(msg) from error
@@ -160,7 +160,10 @@ def check_part(indexes: range, total: int) -> None:
         GeometryError: *indexes* go beyond the plan, or their step is not 1.
     """
     if indexes.step != 1 or not 0 <= indexes.start <= indexes.stop <= total:
-        msg = f"tasks {indexes} were requested, but the plan has tasks 0 to {total - 1} ({total})"
+        msg = (
+            f"tasks {indexes} were requested, but the plan has {total} tasks, 0 to {total - 1}; "
+            "request consecutive tasks of the plan"
+        )
         raise GeometryError(msg)
 
 

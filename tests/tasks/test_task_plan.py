@@ -177,13 +177,13 @@ def test_a_number_that_does_not_exist_has_no_region():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: GridPlan(NINE, kept=b"\xff"), "9 boxes .* was given 1 bytes"),
+        (lambda: GridPlan(NINE, kept=b"\xff"), "9 boxes .* it has 1 bytes"),
         (lambda: GridPlan(NINE, kept=b"\xff\x02"), "the last of them 02"),
-        (lambda: GridPlan(NINE, indexes=range(10)), "there are 9, 0 to 8"),
-        (lambda: GridPlan(NINE, indexes=range(0, 9, 2)), "there are 9, 0 to 8"),
+        (lambda: GridPlan(NINE, indexes=range(10)), "the plan has 9 tasks, 0 to 8"),
+        (lambda: GridPlan(NINE, indexes=range(0, 9, 2)), "the plan has 9 tasks, 0 to 8"),
         (lambda: GridPlan(NINE, times=0), "at least 1 time point, not 0"),
         (lambda: ListPlan([Region(NINE[0])] * 2), "0-1_0-4_0-4 occurs twice in a list of 2"),
-        (lambda: ListPlan([Region(NINE[0])], indexes=range(2)), "there are 1, 0 to 0"),
+        (lambda: ListPlan([Region(NINE[0])], indexes=range(2)), "the plan has 1 tasks, 0 to 0"),
         (lambda: ListPlan([Region(BoundingBox((0, 0, 0), (1, 1, 2**63)))]).to_json(), "beyond"),
     ],
 )
