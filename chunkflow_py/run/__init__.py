@@ -1,1 +1,1 @@
-"""One production run: its plan, its spec, its ledger, and the workers that carry it out."""
+"""Production runs: spec, plan, ledger, workers, verification and repair."""

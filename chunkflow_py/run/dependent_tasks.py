@@ -114,7 +114,7 @@ def _readers(
 
     A plugin is not loaded for this: it may run while its line is read.
     """
-    if "plugin" in step.words:
+    if "plugin" in step.arguments:
         return None
     try:
         line = replace(pipeline_source(run, step), earlier=())

@@ -1,9 +1,9 @@
-"""What earlier steps of a run have stored, as a later step has to find it.
+"""Detection of lost output when a later step reads what an earlier step has stored.
 
 ```
-absent unit -> its task, by the plan of the earlier step -> the task's record:
-    no task of that step, skipped, or left out as empty     the fill value
-    anything else                                           lost: an error, whatever options say
+absent write unit -> its task, from the plan of the earlier step -> the record of the task:
+    no task of that step, skipped, or omitted as empty      read as the fill value
+    anything else                                           lost: an error, whatever the options
 ```
 """
 
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
     from chunkflow_py.run.run_spec import RunStep, StepOutput
     from chunkflow_py.tasks.task_plan import Plan
 
-_PAGES = 8  # of a ledger that are kept
+_CACHED_SEGMENTS = 8  # of a ledger
 
 
 @dataclass(frozen=True)
 class EarlierStep:
-    """A step of a run whose output a later one may read; goes to other processes as it is.
+    """A step whose output a later step may read; can be pickled for worker processes.
 
     Attributes:
-        name: of the step.
+        name: name of the step.
         run: URL of the run that has its records.
-        plan: its tasks.
-        outputs: what it stores.
+        plan: plan of its tasks.
+        outputs: outputs of its operators.
     """
 
     name: str
@@ -56,7 +56,7 @@ class EarlierStep:
 
 
 def earlier_steps(run: RunDirectory, step: RunStep) -> tuple[EarlierStep, ...]:
-    """Return the steps of a run before one of its steps."""
+    """Return the steps that come before *step* in the run."""
     names = [each.name for each in run.spec.steps]
     return tuple(
         EarlierStep(
@@ -70,10 +70,10 @@ def earlier_steps(run: RunDirectory, step: RunStep) -> tuple[EarlierStep, ...]:
 
 
 def expect_outputs(steps: Iterable[EarlierStep]) -> None:
-    """Have every volume that this process opens refuse what is lost of the outputs of *steps*."""
+    """Make reads of lost output of *steps* an error in all volumes that this process opens."""
     expect(
         [
-            (place_of(output.output), _Recorded(step, output))
+            (place_of(output.output), _OutputRecords(step, output))
             for step in steps
             for output in step.outputs
             if output.output.kind == "volume"
@@ -82,17 +82,17 @@ def expect_outputs(steps: Iterable[EarlierStep]) -> None:
 
 
 def place_of(output: Output) -> str:
-    """Return the place of an output, as `WritesTo.destination` writes it."""
+    """Return the address of an output in the form of `WritesTo.destination`."""
     if output.kind != "volume":
         return output.url
     return level_name(Location.parse(output.url), output.mip)
 
 
 def check_readers(operators: Sequence[Operator], steps: Iterable[RunStep]) -> None:
-    """Refuse operators that read outputs of earlier steps and cannot tell what of them is lost.
+    """Refuse operators that read outputs of earlier steps but cannot detect lost blocks.
 
     Raises:
-        OptionError: names the operator and what to use instead.
+        OptionError: there is such an operator; the message names it and its replacement.
     """
     places = [ArrayAddress.parse(place_of(o.output)) for step in steps for o in step.outputs]
     for operator in operators:
@@ -102,19 +102,19 @@ def check_readers(operators: Sequence[Operator], steps: Iterable[RunStep]) -> No
             if any(place.is_same(other) for other in places):
                 msg = (
                     f"{operator.name} reads {place.text}, which an earlier step of the run writes, "
-                    "and cannot tell a lost block from an empty one; read it by load-zarr or "
-                    "load-precomputed"
+                    "but it cannot tell a lost block from an empty one; use load-zarr or "
+                    "load-precomputed instead"
                 )
                 raise OptionError(msg)
 
 
-class _Recorded(RecordedBlocks):
-    """What the records of a step say of one of its volumes."""
+class _OutputRecords(RecordedBlocks):
+    """The records of a step, looked up by write unit of one of its volumes."""
 
     def __init__(self, step: EarlierStep, output: StepOutput) -> None:
         self._step, self._output = step, output
         self._lock = threading.Lock()
-        self._pages: OrderedDict[int, dict[int, Record]] = OrderedDict()
+        self._segments: OrderedDict[int, dict[int, Record]] = OrderedDict()
 
     @cached_property
     def _ledger(self) -> Ledger:
@@ -127,11 +127,11 @@ class _Recorded(RecordedBlocks):
 
     @cached_property
     def _array(self) -> str:
-        """The address of the array, as records spell it."""
+        """The address of the array, as spelled in records."""
         return str(getattr(opened(self._output.output), "array_url", ""))
 
     def check(self, key: str, box: BoundingBox, time: int | None) -> None:
-        """Refuse that a write unit is absent, if it should be there."""
+        """Raise an error if an absent write unit should exist according to the records."""
         if not self._output.is_known:
             return
         with self._lock:
@@ -140,29 +140,29 @@ class _Recorded(RecordedBlocks):
                 return
             url = f"{self._array}/{key}"
             why = self._wrong(self._record(number), url)
-            if why:  # once more: what is kept may be older than a repair
-                self._pages.clear()
+            if why:  # read again: the cached records may be older than a repair
+                self._segments.clear()
                 why = self._wrong(self._record(number), url)
         if why:
             msg = (
-                f"{url} is lost: {why} by stage {self._step.name} of {self._step.run}; chunkflow "
-                f"verify {self._step.run} lists what is missing, and chunkflow repair "
-                f"{self._step.run} does it again, with all that was made of it"
+                f"{url} is lost: {why} in step {self._step.name} of {self._step.run}; chunkflow "
+                f"verify {self._step.run} lists all missing objects, and chunkflow repair "
+                f"{self._step.run} computes them and everything derived from them again"
             )
             raise VolumeError(msg)
 
     def _record(self, number: int) -> Record | None:
-        page = self._ledger.segment_of(number)
-        if page not in self._pages:
-            self._pages[page] = self._ledger.records_of(page)
-            if len(self._pages) > _PAGES:
-                self._pages.popitem(last=False)
-        self._pages.move_to_end(page)
-        return self._pages[page].get(number)
+        segment = self._ledger.segment_of(number)
+        if segment not in self._segments:
+            self._segments[segment] = self._ledger.records_of(segment)
+            if len(self._segments) > _CACHED_SEGMENTS:
+                self._segments.popitem(last=False)
+        self._segments.move_to_end(segment)
+        return self._segments[segment].get(number)
 
     @staticmethod
     def _wrong(record: Record | None, url: str) -> str:
-        """Return why an object should be there; nothing if it need not."""
+        """Return why an object should exist; empty if it need not."""
         if record is None or record.state == "dead":
             return "its task is not done"
         if record.state == "skipped":
@@ -170,4 +170,4 @@ class _Recorded(RecordedBlocks):
         for stored in reversed(record.written):
             if stored.url == url:
                 return "" if stored.size is None else f"{stored.size} bytes were stored"
-        return "its task is recorded as done, and does not name it"
+        return "the record of its task does not name it"

@@ -1,7 +1,7 @@
-"""What lies where the tasks of a new run will write, and is none of this run's doing.
+"""Leftovers: objects of other runs that lie where the tasks of a new run will write.
 
-A task that is skipped writes nothing. Where another run has stored something in its box, that would
-stay, and look like a result of this run.
+A skipped task writes nothing, so that an object of another run in its box would remain and look
+like a result of this run.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _BOX = r"(?:t[0-9]+_)?-?[0-9]+--?[0-9]+_-?[0-9]+--?[0-9]+_-?[0-9]+--?[0-9]+"
 
 
 def leftovers(pipeline: Pipeline, plan: Plan) -> Iterator[Leftover]:
-    """Yield what is stored where tasks will write, by listings: nothing is read.
+    """Yield the objects that already lie where tasks will write.
 
-    What an operator of the pipeline takes for done where it is there
-    (skip-task-by-blocks-in-volume, skip-task-by-file) is meant to stay.
+    Stores are listed; no object is read. Outputs are excluded if the pipeline skips tasks whose
+    output exists (skip-task-by-blocks-in-volume, skip-task-by-file).
 
     Args:
-        pipeline: checked, with its outputs made.
-        plan: its tasks.
+        pipeline: checked pipeline whose outputs have been created.
+        plan: plan of its tasks.
 
     Raises:
         VolumeError: a store cannot be listed.
     """
     kept = [each.body.kept for each in pipeline.operators if isinstance(each.body, KeepsStored)]
-    if None in kept:  # a file stands for all that a task has written
+    if None in kept:  # a marker file vouches for all outputs of its task
         return
     for operator, tasks in TaskBoxes.along(plan, pipeline.operators, pipeline.outlines):
         body: Any = operator.body
@@ -57,34 +57,35 @@ def leftovers(pipeline: Pipeline, plan: Plan) -> Iterator[Leftover]:
                 yield from _files(place, tasks)
 
 
-def settle(found: Iterable[Leftover], *, clear: bool) -> int:
-    """Delete what was found, if *clear*; else refuse it. Return how much was deleted.
+def clear_leftovers(objects: Iterable[Leftover], *, clear: bool) -> int:
+    """Delete leftovers if *clear*, else raise an error if there are any; return how many.
 
     Raises:
-        OptionError: there is something, and it is not to be deleted; says what and how much.
-        VolumeError: it cannot be deleted.
+        OptionError: there are leftovers, and *clear* is false; the message has their number and
+            the addresses of the first.
+        VolumeError: a leftover cannot be deleted.
     """
     count, shown = 0, list[str]()
-    for each in found:
+    for each in objects:
         count += 1
         if clear:
             each.remove()
         elif len(shown) < _SHOWN:
             shown.append(without_secrets(each.url))
     if shown:
-        what = "object lies" if count == 1 else "objects lie"
-        such = ", ".join(sorted(shown)) + (", …" if count > len(shown) else "")
+        exist = "object already exists" if count == 1 else "objects already exist"
+        addresses = ", ".join(sorted(shown)) + (", …" if count > len(shown) else "")
         msg = (
-            f"{count} {what} already where tasks of this run will write, and would stay where a "
-            f"task is skipped: {such}; give --clear-output to delete what lies inside the boxes "
-            "of this run's tasks, or write to another place"
+            f"{count} {exist} where tasks of this run will write, and would remain where a task is "
+            f"skipped: {addresses}; add --clear-output to delete all objects inside the boxes of "
+            "this run's tasks, or write to another place"
         )
         raise OptionError(msg)
     return count
 
 
 def _files(place: str, tasks: TaskBoxes) -> Iterator[Leftover]:
-    """Yield the files of tasks at a place: one file, names with BOX in them, or a folder."""
+    """Yield the files of tasks at an address: one file, a name with BOX, or a folder of objects."""
     if "://" in place and not place.startswith("file://"):
         folder, _, name = place.rpartition("/")
     else:
@@ -98,7 +99,7 @@ def _files(place: str, tasks: TaskBoxes) -> Iterator[Leftover]:
     elif store.size(name) is not None:
         yield Leftover(f"{store.url}/{name}", partial(store.delete, name))
         return
-    else:  # a folder of objects, each named after the box of its task
+    else:  # a folder of objects, each named by the box of its task
         pattern = re.compile(rf"(?P<box>{_BOX})(?:[^/0-9].*)?")
         store = open_store(f"{folder.rstrip('/')}/{name}")
         names = _names(store, "")
@@ -117,7 +118,7 @@ def _region(text: str) -> Region | None:
 
 
 def _names(store: Any, prefix: str) -> Iterator[str]:
-    """Yield the names in a folder, without those in folders below it."""
+    """Yield the names directly in a folder."""
     if store.is_local:
         from pathlib import Path
 

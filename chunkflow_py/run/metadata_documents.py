@@ -1,12 +1,13 @@
-"""Metadata of outputs: whether it still says what it said when the run was made, and its repair.
+"""Comparison of the metadata of outputs with the recorded metadata, and its restoration.
 
-Several writers share a document: whoever adds a level to a volume, or names its meshes, adds to
-the info file that the run has written. So a document is sound if it says what was recorded, and
-no more than what can change the meaning of none of it:
+Other programs may legitimately add to the metadata of an output, for example a level or the
+location of meshes in an info file. Metadata is therefore valid if all recorded values are unchanged
+and only harmless values were added:
 
-* other fields may be added at the top of a document, and to the attributes of a zarr node;
-* levels (objects with a key or a path) may be added behind those that were recorded;
-* anything else is unchanged: one codec or one transformation more makes other voxels.
+* fields at the top level of a document, and in the attributes of a zarr node;
+* levels (objects with a key or a path) after the recorded ones.
+
+Any other addition, such as a codec or a transformation, would change the voxels and is an error.
 """
 
 from __future__ import annotations
@@ -16,93 +17,95 @@ from typing import Any
 
 from chunkflow_py.core.decoding import parse_json
 
-_LEVELS = ("key", "path")  # what levels have, one or the other
-_COPIES = "consolidated_metadata"  # that zarr keeps of documents below a group
+_LEVELS = ("key", "path")  # fields that identify a level in precomputed and OME-Zarr metadata
+_COPIES = "consolidated_metadata"  # zarr's copies of the documents below a group
 
 
 def parsed(content: bytes | None) -> Any:
-    """Return what a document says; ``None`` if there is none, or if it is no JSON."""
+    """Return the value of a JSON document; ``None`` if it does not exist or is not JSON."""
     try:
         return parse_json(content or b"")
     except ValueError:
         return None
 
 
-def difference(recorded: Any, found: Any, place: str = "", *, is_open: bool = True) -> str | None:
-    """Return where *found* does not say what was *recorded*, in one phrase, or ``None``.
+def difference(recorded: Any, current: Any, place: str = "", *, is_open: bool = True) -> str | None:
+    """Return the first difference between two documents as a phrase, or ``None``.
 
     Args:
-        recorded: a part of a document.
-        found: what is there now.
-        place: of the part in the document.
-        is_open: whether others may add fields to objects.
+        recorded: a part of the recorded document.
+        current: the same part of the stored document.
+        place: path of the part in the document, for messages.
+        is_open: whether other programs may add fields to the part.
     """
-    if isinstance(recorded, dict) and isinstance(found, dict):
-        if added := _closed_to(recorded, found, is_open=is_open):
+    if isinstance(recorded, dict) and isinstance(current, dict):
+        if added := _forbidden_fields(recorded, current, is_open=is_open):
             return f"{_joined(place, added[0])} was added"
         for name, value in recorded.items():
             where = _joined(place, name)
-            if name not in found:
-                return f"{where} is gone"
+            if name not in current:
+                return f"{where} is missing"
             inner = _is_open(recorded, name, is_open=is_open)
-            if (different := difference(value, found[name], where, is_open=inner)) is not None:
+            if (different := difference(value, current[name], where, is_open=inner)) is not None:
                 return different
         return None
-    if _is_list_of_objects(recorded) and isinstance(found, list):
-        if len(found) < len(recorded):
-            return f"{place} has {len(found)} items, not {len(recorded)}"
+    if _is_list_of_objects(recorded) and isinstance(current, list):
+        if len(current) < len(recorded):
+            return f"{place} has {len(current)} items, not {len(recorded)}"
         for index, value in enumerate(recorded):
             where = f"{place}[{index}]"
-            if (different := difference(value, found[index], where, is_open=False)) is not None:
+            if (different := difference(value, current[index], where, is_open=False)) is not None:
                 return different
         name = _level_name(recorded)
-        for index, value in enumerate(found[len(recorded) :], len(recorded)):
+        for index, value in enumerate(current[len(recorded) :], len(recorded)):
             if name is None or not isinstance(value, dict) or name not in value:
                 return f"{place}[{index}] was added"
         return None
-    is_same = type(recorded) is type(found) and recorded == found
-    return None if is_same else f"{place or 'it'} is {_short(found)}, not {_short(recorded)}"
+    is_same = type(recorded) is type(current) and recorded == current
+    return None if is_same else f"{place or 'it'} is {_short(current)}, not {_short(recorded)}"
 
 
-def restored(recorded: Any, found: Any, *, is_open: bool = True) -> Any:
-    """Return *found* with what was *recorded* put back; what others may have added stays."""
-    if isinstance(recorded, dict) and isinstance(found, dict):
-        refused = _closed_to(recorded, found, is_open=is_open)
+def restored(recorded: Any, current: Any, *, is_open: bool = True) -> Any:
+    """Return *current* with the *recorded* values put back, keeping allowed additions."""
+    if isinstance(recorded, dict) and isinstance(current, dict):
+        forbidden = _forbidden_fields(recorded, current, is_open=is_open)
         changed = {}
         for name, value in recorded.items():
             inner = _is_open(recorded, name, is_open=is_open)
-            changed[name] = restored(value, found.get(name), is_open=inner)
-        return {**{key: value for key, value in found.items() if key not in refused}, **changed}
-    if _is_list_of_objects(recorded) and isinstance(found, list):
+            changed[name] = restored(value, current.get(name), is_open=inner)
+        return {**{key: value for key, value in current.items() if key not in forbidden}, **changed}
+    if _is_list_of_objects(recorded) and isinstance(current, list):
         name = _level_name(recorded)
         if name is None:
-            rest = iter(found)
-            return [restored(value, next(rest, None), is_open=False) for value in recorded]
+            remaining = iter(current)
+            return [restored(value, next(remaining, None), is_open=False) for value in recorded]
         names = [value[name] for value in recorded]
-        levels = [value for value in found if isinstance(value, dict) and name in value]
-        mended = [
+        levels = [value for value in current if isinstance(value, dict) and name in value]
+        result = [
             restored(value, next((each for each in levels if each[name] == value[name]), None),
                      is_open=False)
             for value in recorded
         ]  # fmt: skip
-        return mended + [each for each in levels if each[name] not in names]
+        return result + [each for each in levels if each[name] not in names]
     return recorded
 
 
 def _is_open(recorded: dict[str, Any], name: str, *, is_open: bool) -> bool:
-    """Tell whether others may add fields to the objects in a field."""
+    """Return whether other programs may add fields to the objects in field *name*."""
     return name == "attributes" if "zarr_format" in recorded else is_open
 
 
-def _closed_to(recorded: dict[str, Any], found: dict[str, Any], *, is_open: bool) -> list[str]:
-    """Return the fields that were added where nobody may add any."""
+def _forbidden_fields(
+    recorded: dict[str, Any], current: dict[str, Any], *, is_open: bool
+) -> list[str]:
+    """Return the added fields of an object that must not have any."""
     if is_open and "zarr_format" not in recorded:
         return []
-    return [name for name in found if name not in recorded and name != _COPIES]
+    return [name for name in current if name not in recorded and name != _COPIES]
 
 
 def _level_name(recorded: list[dict[str, Any]]) -> str | None:
-    """Return the field that tells the objects of a list of levels apart; of others ``None``."""
+    """Return the field that identifies the levels of a list; ``None`` for other lists."""
     return next((name for name in _LEVELS if all(name in each for each in recorded)), None)
 
 

@@ -1,14 +1,14 @@
-"""The spec of a run: everything that its workers do, and two hashes of it.
+"""The spec of a run: a complete description of its steps, with two hashes.
 
-| hash           | covers                                        | is for                        |
-|----------------|-----------------------------------------------|-------------------------------|
-| `RunStep.hash` | what determines the bytes of a step's output  | records, messages, ``--fork`` |
-| `Spec.digest`  | every byte of the spec                        | ``RUN#sha256=…`` of workers   |
+| hash           | covers                                          | used in                       |
+|----------------|-------------------------------------------------|-------------------------------|
+| `RunStep.hash` | everything that determines the bytes of a step  | records, messages, ``--fork`` |
+| `Spec.digest`  | every byte of the spec                          | ``RUN#sha256=…`` of workers   |
 
-A step's hash covers the options of its operators (defaults included; names of timings and numbers
-of threads not), its plan, the content of its files, `ANSWER`, and the hash of the step before it,
+The hash of a step covers the options of its operators (including defaults, but not the options in
+`NEUTRAL`), its plan, the content of its files, `OUTPUT_VERSION`, and the hash of the previous step,
 whose output it may read. It does not cover the version of the package, the queue, or the spelling
-of the command line: a hotfix elsewhere does not stop a run.
+of the command line, so that a bug fix elsewhere does not invalidate a run.
 
 The stored spec calls steps ``stages``, and the arguments of their operators ``words``.
 """
@@ -26,10 +26,10 @@ from chunkflow_py.core.outputs import Output
 from chunkflow_py.errors import OptionError
 
 FORMAT = "chunkflow run 2"
-OLDER = "chunkflow run 1"  # of version 0.1.0, which kept no outputs; it can only be read
-# Increased when the same options, files and input give other bytes than before.
-ANSWER = 2
-# Options that change no byte of a result; the compute profile covers where it is computed.
+OLDER = "chunkflow run 1"  # format of version 0.1.0, which did not store outputs; read-only
+# Increased when the same options, files and input yield other bytes than before.
+OUTPUT_VERSION = 2
+# Options that do not change a byte of the result; the compute profile covers the device.
 NEUTRAL = {"label", "parallel", "device", "lower_batch", "upload_log", "trust_weights"}
 FILE_MARK = "chunkflow-file:"
 
@@ -41,12 +41,12 @@ def sha256_of(content: bytes) -> str:
 
 @dataclass(frozen=True)
 class File:
-    """A file that a step needs, kept with the run.
+    """A file that a step needs, stored in the run directory.
 
     Attributes:
-        name: of the file, without its folder.
-        sha256: of its content, which is all that workers accept.
-        role: ``code``, which is run, or ``data``.
+        name: name of the file, without its folder.
+        sha256: SHA-256 of its content, 64 hexadecimal digits; workers reject any other content.
+        role: ``code`` if the file is executed, else ``data``.
     """
 
     name: str
@@ -55,29 +55,29 @@ class File:
 
     @property
     def key(self) -> str:
-        """Where the run keeps it."""
+        """Key of the file in the run directory."""
         return f"files/{self.sha256}/{self.name}"
 
     @property
-    def word(self) -> str:
-        """Stands for the path of the file in the arguments of operators."""
+    def placeholder(self) -> str:
+        """Text that replaces the path of the file in the arguments of operators."""
         return f"{FILE_MARK}{self.sha256}/{self.name}"
 
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What an operator of a step stores of every task.
+    """An output of one operator: where it stores, and which box for which task.
 
     Attributes:
-        operator: its name.
-        output: where.
-        moves: how the box of a task becomes the box that reaches the operator, in order:
-            ``("move", low, high)`` adds to its corners, ``("turn", order)`` reorders its axes;
-            three numbers each.
+        operator: name of the operator.
+        output: address and kind of the output.
+        moves: changes, in order, that turn the box of a task into the box that reaches the
+            operator: ``("move", low, high)`` adds to its corners, ``("turn", order)`` reorders its
+            axes; each of low, high and order has three numbers, zyx.
         scale: voxels of the pipeline's input per voxel of the operator's chunk, zyx.
-        domain: bounds beyond which the chunk does not reach, if known.
-        is_known: whether the box that is saved follows from the task's.
-        documents: metadata of the volume as it was when the run was made: key -> SHA-256.
+        domain: bounds to which the chunk is clipped, as text, or ``None`` if unknown.
+        is_known: whether the saved box can be derived from the box of the task.
+        documents: metadata documents of the volume at submission: pairs of key and SHA-256.
     """
 
     operator: str
@@ -91,27 +91,28 @@ class StepOutput:
 
 @dataclass(frozen=True)
 class RunStep:
-    """One step of a run: a pipeline, and the plan of its tasks.
+    """One step of a run: a pipeline and the plan of its tasks.
 
     Attributes:
-        name: of the step.
-        words: arguments of the operators; a file is named by `File.word`.
-        source: arguments of the command that made the plan, for people.
-        mip: the global option.
-        options: of the operators, by their names, as the hash covers them.
-        plan: description of the tasks, see `chunkflow_py.tasks.task_plan`.
-        plan_sha256: of the file that belongs to the plan.
-        tasks: how many there are.
-        files: that the operators need.
+        name: name of the step.
+        arguments: command-line arguments of the operators, with `File.placeholder` for the path of
+            a file; stored as ``words``.
+        source: command-line arguments of the source that made the plan, for information only.
+        mip: value of the global option ``--mip``.
+        options: pairs of operator name and its options, as covered by the hash.
+        plan: JSON description of the tasks, see `chunkflow_py.tasks.task_plan`.
+        plan_sha256: SHA-256 of the file that belongs to the plan.
+        tasks: number of tasks.
+        files: files that the operators need.
         code: descriptions of the code that is not part of the package.
-        device_class: ``same``: all workers have one compute profile; ``any``: mixed.
-        previous: hash of the step before this one.
-        outputs: what its operators store.
-        answer: `ANSWER` of the version that made the run.
+        device_class: ``same``: all workers must have one compute profile; ``any``: mixed.
+        previous: hash of the previous step; empty for the first.
+        outputs: outputs of the operators.
+        output_version: `OUTPUT_VERSION` of the package version that made the run; not stored.
     """
 
     name: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     source: tuple[str, ...]
     mip: int
     options: tuple[tuple[str, dict[str, Any]], ...]
@@ -123,13 +124,13 @@ class RunStep:
     device_class: str = "same"
     previous: str = ""
     outputs: tuple[StepOutput, ...] = ()
-    answer: int = ANSWER
+    output_version: int = OUTPUT_VERSION
 
     @cached_property
     def hash(self) -> str:
-        """Hash of what determines the bytes of the output: 32 hexadecimal digits."""
+        """Hash of everything that determines the bytes of the output: 32 hexadecimal digits."""
         covered = [
-            self.answer,
+            self.output_version,
             self.mip,
             self.options,
             self.plan,
@@ -143,14 +144,15 @@ class RunStep:
 
 @dataclass(frozen=True)
 class Spec:
-    """Everything that workers need to know.
+    """Complete description of a run for its workers.
 
     Attributes:
-        steps: in the order of their execution.
-        queue: URL of the queue.
-        folder: working directory of the submission; relative paths begin there.
-        version: of the package.
-        reused: name of a step -> URL of the run whose output replaces it (``--fork``).
+        steps: steps in the order of their execution.
+        queue: URL of the queue; empty for a run on Dask.
+        folder: working directory of the submission, against which relative paths are resolved.
+        version: version of the package that made the run.
+        reused: name of a step -> URL of the run that provides its output (``--fork``).
+        format: format of the stored spec, `FORMAT` or `OLDER`.
     """
 
     steps: tuple[RunStep, ...]
@@ -162,109 +164,112 @@ class Spec:
 
     @cached_property
     def content(self) -> bytes:
-        """The spec as it is stored: canonical JSON, the same for the same pipelines."""
+        """The spec as stored: canonical JSON, which is equal for equal specs."""
         values = asdict(self)
         values["stages"] = values.pop("steps")
         for step in values["stages"]:
-            del step["answer"]
+            del step["output_version"]
+            step["words"] = step.pop("arguments")
             if self.is_older:
                 del step["outputs"]
         return _canonical(values) + b"\n"
 
     @property
     def is_older(self) -> bool:
-        """Whether version 0.1.0 of the package made it, so that it can only be read."""
+        """Whether version 0.1.0 of the package made the run, which can then only be read."""
         return self.format == OLDER
 
     def check_current(self) -> None:
         """Refuse to continue a run of an older version.
 
         Raises:
-            OptionError: names both versions, and what to do.
+            OptionError: the run is older; the message names both versions and the remedy.
         """
         if self.is_older:
             msg = (
-                f"the run was made by chunkflow_py {self.version} ({OLDER!r}), and this version "
-                f"goes on with {FORMAT!r} only, whose records and bytes differ: use chunkflow_py "
-                f"{self.version} for this run, or submit the pipeline again with another --run; "
-                "status and verify can read it"
+                f"the run was made by chunkflow_py {self.version} ({OLDER!r}), but this version "
+                f"can only continue runs of {FORMAT!r}, whose records and bytes differ: use "
+                f"chunkflow_py {self.version} for this run, or submit the pipeline again with "
+                "another --run; status and verify can read the old run"
             )
             raise OptionError(msg)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the content, which pins it."""
+        """SHA-256 of `content`, 64 hexadecimal digits."""
         return sha256_of(self.content)
 
     @property
     def hash(self) -> str:
-        """Hash of the last step, which covers all before it; queue messages carry it."""
+        """Hash of the last step, which covers all previous steps."""
         return self.steps[-1].hash
 
     @property
     def first(self) -> str | None:
-        """Name of the first step that is not taken over from another run."""
+        """Name of the first step that is not reused from another run; ``None`` if all are."""
         return next((each.name for each in self.steps if each.name not in self.reused), None)
 
     def step(self, name: str) -> RunStep:
         """Return the step called *name*.
 
         Raises:
-            OptionError: there is none.
+            OptionError: the run has no such step.
         """
         for step in self.steps:
             if step.name == name:
                 return step
         names = ", ".join(step.name for step in self.steps)
-        msg = f"the run has no stage {name!r}; it has {names}"
+        msg = f"the run has no step {name!r}; it has {names}"
         raise OptionError(msg)
 
     @classmethod
     def parse(cls, content: bytes) -> Spec:
-        """Return the spec that *content* holds.
+        """Return the spec stored as *content*.
 
         Raises:
-            OptionError: it is not a spec, has another format, or is not canonical.
+            OptionError: *content* is not a spec, has another format, or is not canonical JSON.
         """
         try:
             values = strict_json.loads(content)
-            found = values["format"]
-            if found in (FORMAT, OLDER):
-                steps = tuple(_step(each, found) for each in values.pop("stages"))
+            format_ = values["format"]
+            if format_ in (FORMAT, OLDER):
+                steps = tuple(_step(each, format_) for each in values.pop("stages"))
                 return cls(steps=steps, **values)._checked(content)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            msg = f"this is not the spec of a run ({type(error).__name__}: {error})"
+            msg = f"the file is not the spec of a run ({type(error).__name__}: {error})"
             raise OptionError(msg) from error
-        msg = f"the run has the format {found!r}, and this version reads {FORMAT!r}; update it"
+        msg = (
+            f"the run has the format {format_!r}, but this version of chunkflow_py reads "
+            f"{FORMAT!r}; update chunkflow_py"
+        )
         raise OptionError(msg)
 
     def _checked(self, content: bytes) -> Spec:
-        """Return the spec if *content* is canonical, byte for byte.
+        """Return the spec if *content* is its canonical form, byte for byte.
 
-        Spaces and the like would help to find another spec whose digest begins with the same
-        digits.
+        Free bytes such as spaces would make it easier to forge a spec with a similar digest.
         """
         if self.content != content:
-            msg = "it is not canonical JSON, as submit writes it"
+            msg = "it is not the canonical JSON that submit writes"
             raise ValueError(msg)
         return self
 
 
 def options_of(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the options of one operator that the hash covers."""
+    """Return the name and the options of one operator, as covered by the hash."""
     kept = {key: value for key, value in options.items() if key not in NEUTRAL}
     return name, json.loads(_canonical(kept))
 
 
 def differences(old: RunStep, new: RunStep) -> list[str]:
-    """Return why two steps have different hashes, one phrase per difference."""
-    found = []
+    """Return the reasons why two steps have different hashes, one phrase each."""
+    phrases = []
     if [name for name, _ in old.options] != [name for name, _ in new.options]:
         old_names, new_names = (" ".join(name for name, _ in each.options) for each in (old, new))
-        found.append(f"the pipeline is {new_names}, not {old_names}")
+        phrases.append(f"the pipeline is {new_names}, not {old_names}")
     else:
         for (name, was), (_, now) in zip(old.options, new.options, strict=True):
-            found += [
+            phrases += [
                 f"{name} --{key.replace('_', '-')} is {now.get(key)}, not {was.get(key)}"
                 for key in sorted(was.keys() | now.keys())
                 if was.get(key) != now.get(key)
@@ -275,16 +280,17 @@ def differences(old: RunStep, new: RunStep) -> list[str]:
         ("the plan of tasks", (old.plan, old.plan_sha256), (new.plan, new.plan_sha256)),
         ("the content of a file", old_files, new_files),
         ("--device-class", old.device_class, new.device_class),
-        ("the step before", old.previous, new.previous),
+        ("the previous step", old.previous, new.previous),
     ]
-    return found + [f"{name} differs" for name, one, other in others if one != other]
+    return phrases + [f"{name} differs" for name, one, other in others if one != other]
 
 
 def _step(values: dict[str, Any], format: str) -> RunStep:
-    values["answer"] = 1 if format == OLDER else ANSWER
+    values["output_version"] = 1 if format == OLDER else OUTPUT_VERSION
+    values["arguments"] = values.pop("words")
     values["outputs"] = tuple(_output(each) for each in values.get("outputs", ()))
     values["files"] = tuple(File(**file) for file in values["files"])
-    for name in ("words", "source", "code"):
+    for name in ("arguments", "source", "code"):
         values[name] = tuple(values[name])
     values["options"] = tuple((name, options) for name, options in values["options"])
     return RunStep(**values)

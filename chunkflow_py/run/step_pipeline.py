@@ -1,4 +1,4 @@
-"""The pipeline of one step: checked and estimated before anything is sent."""
+"""The pipeline of one step: checks, estimates and creation of outputs before tasks are sent."""
 
 from __future__ import annotations
 
@@ -34,41 +34,41 @@ class StepPipeline:
     """The pipeline of one step of a run.
 
     Attributes:
-        name: of the step.
-        source: that makes the tasks; has a ``plan``.
-        operators: the rest of the line.
-        words: of the operators, one tuple each.
-        source_words: of the source.
-        mip: the global option.
-        device_class: ``same`` or ``any``.
+        name: name of the step.
+        source: source of the tasks; its body has a ``plan``.
+        operators: operators that follow the source.
+        arguments: command-line arguments of the operators, one tuple each.
+        source_arguments: command-line arguments of the source.
+        mip: value of the global option ``--mip``.
+        device_class: ``same``: all workers must have one compute profile; ``any``: mixed.
     """
 
     name: str
     source: Source
     operators: tuple[Operator, ...]
-    words: tuple[tuple[str, ...], ...]
-    source_words: tuple[str, ...]
+    arguments: tuple[tuple[str, ...], ...]
+    source_arguments: tuple[str, ...]
     mip: int = 0
     device_class: str = "same"
 
     @property
     def plan(self) -> Plan:
-        """The tasks.
+        """The plan of the tasks.
 
         Raises:
-            OptionError: the source does not know them beforehand.
+            OptionError: the source does not know its tasks in advance.
         """
         plan: Plan | None = getattr(self.source.body, "plan", None)
         if plan is None:
             msg = (
-                f"{self.source.name} does not know all tasks beforehand, so that nobody could tell "
-                "when they are done; begin the line with generate-tasks"
+                f"{self.source.name} does not know all its tasks in advance, so a run could not "
+                "tell when it is complete; begin the pipeline with generate-tasks"
             )
             raise OptionError(msg)
         return plan
 
     def pipeline(self, ahead: int | None = None) -> Pipeline:
-        """Return the line as workers run it, checked."""
+        """Return the pipeline as workers run it, after its checks."""
         pipeline = worker_pipeline(self.operators, self.source, ahead)
         pipeline.check()
         return pipeline
@@ -76,15 +76,16 @@ class StepPipeline:
 
 @dataclass(frozen=True)
 class StepEstimate:
-    """What a step will take.
+    """Estimates for a step, and its outputs.
 
     Attributes:
-        step: its name.
-        tasks: how many.
-        output_bytes: of all voxels that are stored, before compression, as far as it is known.
-        memory: of one process that works on it, if it was tried.
-        created: volumes that were made for it, see `create_outputs`.
-        outputs: what its operators store.
+        step: name of the step.
+        tasks: number of tasks.
+        output_bytes: bytes of all stored voxels before compression; outputs of unknown size count
+            as 0.
+        memory: estimated memory of one worker process; ``None`` if it was not estimated.
+        created: addresses of the volumes that `create_outputs` has created.
+        outputs: outputs of the operators.
     """
 
     step: str
@@ -98,7 +99,7 @@ class StepEstimate:
 def worker_pipeline(
     operators: Sequence[Operator], source: Source, ahead: int | None = None
 ) -> Pipeline:
-    """Return the line of a run: patches are placed by the volume unless the line says otherwise."""
+    """Return the pipeline of a run, in which ``--grid auto`` means ``anchored``."""
     for operator in operators:
         placement: Any = getattr(operator.body, "placement", None)
         if getattr(placement, "grid", None) == "auto":
@@ -107,78 +108,83 @@ def worker_pipeline(
 
 
 def check_outputs_there(operators: Sequence[Operator]) -> None:
-    """Refuse to make an output anew that is gone, or is not seen from this machine.
+    """Check that all output volumes exist and are visible from this machine.
 
-    Who submits a run makes its outputs. A worker that made one where no file system is mounted
-    would write to its own disk, and record it.
+    Only the submitter creates outputs. A worker without the shared file system would otherwise
+    create the output on its own disk and record its tasks as done.
 
     Args:
-        operators: of a line that was checked.
+        operators: operators of a checked pipeline.
 
     Raises:
-        OptionError: names the output.
+        OptionError: an output volume is not there; the message names it.
     """
     for operator in operators:
         saver = getattr(operator.body, "saver", None)
         if isinstance(saver, VolumeSaver) and saver.volume is None:
             msg = (
-                f"{operator.name} writes to {saver.url}, which was made with the run and is not "
-                "on this machine: mount what holds it, use a file system that machines share or a "
-                "bucket, or, if it was deleted, submit the same line again, which makes it"
+                f"{operator.name} writes to {saver.url}, which was created with the run but is not "
+                "on this machine: mount its file system, use a shared file system or a bucket, or, "
+                "if the volume was deleted, submit the same pipeline again to create it"
             )
             raise OptionError(msg)
 
 
-def prepared(line: StepPipeline, *, rehearse: bool) -> tuple[StepPipeline, StepEstimate]:
-    """Check a pipeline, and estimate what it takes; nothing is created.
+def prepared(step: StepPipeline, *, load_networks: bool) -> tuple[StepPipeline, StepEstimate]:
+    """Check the pipeline of a step and estimate its output and memory; create nothing.
 
     Args:
-        line: to check.
-        rehearse: load the network and estimate the memory of a worker process.
+        step: pipeline to check.
+        load_networks: load the networks, to choose their backends and to estimate the memory of a
+            worker process.
 
     Returns:
-        The line, with what was left open decided, and what it takes.
+        The pipeline, with ``--backend auto`` replaced by a backend, and the estimates.
 
     Raises:
-        ChunkflowError: whatever is wrong with the line.
+        ChunkflowError: a check of the pipeline failed.
     """
-    plan = line.plan
-    line = _with_backend(line, rehearse=rehearse)
-    pipeline = line.pipeline()
-    for operator in line.operators:
+    plan = step.plan
+    step = _with_backend(step, load_networks=load_networks)
+    pipeline = step.pipeline()
+    for operator in step.operators:
         body: Any = operator.body
         if isinstance(body, HasSingleWriter) and body.single_writer:
             msg = (
-                f"{operator.name} writes to a file that one process may write at a time, and "
-                "workers are several; write to zarr:// or precomputed://, or one file a task"
+                f"{operator.name} writes to a file that only one process may write at a time, but "
+                "a run has several workers; write to zarr:// or precomputed://, or to one file per "
+                "task"
             )
             raise OptionError(msg)
-        if operator.options.get("lower_batch") and line.device_class == "same":
+        if operator.options.get("lower_batch") and step.device_class == "same":
             msg = (
-                f"{operator.name} --lower-batch may change the batch while it works, and with it "
-                "the bytes; leave it out, or submit with --device-class any"
+                f"{operator.name} --lower-batch may reduce the batch size during the run, which "
+                "changes the bytes of the output; omit it, or submit with --device-class any"
             )
             raise OptionError(msg)
     check_margins(pipeline)
     saves = CreatesOutput | WritesTo | WritesToSeveral
-    if not any(isinstance(each.body, saves) for each in line.operators):
-        logger.warning("stage %s saves nothing, unless a plugin does: add save-zarr", line.name)
-    memory = pipeline.rehearse() if rehearse else None
+    if not any(isinstance(each.body, saves) for each in step.operators):
+        logger.warning(
+            "step %s saves nothing, unless a plugin does; add an operator such as save-zarr",
+            step.name,
+        )
+    memory = pipeline.rehearse() if load_networks else None
     size = pipeline.output_bytes(len(plan))
     outputs = outputs_of(pipeline)
-    return line, StepEstimate(line.name, len(plan), size, memory, outputs=outputs)
+    return step, StepEstimate(step.name, len(plan), size, memory, outputs=outputs)
 
 
-def create_outputs(line: StepPipeline) -> tuple[str, ...]:
-    """Create what a line writes to, unless it is there; return the addresses of what was made.
+def create_outputs(step: StepPipeline) -> tuple[str, ...]:
+    """Create the outputs that do not exist yet, and return their addresses.
 
     Args:
-        line: that was prepared.
+        step: pipeline that `prepared` returned.
 
     Raises:
-        ChunkflowError: one of them cannot be created.
+        ChunkflowError: an output cannot be created.
     """
-    bodies = (line.source.body, *(operator.body for operator in line.operators))
+    bodies = (step.source.body, *(operator.body for operator in step.operators))
     return tuple(
         address
         for body in bodies
@@ -186,57 +192,58 @@ def create_outputs(line: StepPipeline) -> tuple[str, ...]:
     )
 
 
-def _with_backend(line: StepPipeline, *, rehearse: bool) -> StepPipeline:
-    """Return the line with the backend that ``--backend auto`` chooses here.
+def _with_backend(step: StepPipeline, *, load_networks: bool) -> StepPipeline:
+    """Replace ``--backend auto`` by the backend that it selects on this machine.
 
-    Each worker would choose for itself, and some perhaps another.
+    If each worker selected its own backend, their results could differ.
     """
-    words = list(line.words)
-    for index, operator in enumerate(line.operators):
+    arguments = list(step.arguments)
+    for index, operator in enumerate(step.operators):
         body: Any = operator.body
         network = getattr(body, "network", None)
         if not isinstance(network, dict) or network.get("backend") != "auto":
             continue
-        if not rehearse:
+        if not load_networks:
             msg = (
-                f"{operator.name} --backend auto is decided by trying, which --no-rehearse "
-                "forbids; name a backend, as chunkflow tune tells it"
+                f"{operator.name} --backend auto runs the network to choose a backend, which "
+                "--no-rehearse forbids; name a backend, such as the one that chunkflow tune "
+                "recommends"
             )
             raise OptionError(msg)
         chosen = body.choose_backend()
         logger.info("%s --backend auto: the run uses %s", operator.name, chosen)
-        words[index] = tuple(_chosen(words[index], chosen))
+        arguments[index] = tuple(_backend_replaced(arguments[index], chosen))
         network["backend"] = operator.options["backend"] = chosen
-    return replace(line, words=tuple(words))
+    return replace(step, arguments=tuple(arguments))
 
 
-def _chosen(words: Sequence[str], backend: str) -> list[str]:
-    told = list(words)
-    for index, word in enumerate(told):
-        if word == "--backend=auto":
-            told[index] = f"--backend={backend}"
-        elif word == "auto" and index and told[index - 1] == "--backend":
-            told[index] = backend
-    return told
+def _backend_replaced(arguments: Sequence[str], backend: str) -> list[str]:
+    argv = list(arguments)
+    for index, argument in enumerate(argv):
+        if argument == "--backend=auto":
+            argv[index] = f"--backend={backend}"
+        elif argument == "auto" and index and argv[index - 1] == "--backend":
+            argv[index] = backend
+    return argv
 
 
 def check_margins(pipeline: Pipeline) -> None:
-    """Refuse a line whose loaders read less around a task than its network needs.
+    """Check that loaders read as much around a task as the network needs.
 
-    On a laptop the first task would say it; here it would be said by every one.
+    Without this check every task of the run would fail.
 
     Args:
-        pipeline: checked, with a source that knows its boxes.
+        pipeline: checked pipeline; without boxes in its source, nothing is checked.
 
     Raises:
-        OptionError: names loader, task and what is missing.
+        OptionError: a loader reads too little; the message names the loader, a task and both boxes.
     """
     boxes = getattr(pipeline.source and pipeline.source.body, "boxes", None)
     if not boxes:
         return
     box = boxes[len(boxes) // 2]
-    for index, step in enumerate(pipeline.operators):
-        body: Any = step.body
+    for index, operator in enumerate(pipeline.operators):
+        body: Any = operator.body
         domain = body.bounds() if isinstance(body, HasBounds) else None
         cutout = getattr(body, "cutout", None)
         placed = any(_is_anchored(later.body) for later in pipeline.operators[index + 1 :])
@@ -245,16 +252,17 @@ def check_margins(pipeline: Pipeline) -> None:
         inside = box.intersection(domain)
         if inside.is_empty:
             continue
-        need = pipeline.required_input(index, inside, domain)
-        read, _ = cutout.box(domain, inside, step.name)
-        if not read.contains(need):
+        required = pipeline.required_input(index, inside, domain)
+        read, _ = cutout.box(domain, inside, operator.name)
+        if not read.contains(required):
             msg = (
-                f"{step.name} reads {read} for task {inside}, but the network needs {need} "
-                "(zyx, voxels); give it --expand-margin-size auto, or --grid chunk to inference"
+                f"{operator.name} reads {read} for task {inside}, but the network needs "
+                f"{required} (zyx, voxels); add --expand-margin-size auto to {operator.name}, or "
+                "--grid chunk to inference"
             )
             raise OptionError(msg)
 
 
 def _is_anchored(body: object) -> bool:
-    """Tell whether a body places patches by the volume."""
+    """Return whether an operator anchors its patch grid to the domain."""
     return getattr(getattr(body, "placement", None), "grid", "chunk") != "chunk"

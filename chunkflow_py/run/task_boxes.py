@@ -1,9 +1,9 @@
-"""Which task writes a voxel of an output: the way back from the volume to the plan.
+"""Boxes of tasks as they reach an operator, and lookup of the task that writes a voxel.
 
 ```
-plan      |----|----|----|        boxes of tasks, voxels of the line's input
-moved     |---|  |---|  |---|     as they reach an operator: faces moved, axes turned
-scaled    |-| |-| |-|             in voxels of what the operator takes
+plan      |----|----|----|        boxes of the tasks, voxels of the pipeline's input
+moved     |---|  |---|  |---|     at an operator: corners moved, axes reordered
+scaled    |-| |-| |-|             in voxels of the operator's input
 ```
 """
 
@@ -32,10 +32,10 @@ class TaskBoxes:
     """The boxes of all tasks of a plan, as they reach one operator.
 
     Attributes:
-        plan: the tasks.
-        boxes: of the plan, in its order, as they reach the operator.
-        axes: which axis of the plan each axis is now.
-        scale: voxels of *boxes* that make one voxel of the operator's input, zyx.
+        plan: plan of the tasks.
+        boxes: boxes of the plan, in its order, as they reach the operator.
+        axes: for each axis at the operator, the axis of the plan that it was.
+        scale: voxels of *boxes* per voxel of the operator's input, zyx.
     """
 
     plan: Plan
@@ -47,7 +47,7 @@ class TaskBoxes:
     def along(
         cls, plan: Plan, operators: Sequence[Operator], outlines: dict[str, Outline]
     ) -> Iterator[tuple[Operator, TaskBoxes]]:
-        """Yield each operator of a checked line with the boxes of the tasks that reach it."""
+        """Yield each operator of a checked pipeline with the task boxes that reach it."""
         boxes, axes = plan.boxes, Zyx(0, 1, 2)
         for operator in operators:
             scale = outlines[operator.name].scale
@@ -56,7 +56,7 @@ class TaskBoxes:
 
     @classmethod
     def of_output(cls, plan: Plan, output: StepOutput) -> TaskBoxes:
-        """Return the boxes of tasks as they reach an output of a step."""
+        """Return the boxes of the tasks as they reach an output of a step."""
         boxes, axes = plan.boxes, Zyx(0, 1, 2)
         for kind, *numbers in output.moves:
             if kind == "turn":
@@ -66,13 +66,13 @@ class TaskBoxes:
         return cls(plan, boxes, axes, Zyx.of(output.scale) * Zyx.of(output.output.shrink))
 
     def number(self, voxel: Zyx, time: int | None) -> int | None:
-        """Return the number of the task that writes a voxel of the operator's input, if any does.
+        """Return the number of the task that writes a voxel, or ``None``.
 
         Args:
-            voxel: as the operator's input counts them.
-            time: time index; of a plan without times, tasks write to any.
+            voxel: position in voxels of the operator's input, zyx.
+            time: time index; tasks of a plan without times match every index.
         """
-        # Of a voxel that is made of several, a task may have the last ones or the first ones.
+        # A coarse voxel may be covered only partly by a task: try its last and its first corner.
         for point in ((voxel + 1) * self.scale - 1, voxel * self.scale):
             for box in self._planned(point):
                 for when in {time, None} if self.plan.times is None else {time}:
@@ -83,7 +83,7 @@ class TaskBoxes:
         return None
 
     def has(self, region: Region) -> bool:
-        """Return whether a task has exactly this region when it reaches the operator."""
+        """Return whether a task has exactly *region* when it reaches the operator."""
         number = self.number(region.bbox.start // self.scale, region.time)
         if number is None:
             return False
@@ -91,7 +91,7 @@ class TaskBoxes:
         return self.moved(task.bbox) == region.bbox and task.time == region.time
 
     def moved(self, box: BoundingBox) -> BoundingBox:
-        """Return a box of the plan as it reaches the operator."""
+        """Return *box* of the plan as it reaches the operator."""
         if isinstance(self.boxes, BoxGrid) and isinstance(self.plan.boxes, BoxGrid):
             grid = self.plan.boxes
             return self.boxes.box(((box.start - grid.start) // grid.stride).turned(self.axes))
@@ -102,7 +102,7 @@ class TaskBoxes:
         return dict(zip(self.plan.boxes, self.boxes, strict=True))
 
     def _planned(self, point: Zyx) -> Iterator[BoundingBox]:
-        """Yield the boxes of the plan whose tasks have a voxel of the line's input."""
+        """Yield the boxes of the plan whose tasks cover *point*, a voxel of `boxes`."""
         if isinstance(self.boxes, BoxGrid) and isinstance(self.plan.boxes, BoxGrid):
             cell = self.boxes.cell_of(point)
             if cell is not None:
@@ -116,7 +116,7 @@ class TaskBoxes:
 
     @cached_property
     def _cells(self) -> tuple[Zyx, dict[tuple[int, ...], list[tuple[BoundingBox, BoundingBox]]]]:
-        """Return the size of cells, and the boxes that touch each, with those of the plan."""
+        """Spatial index: the cell size, and per cell the pairs (planned box, box) that touch it."""
         pairs = dict.fromkeys(zip(self.plan.boxes, self.boxes, strict=True))
         pairs = {pair: None for pair in pairs if not pair[1].is_empty}
         sizes = [box.size for _, box in pairs] or [Zyx(1, 1, 1)]

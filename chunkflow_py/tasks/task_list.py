@@ -132,8 +132,8 @@ class ListPlan:
             rows = b"".join(_ROW.pack(*_numbers_of(region)) for region in self.regions)
         except struct.error as error:
             msg = (
-                f"a box of the list has coordinates beyond {2**63 - 1}, the largest that a plan can "
-                f"store ({error}); correct the box"
+                f"a box of the list has coordinates beyond {2**63 - 1}, which a plan cannot store "
+                f"({error}); correct the box"
             )
             raise GeometryError(msg) from error
         return {"kind": "list", "count": self.span, "indexes": written_part(self.indexes)}, rows

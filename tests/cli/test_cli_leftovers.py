@@ -60,7 +60,7 @@ def test_blocks_of_an_earlier_run_are_refused_or_deleted(folder, kind) -> None:
     before = files("out")
     line = f"{LINE} skip-all-zero {save}"
     told = say(f"submit --run r {line}", code=2)
-    assert "8 objects lie already where tasks of this run will write" in told
+    assert "8 objects already exist where tasks of this run will write" in told
     assert "--clear-output" in told
     assert files("out") == before
     assert not Path("r").exists()
@@ -72,7 +72,7 @@ def test_blocks_of_an_earlier_run_are_refused_or_deleted(folder, kind) -> None:
     say("verify r")
     stored = files("out")
     told = say(f"submit --run r {line}")
-    assert "the run was there already" in told, "the same line finds what it has written itself"
+    assert "the run already existed" in told, "the same line finds what it has written itself"
     told = say(f"submit --run r --clear-output {line}")
     assert files("out") == stored, "what the run has stored is never deleted"
 
@@ -84,7 +84,7 @@ def test_other_regions_of_a_volume_are_left_alone() -> None:
     part = "generate-tasks --roi-start 8 0 16 --roi-stop 16 32 32 --chunk-size 8 16 16"
     line = f"{part} load-zarr --store image.zarr {SAVE} out.zarr"
     told = say(f"submit --run r {line}", code=2)
-    assert "2 objects lie already" in told
+    assert "2 objects already exist" in told
     say(f"submit --run r --clear-output {line}")
     box = BoundingBox.parse("8-16_0-32_16-32")
     found = voxels("out.zarr")
@@ -104,7 +104,7 @@ def test_tasks_in_flight_are_of_this_run() -> None:
     say("work r")
     RunDirectory("r").ledger("copy").reopen(range(8))
     told = say(f"submit --run r --stage copy {LINE} {SAVE} out.zarr")
-    assert "the run was there already" in told
+    assert "the run already existed" in told
 
 
 def test_blocks_without_their_metadata_are_found() -> None:
@@ -112,7 +112,7 @@ def test_blocks_without_their_metadata_are_found() -> None:
     say(f"--quiet {OLD} {SAVE} out.zarr")
     Path("out.zarr/zarr.json").unlink()
     Path("out.zarr/0/zarr.json").unlink()
-    assert "8 objects lie already" in say(f"submit --run r {LINE} {SAVE} out.zarr", code=2)
+    assert "8 objects already exist" in say(f"submit --run r {LINE} {SAVE} out.zarr", code=2)
 
 
 @pytest.mark.parametrize(

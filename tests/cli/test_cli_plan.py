@@ -68,7 +68,7 @@ def test_every_misfit_is_told_at_once_with_what_fits():
     for words in (
         "nothing.h5 does not exist",
         "task sizes that work: (8, 16, 16) or (8, 32, 32)",
-        "give it --expand-margin-size auto",
+        "add --expand-margin-size auto",
         "which load-zarr reads",
         "9 of 27 tasks lie outside of what is read, 0-16_0-64_0-64; the nearest region is "
         "--roi-start 0 0 0 --roi-stop 16 64 64",
@@ -242,7 +242,7 @@ def test_a_task_that_fails_in_a_rehearsal_is_a_misfit():
             f"plan submit --run r {TASKS} {LOAD} {SAVE}",
             "holds submit, which cannot be part of a pipeline",
         ),
-        (f"plan fetch-task-from-sqs -q sqlite://q {LOAD} {SAVE}", "does not know all tasks"),
+        (f"plan fetch-task-from-sqs -q sqlite://q {LOAD} {SAVE}", "does not know all its tasks"),
     ],
 )
 def test_what_cannot_be_planned_is_said(line, message):

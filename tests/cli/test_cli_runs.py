@@ -55,7 +55,7 @@ def test_three_commands():
     """Submit, work and status need nothing but the package; the bytes are those of the line."""
     say(f"--quiet {LINE} threshold -t 100 {SAVE} plain.zarr")
     told = say(f"submit {LINE} threshold -t 100 {SAVE} mask.zarr")
-    assert "stage threshold: 8 tasks" in told
+    assert "step threshold: 8 tasks" in told
     assert "created mask.zarr" in told
     address = told.split("chunkflow work '")[1].split("'")[0]
     assert "8 waiting" in say(f"status {address}")
@@ -281,16 +281,16 @@ def test_stages_follow_each_other_and_a_fork_takes_over_what_is_the_same():
     first = f"{LINE} threshold -t 100 {SAVE} mask.zarr"
     second = f"{TASKS} load-zarr --store mask.zarr connected-components {SAVE} labels.zarr"
     told = say(f"submit --run r --stage mask {first} then --stage labels {second}")
-    assert "stage mask: 8 tasks" in told
-    assert "stage labels: 8 tasks" in told
+    assert "step mask: 8 tasks" in told
+    assert "step labels: 8 tasks" in told
     work("work r")
     status = json.loads(say("status r --json"))
     assert [stage["closed"] for stage in status["stages"]] == [True, True]
     assert voxels("labels.zarr").max() > 1
     other = second.replace("labels.zarr", "others.zarr")
     told = say(f"submit --run s --fork r --stage mask {first} then --stage labels {other}")
-    assert "taken over" in told
-    assert "to be done: labels" in told
+    assert "; reused" in told
+    assert "steps to run: labels" in told
     work("work s")
     np.testing.assert_array_equal(voxels("labels.zarr"), voxels("others.zarr"))
     records = RunDirectory("s").ledger("mask").records()
@@ -318,7 +318,7 @@ def test_submitting_again_goes_on():
     home.store.delete("stages/threshold/sent")
     told = say(line)
     assert "sent 8 tasks" in told
-    assert "was there already" in told
+    assert "already existed" in told
     assert "16 waiting" in say("status r")
     work("work r")
     assert "sent 0 tasks" in say(line)
@@ -334,7 +334,7 @@ def test_submitting_again_goes_on():
         ("submit", 2, "is empty"),
         (f"submit {TASKS}", 2, "ends with generate-tasks and has nothing to do"),
         (f"submit {LINE} work r", 2, "holds work, which cannot be part of a pipeline"),
-        (f"submit --queue memory://x {LINE} threshold {SAVE} m.zarr", 2, "ends with this process"),
+        (f"submit --queue memory://x {LINE} threshold {SAVE} m.zarr", 2, "exists only in this process"),
         (f"submit {LINE} {SAVE} m.zarr then", 2, "stage 2 is empty"),
         (f"{LINE} then", 2, "then comes first"),
         (f"submit {LINE} threshold save-volume -v h5://m.h5", 2, "one process"),
@@ -348,7 +348,7 @@ def test_submitting_again_goes_on():
         (f"submit --no-rehearse {LINE} inference -m rsunet -s 8 16 16 -v 0 0 0 --backend auto "
          f"{SAVE} m.zarr", 2, "name a backend"),
         (f"submit --stage a {LINE} threshold {SAVE} m.zarr then --stage a {LINE} {SAVE} n.zarr",
-         2, "two stages are called a"),
+         2, "two steps are called a"),
         ("work nothing", 2, "nothing; chunkflow submit makes one"),
         ("work r#sha256=xyz", 2, "64 digits"),
         ("work r --max-cost 3", 2, "--cost-per-hour"),
@@ -386,7 +386,7 @@ def test_a_refused_submission_leaves_nothing(folder):
     assert not (folder / "other.zarr").exists()
     wrong = f"{TASKS} load-zarr --store a.zarr save-zarr --chunk-size 5 16 16 --store b.zarr"
     told = say(f"submit --run r {LINE} threshold {SAVE} a.zarr then {wrong}", code=1)
-    assert "a.zarr, made for an earlier stage, stays there" in told
+    assert "a.zarr was created for an earlier step and remains" in told
     assert not (folder / "r").exists()
 
 
@@ -444,8 +444,8 @@ def test_the_backend_is_decided_once(word):
     (stage,) = RunDirectory("r").spec.steps
     options = dict(stage.options)["inference"]
     assert options["backend"] in ("torch", "openvino", "onnxruntime")
-    assert word not in " ".join(stage.words)
-    assert word.replace("auto", options["backend"]) in " ".join(stage.words)
+    assert word not in " ".join(stage.arguments)
+    assert word.replace("auto", options["backend"]) in " ".join(stage.arguments)
 
 
 @pytest.mark.long
@@ -558,9 +558,9 @@ def test_two_runs_on_one_queue_are_refused_unless_that_is_meant():
     other = f"{queue} {LINE} threshold -t 9 {SAVE} other.zarr"
     told = say(f"submit --run t {other}", code=2)
     (stage,) = json.loads(say("status s --json"))["stages"]
-    assert "holds 8 tasks already, of stage threshold of another run" in told
+    assert "already holds 8 tasks of step threshold of another run" in told
     assert stage["hash"] in told
-    assert "--queue of its own" in told
+    assert "its own --queue" in told
     assert not RunDirectory("t").exists()
     assert "8 waiting, 0 in flight" in say("status s")
     say(f"submit --run t --shared-queue {other}")
@@ -625,7 +625,7 @@ def test_an_output_that_is_gone_is_not_made_by_workers(folder):
     say(line)
     (folder / "shared").rename(folder / "unmounted")
     said = say("work r", code=2)
-    assert f"{folder}/shared/mask.zarr, which was made with the run and is not on this" in said
+    assert f"{folder}/shared/mask.zarr, which was created with the run but is not on this" in said
     assert not (folder / "shared").exists()
     say(line)
     work("work r")
@@ -643,7 +643,7 @@ def test_one_place_is_the_same_however_it_is_spelled(folder):
     address = "--run ./deep/../r/ --queue sqlite://deep/../tasks.sqlite"
     told = say(f"submit {address} {other} threshold {SAVE} {mask}")
     assert "sent 0 tasks" in told
-    assert "the run was there already" in told
+    assert "the run already existed" in told
     say(f"submit {address} {other} threshold {SAVE} zarr2://mask.zarr", code=2)
     say(f"submit {address} {other} threshold {SAVE} zarr://masks.zarr", code=2)
 

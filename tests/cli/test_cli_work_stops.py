@@ -149,7 +149,7 @@ def test_a_submission_that_is_stopped_while_it_sends_goes_on(folder, started, su
     wait_for((folder / "r/spec.json").exists)
     found, said = stopped(process, signal.SIGTERM)
     assert found == code, said
-    assert "/r is there, but not all of its tasks; the same line goes on" in said
+    assert "/r was made, but not all of its tasks were sent; submit the same pipeline" in said
     assert not RunDirectory("r").is_sent("skip-all-zero")
 
 
@@ -166,7 +166,7 @@ def test_a_submission_that_is_stopped_before_leaves_no_run(folder, started):
     assert (folder / "r").is_dir()
     code, said = stopped(process, signal.SIGTERM)
     assert code == 143, said
-    assert "no run was made, but mask.zarr, which the same line takes over" in said
+    assert "the run was not made, but mask.zarr was created; submitting the same pipeline" in said
     assert not (folder / "r").exists()
 
 

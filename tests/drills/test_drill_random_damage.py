@@ -147,10 +147,10 @@ SAFEGUARDS = {
         "zarr2", ("metadata_value", "metadata_removed", "metadata_deleted"),
     ),
     "metadata has each field": (
-        DOCUMENTS, 'return f"{where} is gone"', "continue", "zarr", ("metadata_removed",),
+        DOCUMENTS, 'return f"{where} is missing"', "continue", "zarr", ("metadata_removed",),
     ),
     "metadata has each value": (
-        DOCUMENTS, "type(recorded) is type(found) and recorded == found", "True",
+        DOCUMENTS, "type(recorded) is type(current) and recorded == current", "True",
         "precomputed", ("metadata_value",),
     ),
     "lines of the ledger are sealed": (

@@ -59,7 +59,7 @@ def test_a_run_lies_beside_what_its_last_operator_writes(name, options, run, tmp
     if run:
         assert default_run([made]) == f"file://{tmp_path / run}"
     else:
-        with pytest.raises(OptionError, match="give --run URL"):
+        with pytest.raises(OptionError, match="add --run URL"):
             default_run([made])
 
 

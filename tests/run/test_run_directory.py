@@ -24,7 +24,7 @@ def spec_of(tmp_path, **changes):
     file = File("net.py", sha256_of(path.read_bytes()), "code")
     said, content = PLAN.to_json()
     stage = RunStep(
-        name="infer", words=("inference", "-m", file.word), source=(), mip=0, options=(),
+        name="infer", arguments=("inference", "-m", file.placeholder), source=(), mip=0, options=(),
         plan=said, plan_sha256=sha256_of(content), tasks=len(PLAN), files=(file,), **changes,
     )  # fmt: skip
     return Spec((stage,), "sqlite:///q", "/", "1", {}), {"infer": content}, {file: path}
@@ -95,7 +95,7 @@ def test_without_the_pin_a_changed_spec_would_run(home, monkeypatch):
     )
     address = home.address
     home.store.put("spec.json", home.spec.content.replace(b"inference", b"plugin"))
-    assert RunDirectory.parse(address).spec.steps[0].words[0] == "plugin"
+    assert RunDirectory.parse(address).spec.steps[0].arguments[0] == "plugin"
 
 
 def test_a_changed_plan_is_refused(tmp_path):

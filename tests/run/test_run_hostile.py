@@ -166,6 +166,6 @@ def test_a_spec_has_one_spelling(tmp_path, change):
     assert Spec.parse(content).content == content
     changed = change(content)
     assert changed != content
-    with pytest.raises(OptionError, match="this is not the spec of a run") as caught:
+    with pytest.raises(OptionError, match="the file is not the spec of a run") as caught:
         Spec.parse(changed)
     assert len(str(caught.value)) < 500

@@ -123,7 +123,7 @@ def test_types_are_not_mixed():
     """True is not 1, and 1 is not 1.0: readers of metadata tell them apart."""
     assert difference({"a": 1}, {"a": True}) == "a is true, not 1"
     assert difference({"a": [1]}, {"a": [1, 2]}) == "a is [1, 2], not [1]"
-    assert difference({"a": 1}, {}) == "a is gone"
+    assert difference({"a": 1}, {}) == "a is missing"
 
 
 def test_a_byte_order_mark_is_damage():

@@ -5,7 +5,7 @@ hash covers every operator option by the name of its parameter, defaults include
 a run with one version and continue it with the next, so the hashes below are part of what is
 stored. An option may get a new name, if the new name maps to the stored key. If a test of this file
 fails, do not replace the hash: keep the stored key. Only a change of the stored bytes justifies new
-hashes, and it also needs a new `ANSWER` in `chunkflow_py.run.run_spec`.
+hashes, and it also needs a new `OUTPUT_VERSION` in `chunkflow_py.run.run_spec`.
 
 The hash covers local places as absolute paths. `hash_in` therefore moves each spec to the folder
 `/pinned`, and the pins hold on every machine.

@@ -15,7 +15,7 @@ def stage(**changes):
     """Return a stage with one operator."""
     said = {
         "name": "infer",
-        "words": ("threshold", "-t", "0.5"),
+        "arguments": ("threshold", "-t", "0.5"),
         "source": ("generate-tasks",),
         "mip": 0,
         "options": (options_of("threshold", {"threshold": 0.5, "parallel": 4}),),
@@ -60,7 +60,7 @@ def test_what_decides_bytes_changes_the_hash(change):
 def test_what_does_not_decide_bytes_does_not():
     """Threads of a saver, spelling, names and the version of the package change no hash."""
     options = (options_of("threshold", {"threshold": 0.5, "parallel": 1}),)
-    other = stage(options=options, words=("threshold", "--threshold=0.5"), name="other")
+    other = stage(options=options, arguments=("threshold", "--threshold=0.5"), name="other")
     assert other.hash == stage().hash
     assert spec(version="2").hash == spec().hash
 
@@ -101,7 +101,7 @@ def test_options_are_plain_values():
 
 def test_an_unknown_stage_is_named():
     """The error lists the stages that there are."""
-    with pytest.raises(OptionError, match="no stage 'mesh'; it has infer"):
+    with pytest.raises(OptionError, match="no step 'mesh'; it has infer"):
         spec().step("mesh")
 
 

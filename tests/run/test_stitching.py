@@ -400,7 +400,9 @@ def test_a_run_records_and_keeps_how_it_labelled():
     say("stitch-labels parts.zarr zarr://labels.zarr")
     np.testing.assert_array_equal(read("labels.zarr"), whole(mask, 6))
     line = f"{tasks} 11 27 31 {end} parts.zarr"
-    assert "already where tasks of this run will write" in say(f"submit --run s {line}", code=2)
+    assert "already exist where tasks of this run will write" in say(
+        f"submit --run s {line}", code=2
+    )
     say(f"submit --run s --clear-output {line}")
     assert not list(Path("parts.zarr").rglob("labelling/*.json"))
 

@@ -105,7 +105,7 @@ def _lines(parts: Sequence[Part]) -> list[PlannedStep]:
                 line.name,
                 line.operators,
                 line.source,
-                (*line.source_words, *(word for argv in line.words for word in argv)),
+                (*line.source_arguments, *(word for argv in line.arguments for word in argv)),
                 mip,
                 ahead,
             )

@@ -72,7 +72,7 @@ def command(
             rehearse=rehearse,
             clear_output=clear_output,
         )
-        for line in submission.words():
+        for line in submission.summary():
             echo(line)
 
     return act

@@ -197,8 +197,8 @@ def _ran_parts(report: RunReport) -> Iterator[Html]:
 
 def _ran_stage(report: StepReport) -> Iterator[Html]:
     stage = report.stage
-    names = {file.word: file.name for file in stage.files}
-    argv = [_named(word, names) for word in (*stage.source, *stage.words)]
+    names = {file.placeholder: file.name for file in stage.files}
+    argv = [_named(word, names) for word in (*stage.source, *stage.arguments)]
     yield tag("pre", shlex.join(["chunkflow", *argv]))
     yield facts([
         ("hash of the stage", stage.hash),

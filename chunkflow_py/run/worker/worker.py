@@ -87,10 +87,10 @@ def pipeline_source(
         )
         raise OptionError(msg)
     _check_folder(home.spec.folder, stage)
-    argv = list(stage.words)
+    argv = list(stage.arguments)
     for file in stage.files:
         path = str(home.fetch(file))
-        argv = [each.replace(file.word, path) for each in argv]
+        argv = [each.replace(file.placeholder, path) for each in argv]
     plan, folder = home.plan(stage.name), home.spec.folder
     earlier = earlier_steps(home, stage)
     return PipelineSource(tuple(argv), stage.mip, plan, folder, ahead, allow_code, earlier)
