@@ -334,7 +334,7 @@ def test_submitting_again_goes_on():
         ("submit", 2, "is empty"),
         (f"submit {TASKS}", 2, "ends with generate-tasks and has nothing to do"),
         (f"submit {LINE} work r", 2, "holds work, which cannot be part of a pipeline"),
-        (f"submit --queue memory://x {LINE} threshold {SAVE} m.zarr", 2, "exists only in this process"),
+        (f"submit --queue memory://x {LINE} threshold {SAVE} m.zarr", 2, "exists only in this"),
         (f"submit {LINE} {SAVE} m.zarr then", 2, "stage 2 is empty"),
         (f"{LINE} then", 2, "then comes first"),
         (f"submit {LINE} threshold save-volume -v h5://m.h5", 2, "one process"),
