@@ -1,15 +1,14 @@
-"""What the tasks of a step store: kept in the spec, and compared with what records name.
+"""Coverage: the objects that the record of a task must name, derived from spec and plan.
 
 ```
-spec     outputs: address, how a task's box becomes the box that is saved, checksums of metadata
+spec     outputs: address, changes from a task's box to the saved box, checksums of metadata
            |
-plan  -> region of a task -> box that is saved -> write units that it touches -> their addresses
-                                                                                   |
-ledger   the task's record names each of them, as stored or as left out  <---------+
+plan  -> region of a task -> saved box -> write units that it touches -> their addresses
+                                                                               |
+ledger   the record of the task names each of them, as stored or as omitted  <-+
 ```
 
-Nothing of this is taken from what workers say, so that a record that leaves out what its task
-should have stored is found, whoever wrote it.
+The expected objects do not depend on what workers report, so that incomplete records are detected.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ if TYPE_CHECKING:
     from chunkflow_py.store.store_protocol import Store
     from chunkflow_py.volume.protocol import Volume
 
-# Operators that skip a task because somebody has stored its output already.
+# Operators that skip a task whose output is already stored.
 _SKIPS_STORED = {"skip-task-by-blocks-in-volume", "skip-task-by-file"}
 
 
 def outputs_of(pipeline: Pipeline) -> tuple[StepOutput, ...]:
-    """Return what the operators of a checked line store; of metadata nothing yet, see `documented`.
+    """Return the outputs of a checked pipeline, without checksums of metadata (`documented`).
 
     Raises:
-        ChunkflowError: an address cannot be understood.
+        ChunkflowError: the address of an output is invalid.
     """
-    found: list[StepOutput] = []
+    outputs: list[StepOutput] = []
     moves: list[tuple[Any, ...]] = []
     is_known = True
     for operator in pipeline.operators:
@@ -61,9 +60,9 @@ def outputs_of(pipeline: Pipeline) -> tuple[StepOutput, ...]:
         outline = pipeline.outlines[operator.name]
         domain = None if outline.domain is None else str(outline.domain)
         scale = tuple(outline.scale)
-        for output in _stored_by(body):
-            place = tuple(moves), scale, domain, is_known
-            found.append(StepOutput(operator.name, output, *place))  # type: ignore[arg-type]
+        for output in _outputs_of_operator(body):
+            box_changes = tuple(moves), scale, domain, is_known
+            outputs.append(StepOutput(operator.name, output, *box_changes))  # type: ignore[arg-type]
         if isinstance(body, TurnsAxes):
             moves.append(("turn", tuple(body.order)))
         elif isinstance(body, MovesFaces):
@@ -71,10 +70,10 @@ def outputs_of(pipeline: Pipeline) -> tuple[StepOutput, ...]:
             moves.append(("move", tuple(low), tuple(high)))
         if isinstance(body, SetsBox) and body.set_bbox:
             is_known = False
-    return tuple(found)
+    return tuple(outputs)
 
 
-def _stored_by(body: object) -> tuple[Output, ...]:
+def _outputs_of_operator(body: object) -> tuple[Output, ...]:
     if isinstance(body, StoresOutputs):
         return body.stores()
     places: tuple[str, ...] = ()
@@ -86,7 +85,7 @@ def _stored_by(body: object) -> tuple[Output, ...]:
 
 
 def _prefix(place: str) -> str:
-    """Return how the addresses of objects begin that are stored in a place of `WritesTo`."""
+    """Return the prefix of the addresses of all objects stored at a `WritesTo.destination`."""
     scheme, separator, path = place.partition("://")
     if separator and scheme != "file":
         return place
@@ -94,16 +93,16 @@ def _prefix(place: str) -> str:
 
 
 def documented(outputs: Iterable[StepOutput], contents: dict[str, bytes]) -> tuple[StepOutput, ...]:
-    """Return outputs with the checksums of the metadata that is there now.
+    """Return outputs with the checksums of their current metadata documents.
 
     Args:
-        outputs: of a step; their volumes are there.
-        contents: gets the documents, by their SHA-256.
+        outputs: outputs of a step; their volumes must exist.
+        contents: filled with SHA-256 -> content of the documents.
 
     Raises:
         ChunkflowError: a volume cannot be opened.
     """
-    found = []
+    result = []
     for each in outputs:
         if each.output.kind == "volume":
             store, keys = open_store(each.output.url), []
@@ -113,17 +112,17 @@ def documented(outputs: Iterable[StepOutput], contents: dict[str, bytes]) -> tup
                     contents[digest] = content
                     keys.append((key, digest))
             each = _with_documents(each, keys)  # noqa: PLW2901
-        found.append(each)
-    return tuple(found)
+        result.append(each)
+    return tuple(result)
 
 
 def _with_documents(output: StepOutput, keys: Iterable[tuple[str, str]]) -> StepOutput:
-    said = {each.name: getattr(output, each.name) for each in fields(output)}
-    return StepOutput(**said | {"documents": tuple(keys)})
+    values = {each.name: getattr(output, each.name) for each in fields(output)}
+    return StepOutput(**values | {"documents": tuple(keys)})
 
 
 def opened(output: Output) -> Volume:
-    """Return the level of a volume that tasks write."""
+    """Open the level of a volume that tasks write."""
     return open_volume(output.url, output.mip, format=output.format)
 
 
@@ -132,13 +131,13 @@ def _document_keys(volume: Volume) -> tuple[str, ...]:
 
 
 class Coverage:
-    """Tells what the records of a step have to name, and whether metadata is as it was.
+    """The objects that the records of a step must name, and checks of its metadata.
 
     Args:
-        outputs: of the step.
-        document: SHA-256 -> content of the document as the run keeps it, ``None`` if it is gone.
-        copies: address under which the run keeps them.
-        operators: names of the step's operators.
+        outputs: outputs of the step.
+        document: returns the run's copy of a document by its SHA-256, ``None`` if it is lost.
+        copies: address of the folder with these copies, for messages.
+        operators: names of the operators of the step.
     """
 
     def __init__(
@@ -148,7 +147,7 @@ class Coverage:
         copies: str,
         operators: Iterable[str] = (),
     ) -> None:
-        """Open nothing yet."""
+        """Keep the arguments; volumes and stores are opened when they are needed."""
         self._outputs, self._document, self._copies = outputs, document, copies
         self._volumes: dict[Output, Volume | None] = {}
         self._stores: dict[str, Store] = {}
@@ -157,56 +156,56 @@ class Coverage:
     # --- metadata --------------------------------------------------------------------------------
 
     def wrong_documents(self) -> Iterator[tuple[str, str]]:
-        """Yield the address of every document that is not as it was, and what is wrong.
+        """Yield the address of each invalid metadata document, with the reason.
 
-        Volumes whose metadata is not sound are not opened afterwards.
+        Must be called before `expected`, which skips the volumes with invalid metadata.
         """
         seen: dict[tuple[str, str, str], str | None] = {}
         for output in (each for each in self._outputs if each.output.kind == "volume"):
-            place, is_sound = output.output, True
+            volume, is_valid = output.output, True
             for key, digest in output.documents:
-                what = place.url, key, digest
-                if what not in seen:
-                    seen[what] = self._wrong(place.url, key, digest)
-                    if seen[what] is not None:
-                        yield self._address(place.url, key), seen[what] or ""
-                is_sound = is_sound and seen[what] is None
-            self._volumes[place] = None
-            if is_sound:
+                document = volume.url, key, digest
+                if document not in seen:
+                    seen[document] = self._problem(volume.url, key, digest)
+                    if seen[document] is not None:
+                        yield self._address(volume.url, key), seen[document] or ""
+                is_valid = is_valid and seen[document] is None
+            self._volumes[volume] = None
+            if is_valid:
                 try:
-                    self._volumes[place] = opened(place)
+                    self._volumes[volume] = opened(volume)
                 except ChunkflowError as error:
-                    yield place.url, str(error)
+                    yield volume.url, str(error)
 
-    def _wrong(self, url: str, key: str, digest: str) -> str | None:
+    def _problem(self, url: str, key: str, digest: str) -> str | None:
         content = self._store(url).get(key)
         if content is not None and sha256_of(content) == digest:
             return None
         recorded = parsed(self._document(digest))
         if recorded is None:
-            found = "it is gone" if content is None else f"its SHA-256 is {sha256_of(content)}"
+            state = "it is missing" if content is None else f"its SHA-256 is {sha256_of(content)}"
             copy = f"{self._copies}/{digest}"
-            return f"{found}, and the run's copy of it, {copy}, cannot be read: restore one of them"
+            return f"{state}, and the run's copy, {copy}, cannot be read: restore one of them"
         if content is None:
-            return "it is gone"
-        if (said := parsed(content)) is None:
-            return "it is no JSON"
-        return difference(recorded, said)
+            return "it is missing"
+        if (current := parsed(content)) is None:
+            return "it is not valid JSON"
+        return difference(recorded, current)
 
     def restore(self) -> list[str]:
-        """Put metadata back that is not as it was; return the addresses of what was mended."""
-        mended = []
+        """Restore invalid metadata documents from the run's copies; return their addresses."""
+        addresses = []
         for output in self._outputs:
-            place = output.output
+            url = output.output.url
             for key, digest in output.documents:
-                if self._wrong(place.url, key, digest) is None:
+                if self._problem(url, key, digest) is None:
                     continue
                 content = self._document(digest)
                 if content is None:
-                    continue  # `wrong_documents` goes on to name it
-                self._store(place.url).update(key, lambda old, new=content: _mended(old, new))  # type: ignore[misc]
-                mended.append(self._address(place.url, key))
-        return mended
+                    continue  # `wrong_documents` still reports it
+                self._store(url).update(key, lambda old, new=content: _restored_json(old, new))  # type: ignore[misc]
+                addresses.append(self._address(url, key))
+        return addresses
 
     def _store(self, url: str) -> Store:
         if url not in self._stores:
@@ -219,15 +218,15 @@ class Coverage:
     # --- objects ---------------------------------------------------------------------------------
 
     def expected(self, region: Region) -> dict[str, bool]:
-        """Return the addresses that the record of a task must name -> whether of a volume.
+        """Return the addresses that a task's record must name -> whether they are of a volume.
 
-        Those of volumes whose metadata is not sound are left out; call `wrong_documents` before.
+        Call `wrong_documents` first: volumes with invalid metadata are excluded.
         """
-        found: dict[str, bool] = {}
+        addresses: dict[str, bool] = {}
         for each in self._outputs:
             output = each.output
             if output.kind == "file":
-                found[_file(each, region)] = False
+                addresses[_file(each, region)] = False
             elif output.kind == "volume" and each.is_known:
                 volume = self._volumes.get(output)
                 if volume is None:
@@ -237,16 +236,16 @@ class Coverage:
                 if volume.times is None:
                     time = None
                 if not box.is_empty:
-                    found.update(dict.fromkeys(volume.objects(box, time=time), True))
-        return found
+                    addresses.update(dict.fromkeys(volume.objects(box, time=time), True))
+        return addresses
 
     def is_output(self, url: str) -> bool:
-        """Tell whether an object lies where an operator of the step stores."""
+        """Return whether the address of an object belongs to an output of the step."""
         if ".." in url.split("/") or "\0" in url:
             return False
-        return any(url.startswith(self._begins(each.output)) for each in self._outputs)
+        return any(url.startswith(self._prefix(each.output)) for each in self._outputs)
 
-    def _begins(self, output: Output) -> str:
+    def _prefix(self, output: Output) -> str:
         if output.kind == "volume":
             return f"{self._store(output.url).url.rstrip('/')}/"
         if output.kind == "file":
@@ -254,13 +253,13 @@ class Coverage:
         return output.url
 
 
-def _mended(old: bytes | None, new: bytes) -> bytes:
+def _restored_json(old: bytes | None, new: bytes) -> bytes:
     import json
 
-    found, recorded = parsed(old), parsed(new)
-    if found is None or recorded is None:
+    current, recorded = parsed(old), parsed(new)
+    if current is None or recorded is None:
         return new
-    content = restored(recorded, found)
+    content = restored(recorded, current)
     return new if content == recorded else json.dumps(content, indent=2).encode() + b"\n"
 
 
@@ -274,7 +273,7 @@ def _moved(output: StepOutput, box: BoundingBox) -> BoundingBox:
 
 
 def saved_box(output: StepOutput, region: Region) -> BoundingBox:
-    """Return the box of a volume that a task fills."""
+    """Return the box that a task saves, in voxels of the output volume."""
     box = _moved(output, region.bbox).coarser(output.scale)
     if output.domain is not None:
         box = box.intersection(BoundingBox.parse(output.domain))

@@ -1,12 +1,12 @@
-"""What later steps of a run have made of tasks that are done again.
+"""Dependent tasks: the tasks of later steps that have read the output of repeated tasks.
 
 ```
-step one    |----|xxxx|----|----|      a task is done again
-step two    |----|rrrr|rrrr|----|      tasks that have read its box, margins included
-step three  |----|rrrr|rrrr|rrrr|      tasks that have read theirs
+step one    |----|xxxx|----|----|      a task is repeated
+step two    |----|rrrr|rrrr|----|      tasks that have read its box, including margins
+step three  |----|rrrr|rrrr|rrrr|      tasks that have read the boxes of those
 ```
 
-Where the box that a task reads is not known exactly, all tasks of the step count.
+If the box that a task reads is not known exactly, all tasks of the step are dependent.
 """
 
 from __future__ import annotations
@@ -42,64 +42,67 @@ logger = logging.getLogger(__name__)
 
 
 def dependents(
-    run: RunDirectory, step: RunStep, again: Mapping[str, Tasks], make_line: MakeSourcedPipeline
+    run: RunDirectory,
+    step: RunStep,
+    repeated: Mapping[str, Tasks],
+    make_pipeline: MakeSourcedPipeline,
 ) -> Tasks:
-    """Return the tasks of a step that have read what tasks of earlier steps write.
+    """Return the tasks of a step that have read output of repeated tasks of earlier steps.
 
     Args:
-        run: its directory.
-        step: the step.
-        again: name of each earlier step -> its tasks that are done again.
-        make_line: makes the line of the step, as for a worker.
+        run: run directory.
+        step: step whose tasks are returned.
+        repeated: name of an earlier step -> its tasks that are repeated.
+        make_pipeline: makes the pipeline of a step, as in a worker.
 
     Returns:
-        Their numbers; the plan of the step itself where all of them count.
+        The numbers of the tasks, or the plan of the step if all its tasks are dependent.
     """
-    places = [ArrayAddress.parse(place) for place in _said(step)]
+    places = [ArrayAddress.parse(place) for place in _addresses_read(step)]
     outputs = [
         (earlier, output, ArrayAddress.parse(place_of(output.output)))
         for earlier in run.spec.steps[: run.spec.steps.index(step)]
-        if again.get(earlier.name)
+        if repeated.get(earlier.name)
         for output in earlier.outputs
     ]
-    read = [each for each in outputs if any(_meets(each[1], each[2], place) for place in places)]
+    read = [each for each in outputs if any(_is_read(each[1], each[2], place) for place in places)]
     if not read:
         return set()
     plan = run.plan(step.name)
     if any(o.output.kind != "volume" or not o.is_known for _, o, _ in read):
         return plan
-    readers = _readers(run, step, make_line, [place for _, _, place in read])
+    readers = _readers(run, step, make_pipeline, [place for _, _, place in read])
     if readers is None:
         return plan
-    found: set[int] = set()
+    numbers: set[int] = set()
     for body, tasks, place in readers:
         boxes = _Boxes(
             saved_box(output, run.plan(earlier.name).region(number))
             for earlier, output, other in read
             if other.is_same(place)
-            for number in again[earlier.name]
+            for number in repeated[earlier.name]
         )
         bounds = body.volume.bounds
         for number in plan:
-            if number in found:
+            if number in numbers:
                 continue
             task = tasks.moved(plan.region(number).bbox)
             inside = task.intersection(bounds)
             if inside.is_empty:
                 continue
             if boxes.touch(body.cutout.box(bounds, task, body.volume.url)[0]):
-                found.add(number)
-    return found
+                numbers.add(number)
+    return numbers
 
 
-def _said(step: RunStep) -> Iterable[str]:
-    """Yield the places that a step reads, as its spec says."""
+def _addresses_read(step: RunStep) -> Iterable[str]:
+    """Yield the addresses that a step reads, as stored in its spec."""
     for _, options in step.options:
         yield from options.get("reads", ())
 
 
-def _meets(output: StepOutput, place: ArrayAddress, read: ArrayAddress) -> bool:
-    """Return whether who reads a place reads an output."""
+def _is_read(output: StepOutput, place: ArrayAddress, read: ArrayAddress) -> bool:
+    """Return whether an operator that reads at address *read* reads an output at *place*."""
     if output.output.kind == "objects":
         one, other = place.text.rstrip("/"), read.text.rstrip("/")
         if one.startswith(other) or other.startswith(one):
@@ -108,22 +111,26 @@ def _meets(output: StepOutput, place: ArrayAddress, read: ArrayAddress) -> bool:
 
 
 def _readers(
-    run: RunDirectory, step: RunStep, make_line: MakeSourcedPipeline, places: list[ArrayAddress]
+    run: RunDirectory, step: RunStep, make_pipeline: MakeSourcedPipeline, places: list[ArrayAddress]
 ) -> list[tuple[VolumeLoader, TaskBoxes, ArrayAddress]] | None:
-    """Return the loaders of a step that read some places; ``None`` if others read them, too.
+    """Return the loaders that read at *places*; ``None`` if other operators may read there too.
 
-    A plugin is not loaded for this: it may run while its line is read.
+    Pipelines with a plugin are not made, since loading a plugin may run its code.
     """
     if "plugin" in step.arguments:
         return None
     try:
-        line = replace(pipeline_source(run, step), earlier=())
-        pipeline = make_line(line, TaskSource(()))
+        source = replace(pipeline_source(run, step), earlier=())
+        pipeline = make_pipeline(source, TaskSource(()))
     except ChunkflowError as error:
-        logger.info("what stage %s reads is not known here: %s", step.name, error)
+        logger.info(
+            "cannot determine what step %s reads, so all its tasks are repeated: %s",
+            step.name,
+            error,
+        )
         return None
     plan: Plan = run.plan(step.name)
-    found = []
+    readers = []
     for operator, tasks in TaskBoxes.along(plan, pipeline.operators, pipeline.outlines):
         body = operator.body
         for place in map(ArrayAddress.parse, places_read(body)):
@@ -133,12 +140,12 @@ def _readers(
                 return None
             if not isinstance(body.source, StoredVolume):
                 return None
-            found.append((body, tasks, place))
-    return found
+            readers.append((body, tasks, place))
+    return readers
 
 
 class _Boxes:
-    """A set of boxes that answers whether it touches another box."""
+    """A set of boxes with a fast test for overlap with another box."""
 
     def __init__(self, boxes: Iterable[BoundingBox]) -> None:
         kept = [box for box in boxes if not box.is_empty]
@@ -154,6 +161,6 @@ class _Boxes:
         return product(*(range(a, b) for a, b in zip(low, high, strict=True)))
 
     def touch(self, box: BoundingBox) -> bool:
-        """Return whether one of the boxes and *box* have a voxel in common."""
+        """Return whether any of the boxes shares a voxel with *box*."""
         near = (other for place in self._places(box) for other in self._cells.get(place, ()))
         return any(not other.intersection(box).is_empty for other in near)

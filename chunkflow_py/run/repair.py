@@ -1,4 +1,4 @@
-"""Repair a run: send the tasks again whose output is missing or damaged, or that failed."""
+"""Repair of a run: send tasks again whose output is missing or damaged, or that failed."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ BATCH = 1000  # tasks
 
 
 def damages_of(run: RunDirectory) -> Iterator[tuple[str, Damage]]:
-    """Yield the damages of all steps, each with the name of its step."""
+    """Yield the problems of all steps, each with the name of its step."""
     begun = {step.name for step in _begun(run)}
     for step in run.spec.steps:
         if step.name in begun:
-            for damage in _found(run, step):
+            for damage in _verified(run, step):
                 yield step.name, damage
         else:
-            reason = f"none of its {step.tasks} tasks: the stage has not begun"
+            reason = f"none of its {step.tasks} tasks: the step has not begun"
             yield step.name, Damage(None, "", "not recorded", reason)
 
 
@@ -47,110 +47,112 @@ class Repair:
     """The result of `repair_run`.
 
     Attributes:
-        sent: how many tasks were sent.
-        mended: addresses of the metadata that was restored.
+        sent: number of tasks that were sent again.
+        restored: addresses of the metadata documents that were restored.
         removed: addresses of the objects that were removed.
-        later: name of a later step -> how many of its tasks are done again after those.
+        later: name of a later step -> number of its tasks that are repeated afterwards.
     """
 
     sent: int
-    mended: tuple[str, ...]
+    restored: tuple[str, ...]
     removed: tuple[str, ...]
     later: dict[str, int]
 
 
-def repair_run(run: RunDirectory, make_line: MakeSourcedPipeline) -> Repair:
-    """Restore metadata of outputs, and send the tasks again whose output is missing or damaged.
+def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
+    """Restore metadata of outputs, and send tasks again whose output is missing or damaged.
 
-    Tasks of later steps that have read that output are done again afterwards. The queue is
-    created if it is gone. Objects that the tasks would not overwrite are removed; see
-    `_unexpected` and `_counted_as_done`.
+    Tasks of later steps that have read such output are repeated afterwards. The queue is created
+    if it does not exist. Objects that the tasks would not overwrite are removed, see `_unexpected`
+    and `_counted_as_done`.
 
     Args:
-        run: its directory.
-        make_line: makes the pipeline of a step as for a worker, which shows what its tasks read.
+        run: run directory.
+        make_pipeline: makes the pipeline of a step, as in a worker; it shows what tasks read.
 
     Raises:
-        OptionError: something is wrong with a step that was taken over from another run, whose
-            workers alone do its tasks. What was made of it here is noted for the next repair.
+        OptionError: a step that is reused from another run has problems, which can only be
+            repaired there. The dependent tasks of this run are recorded for the next repair.
     """
     run.spec.check_current()
-    mended, refusal = list[str](), ""
+    restored, refusal = list[str](), ""
     counted_as_done: dict[str, list[str]] = {}
     unexpected: dict[str, list[str]] = {}
-    again: dict[str, Tasks] = {}  # tasks that are done again
-    changed: dict[str, Tasks] = {}  # tasks of which later steps may have read something wrong
-    read: dict[str, Tasks] = {}  # tasks that have read something wrong
+    repeated: dict[str, Tasks] = {}
+    changed: dict[str, Tasks] = {}  # tasks whose wrong output later steps may have read
+    dependent: dict[str, Tasks] = {}  # tasks that have read wrong output
     steps = list(_begun(run))
     for step in steps:
         plan, owner = run.plan(step.name), run.spec.reused.get(step.name)
         coverage = run.coverage(step.name)
-        restored = coverage.restore()
-        found = [each for each in _found(run, step, coverage) if each.can_be_repaired]
-        own = {each.number for each in found if each.number is not None}
-        noted = run.stale(step.name) if owner is None else set[int]()
-        read[step.name] = _union(plan, dependents(run, step, changed, make_line), noted)
-        again[step.name] = _union(plan, own, read[step.name])
-        damaged = {each.url for each in found if each.kind == "damaged" and each.url}
+        documents = coverage.restore()
+        problems = [each for each in _verified(run, step, coverage) if each.can_be_repaired]
+        own = {each.number for each in problems if each.number is not None}
+        stale = run.stale(step.name) if owner is None else set[int]()
+        dependent[step.name] = _union(plan, dependents(run, step, changed, make_pipeline), stale)
+        repeated[step.name] = _union(plan, own, dependent[step.name])
+        damaged = {each.url for each in problems if each.kind == "damaged" and each.url}
         records = run.ledger(step.name).records()
         counted_as_done[step.name] = list(
-            _counted_as_done(plan, coverage, records, damaged, read[step.name])
+            _counted_as_done(plan, coverage, records, damaged, dependent[step.name])
         )
-        unexpected[step.name] = list(_unexpected(plan, coverage, found))
-        changed[step.name] = plan if restored else again[step.name]
-        mended += restored
-        if found and owner is not None and not refusal:
+        unexpected[step.name] = list(_unexpected(plan, coverage, problems))
+        changed[step.name] = plan if documents else repeated[step.name]
+        restored += documents
+        if problems and owner is not None and not refusal:
             refusal = (
-                f"stage {step.name} of {run.url} is taken over from {owner}, where "
-                f"{len(found)} things are missing or damaged; mend them there: chunkflow "
-                f"repair {owner}, and chunkflow work {owner}; then repair this run again"
+                f"step {step.name} of {run.url} is reused from {owner}, which has "
+                f"{len(problems)} missing or damaged objects or tasks; run chunkflow repair "
+                f"{owner} and chunkflow work {owner}, then repair this run again"
             )
-    todo = [s.name for s in steps if s.name not in run.spec.reused and len(again[s.name])]
+    todo = [s.name for s in steps if s.name not in run.spec.reused and len(repeated[s.name])]
     for name in todo if refusal else todo[1:]:
-        if len(read[name]):
-            run.add_stale(name, read[name])
+        if len(dependent[name]):
+            run.add_stale(name, dependent[name])
     if refusal:
         raise OptionError(refusal)
-    # A queue that was lost is made again: what it held has no record, and is sent below.
+    # If the queue was lost, its tasks have no record and are sent again below.
     with closing(_queue_of(run, create=True)) as queue:
         if not todo:
-            return Repair(0, tuple(mended), (), {})
-        # A repair that is cut off finds these missing, but not what they were without a record.
+            return Repair(0, tuple(restored), (), {})
+        # Remove objects before their records: after an interruption the next repair finds them
+        # missing, but without a record it could not tell that they are outdated.
         outdated = [url for name in todo for url in counted_as_done[name]]
         for url in outdated:
             remove(url)
-        # No worker must find a step open while the one before it seems to be done.
+        # Reopen steps in order, so that no worker begins a step whose predecessor looks complete.
         run.renew(todo[0])
-        run.ledger(todo[0]).reopen(again[todo[0]])
+        run.ledger(todo[0]).reopen(repeated[todo[0]])
         run.reopen(todo[0])
         for name in todo[1:]:
-            run.ledger(name).reopen(again[name])
+            run.ledger(name).reopen(repeated[name])
             run.reopen(name)
             run.unsend(name)
-        # The records of these are gone, so that later steps are not taken for right before.
+        # Remove these after reopening their tasks: otherwise the next repair of an interrupted one
+        # would not know that later steps have read them.
         stray = [url for name in todo for url in unexpected[name]]
         for url in stray:
             remove(url)
         step = run.spec.step(todo[0])
-        damages = (Damage(number, "", "missing") for number in again[todo[0]])
+        damages = (Damage(number, "", "missing") for number in repeated[todo[0]])
         body_of = partial(_body, run, step)
         sent = repair_tasks(run.ledger(step.name), run.plan(step.name), queue, damages, body_of)
     removed = tuple(dict.fromkeys(outdated + stray))
-    return Repair(sent, tuple(mended), removed, {name: len(again[name]) for name in todo[1:]})
+    return Repair(sent, tuple(restored), removed, {name: len(repeated[name]) for name in todo[1:]})
 
 
-def _unexpected(plan: Plan, coverage: Coverage, found: list[Damage]) -> Iterator[str]:
-    """Yield the addresses of objects that would remain although their task is done again.
+def _unexpected(plan: Plan, coverage: Coverage, problems: list[Damage]) -> Iterator[str]:
+    """Yield the addresses of objects that would remain although their task is repeated.
 
-    A task that is skipped, or leaves out a part of its box, does not overwrite what is stored
-    there. Only write units of the task's own box count, whatever its record names.
+    A task that is skipped, or omits empty blocks, does not overwrite existing objects. Only write
+    units in the box of the task are considered, whatever its record names.
 
     Args:
-        plan: of the step.
-        coverage: of the step, as `verify` has used it.
-        found: damages of the step.
+        plan: plan of the step.
+        coverage: coverage of the step, after `verify` has used it.
+        problems: problems of the step.
     """
-    for each in found:
+    for each in problems:
         if each.kind != "unexpected" or each.number is None or each.url is None:
             continue
         if each.url in coverage.expected(plan.region(each.number)):
@@ -158,36 +160,36 @@ def _unexpected(plan: Plan, coverage: Coverage, found: list[Damage]) -> Iterator
 
 
 def _counted_as_done(
-    plan: Plan, coverage: Coverage, records: Iterable[Record], damaged: set[str], read: Tasks
+    plan: Plan, coverage: Coverage, records: Iterable[Record], damaged: set[str], dependent: Tasks
 ) -> Iterator[str]:
-    """Yield the addresses of wrong objects that would make a task skip as already done.
+    """Yield the addresses of wrong objects because of which a repeated task would be skipped.
 
     Args:
-        plan: of the step.
-        coverage: of the step, as `verify` has used it.
-        records: of the step.
-        damaged: addresses of objects.
-        read: the tasks of the step that have read wrong output.
+        plan: plan of the step.
+        coverage: coverage of the step, after `verify` has used it.
+        records: records of the step.
+        damaged: addresses of damaged objects.
+        dependent: tasks of the step that have read wrong output.
     """
-    if not coverage.skips_stored or not (damaged or len(read)):
+    if not coverage.skips_stored or not (damaged or len(dependent)):
         return
     for record in records:
         if record.number not in plan:
             continue
         urls = {stored.url for stored in record.written if stored.size is not None}
-        if record.number not in read:
+        if record.number not in dependent:
             urls &= damaged
         if urls:
             yield from urls & coverage.expected(plan.region(record.number)).keys()
 
 
 def _union(plan: Plan, one: Tasks, other: Tasks) -> Tasks:
-    """Return the tasks of both; the plan itself if one of them is that."""
+    """Return the tasks of both sets; the plan itself if either is the plan."""
     return plan if one is plan or other is plan else {*one, *other}
 
 
 def retry_run(run: RunDirectory) -> int:
-    """Send the failed tasks of all steps again; return how many."""
+    """Send the failed tasks of all steps again; return their number."""
     run.spec.check_current()
     count = 0
     with closing(_queue_of(run)) as queue:
@@ -199,26 +201,29 @@ def retry_run(run: RunDirectory) -> int:
 
 
 def _queue_of(run: RunDirectory, *, create: bool = False) -> Queue:
-    """Return the queue of a run; for a run on Dask, which has none, one that is discarded.
+    """Open the queue of a run; for a run on Dask, which has none, a temporary one in memory.
 
-    On Dask, tasks without a record are submitted again by the client.
+    On Dask the client submits the tasks without a record again.
     """
     return open_queue(run.spec.queue or "memory://none", create=create or not run.spec.queue)
 
 
 def _begun(run: RunDirectory) -> Iterator[RunStep]:
-    """Yield the steps whose tasks were sent, or taken over from another run, and the first one.
+    """Yield the steps that have begun.
 
-    Those of a run on Dask are not sent: there a step has begun when the one before it is closed.
+    A step has begun if its tasks were sent, if it is reused from another run, or if the previous
+    step is closed; in a run on Dask no tasks are sent.
     """
-    is_next = True
+    previous_is_closed = True
     for step in run.spec.steps:
-        if is_next or run.is_sent(step.name) or run.is_closed(step.name):
+        if previous_is_closed or run.is_sent(step.name) or run.is_closed(step.name):
             yield step
-        is_next = run.is_closed(step.name)
+        previous_is_closed = run.is_closed(step.name)
 
 
-def _found(run: RunDirectory, step: RunStep, coverage: Coverage | None = None) -> Iterator[Damage]:
+def _verified(
+    run: RunDirectory, step: RunStep, coverage: Coverage | None = None
+) -> Iterator[Damage]:
     mixed = step.device_class == "any"
     if run.spec.is_older:
         return verify(run.ledger(step.name), run.plan(step.name), mixed=mixed)
@@ -236,10 +241,10 @@ def _body(run: RunDirectory, step: RunStep, number: int) -> str:
 
 
 def remove(url: str) -> None:
-    """Delete the object at a URL, if there is one.
+    """Delete the object at a URL if it exists.
 
     Raises:
-        VolumeError: the store does not allow it.
+        VolumeError: the store refuses to delete it.
     """
     root, key = split_address(url)
     open_store(root).delete(key)
@@ -252,31 +257,31 @@ def repair_tasks(
     damages: Iterable[Damage],
     body_of: Callable[[int], str],
 ) -> int:
-    """Send the tasks again of which something is missing or damaged; return how many.
+    """Send tasks again whose output is missing or damaged; return their number.
 
-    Their records are removed before their messages are sent. A repair that dies in between leaves
-    them without a record, which the next `verify` finds. Tasks that were given up stay so.
+    Records are removed before messages are sent, so that `verify` finds the tasks if a repair is
+    interrupted in between. Failed tasks stay failed.
 
     Args:
-        ledger: of the step.
-        plan: of the step.
-        queue: of the run.
-        damages: what `verify` yields.
-        body_of: number of a task -> text of its message.
+        ledger: ledger of the step.
+        plan: plan of the step.
+        queue: queue of the run.
+        damages: problems, as yielded by `verify`.
+        body_of: returns the text of the message of a task, given its number.
     """
-    wrong = (d.number for d in damages if d.can_be_repaired and d.number is not None)
-    numbers = (number for number, _ in groupby(wrong) if number in plan)
+    damaged = (d.number for d in damages if d.can_be_repaired and d.number is not None)
+    numbers = (number for number, _ in groupby(damaged) if number in plan)
     return _send_again(ledger, queue, numbers, body_of)
 
 
 def retry_failed(ledger: Ledger, plan: Plan, queue: Queue, body_of: Callable[[int], str]) -> int:
-    """Send the tasks again that were given up, as if they had never failed; return how many.
+    """Send the failed tasks again and forget their failures; return their number.
 
     Args:
-        ledger: of the step.
-        plan: of the step.
-        queue: of the run.
-        body_of: number of a task -> text of its message.
+        ledger: ledger of the step.
+        plan: plan of the step.
+        queue: queue of the run.
+        body_of: returns the text of the message of a task, given its number.
     """
     dead = (record.number for record in ledger.records(states={"dead"}) if record.number in plan)
     return _send_again(ledger, queue, dead, body_of)
@@ -290,7 +295,7 @@ def _send_again(
 ) -> int:
     sent = 0
     while batch := list(islice(numbers, BATCH)):
-        # Also those without a record: one may be there that cannot be read.
+        # Also tasks without a record: they may have one that cannot be read.
         ledger.reopen(batch)
         sent += queue.send(map(body_of, batch))
     return sent

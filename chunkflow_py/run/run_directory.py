@@ -1,19 +1,19 @@
 """The run directory: a folder or prefix that holds everything about one run.
 
 ```
-<run>/spec.json                       what workers do; never changes
+<run>/spec.json                       the spec; never changes
 <run>/spec.sha256                     SHA-256 of the spec as submitted
-<run>/plan/<step>                     list of the tasks, where the spec alone does not define them
+<run>/plan/<step>                     the part of the plan that is not in the spec
 <run>/files/<sha256>/<name>           networks, weights, plugins
-<run>/documents/<sha256>              metadata of the outputs as it was created
+<run>/documents/<sha256>              metadata of the outputs at submission
 <run>/stages/<step>/profile.json      compute profile of the step; set by its first worker
-<run>/stages/<step>/sent, closed      that all its tasks were sent; that all of them have ended
-<run>/stages/<step>/stale             tasks that have read what a repair of another step replaces
+<run>/stages/<step>/sent, closed      markers: all tasks were sent; all tasks have ended
+<run>/stages/<step>/stale             tasks that have read output which a repair replaces
 <run>/ledger/<step>/…                 how each task ended: `chunkflow_py.run.ledger.ledger`
 ```
 
-``stages`` is the stored name of steps. Any store will do on which put-if-absent works, which is
-tried before it is relied upon.
+``stages`` is the stored name of steps. The store must support put-if-absent: `check_store` tests
+it.
 """
 
 from __future__ import annotations
@@ -53,16 +53,17 @@ _DIGEST = re.compile(r"(.+?)/*#sha256=([0-9a-f]{64})")
 
 
 class ProfileError(OptionError):
-    """This machine has another compute profile than the run's first worker."""
+    """The compute profile of this machine differs from that of the step's first worker."""
 
 
 @dataclass
 class RunDirectory:
-    """One run, by its address.
+    """The stored state of one run.
 
     Attributes:
-        url: of the run, without a digest.
-        digest: SHA-256 that the spec must have, all 64 digits; nothing: it is not pinned.
+        url: address of the run, without a digest.
+        digest: SHA-256 that the spec must have, 64 hexadecimal digits; empty: any.
+        store: store of the run directory.
     """
 
     url: str
@@ -76,7 +77,9 @@ class RunDirectory:
         """Open the store."""
         self.store = open_store(self.url)
         if self.store.is_local:
-            self.url = self.store.url  # absolute, so that it is the same in every working directory
+            self.url = (
+                self.store.url
+            )  # absolute, so that it does not depend on the working directory
 
     @classmethod
     def parse(cls, text: str) -> RunDirectory:
@@ -90,8 +93,8 @@ class RunDirectory:
         match = _DIGEST.fullmatch(text)
         if match is None:
             msg = (
-                f"run {public(text)} must end in #sha256= and 64 digits (0-9, a-f), as submit "
-                "prints it"
+                f"run {public(text)} must end in #sha256= and 64 digits (0-9, a-f); copy the "
+                "address that submit printed"
             )
             raise OptionError(msg)
         return cls(match[1], match[2])
@@ -100,24 +103,24 @@ class RunDirectory:
 
     @property
     def spec(self) -> Spec:
-        """The spec, read once.
+        """The spec, cached after the first access.
 
         Raises:
-            OptionError: there is none, or it is not the one that the digest pins.
+            OptionError: the run does not exist, or its spec is not the one that was submitted.
         """
         if self._spec is None:
             content = self.store.get(SPEC)
             if content is None:
                 msg = (
-                    f"there is no run at {self.url}; chunkflow submit makes one, or correct the URL"
+                    f"there is no run at {self.url}; correct the URL, or make it: chunkflow submit"
                 )
                 raise OptionError(msg)
-            found, wanted = sha256_of(content), self.digest or self._submitted()
-            if wanted not in ("", found) and not removed("pinned-spec"):
-                remedy = "take the address that submit printed, or " if self.digest else ""
+            digest, expected = sha256_of(content), self.digest or self._submitted()
+            if expected not in ("", digest) and not removed("pinned-spec"):
+                remedy = "use the address that submit printed, or " if self.digest else ""
                 msg = (
-                    f"{self.url}/{SPEC} has the SHA-256 {found}, not {wanted}: it is not what was "
-                    f"submitted; {remedy}find out who changed it, and restore it from a copy"
+                    f"{self.url}/{SPEC} has the SHA-256 {digest}, not {expected}: it is not "
+                    f"what was submitted; {remedy}find out who changed it and restore it from a copy"
                 )
                 raise OptionError(msg)
             try:
@@ -128,47 +131,47 @@ class RunDirectory:
         return self._spec
 
     def _submitted(self) -> str:
-        """Return the SHA-256 of the submitted spec, as noted in the run; empty if it is missing.
+        """Return the SHA-256 stored at submission; empty if it is missing.
 
-        Unlike a pinned address, it does not protect against those who can write to the run: it
-        finds a spec that was edited while some of its tasks were done already.
+        It detects accidental edits of the spec. Unlike a pinned address, it does not protect
+        against attackers who can write to the run directory.
         """
-        noted = (self.store.get(_SUBMITTED) or b"").decode(errors="replace").strip()
-        return noted if re.fullmatch("[0-9a-f]{64}", noted) else ""
+        digest = (self.store.get(_SUBMITTED) or b"").decode(errors="replace").strip()
+        return digest if re.fullmatch("[0-9a-f]{64}", digest) else ""
 
     @property
     def shown(self) -> str:
-        """The URL for messages, without name and password."""
+        """The URL without user name and password, for messages."""
         return without_secrets(self.url)
 
     @property
     def address(self) -> str:
-        """The address for workers, which pins the spec."""
+        """The address with the digest of the spec, for workers."""
         return f"{self.shown}#sha256={self.spec.digest}"
 
     def exists(self) -> bool:
-        """Return whether there is a run."""
+        """Return whether the spec of the run is stored."""
         return self.store.size(SPEC) is not None
 
     def check_there(self) -> None:
-        """Refuse to continue with a run that was deleted meanwhile.
+        """Check that the run has not been deleted since it was opened.
 
         Raises:
-            OptionError: it is gone.
+            OptionError: the run was deleted.
         """
         if self.exists():
             return
         msg = (
-            f"{self.url} was deleted while it was worked on: {SPEC} is gone, and with it what has "
-            "been recorded; restore it from a copy, or delete what is left there and submit again"
+            f"{self.url} was deleted while workers used it: {SPEC} is gone, and possibly records; "
+            "restore the run from a copy, or delete the rest of it and submit again"
         )
         raise OptionError(msg)
 
     @contextmanager
     def undone_if_refused(self) -> Iterator[None]:
-        """Remove a folder that this call made, if the block fails before there is a run.
+        """Remove the run's folder if the ``with`` block made it but fails before the run exists.
 
-        A signal counts as a failure.
+        An interruption by a signal counts as a failure.
         """
         folder = Path(self.store.url.removeprefix("file://")) if self.store.is_local else None
         is_ours = folder is not None and not folder.exists()
@@ -180,23 +183,23 @@ class RunDirectory:
             raise
 
     def check_free(self) -> None:
-        """Refuse a place that holds records of a deleted run.
+        """Check that no records of a deleted run remain at the address of a new run.
 
         Raises:
-            OptionError: there are records of a run that was deleted.
+            OptionError: there are such records.
         """
         if any(True for _ in self.store.list("ledger/")):
             msg = (
-                f"{self.url} holds records of a run that was deleted, by which tasks would count "
-                "as done; delete them as well, or give another --run"
+                f"{self.url} holds records of a deleted run, which would make tasks of a new run "
+                f"count as done; delete {self.url}/ledger, or choose another --run"
             )
             raise OptionError(msg)
 
     def check_store(self) -> None:
-        """Check that the first of two conditional writes wins.
+        """Check that the store supports put-if-absent: the first of two writes must win.
 
         Raises:
-            VolumeError: it does not, so that records could be overwritten.
+            VolumeError: the second write won, so that records could be overwritten.
         """
         key = f"probe-{secrets.token_hex(8)}"
         first = self.store.put_if_absent(key, b"first")
@@ -207,8 +210,8 @@ class RunDirectory:
             self.store.delete(key)
         if not first or second or kept != b"first":
             msg = (
-                f"{self.url} cannot hold a run: a conditional write (put-if-absent) replaced what "
-                "was there; choose a bucket or folder that honours If-None-Match"
+                f"{self.url} cannot hold a run: a conditional write (put-if-absent) replaced an "
+                "existing object; choose a bucket or folder that supports If-None-Match"
             )
             raise VolumeError(msg)
 
@@ -219,16 +222,16 @@ class RunDirectory:
         files: Mapping[File, Path],
         documents: Mapping[str, bytes] | None = None,
     ) -> bool:
-        """Write a new run, its spec last; return whether it is new.
+        """Store a run unless it exists; return whether it is new. The spec is written last.
 
         Args:
-            spec: of the run.
-            plans: files of the plans, by step.
-            files: that steps need, and their paths.
-            documents: metadata of the outputs, by SHA-256.
+            spec: spec of the run.
+            plans: name of a step -> file of its plan.
+            files: files that steps need -> their local paths.
+            documents: SHA-256 -> metadata of the outputs.
 
         Raises:
-            OptionError: another run is there; the message says how it differs.
+            OptionError: another run exists at this address; the message names the differences.
         """
         for name, content in plans.items():
             if content:
@@ -245,77 +248,81 @@ class RunDirectory:
         return new
 
     def check_same(self, spec: Spec, steps: int) -> None:
-        """Compare the existing run with a new one.
+        """Check that the existing run is the same as a new one.
 
         Args:
-            spec: of the new one, or of its first steps.
-            steps: how many the new one will have.
+            spec: spec of the new run, or of its first steps.
+            steps: number of steps that the new run will have.
 
         Raises:
-            OptionError: they differ; the message says how.
+            OptionError: the runs differ; the message names the differences.
         """
-        there = self.spec
-        there.check_current()
-        found = [
-            f"stage {old.name}: {words}"
-            for old, new in zip(there.steps, spec.steps, strict=False)
-            for words in differences(old, new)
+        existing = self.spec
+        existing.check_current()
+        phrases = [
+            f"step {old.name}: {phrase}"
+            for old, new in zip(existing.steps, spec.steps, strict=False)
+            for phrase in differences(old, new)
         ]
-        if len(there.steps) != steps:
-            found.append(f"{steps} stages, not {len(there.steps)}")
-        if not found and there.queue != spec.queue:
-            found.append(f"the queue is {spec.queue}, not {there.queue}")
-        if not found:
-            return  # the same but for the version of the package, or the folder
+        if len(existing.steps) != steps:
+            phrases.append(f"{steps} steps, not {len(existing.steps)}")
+        if not phrases and existing.queue != spec.queue:
+            phrases.append(f"the queue is {spec.queue}, not {existing.queue}")
+        if not phrases:
+            return  # only the version of the package or the working directory may differ
         msg = (
-            f"{self.url} holds another run ({'; '.join(found[:4])}); give the new one another "
-            f"--run, and --fork {self.url} to take over the stages that stay the same"
+            f"{self.url} holds another run ({'; '.join(phrases[:4])}); choose another --run, and "
+            f"add --fork {self.url} to reuse the steps that are the same"
         )
         raise OptionError(msg)
 
     # --- steps ----------------------------------------------------------------------------------
 
     def plan(self, step: str) -> Plan:
-        """Return the tasks of a step.
+        """Return the plan of a step.
 
         Raises:
-            OptionError: the file of the plan is not the one that the spec names.
+            OptionError: the stored file of the plan is not the one that was submitted.
         """
         if step not in self._plans:
-            said = self.spec.step(step)
+            stored = self.spec.step(step)
             content = self.store.get(f"plan/{step}") or b""
-            if sha256_of(content) != said.plan_sha256:
-                msg = f"{self.url}/plan/{step} is not the plan that was submitted; submit again"
+            if sha256_of(content) != stored.plan_sha256:
+                msg = (
+                    f"{self.url}/plan/{step} is not the plan that was submitted: its SHA-256 is "
+                    f"{sha256_of(content)}, not {stored.plan_sha256}; submit the same pipeline "
+                    "again to restore it"
+                )
                 raise OptionError(msg)
-            self._plans[step] = plan_from_json(said.plan, content)
+            self._plans[step] = plan_from_json(stored.plan, content)
         return self._plans[step]
 
     def ledger(self, step: str) -> Ledger:
         """Return the ledger of a step, which may be that of another run (``--fork``)."""
         if step not in self._ledgers:
-            taken = self.spec.reused.get(step)
-            store = self.store if taken is None else open_store(taken)
+            owner = self.spec.reused.get(step)
+            store = self.store if owner is None else open_store(owner)
             span, older = self.plan(step).span, self.spec.is_older
             self._ledgers[step] = Ledger(store, step, span, older=older)
         return self._ledgers[step]
 
     def document(self, digest: str) -> bytes | None:
-        """Return metadata of an output as it was created; ``None`` if the copy is lost."""
+        """Return the run's copy of a metadata document; ``None`` if it is lost or damaged."""
         content = self.store.get(f"documents/{digest}")
         return content if content is not None and sha256_of(content) == digest else None
 
     def coverage(self, step: str) -> Coverage:
-        """Return what the records of a step have to name."""
-        said = self.spec.step(step)
+        """Return the objects that the records of a step must name."""
+        stored = self.spec.step(step)
         copies = f"{self.store.url.rstrip('/')}/documents"
-        return Coverage(said.outputs, self.document, copies, [name for name, _ in said.options])
+        return Coverage(stored.outputs, self.document, copies, [name for name, _ in stored.options])
 
     def is_sent(self, step: str) -> bool:
-        """Return whether all tasks of a step were sent once."""
+        """Return whether all tasks of a step have been sent to the queue."""
         return self.store.size(f"stages/{step}/sent") is not None
 
     def set_sent(self, step: str, count: int) -> None:
-        """Note that all tasks of a step were sent."""
+        """Record that all *count* tasks of a step have been sent."""
         self.store.put_if_absent(f"stages/{step}/sent", json.dumps({"tasks": count}).encode())
 
     def is_closed(self, step: str) -> bool:
@@ -323,7 +330,7 @@ class RunDirectory:
         return step in self.spec.reused or self.store.size(f"stages/{step}/closed") is not None
 
     def close(self, step: str) -> None:
-        """Note that all tasks of a step have ended, with their totals; the next step opens."""
+        """Record that all tasks of a step have ended, so that the next step can begin."""
         if not self.is_closed(step):
             counts = json.dumps(asdict(self.ledger(step).counts())).encode()
             self.store.put_if_absent(f"stages/{step}/closed", counts)
@@ -333,38 +340,38 @@ class RunDirectory:
         return self.ledger(step).counts()
 
     def reopen(self, step: str) -> None:
-        """Undo `close`, for tasks that are done again."""
+        """Undo `close`, because tasks of the step are repeated."""
         self.store.delete(f"stages/{step}/closed")
 
     def unsend(self, step: str) -> None:
-        """Undo `set_sent`: the worker that opens the step sends all tasks without a record."""
+        """Undo `set_sent`, so that workers send the tasks without a record when the step begins."""
         self.store.delete(f"stages/{step}/sent")
         self.store.delete(f"stages/{step}/sending")
 
     def stale(self, step: str) -> Plan | set[int]:
         """Return the tasks of a step that have read wrong output of an earlier step.
 
-        A repair has found them; they are done again once the earlier steps are repaired.
+        A repair has recorded them; they are repeated once the earlier steps are complete.
         """
-        said = json.loads(self.store.get(f"stages/{step}/stale") or b"[]")
-        return self.plan(step) if said == _ALL else set(said)
+        numbers = json.loads(self.store.get(f"stages/{step}/stale") or b"[]")
+        return self.plan(step) if numbers == _ALL else set(numbers)
 
     def add_stale(self, step: str, numbers: Plan | set[int]) -> None:
-        """Add tasks that have read wrong output; the plan itself stands for all tasks."""
+        """Add tasks that have read wrong output; pass the plan itself for all tasks."""
 
         def added(content: bytes | None) -> bytes:
-            said = json.loads(content or b"[]")
-            if said == _ALL or numbers is self.plan(step):
+            known = json.loads(content or b"[]")
+            if known == _ALL or numbers is self.plan(step):
                 return json.dumps(_ALL).encode()
-            return json.dumps(sorted({*said, *numbers}), separators=(",", ":")).encode()
+            return json.dumps(sorted({*known, *numbers}), separators=(",", ":")).encode()
 
         self.store.update(f"stages/{step}/stale", added)
 
     def renew(self, step: str) -> None:
-        """Reopen the tasks that have read wrong output, now that it is repaired.
+        """Reopen the stale tasks of a step, whose input is now repaired.
 
-        The repair has done so already, but a worker that was busy with one of them then may have
-        recorded it since.
+        The repair has already reopened them, but a worker that was busy with one of them at that
+        time may have recorded it since.
         """
         numbers = self.stale(step)
         if numbers:
@@ -372,50 +379,51 @@ class RunDirectory:
             self.store.delete(f"stages/{step}/stale")
 
     def current_step(self) -> str | None:
-        """Return the name of the first step that is not closed, or ``None``."""
+        """Return the name of the first step that is not closed; ``None`` if the run is complete."""
         return next((s.name for s in self.spec.steps if not self.is_closed(s.name)), None)
 
-    # --- what a worker needs ---------------------------------------------------------------------
+    # --- checks and files for workers -------------------------------------------------------------
 
     def check_profile(self, step: str, profile: dict[str, str] | None) -> None:
-        """Refuse a machine whose compute profile differs from that of the step's first worker.
+        """Check that this machine has the compute profile of the step's first worker.
 
         Raises:
-            ProfileError: the message names the differences.
+            ProfileError: the profiles differ; the message names the differences.
         """
         if not profile or self.spec.step(step).device_class == "any":
             return
         key = f"stages/{step}/profile.json"
         self.store.put_if_absent(key, json.dumps(profile, sort_keys=True).encode())
-        fixed: dict[str, Any] = json.loads(self.store.get(key) or b"{}")
-        if fixed == profile:
+        first: dict[str, Any] = json.loads(self.store.get(key) or b"{}")
+        if first == profile:
             return
-        names = sorted(fixed.keys() | profile.keys())
-        found = [
-            f"{name} is {profile.get(name, 'unknown')}, not {fixed.get(name, 'unknown')}"
+        names = sorted(first.keys() | profile.keys())
+        phrases = [
+            f"{name} is {profile.get(name, 'unknown')}, not {first.get(name, 'unknown')}"
             for name in names
-            if fixed.get(name) != profile.get(name)
+            if first.get(name) != profile.get(name)
         ]
         msg = (
-            f"this machine would compute other bytes than the run's first worker: "
-            f"{'; '.join(found)}; use a machine like it, set OMP_NUM_THREADS where only threads "
-            "differ, or submit with --device-class any, which promises a tolerance only"
+            f"this machine would compute other bytes than the step's first worker: "
+            f"{'; '.join(phrases)}; use the same kind of machine, set OMP_NUM_THREADS if only "
+            "threads differ, or submit with --device-class any, which gives results that agree "
+            "only within a tolerance"
         )
         raise ProfileError(msg)
 
     def fetch(self, file: File) -> Path:
-        """Fetch a file of the run to this machine, check its content, and return its path.
+        """Return the local path of a file of the run, downloaded and checked.
 
         Raises:
-            OptionError: it is missing, or not what the spec names.
+            OptionError: the file is missing, or its content is not what was submitted.
         """
         path = cache_folder() / file.sha256 / Path(file.name).name
         if path.is_file() and sha256_of(path.read_bytes()) == file.sha256:
             return path
         content = self.store.get(file.key)
         if content is None or (sha256_of(content) != file.sha256 and not removed("pinned-spec")):
-            what = "is missing" if content is None else "is not what was submitted"
-            msg = f"{self.url}/{file.key} {what}; submit the run again, under another --run"
+            problem = "is missing" if content is None else "is not what was submitted"
+            msg = f"{self.url}/{file.key} {problem}; submit the pipeline again with another --run"
             raise OptionError(msg)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
@@ -424,6 +432,6 @@ class RunDirectory:
 
 
 def cache_folder() -> Path:
-    """Return the folder in which workers keep files of runs."""
+    """Return the folder in which workers cache files of runs."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "chunkflow" / "files"

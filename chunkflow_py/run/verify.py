@@ -1,23 +1,21 @@
-"""Compare what is stored with the plan, the spec and the records.
-
-`verify` depends on three things only:
+"""Verification of a step: compare the stored objects with plan, spec and records.
 
 ```
-plan, spec   every task               -- no record that can be read -->  "not recorded"
-             metadata of the outputs  -- gone or changed ------------->  "metadata"
-records      one a task               -- given up -------------------->  "failed"
-             spec that it names       -- another than the run's ------>  "other spec"
+plan, spec   every task               -- no readable record --------->  "not recorded"
+             metadata of the outputs  -- missing or changed --------->  "metadata"
+records      one per task             -- failed permanently --------->  "failed"
+             spec that it names       -- not the spec of the run ---->  "other spec"
              objects that it names    -- in no output of the step --->  "outside"
-             objects of its box       -- not in the record ----------->  "missing"
+             objects of its box       -- not in the record ---------->  "missing"
 outputs      each object of a record:
-               not there --------------------------------------------->  "missing"
-               other length or bytes --------------------------------->  "damaged"
-               there, although nothing was stored -------------------->  "unexpected"
+               not in the store ------------------------------------->  "missing"
+               other length or checksum ----------------------------->  "damaged"
+               in the store, although nothing was stored ------------>  "unexpected"
 ```
 
-A skipped task has stored nothing, so that no object may be where it would have written. Where
-several kinds of devices work on one run, attempts on a task store different bytes. A task is sound
-there if all its objects are those of one attempt; else it is a "mixture".
+A skipped task stores nothing, so that no objects may exist in its box. In a run on mixed devices,
+attempts on one task may store different bytes: a task is valid if all its objects are from one
+attempt, otherwise it is a "mixture".
 """
 
 from __future__ import annotations
@@ -54,20 +52,20 @@ DamageKind = Literal[
 ]
 
 PARALLEL = 16
-PIECE_BYTES = 16 << 20  # of one object in memory at once
-KEPT = 1 << 16  # objects whose checksum is remembered, for tasks that share one
+PIECE_BYTES = 16 << 20  # objects are read in pieces of this size
+CACHED_CHECKS = 1 << 16  # objects whose checksums are cached, because tasks may share them
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One difference between what is stored and what should be.
+    """One problem of a step, found by `verify`.
 
     Attributes:
-        number: of the task; ``None`` for all tasks of the step.
-        box: of the task.
-        kind: what is wrong.
+        number: number of the task; ``None`` for the whole step.
+        box: box of the task, as text.
+        kind: kind of the problem.
         reason: the values that disagree.
-        url: of the object, if one is concerned.
+        url: address of the object, if the problem concerns one.
     """
 
     number: int | None
@@ -78,33 +76,33 @@ class Damage:
 
     @property
     def remedy(self) -> Literal["repair", "retry --failed", "work"]:
-        """The subcommand that corrects it."""
+        """The subcommand that corrects the problem."""
         if self.kind == "failed":
             return "retry --failed"
         return "work" if self.kind == "not recorded" and self.number is None else "repair"
 
     @property
     def can_be_repaired(self) -> bool:
-        """Whether `repair` corrects it."""
+        """Whether ``chunkflow repair`` corrects the problem."""
         return self.remedy == "repair"
 
     def __str__(self) -> str:
-        """Return it as one line."""
-        about = "" if self.number is None else f"{self.box}: "
+        """Return the problem as one line of text."""
+        prefix = "" if self.number is None else f"{self.box}: "
         if self.url is None:
             what: str = self.kind
         elif self.kind == "other spec":
             what = f"{self.url} was recorded for another spec"
         elif self.kind == "outside":
-            what = f"{self.url} is no output of this stage"
+            what = f"{self.url} is not in an output of this step"
         elif self.kind == "metadata":
             what = f"metadata {self.url} has changed"
         else:
             what = f"{self.url} is {self.kind}"
-        return f"{about}{what}{f' ({self.reason})' if self.reason else ''}"
+        return f"{prefix}{what}{f' ({self.reason})' if self.reason else ''}"
 
     def to_json(self, step: str) -> dict[str, Any]:
-        """Return the damage for JSON, with the name of its *step*."""
+        """Return the problem as a JSON object, with the name of its *step*."""
         return {"stage": step, **asdict(self)}
 
 
@@ -118,22 +116,22 @@ def verify(
     parallel: int = PARALLEL,
     mixed: bool = False,
 ) -> Iterator[Damage]:
-    """Yield what of a step is not done, or not stored as it was recorded.
+    """Yield the tasks of a step that are not done, and the objects that differ from their records.
 
-    Memory does not grow with the number of tasks, but for one bit of each. What is wrong with one
-    task comes together; what has no record comes last.
+    The problems of one task are consecutive; tasks without a record come last. Memory is constant
+    but for one bit per task.
 
     Args:
-        ledger: of the step.
-        plan: of the step.
-        open_store: URL of a bucket, or of the file system -> store.
-        spec: hash of the step, which records must name; ``None`` accepts all.
-        coverage: what records must name; ``None``: nobody knows.
-        parallel: how many objects to read at once.
-        mixed: whether attempts on one task may have stored different bytes.
+        ledger: ledger of the step.
+        plan: plan of the step.
+        open_store: returns the store at the URL of a bucket or of the file system.
+        spec: hash of the step that records must name; ``None`` accepts any.
+        coverage: objects that records must name; ``None``: unknown, not checked.
+        parallel: number of objects to read at the same time.
+        mixed: whether attempts on one task may store different bytes.
 
     Raises:
-        VolumeError: a store cannot be read, which is no damage.
+        VolumeError: a store cannot be read, which says nothing about the objects in it.
     """
     for url, reason in coverage.wrong_documents() if coverage else ():
         yield Damage(None, "", "metadata", reason, url)
@@ -145,7 +143,7 @@ def verify(
             if record.state == "dead":
                 yield Damage(record.number, record.box, "failed", record.reason or "")
             elif mismatches and mixed and all(each.url for each in mismatches):
-                yield from _of_mixed(checks, record, objects, mismatches)
+                yield from _mixed_problems(checks, record, objects, mismatches)
             else:
                 yield from mismatches
     for number in plan:
@@ -156,7 +154,7 @@ def verify(
 
 
 class _Checks:
-    """Checks of records that need no object; notes which tasks have a record."""
+    """Checks of records without reading objects; marks the tasks that have a record."""
 
     def __init__(
         self,
@@ -170,133 +168,134 @@ class _Checks:
         self._coverage, self._recorded = coverage, recorded
 
     def records(self) -> Iterator[tuple[Record, list[Damage], list[Stored]]]:
-        """Yield the records of the plan's tasks, each once.
-
-        With what is wrong with each, and which objects are to be looked at.
-        """
+        """Yield one record per task of the plan, its problems, and the objects to be checked."""
         for record in self._ledger.records():
             number = record.number
             if number not in self._plan or self._recorded[number >> 3] >> (number & 7) & 1:
                 continue
             if record.box != str(self._plan.region(number)):
-                continue  # it is of another plan: this task has none
+                continue  # of another plan: the task has no record
             self._recorded[number >> 3] |= 1 << (number & 7)
             yield record, *self._checked(record)
 
     def attempts(self, record: Record) -> Iterator[Attempt]:
-        """Yield the other attempts on a task, but for those that name what is no output."""
+        """Yield the other attempts on a task that name only objects in outputs of the step."""
         for attempt in self._ledger.attempts(record.number):
             written = attempt.record.written if attempt.record else ()
-            is_ours = self._coverage is None or all(
+            is_inside = self._coverage is None or all(
                 self._coverage.is_output(stored.url) for stored in written
             )
-            if is_ours and attempt.attempt != record.attempt:
+            if is_inside and attempt.attempt != record.attempt:
                 yield attempt
 
     def _checked(self, record: Record) -> tuple[list[Damage], list[Stored]]:
-        # Of an object written twice, the last counts.
+        # If an object was written twice, the last one counts.
         objects = {stored.url: stored for stored in record.written}
         if record.state == "dead":
             return [], []
         if self._spec is not None and record.spec != self._spec:
-            reason = f"its record is of spec {record.spec}, and the run's is {self._spec}"
+            reason = (
+                f"its record names the spec {record.spec}, but that of the step is {self._spec}"
+            )
             return [Damage(record.number, record.box, "other spec", reason)], []
         if self._coverage is None:
             return [], list(objects.values())
-        wrong = []
+        problems = []
         for url in [url for url in objects if not self._coverage.is_output(url)]:
-            wrong.append(Damage(record.number, record.box, "outside", "", url))
+            problems.append(Damage(record.number, record.box, "outside", "", url))
             del objects[url]
         expected = self._coverage.expected(self._plan.region(record.number))
         absent = [url for url in expected if url not in objects]
         if record.state == "done" and absent:
             reason = (
                 f"its record names {len(expected) - len(absent)} of the {len(expected)} objects "
-                "that its box takes"
+                "of its box"
             )
-            wrong.append(Damage(record.number, record.box, "missing", reason, absent[0]))
+            problems.append(Damage(record.number, record.box, "missing", reason, absent[0]))
         elif record.state == "skipped" and not self._coverage.skips_stored:
             objects |= {url: Stored(url) for url in absent if expected[url]}
-        return wrong, list(objects.values())
+        return problems, list(objects.values())
 
 
 def _compared(
     checks: _Checks, objects: _Objects, ahead: int
 ) -> Iterator[tuple[Record, list[Damage]]]:
-    """Yield the records of the plan with what is wrong with their objects, *ahead* of them."""
+    """Yield records with their problems, while about *ahead* objects are being read."""
     waiting: deque[tuple[Record, list[Damage], list[tuple[Stored, Future[Stored]]]]] = deque()
-    begun = 0
+    count = 0
 
-    def settled() -> tuple[Record, list[Damage]]:
-        record, wrong, looks = waiting.popleft()
-        return record, wrong + _settled(record, looks)
+    def next_compared() -> tuple[Record, list[Damage]]:
+        record, problems, reads = waiting.popleft()
+        return record, problems + _object_problems(record, reads)
 
-    for record, wrong, stored in checks.records():
-        looks = objects.look_all(stored)
-        waiting.append((record, wrong, looks))
-        begun += len(looks)
-        while waiting and begun > ahead:
-            begun -= len(waiting[0][2])
-            yield settled()
+    for record, problems, stored in checks.records():
+        reads = objects.start_all(stored)
+        waiting.append((record, problems, reads))
+        count += len(reads)
+        while waiting and count > ahead:
+            count -= len(waiting[0][2])
+            yield next_compared()
     while waiting:
-        yield settled()
+        yield next_compared()
 
 
-def _settled(record: Record, looks: Iterable[tuple[Stored, Future[Stored]]]) -> list[Damage]:
-    found = []
-    for stored, look in looks:
-        if (wrong := _mismatch(stored, look.result())) is not None:
-            found.append(Damage(record.number, record.box, *wrong, stored.url))
-    return found
+def _object_problems(
+    record: Record, reads: Iterable[tuple[Stored, Future[Stored]]]
+) -> list[Damage]:
+    problems = []
+    for stored, read in reads:
+        if (mismatch := _mismatch(stored, read.result())) is not None:
+            problems.append(Damage(record.number, record.box, *mismatch, stored.url))
+    return problems
 
 
 def _mismatch(recorded: Stored, found: Stored) -> tuple[DamageKind, str] | None:
-    """Return what is wrong, and what disagrees."""
+    """Return the kind of problem and the values that disagree, or ``None``."""
     if recorded.size is None:
         if found.size is None:
             return None
-        return "unexpected", f"nothing was stored, and {found.size} bytes are there"
+        return "unexpected", f"nothing was stored, but it has {found.size} bytes"
     if found.size is None:
         return "missing", f"{recorded.size} bytes were stored"
     if found.size != recorded.size:
-        return "damaged", f"{recorded.size} bytes were stored, and {found.size} are there"
+        return "damaged", f"{recorded.size} bytes were stored, but it has {found.size}"
     if recorded.checksum is not None and found.checksum != recorded.checksum:
-        what = "the SHA-256 of what was stored begins with"
-        return "damaged", f"{what} {recorded.checksum}, of what is there with {found.checksum}"
+        reason = f"its SHA-256 begins with {found.checksum}, but {recorded.checksum} was recorded"
+        return "damaged", reason
     return None
 
 
-def _of_mixed(
+def _mixed_problems(
     checks: _Checks, record: Record, objects: _Objects, mismatches: list[Damage]
 ) -> Iterator[Damage]:
-    """Yield what is wrong with a task whose objects are not those of its record."""
+    """Yield the problems of a task in a run on mixed devices: compare with all its attempts."""
     by_url: dict[str, bool] = {stored.url: True for stored in record.written}
     for damage in mismatches:
         by_url[damage.url or ""] = False
     for attempt in checks.attempts(record):
         if attempt.record is None:
             continue
-        wrong = _settled(attempt.record, objects.look_all(attempt.record.written))
-        if not wrong:
+        problems = _object_problems(attempt.record, objects.start_all(attempt.record.written))
+        if not problems:
             return
         for stored in attempt.record.written:
-            fits = stored.url not in {damage.url for damage in wrong}
-            by_url[stored.url] = by_url.get(stored.url, False) or fits
+            matches = stored.url not in {damage.url for damage in problems}
+            by_url[stored.url] = by_url.get(stored.url, False) or matches
     if all(by_url.values()):
-        reason = "its objects are of several attempts, which store different bytes"
+        reason = "its objects are from several attempts, which stored different bytes"
         yield Damage(record.number, record.box, "mixture", reason)
     else:
         yield from mismatches
 
 
 class _Objects:
-    """Reads objects in threads; remembers the last ones, so that a shared one is read once."""
+    """Reads sizes and checksums of objects in threads; caches them, since tasks share objects."""
 
     def __init__(self, open_store: Callable[[str], Store], parallel: int) -> None:
         self._open, self._stores = open_store, dict[str, "Store"]()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(parallel, "verify")
-        self._looks: OrderedDict[Stored, Future[Stored]] = OrderedDict()
+        self._reads: OrderedDict[Stored, Future[Stored]] = OrderedDict()
 
     def __enter__(self) -> None:
         pass
@@ -304,19 +303,19 @@ class _Objects:
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def look_all(self, written: Iterable[Stored]) -> list[tuple[Stored, Future[Stored]]]:
-        """Begin to look at what was stored; of an object written twice, the last counts."""
+    def start_all(self, written: Iterable[Stored]) -> list[tuple[Stored, Future[Stored]]]:
+        """Start to read objects; if one was written twice, the last record of it counts."""
         last = {stored.url: stored for stored in written}
-        return [(stored, self._look(stored)) for stored in last.values()]
+        return [(stored, self._start(stored)) for stored in last.values()]
 
-    def _look(self, stored: Stored) -> Future[Stored]:
-        look = self._looks.pop(stored, None) or self._pool.submit(self._found, stored)
-        self._looks[stored] = look
-        if len(self._looks) > KEPT:
-            self._looks.popitem(last=False)
-        return look
+    def _start(self, stored: Stored) -> Future[Stored]:
+        read = self._reads.pop(stored, None) or self._pool.submit(self._read, stored)
+        self._reads[stored] = read
+        if len(self._reads) > CACHED_CHECKS:
+            self._reads.popitem(last=False)
+        return read
 
-    def _found(self, stored: Stored) -> Stored:
+    def _read(self, stored: Stored) -> Stored:
         root, key = split_address(stored.url)
         with self._lock:
             if root not in self._stores:
@@ -324,7 +323,7 @@ class _Objects:
             store = self._stores[root]
         if stored.size is None or stored.checksum is None:
             return Stored(stored.url, store.size(key))
-        # One byte more than there should be: an object that has grown is not read to its end.
+        # Read at most one byte more than recorded, which suffices to detect a larger object.
         stop, read, digest = stored.size + 1, 0, hashlib.sha256()
         for start in range(0, stop, PIECE_BYTES):
             piece = store.get_range(key, start, min(start + PIECE_BYTES, stop))
@@ -339,7 +338,7 @@ class _Objects:
 
 
 def split_address(url: str) -> tuple[str, str]:
-    """Split the address of an object into the URL of its store's root and its key there."""
+    """Split the address of an object into the URL of its bucket or file system, and its key."""
     scheme, _, path = url.partition("://")
     if scheme == "file":
         return "file:///", path.lstrip("/")

@@ -196,7 +196,7 @@ def test_steps_that_were_taken_over() -> None:
     shutil.copy("image.zarr/0/c/1/1/1", BLOCK)
     shutil.copy("image.zarr/0/c/1/1/1", "new.zarr/0/c/1/1/1")
     told = say("repair new", code=2)
-    assert "taken over from" in told
+    assert "is reused from" in told
     say("repair old")
     assert work("old") == []
     assert "sent 1 task again" in say("repair new")

@@ -349,11 +349,11 @@ def test_submitting_again_goes_on():
          f"{SAVE} m.zarr", 2, "name a backend"),
         (f"submit --stage a {LINE} threshold {SAVE} m.zarr then --stage a {LINE} {SAVE} n.zarr",
          2, "two steps are called a"),
-        ("work nothing", 2, "nothing; chunkflow submit makes one"),
+        ("work nothing", 2, "nothing; correct the URL, or make it"),
         ("work r#sha256=xyz", 2, "64 digits"),
         ("work r --max-cost 3", 2, "--cost-per-hour"),
         ("work r --gpus x", 2, "--gpus x must be all"),
-        ("status nothing", 2, "nothing; chunkflow submit makes one"),
+        ("status nothing", 2, "nothing; correct the URL, or make it"),
         ("retry r", 2, "--failed"),
         (f"run --on slurm:4 {LINE} threshold {SAVE} m.zarr", 2, "local:N"),
     ],
@@ -578,7 +578,7 @@ def test_a_stage_that_was_taken_over_is_mended_where_it_was_done(folder):
     say(f"submit --run s --fork r {line} then --stage labels {second}")
     block = next(each for each in (folder / "mask.zarr" / "0" / "c").rglob("*") if each.is_file())
     block.unlink()
-    assert "mend them there: chunkflow repair" in say("repair s", code=2)
+    assert "missing or damaged objects or tasks; run chunkflow repair" in say("repair s", code=2)
     assert len(list(RunDirectory("r").ledger("mask").records())) == 8
     say("repair r")
     work("work r")

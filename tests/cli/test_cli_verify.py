@@ -200,7 +200,7 @@ def test_metadata_is_gone(run, key):
     """Metadata of an output belongs to it: its loss is found, and repaired without a task."""
     before = voxels("mask.zarr")
     (run / "mask.zarr" / key).unlink()
-    assert f"mask.zarr/{key} has changed (it is gone)" in say("verify r", code=1)
+    assert f"mask.zarr/{key} has changed (it is missing)" in say("verify r", code=1)
     assert f"mask.zarr/{key}" in mend_metadata()
     np.testing.assert_array_equal(voxels("mask.zarr"), before)
 
@@ -263,7 +263,7 @@ def test_a_record_does_not_open_other_files(run, tmp_path):
     record = changed(run)
     changed(run, written=[*record["written"], [f"file://{secret}", 3, "00"], [inside, 3, "00"]])
     found = say("verify r", code=1)
-    assert f"{secret} is no output of this stage" in found
+    assert f"{secret} is not in an output of this step" in found
     assert "16" not in found.replace("16_", "").replace("-16", "")
     assert "2 findings" in found
     mend(run, 1)

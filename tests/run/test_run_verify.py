@@ -98,9 +98,9 @@ def test_exactly_what_is_wrong(run):
         f"({len(run.content(3, 0))} bytes were stored)"
     )
     assert "begins with" in said[1]
-    assert said[2].endswith("(50 bytes were stored, and 49 are there)")
-    assert said[3].endswith("(50 bytes were stored, and 51 are there)")
-    assert said[4].endswith("(nothing was stored, and 9 bytes are there)")
+    assert said[2].endswith("(50 bytes were stored, but it has 49)")
+    assert said[3].endswith("(50 bytes were stored, but it has 51)")
+    assert said[4].endswith("(nothing was stored, but it has 9 bytes)")
     damage = next(verify(run.ledger, PLAN))
     assert damage.to_json("infer") == {
         "stage": "infer",

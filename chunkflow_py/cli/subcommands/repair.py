@@ -31,7 +31,7 @@ def command(run: str) -> Callable[[], None]:
         from chunkflow_py.run.run_directory import RunDirectory
 
         done = repair_run(home := RunDirectory.parse(run), worker_line)
-        for address in done.mended:
+        for address in done.restored:
             echo(f"restored {address}")
         if removed := len(done.removed):
             what = "object" if removed == 1 else "objects"

@@ -51,7 +51,7 @@ def test_it_serves_until_it_is_interrupted(tmp_path, number):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("", "chunkflow submit makes one"),
+        ("", "make it: chunkflow submit"),
         ("--instance g5.xlrge", "no instance type 'g5.xlrge'; known are g5.xlarge"),
         ("--spot", "give --instance, such as g5.xlarge, or --price"),
     ],
