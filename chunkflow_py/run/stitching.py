@@ -1,10 +1,12 @@
-"""Labels of whole volumes on one machine: link, solve and relabel, each as tasks of a line.
+"""Stitching of the labels of a whole volume on one machine: link, solve and relabel.
 
 ```
-WORK/stitch.json    what is stitched, so that nothing goes on with another's links
-WORK/links/BOX.npz  one a task of the labels; those that are there are not made again
-WORK/table/...      by which OUTPUT is a copy of LABELS; what is stored in it is not written again
+WORK/stitch.json    description of the stitching, which protects against mixing two of them
+WORK/links/BOX.npz  links of one labelling task; existing files are not computed again
+WORK/table/...      the label table, with which LABELS is copied to OUTPUT
 ```
+
+Each phase is a pipeline over tasks and can be interrupted: stored blocks are not written again.
 """
 
 from __future__ import annotations
@@ -45,21 +47,21 @@ _RECORD = "stitch.json"
 
 @dataclass
 class Stitching:
-    """What is stitched, and where to.
+    """Stitching of one volume of labels into another.
 
     Attributes:
-        labels: URL of the volume whose ids are unique in it.
-        output: URL of the volume to make.
-        chunk_size: of the tasks that made the labels, which began at the volume's first voxel
-            (default: their boxes, as they are recorded with the labels).
-        linker: how labels of neighbouring tasks are linked.
+        labels: URL of the volume of labels; no two tasks may have used the same label.
+        output: URL of the volume to create.
+        chunk_size: box size of the tasks that made the labels, voxels, zyx; their grid starts at
+            the first voxel of the volume (default: the boxes recorded with the labels).
+        linker: method that links labels of neighbouring tasks.
         mip: level of the labels.
         work: URL of a folder or prefix for links and table (default: ``OUTPUT.stitch``).
-        overwrite: do all of it again.
-        block_size: of a new output (default: as the labels have).
-        encoding: of a new output.
-        task_size: of the tasks that relabel.
-        opening: how to use the volumes.
+        overwrite: delete existing links, and write all of the output again.
+        block_size: block size of a new output, voxels, zyx (default: that of the labels).
+        encoding: encoding of a new output.
+        task_size: box size of the relabelling tasks, voxels, zyx.
+        opening: options with which both volumes are opened.
     """
 
     labels: str
@@ -76,7 +78,7 @@ class Stitching:
 
     @cached_property
     def place(self) -> str:
-        """Address of the folder for links and table."""
+        """URL of the folder or prefix for links and table."""
         if self.work is not None:
             return Location.parse(self.work).store_url
         return f"{Location.parse(self.output).store_url}.stitch"
@@ -89,23 +91,23 @@ class Stitching:
         return open_volume(self.labels, self.mip, opening=self.opening)
 
     def begin(self) -> None:
-        """Write down what is stitched, or compare with what was.
+        """Store a description of the stitching, or compare with the one that is stored.
 
         Raises:
-            OptionError: links of something else are there.
-            ChunkflowError: the labels were made otherwise than they are to be linked.
+            OptionError: the folder holds links of another stitching.
+            ChunkflowError: the labels were made in a way that the linker does not support.
         """
         if isinstance(self.linker, TouchLinker):
             self.linker.check_recorded()
         _ = self._tasks
         size = self.chunk_size
         boxes = "\n".join(map(str, self._records.regions)).encode()
-        said = {
+        description = {
             **self.linker.about,
             "bounds": str(self._volume.bounds),
             "chunk size": hashlib.sha256(boxes).hexdigest() if size is None else list(size),
         }
-        content = json.dumps(said, indent=2).encode() + b"\n"
+        content = json.dumps(description, indent=2).encode() + b"\n"
         store, links = self._store(), self._store("links")
         if self.overwrite:
             for key in list(links.list()):
@@ -113,8 +115,8 @@ class Stitching:
             store.put(_RECORD, content, content_type="application/json")
         elif not store.put_if_absent(_RECORD, content) and store.get(_RECORD) != content:
             msg = (
-                f"{self.place} holds links of something else (see {_RECORD} there), not those of "
-                f"{json.dumps(said)}; give another --work-path, or --overwrite"
+                f"{self.place} holds links of another stitching, which {_RECORD} there describes, "
+                f"not of {json.dumps(description)}; choose another --work-path, or add --overwrite"
             )
             raise OptionError(msg)
 
@@ -124,11 +126,11 @@ class Stitching:
 
     @cached_property
     def _tasks(self) -> VolumeTasks | TaskSource:
-        """The tasks that made the labels; what they have left out is one more, or several.
+        """The tasks that made the labels, plus tasks for the regions without labels.
 
         Raises:
-            OptionError: nothing says what they were.
-            ChunkError: the records are of tasks that overlap, or of another size.
+            OptionError: the boxes of the tasks are neither recorded nor given.
+            ChunkError: the recorded boxes overlap, or differ from *chunk_size*.
         """
         volume, recorded = self._volume, self._records.regions
         by_time: dict[int | None, list[BoundingBox]] = {}
@@ -140,8 +142,8 @@ class Stitching:
             except AlignmentError as error:
                 msg = (
                     f"{self.labels} was labelled by tasks of several sizes ({error}): label into a "
-                    "new volume; or, if the last tasks covered all of it, remove the folder "
-                    f"{FOLDER} of the level and give their --chunk-size"
+                    "new volume; or, if the last tasks covered all of the volume, remove the "
+                    f"folder {FOLDER} of the level and add their --chunk-size"
                 )
                 raise ChunkError(msg) from error
         if self.chunk_size is not None:
@@ -153,8 +155,9 @@ class Stitching:
             return tasks
         if not recorded:
             msg = (
-                f"{self.labels} does not say by which tasks it was labelled (another program or an "
-                "older version has written it); give their box size, --chunk-size Z Y X"
+                f"{self.labels} has no record of the tasks that labelled it, because another "
+                "program or an older version wrote it; add the box size of these tasks: "
+                "--chunk-size Z Y X"
             )
             raise OptionError(msg)
         points = (None,) if volume.times is None else range(volume.times)
@@ -165,19 +168,19 @@ class Stitching:
         return TaskSource([region.bbox for region in regions], lambda: regions)
 
     def linking(self, **running: Any) -> Pipeline:
-        """Return the line that links labels at the faces of all tasks.
+        """Return the pipeline that links labels across the boundaries of all tasks.
 
         Args:
             running: further arguments of `Pipeline`.
         """
         source = self._tasks
         links = self._store("links")
-        there = frozenset(links.list())
+        stored = frozenset(links.list())
         linker = LabelLinker(links.url, self.linker, self.opening.access)
 
         def skip(task: Task) -> Task:
-            if task.region is not None and link_key(task.region) in there:
-                reason = "its links are stored"
+            if task.region is not None and link_key(task.region) in stored:
+                reason = "its links are stored already"
                 raise Skip(reason)
             return task
 
@@ -188,7 +191,7 @@ class Stitching:
         return Pipeline(operators, Source("tasks", source), **running)
 
     def solve(self) -> dict[str, str]:
-        """Write the table; return its checksum, by time index.
+        """Compute and store the label table from the links; return its checksums by time index.
 
         Raises:
             VolumeError: links are missing or damaged.
@@ -196,14 +199,14 @@ class Stitching:
         return solve_links(self._store("links"), self._store("table"))
 
     def relabelling(self, table: dict[str, str], **running: Any) -> Pipeline:
-        """Create the output unless it is there, and return the line that fills it.
+        """Create the output if it does not exist, and return the pipeline that fills it.
 
         Args:
-            table: checksums of the table.
+            table: checksums of the label table by time index.
             running: further arguments of `Pipeline`.
 
         Raises:
-            VolumeError: the output holds something else.
+            VolumeError: the output exists and holds other data.
         """
         conversion = _Relabelling(
             self.labels,
@@ -218,28 +221,28 @@ class Stitching:
             writing=VolumeOptions(parallel=self.opening.parallel, access=self.opening.access),
             table=table,
         )
-        line = conversion.line(**running)
+        pipeline = conversion.pipeline(**running)
         body = Relabeller(
             f"{self.place}/table", access=self.opening.access, objects=conversion.objects
         )
         relabel = Operator("relabel", "compute", body, body, ("chunk",), ("chunk",))
-        line.operators.insert(-1, relabel)
-        return line
+        pipeline.operators.insert(-1, relabel)
+        return pipeline
 
 
 @dataclass
 class _Relabelling(Conversion):
-    """A copy by a table, which is part of what the copy is of; counts its objects."""
+    """A copy of labels through a label table; counts the objects in it."""
 
     table: dict[str, str] = field(default_factory=dict)
     objects: ObjectCount = field(default_factory=ObjectCount)
 
     def copied(self, source: Volume) -> dict[str, Any]:
-        """Return what says which voxels are copied."""
+        """Return a JSON description of the copied voxels, including the checksums of the table."""
         return {**super().copied(source), "table": self.table}
 
     def report(self, written: int, stored: int, total: int) -> None:
-        """Log what was done, and the number of objects if all tasks were relabelled here."""
+        """Log the numbers of tasks, and the number of objects if this call relabelled all tasks."""
         super().report(written, stored, total)
         target = without_secrets(self.target)
         if written == total:
@@ -247,8 +250,8 @@ class _Relabelling(Conversion):
             logger.info("%s: %d %s", target, count, "object" if count == 1 else "objects")
         elif written + stored == total:
             logger.info(
-                "%s: objects are not counted, as %d of %d tasks were stored already; --overwrite "
-                "does all again and counts them", target, stored, total,
+                "%s: objects were not counted, because %d of %d tasks were stored already; add "
+                "--overwrite to relabel all tasks and count the objects", target, stored, total,
             )  # fmt: skip
 
 

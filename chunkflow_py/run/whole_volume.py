@@ -1,11 +1,10 @@
-"""What is done to a whole volume, task by task: copies in other formats, and coarser levels.
+"""Pipelines over a whole volume: conversion to another format, and downsampling.
 
-Each is an ordinary line over tasks that are aligned to what one writer writes whole, so that it
-may be stopped at any time and gone on with.
+Tasks are aligned to write units, so that an interrupted pipeline can continue where it stopped.
 
 ```
-convert      skip what is stored | read a box          -> write it
-downsample   skip what is stored | read the finer box  -> shrink it -> write it     level by level
+convert      skip stored boxes | read a box         -> write it
+downsample   skip stored boxes | read the finer box -> downsample -> write it      one level
 ```
 """
 
@@ -48,25 +47,31 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TASK_BYTES = 64 * 2**20  # of the voxels of a task, unless one write unit is more
+TASK_BYTES = 64 * 2**20  # largest task, uncompressed, unless one write unit is larger
 _USUAL_BLOCK = Zyx(64, 64, 64)
-_LARGE_BLOCK = 256**3  # voxels; blocks of a source that are larger are no model
+_LARGE_BLOCK = 256**3  # voxels; larger blocks of a source are not adopted for the target
 
 
 @dataclass
 class Conversion:
-    """What a copy of a volume is told; what is ``None`` is as it is in the source.
+    """A copy of a volume to another place; attributes that are ``None`` follow the source.
 
     Attributes:
-        source, target: addresses.
-        mip: level of the source; it becomes level 0 of the target.
-        channels: which of the source, in this order.
-        time: the one time point to copy, to a target without a time axis.
-        dtype, kind, block_size, shard_size, encoding, factor, max_mip: of the target, as
-            `VolumeSpec` says.
-        task_size: extent of a task, voxels.
-        overwrite: write what is stored already, too.
-        reading, writing: how to use source and target.
+        source: address of the volume to copy.
+        target: address of the copy.
+        mip: level of the source, which becomes level 0 of the target.
+        channels: channels of the source to copy, in this order.
+        time: time point to copy, to a target without a time axis; ``None``: all.
+        dtype: data type of the target.
+        block_size: block size of the target, voxels, zyx.
+        shard_size: shard size of the target, voxels, zyx.
+        encoding: encoding of the target.
+        factor: downsampling factor between levels of the target, zyx.
+        max_mip: coarsest level of the target; levels above 0 are created empty.
+        task_size: extent of a task, voxels, zyx.
+        overwrite: also write boxes that are stored already.
+        reading: options with which the source is opened.
+        writing: options with which the target is opened.
     """
 
     source: str
@@ -86,7 +91,7 @@ class Conversion:
     writing: VolumeOptions = field(default_factory=VolumeOptions)
 
     def spec(self, source: Volume) -> VolumeSpec:
-        """Return what the target is told, if it has to be created."""
+        """Return the spec with which the target is created if it does not exist."""
         check_channels(self.channels, source.channels, source.url)
         channels = source.channels
         if channels is not None and self.channels is not None:
@@ -109,17 +114,17 @@ class Conversion:
             return spec
         return like_levels(spec, self.source, self.mip, self.reading)
 
-    def line(self, *, dry_run: bool = False, **running: Any) -> Pipeline:
-        """Create the target if it is missing, and return the line that fills it.
+    def pipeline(self, *, dry_run: bool = False, **running: Any) -> Pipeline:
+        """Create the target if it does not exist, and return the pipeline that fills it.
 
         Args:
-            dry_run: create and write nothing; the line only reads.
+            dry_run: create and write nothing; the pipeline only reads.
             running: further arguments of `Pipeline`.
 
         Raises:
-            VolumeNotFoundError: there is no source.
-            VolumeError: the target cannot be created, or is there and is no place for the source.
-            ChunkError: the source has not these channels.
+            VolumeNotFoundError: the source does not exist.
+            VolumeError: the target cannot be created, or exists and does not match the source.
+            ChunkError: the source lacks some of the channels.
         """
         check_leave_to_write(Location.parse(self.target))
         source = open_volume(self.source, self.mip, opening=self.reading)
@@ -158,7 +163,7 @@ class Conversion:
         return Pipeline(operators, Source("tasks", tasks), dry_run=dry_run, **running)
 
     def copied(self, source: Volume) -> dict[str, Any]:
-        """Return what says which voxels are copied, as JSON takes it; no password is in it."""
+        """Return a JSON description of the copied voxels, without passwords."""
         place = Location.parse(self.source)
         address = place.store_url if place.dataset is None else f"{place.store_url}:{place.dataset}"
         return {
@@ -173,10 +178,10 @@ class Conversion:
         }
 
     def report(self, written: int, stored: int, total: int) -> None:
-        """Log what was done.
+        """Log the numbers of tasks.
 
         Args:
-            written: number of tasks that were copied.
+            written: number of tasks that this call wrote.
             stored: number of tasks that were stored already.
             total: number of all tasks.
         """
@@ -188,12 +193,14 @@ class Conversion:
         )
         if self.max_mip:
             levels = "level 1 is" if self.max_mip == 1 else f"levels 1 to {self.max_mip} are"
-            logger.info("%s still empty; chunkflow downsample-volume %s makes them", levels, target)
+            logger.info(
+                "%s still empty; run chunkflow downsample-volume %s to fill them", levels, target
+            )
 
     def _target(self, spec: VolumeSpec, source: Volume, *, create: bool) -> Volume | None:
         places = (Location.parse(self.source), self.mip), (Location.parse(self.target), 0)
         if same_array(*(level_name(place, mip) for place, mip in places)):
-            msg = f"{self.source} cannot be written to itself; name another place"
+            msg = f"{self.source} cannot be converted to itself; choose another target"
             raise VolumeError(msg)
         try:
             mode: Mode = "r+" if create else "r"
@@ -203,24 +210,24 @@ class Conversion:
                 return None
             named = kept_names(source, self.channels, self.target)
             return create_volume(spec, self.target, opening=self.writing, **named)
-        for what, there, wanted in (
+        for name, existing, required in (
             ("bounds", target.bounds, spec.bounds),
             ("number of channels", target.channels or 1, spec.channels or 1),
             ("number of time points", target.times or 1, spec.times or 1),
         ):
-            if there != wanted:
-                self._refuse(what, there, wanted)
+            if existing != required:
+                self._refuse(name, existing, required)
         sizes = zip(target.voxel_size_nm, spec.voxel_size_nm, strict=True)
-        if not all(isclose(there, wanted, rel_tol=1e-6) for there, wanted in sizes):
+        if not all(isclose(a, b, rel_tol=1e-6) for a, b in sizes):
             self._refuse("voxel size", target.voxel_size_nm, f"{spec.voxel_size_nm} nm (zyx)")
         if None not in (target.kind, spec.kind) and target.kind != spec.kind:
             self._refuse("kind", target.kind, spec.kind)
         return target
 
-    def _refuse(self, what: str, there: object, wanted: object) -> NoReturn:
+    def _refuse(self, name: str, existing: object, required: object) -> NoReturn:
         msg = (
-            f"{without_secrets(self.target)} exists with {what} {there}, but that of "
-            f"{without_secrets(self.source)} is {wanted}; convert it to another place"
+            f"{without_secrets(self.target)} already exists with {name} {existing}, but "
+            f"{without_secrets(self.source)} has {name} {required}; choose another target"
         )
         raise VolumeError(msg)
 
@@ -236,30 +243,28 @@ def downsampling(
     opening: VolumeOptions | None = None,
     **running: Any,
 ) -> Pipeline:
-    """Return the line that makes level *mip* of a volume from the next finer one.
+    """Return the pipeline that fills level *mip* of a volume from the next finer level.
 
     Args:
-        url: of the volume, in which both levels exist.
-        mip: level to make.
-        mode: as `chunkflow_py.volume.downsample.downsample` takes it.
-        sparse: the same.
-        size: extent of a task, voxels of the level to make; a multiple of its write unit.
-        resume: leave out what is stored already.
-        opening: how to use the volume.
+        url: address of the volume, in which both levels must exist.
+        mip: level to fill.
+        mode: downsampling mode, see `chunkflow_py.volume.downsample.downsample`.
+        sparse: for labels, write 0 only where all finer voxels are 0.
+        size: extent of a task, voxels of level *mip*, zyx; a multiple of its write unit.
+        resume: skip tasks that are stored already.
+        opening: options with which the volume is opened.
         running: further arguments of `Pipeline`.
 
     Raises:
-        VolumeNotFoundError: the volume has not both levels.
-        VolumeError: they are no whole factor apart.
-        AlignmentError: *size* is no multiple of the write unit of the level.
+        VolumeNotFoundError: the volume lacks one of the levels.
+        VolumeError: the factor between the levels is not a whole number.
+        AlignmentError: *size* is not a multiple of the write unit of the level.
     """
     opening = opening or VolumeOptions()
     fine = open_volume(url, mip - 1, opening=opening)
     coarse = open_volume(url, mip, opening=opening)
     if same_array(*(level_name(Location.parse(url), level) for level in (mip - 1, mip))):
-        msg = (
-            f"mip {mip - 1} and {mip} of {url} are the same array; mend the metadata of the volume"
-        )
+        msg = f"mip {mip - 1} and {mip} of {url} are the same array; correct the volume's metadata"
         raise VolumeError(msg)
     factor = level_factor(fine, coarse)
     size = size or task_size(coarse.write_unit, coarse, TASK_BYTES // factor.product())
@@ -282,21 +287,21 @@ def _check_size(size: Zyx, level: Volume, mip: int) -> None:
     if any(n % u and n < all_ for n, u, all_ in zip(size, unit, whole, strict=True)):
         near = -(-size // unit) * unit
         msg = (
-            f"tasks of {size} cut the blocks or shards {unit} of {level.url} at mip {mip} (zyx, "
-            f"voxels of that level); nearest that works is {near}"
+            f"tasks of {size} cut the blocks or shards of {unit} of {level.url} at mip {mip} (zyx, "
+            f"voxels of that level); the nearest task size that works is {near}"
         )
         raise AlignmentError(msg)
 
 
-def run_all(line: Pipeline) -> Iterator[Task]:
-    """Check a line, run it over all its tasks, and yield those that failed.
+def run_all(pipeline: Pipeline) -> Iterator[Task]:
+    """Check a pipeline, run it over all its tasks, and yield the failed tasks.
 
     Raises:
-        AlignmentError: two tasks would write to one block or shard.
-        ChunkflowError: whatever else an operator finds wrong before the first task.
+        AlignmentError: two tasks would write to the same block or shard.
+        ChunkflowError: another check of an operator failed before the first task.
     """
-    line.check()
-    tasks = line.run()
+    pipeline.check()
+    tasks = pipeline.run()
     try:
         for task in tasks:
             if task.failed:
@@ -307,17 +312,17 @@ def run_all(line: Pipeline) -> Iterator[Task]:
 
 
 def task_size(unit: Zyx, like: Volume, most_bytes: int = TASK_BYTES) -> Zyx:
-    """Return an extent of tasks: whole write units, and whole blocks of *like* where that fits.
+    """Return a task size in whole write units and, if they fit, whole blocks of the input volume.
 
     Args:
-        unit: what one task must write whole, voxels, zyx.
-        like: the volume that is read; says what a voxel takes, and where blocks end.
-        most_bytes: of the voxels of a task; one unit may be more.
+        unit: write unit of the output volume, voxels, zyx.
+        like: input volume, whose blocks and bytes per voxel count.
+        most_bytes: largest task in bytes; a single write unit may be larger.
     """
     voxel_bytes = like.dtype.itemsize * (like.channels or 1)
     size = unit
     while True:
-        # the axis on which a task holds the smallest part of a block, or else is the shortest
+        # Extend the axis along which the task covers the smallest part of a block, or the shortest.
         open_axes = [axis for axis in range(3) if size[axis] < like.bounds.size[axis]]
         if not open_axes:
             return size
@@ -330,11 +335,11 @@ def task_size(unit: Zyx, like: Volume, most_bytes: int = TASK_BYTES) -> Zyx:
 
 @dataclass
 class VolumeTasks:
-    """The tasks over a whole volume, one time point after the other.
+    """The tasks of a whole volume, ordered by time point.
 
     Attributes:
-        boxes: of one time point.
-        times: how many there are, or ``None`` without a time axis.
+        boxes: boxes of one time point.
+        times: number of time points, or ``None`` without a time axis.
     """
 
     boxes: BoxGrid
@@ -352,7 +357,7 @@ class VolumeTasks:
 
 @dataclass
 class _CountingSkipper(StoredSkipper):
-    """Counts the tasks that are stored."""
+    """Skips stored tasks and counts them."""
 
     count: int = field(default=0, init=False)
     _counting: Any = field(default_factory=Lock, init=False, repr=False)
@@ -368,7 +373,7 @@ class _CountingSkipper(StoredSkipper):
 
 @dataclass
 class _CopyOutput(VolumeOutput):
-    """Counts the tasks that it has written, and calls *at_end* when the run is over."""
+    """Writes tasks and counts them; calls *at_end* when the pipeline ends."""
 
     count: int = field(default=0, init=False)
     at_end: Callable[[], None] | None = field(default=None, init=False, repr=False)

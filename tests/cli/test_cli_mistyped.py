@@ -69,4 +69,4 @@ def test_levels_that_convert_leaves_empty_are_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     say("create-chunk --size 4 16 16 --dtype uint8 save-zarr --store a.zarr")
     output = say("convert a.zarr zarr://b.zarr --max-mip 2")
-    assert "levels 1 to 2 are still empty; chunkflow downsample-volume zarr://b.zarr" in output
+    assert "levels 1 to 2 are still empty; run chunkflow downsample-volume zarr://b.zarr" in output

@@ -39,7 +39,6 @@ PACKAGES_TO_REWRITE: set[str] = {
     "ops",
     "pipeline",
     "queue",
-    "run",
     "segmentation",
     "store",
     "volume",

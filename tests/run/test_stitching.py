@@ -145,7 +145,7 @@ def test_tasks_of_another_size_are_refused():
     assert "labelled with --connectivity 6, not 18" in say(line, code=1)
     line = "stitch-labels parts.zarr zarr://labels.zarr"
     forget("parts.zarr")
-    assert "give their box size, --chunk-size Z Y X" in say(line, code=2)
+    assert "add the box size of these tasks: --chunk-size Z Y X" in say(line, code=2)
     for more in ("-s 12 12 8", "-s 22 27 31", "-s 64 64 64", "-s 6 6 8 -c 18"):
         assert "touch inside of task" in say(f"{line} {more} --overwrite", code=1)
     assert not Path("labels.zarr").exists()
@@ -287,7 +287,7 @@ def test_objects_are_counted():
     next(p for p in Path("labels.zarr").rglob("c/*/*/*") if p.is_file()).unlink()
     resumed = stitched()
     assert f"{count} objects\n" not in resumed
-    assert "objects are not counted, as " in resumed
+    assert "objects were not counted, because " in resumed
     assert f"zarr://labels.zarr: {count} objects\n" in stitched("--overwrite")
 
 

@@ -194,7 +194,7 @@ def test_it_goes_on(tmp_path):
     source, target = address(tmp_path, "h5", "source"), address(tmp_path, "precomputed")
     array = filled(source)
     half = Conversion(source, target, task_size=Zyx(8, 16, 16))
-    first = next(iter(half.line().source.body)).bbox
+    first = next(iter(half.pipeline().source.body)).bbox
     volume = open_volume(target, mode="r+")
     seven = np.full((2, *first.size), 7, np.uint16)
     volume.write(Chunk(seven, first.start))
@@ -202,7 +202,7 @@ def test_it_goes_on(tmp_path):
     # a task that is larger than what was stored is done again as a whole
     np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, array)
     open_volume(target, mode="r+").write(Chunk(seven, first.start))
-    assert list(run_all(half.line())) == []
+    assert list(run_all(half.pipeline())) == []
     np.testing.assert_array_equal(open_volume(target).read(first).array, seven)
     assert run("convert", source, target, "--overwrite").exit_code == 0
     np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, array)
@@ -261,7 +261,7 @@ def test_an_interrupted_overwriting_begins_again(tmp_path, scheme):
     array = filled(source)
     other = all_seven(tmp_path)
     assert run("convert", other, target).exit_code == 0
-    tasks = run_all(Conversion(source, target, task_size=Zyx(8, 16, 16), overwrite=True).line())
+    tasks = run_all(Conversion(source, target, task_size=Zyx(8, 16, 16), overwrite=True).pipeline())
     tasks.close()  # before the first task
     for again in (source, other):
         done = run("convert", again, target)
@@ -297,14 +297,14 @@ def test_a_web_server_is_refused_at_once(tmp_path):
     filled(address(tmp_path, "h5", "source"))
     url = "zarr://https://host.invalid/em"
     with pytest.raises(VolumeError, match="web servers are only read"):
-        Conversion(address(tmp_path, "h5", "source"), url).line()
+        Conversion(address(tmp_path, "h5", "source"), url).pipeline()
 
 
 KILLED = """
 import sys
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.run.whole_volume import Conversion
-line = Conversion(sys.argv[1], sys.argv[2], task_size=Zyx(8, 16, 16)).line()
+line = Conversion(sys.argv[1], sys.argv[2], task_size=Zyx(8, 16, 16)).pipeline()
 line.check()
 for number, task in enumerate(line.run()):
     if number == 5:
@@ -369,26 +369,26 @@ def test_another_target_is_refused(tmp_path):
     other = BoundingBox((0, 0, 0), (40, 33, 51))
     for number, (changes, words) in enumerate(
         [
-            ({"bounds": other}, f"exists with bounds {other}, but that of"),
-            ({"channels": 3}, "exists with number of channels 3, but that of .* is 2"),
+            ({"bounds": other}, f"exists with bounds {other}, but"),
+            ({"channels": 3}, "exists with number of channels 3, but .* has number of channels 2"),
             (
                 {"voxel_size_nm": (40.0, 4.0, 4.0)},
                 r"size \(40.0, 4.0, 4.0\), but .* \(40.0, 4.5, 4.0\)",
             ),
-            ({"kind": "probability"}, "exists with kind probability, but that of .* is image"),
+            ({"kind": "probability"}, "exists with kind probability, but .* has kind image"),
         ]
     ):
         url = f"{target}-{number}"
         create_volume(replace(SPEC, **changes), url)
         with pytest.raises(VolumeError, match=words):
-            Conversion(source, url).line()
+            Conversion(source, url).pipeline()
     create_volume(replace(SPEC, dtype=np.dtype("uint8")), target)
     with pytest.raises(ChunkError, match="2 channels of uint16, but .* holds 2 of uint8"):
-        list(run_all(Conversion(source, target).line()))
+        list(run_all(Conversion(source, target).pipeline()))
     with pytest.raises(VolumeError, match="to itself"):
-        Conversion(source, source).line()
+        Conversion(source, source).pipeline()
     with pytest.raises(VolumeNotFoundError):
-        Conversion(address(tmp_path, "zarr", "none"), target).line()
+        Conversion(address(tmp_path, "zarr", "none"), target).pipeline()
 
 
 def test_tasks_that_cut_blocks_are_refused(tmp_path):
@@ -396,7 +396,7 @@ def test_tasks_that_cut_blocks_are_refused(tmp_path):
     source, target = address(tmp_path, "h5", "source"), address(tmp_path, "precomputed")
     filled(source)
     with pytest.raises(AlignmentError, match=r"task sizes that work: \(8, 16, 16\) or"):
-        list(run_all(Conversion(source, target, task_size=Zyx(12, 16, 16)).line()))
+        list(run_all(Conversion(source, target, task_size=Zyx(12, 16, 16)).pipeline()))
 
 
 def test_options_after_the_addresses(tmp_path):
@@ -444,6 +444,6 @@ def test_tasks_that_cut_the_blocks_of_a_level(tmp_path, scheme):
     url = f"{scheme}://{tmp_path}/em"
     bounds = BoundingBox.from_size((0, 0, 0), (80, 80, 80))
     create_volume(replace(SPEC, bounds=bounds, block_size=Zyx(16, 16, 16), max_mip=1), url)
-    with pytest.raises(AlignmentError, match=r"nearest that works is \(16, 16, 16\)"):
+    with pytest.raises(AlignmentError, match=r"nearest task size that works is \(16, 16, 16\)"):
         downsampling(url, 1, size=Zyx(13, 13, 13))
     assert not list(run_all(downsampling(url, 1, size=Zyx(16, 40, 16))))

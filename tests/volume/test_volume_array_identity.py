@@ -273,8 +273,8 @@ def test_a_copy_to_itself_is_refused(arrays) -> None:
     """A conversion compares arrays, not spellings."""
     folder, _ = arrays
     copy = Conversion(f"{folder}/s.zarr", f"zarr://{folder}/links/s.zarr/0")
-    with pytest.raises(ChunkflowError, match="cannot be written to itself"):
-        copy.line()
+    with pytest.raises(ChunkflowError, match="cannot be converted to itself"):
+        copy.pipeline()
 
 
 def test_a_volume_is_announced_to_all_its_spellings(tmp_path) -> None:

@@ -80,6 +80,6 @@ def command(
             writing=VolumeOptions(parallel=parallel, access=access),
             **options,
         )
-        run_phase(conversion.line, f"converting {source} to {target}")
+        run_phase(conversion.pipeline, f"converting {source} to {target}")
 
     return act
