@@ -10,7 +10,7 @@ from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import Operator, Source
 from chunkflow_py.pipeline.task_source import TaskGenerator
 from chunkflow_py.run.earlier_steps import expect_outputs
-from chunkflow_py.run.step_pipeline import StepPipeline, check_outputs_there, worker_pipeline
+from chunkflow_py.run.step_pipeline import StepPipeline, check_outputs_exist, worker_pipeline
 from chunkflow_py.run.worker.worker import PipelineSource, enter_folder
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def worker_line(line: PipelineSource, feed: TaskFeed) -> Pipeline:
     feed.boxes = line.plan.boxes
     pipeline = worker_pipeline(operators, Source("work", feed), line.ahead)
     pipeline.check()
-    check_outputs_there(operators)
+    check_outputs_exist(operators)
     return pipeline
 
 

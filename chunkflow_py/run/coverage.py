@@ -1,4 +1,4 @@
-"""Coverage: the objects that the record of a task must name, derived from spec and plan.
+"""Coverage: the objects that the record of a task must name.
 
 ```
 spec     outputs: address, changes from a task's box to the saved box, checksums of metadata
@@ -8,7 +8,8 @@ plan  -> region of a task -> saved box -> write units that it touches -> their a
 ledger   the record of the task names each of them, as stored or as omitted  <-+
 ```
 
-The expected objects do not depend on what workers report, so that incomplete records are detected.
+The expected objects follow from spec and plan alone, not from what workers report, so that
+incomplete records are detected.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ _SKIPS_STORED = {"skip-task-by-blocks-in-volume", "skip-task-by-file"}
 
 
 def outputs_of(pipeline: Pipeline) -> tuple[StepOutput, ...]:
-    """Return the outputs of a checked pipeline, without checksums of metadata (`documented`).
+    """Return the outputs of a checked pipeline, without checksums of their metadata.
+
+    `with_documents` adds the checksums when the outputs exist.
 
     Raises:
         ChunkflowError: the address of an output is invalid.
@@ -85,14 +88,16 @@ def _outputs_of_operator(body: object) -> tuple[Output, ...]:
 
 
 def _prefix(place: str) -> str:
-    """Return the prefix of the addresses of all objects stored at a `WritesTo.destination`."""
+    """Return the prefix of the addresses of objects at a `WritesTo.destination`."""
     scheme, separator, path = place.partition("://")
     if separator and scheme != "file":
         return place
     return f"file://{absolute(path if separator else place)}"
 
 
-def documented(outputs: Iterable[StepOutput], contents: dict[str, bytes]) -> tuple[StepOutput, ...]:
+def with_documents(
+    outputs: Iterable[StepOutput], contents: dict[str, bytes]
+) -> tuple[StepOutput, ...]:
     """Return outputs with the checksums of their current metadata documents.
 
     Args:
@@ -106,7 +111,7 @@ def documented(outputs: Iterable[StepOutput], contents: dict[str, bytes]) -> tup
     for each in outputs:
         if each.output.kind == "volume":
             store, keys = open_store(each.output.url), []
-            for key in _document_keys(opened(each.output)):
+            for key in _document_keys(open_output(each.output)):
                 if (content := store.get(key)) is not None:
                     digest = sha256_of(content)
                     contents[digest] = content
@@ -121,7 +126,7 @@ def _with_documents(output: StepOutput, keys: Iterable[tuple[str, str]]) -> Step
     return StepOutput(**values | {"documents": tuple(keys)})
 
 
-def opened(output: Output) -> Volume:
+def open_output(output: Output) -> Volume:
     """Open the level of a volume that tasks write."""
     return open_volume(output.url, output.mip, format=output.format)
 
@@ -155,7 +160,7 @@ class Coverage:
 
     # --- metadata --------------------------------------------------------------------------------
 
-    def wrong_documents(self) -> Iterator[tuple[str, str]]:
+    def invalid_documents(self) -> Iterator[tuple[str, str]]:
         """Yield the address of each invalid metadata document, with the reason.
 
         Must be called before `expected`, which skips the volumes with invalid metadata.
@@ -173,7 +178,7 @@ class Coverage:
             self._volumes[volume] = None
             if is_valid:
                 try:
-                    self._volumes[volume] = opened(volume)
+                    self._volumes[volume] = open_output(volume)
                 except ChunkflowError as error:
                     yield volume.url, str(error)
 
@@ -193,7 +198,7 @@ class Coverage:
         return difference(recorded, current)
 
     def restore(self) -> list[str]:
-        """Restore invalid metadata documents from the run's copies; return their addresses."""
+        """Restore invalid metadata from the run's copies; return the addresses."""
         addresses = []
         for output in self._outputs:
             url = output.output.url
@@ -202,7 +207,7 @@ class Coverage:
                     continue
                 content = self._document(digest)
                 if content is None:
-                    continue  # `wrong_documents` still reports it
+                    continue  # `invalid_documents` still reports it
                 self._store(url).update(key, lambda old, new=content: _restored_json(old, new))  # type: ignore[misc]
                 addresses.append(self._address(url, key))
         return addresses
@@ -218,9 +223,9 @@ class Coverage:
     # --- objects ---------------------------------------------------------------------------------
 
     def expected(self, region: Region) -> dict[str, bool]:
-        """Return the addresses that a task's record must name -> whether they are of a volume.
+        """Return the addresses that a task's record must name -> whether of a volume.
 
-        Call `wrong_documents` first: volumes with invalid metadata are excluded.
+        Call `invalid_documents` first: volumes with invalid metadata are excluded.
         """
         addresses: dict[str, bool] = {}
         for each in self._outputs:

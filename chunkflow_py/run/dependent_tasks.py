@@ -1,4 +1,4 @@
-"""Dependent tasks: the tasks of later steps that have read the output of repeated tasks.
+"""Dependent tasks: tasks of later steps that have read output of repeated tasks.
 
 ```
 step one    |----|xxxx|----|----|      a task is repeated
@@ -47,7 +47,7 @@ def dependents(
     repeated: Mapping[str, Tasks],
     make_pipeline: MakeSourcedPipeline,
 ) -> Tasks:
-    """Return the tasks of a step that have read output of repeated tasks of earlier steps.
+    """Return the tasks of a step that have read output of repeated tasks.
 
     Args:
         run: run directory.
@@ -102,7 +102,7 @@ def _addresses_read(step: RunStep) -> Iterable[str]:
 
 
 def _is_read(output: StepOutput, place: ArrayAddress, read: ArrayAddress) -> bool:
-    """Return whether an operator that reads at address *read* reads an output at *place*."""
+    """Return whether reading at address *read* reads an output at *place*."""
     if output.output.kind == "objects":
         one, other = place.text.rstrip("/"), read.text.rstrip("/")
         if one.startswith(other) or other.startswith(one):
@@ -113,9 +113,10 @@ def _is_read(output: StepOutput, place: ArrayAddress, read: ArrayAddress) -> boo
 def _readers(
     run: RunDirectory, step: RunStep, make_pipeline: MakeSourcedPipeline, places: list[ArrayAddress]
 ) -> list[tuple[VolumeLoader, TaskBoxes, ArrayAddress]] | None:
-    """Return the loaders that read at *places*; ``None`` if other operators may read there too.
+    """Return the loaders that read at *places*.
 
-    Pipelines with a plugin are not made, since loading a plugin may run its code.
+    Return ``None`` if other operators may read there too, so that the boxes are not known. This
+    includes plugins, which are not loaded here because loading may run their code.
     """
     if "plugin" in step.arguments:
         return None

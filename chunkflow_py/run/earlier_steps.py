@@ -1,4 +1,4 @@
-"""Detection of lost output when a later step reads what an earlier step has stored.
+"""Detection of lost output of an earlier step when a later step reads it.
 
 ```
 absent write unit -> its task, from the plan of the earlier step -> the record of the task:
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.pipeline.hooks import places_read
-from chunkflow_py.run.coverage import opened
+from chunkflow_py.run.coverage import open_output
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.run.task_boxes import TaskBoxes
 from chunkflow_py.store import open_store
@@ -70,7 +70,7 @@ def earlier_steps(run: RunDirectory, step: RunStep) -> tuple[EarlierStep, ...]:
 
 
 def expect_outputs(steps: Iterable[EarlierStep]) -> None:
-    """Make reads of lost output of *steps* an error in all volumes that this process opens."""
+    """Make reads of lost output of *steps* an error in this process."""
     expect(
         [
             (place_of(output.output), _OutputRecords(step, output))
@@ -89,7 +89,7 @@ def place_of(output: Output) -> str:
 
 
 def check_readers(operators: Sequence[Operator], steps: Iterable[RunStep]) -> None:
-    """Refuse operators that read outputs of earlier steps but cannot detect lost blocks.
+    """Refuse readers of earlier steps' output that cannot detect lost blocks.
 
     Raises:
         OptionError: there is such an operator; the message names it and its replacement.
@@ -128,7 +128,7 @@ class _OutputRecords(RecordedBlocks):
     @cached_property
     def _array(self) -> str:
         """The address of the array, as spelled in records."""
-        return str(getattr(opened(self._output.output), "array_url", ""))
+        return str(getattr(open_output(self._output.output), "array_url", ""))
 
     def check(self, key: str, box: BoundingBox, time: int | None) -> None:
         """Raise an error if an absent write unit should exist according to the records."""

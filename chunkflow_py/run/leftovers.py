@@ -1,4 +1,4 @@
-"""Leftovers: objects of other runs that lie where the tasks of a new run will write.
+"""Leftovers: objects of other runs where the tasks of a new run will write.
 
 A skipped task writes nothing, so that an object of another run in its box would remain and look
 like a result of this run.
@@ -58,7 +58,7 @@ def leftovers(pipeline: Pipeline, plan: Plan) -> Iterator[Leftover]:
 
 
 def clear_leftovers(objects: Iterable[Leftover], *, clear: bool) -> int:
-    """Delete leftovers if *clear*, else raise an error if there are any; return how many.
+    """Delete leftovers if *clear*, else refuse them; return the number deleted.
 
     Raises:
         OptionError: there are leftovers, and *clear* is false; the message has their number and
@@ -85,7 +85,7 @@ def clear_leftovers(objects: Iterable[Leftover], *, clear: bool) -> int:
 
 
 def _files(place: str, tasks: TaskBoxes) -> Iterator[Leftover]:
-    """Yield the files of tasks at an address: one file, a name with BOX, or a folder of objects."""
+    """Yield the files of tasks at an address: a file, a name with BOX, or a folder."""
     if "://" in place and not place.startswith("file://"):
         folder, _, name = place.rpartition("/")
     else:

@@ -1,4 +1,4 @@
-"""Comparison of the metadata of outputs with the recorded metadata, and its restoration.
+"""Comparison of the metadata of outputs with recorded copies, and restoration.
 
 Other programs may legitimately add to the metadata of an output, for example a level or the
 location of meshes in an info file. Metadata is therefore valid if all recorded values are unchanged
@@ -22,7 +22,7 @@ _COPIES = "consolidated_metadata"  # zarr's copies of the documents below a grou
 
 
 def parsed(content: bytes | None) -> Any:
-    """Return the value of a JSON document; ``None`` if it does not exist or is not JSON."""
+    """Return the value of a JSON document; ``None`` if it is missing or invalid."""
     try:
         return parse_json(content or b"")
     except ValueError:
@@ -66,7 +66,7 @@ def difference(recorded: Any, current: Any, place: str = "", *, is_open: bool = 
 
 
 def restored(recorded: Any, current: Any, *, is_open: bool = True) -> Any:
-    """Return *current* with the *recorded* values put back, keeping allowed additions."""
+    """Return *current* with *recorded* values restored; allowed additions are kept."""
     if isinstance(recorded, dict) and isinstance(current, dict):
         forbidden = _forbidden_fields(recorded, current, is_open=is_open)
         changed = {}
@@ -105,7 +105,7 @@ def _forbidden_fields(
 
 
 def _level_name(recorded: list[dict[str, Any]]) -> str | None:
-    """Return the field that identifies the levels of a list; ``None`` for other lists."""
+    """Return the field that identifies levels, if all objects of a list have it."""
     return next((name for name in _LEVELS if all(name in each for each in recorded)), None)
 
 

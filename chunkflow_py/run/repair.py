@@ -1,4 +1,4 @@
-"""Repair of a run: send tasks again whose output is missing or damaged, or that failed."""
+"""Repair of a run: repetition of tasks that failed or whose output is damaged."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Repair:
 
 
 def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
-    """Restore metadata of outputs, and send tasks again whose output is missing or damaged.
+    """Restore metadata, and send tasks again whose output is missing or damaged.
 
     Tasks of later steps that have read such output are repeated afterwards. The queue is created
     if it does not exist. Objects that the tasks would not overwrite are removed, see `_unexpected`
@@ -142,7 +142,7 @@ def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
 
 
 def _unexpected(plan: Plan, coverage: Coverage, problems: list[Damage]) -> Iterator[str]:
-    """Yield the addresses of objects that would remain although their task is repeated.
+    """Yield the addresses of objects that their repeated task might not overwrite.
 
     A task that is skipped, or omits empty blocks, does not overwrite existing objects. Only write
     units in the box of the task are considered, whatever its record names.
@@ -162,7 +162,7 @@ def _unexpected(plan: Plan, coverage: Coverage, problems: list[Damage]) -> Itera
 def _counted_as_done(
     plan: Plan, coverage: Coverage, records: Iterable[Record], damaged: set[str], dependent: Tasks
 ) -> Iterator[str]:
-    """Yield the addresses of wrong objects because of which a repeated task would be skipped.
+    """Yield the addresses of wrong objects that would make a repeated task skip.
 
     Args:
         plan: plan of the step.
@@ -201,9 +201,9 @@ def retry_run(run: RunDirectory) -> int:
 
 
 def _queue_of(run: RunDirectory, *, create: bool = False) -> Queue:
-    """Open the queue of a run; for a run on Dask, which has none, a temporary one in memory.
+    """Open the queue of a run, or a temporary one for a run on Dask.
 
-    On Dask the client submits the tasks without a record again.
+    A run on Dask has no queue: its client submits the tasks without a record again.
     """
     return open_queue(run.spec.queue or "memory://none", create=create or not run.spec.queue)
 

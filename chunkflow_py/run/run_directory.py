@@ -53,7 +53,7 @@ _DIGEST = re.compile(r"(.+?)/*#sha256=([0-9a-f]{64})")
 
 
 class ProfileError(OptionError):
-    """The compute profile of this machine differs from that of the step's first worker."""
+    """This machine's compute profile differs from that of the step's first worker."""
 
 
 @dataclass
@@ -131,7 +131,7 @@ class RunDirectory:
         return self._spec
 
     def _submitted(self) -> str:
-        """Return the SHA-256 stored at submission; empty if it is missing.
+        """Return the SHA-256 of the spec that submit stored; empty if it is missing.
 
         It detects accidental edits of the spec. Unlike a pinned address, it does not protect
         against attackers who can write to the run directory.
@@ -153,7 +153,7 @@ class RunDirectory:
         """Return whether the spec of the run is stored."""
         return self.store.size(SPEC) is not None
 
-    def check_there(self) -> None:
+    def check_not_deleted(self) -> None:
         """Check that the run has not been deleted since it was opened.
 
         Raises:
@@ -168,8 +168,8 @@ class RunDirectory:
         raise OptionError(msg)
 
     @contextmanager
-    def undone_if_refused(self) -> Iterator[None]:
-        """Remove the run's folder if the ``with`` block made it but fails before the run exists.
+    def folder_removed_on_failure(self) -> Iterator[None]:
+        """Remove a new run folder if the ``with`` block fails before the run exists.
 
         An interruption by a signal counts as a failure.
         """
@@ -182,7 +182,7 @@ class RunDirectory:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def check_free(self) -> None:
+    def check_no_old_records(self) -> None:
         """Check that no records of a deleted run remain at the address of a new run.
 
         Raises:
@@ -222,7 +222,7 @@ class RunDirectory:
         files: Mapping[File, Path],
         documents: Mapping[str, bytes] | None = None,
     ) -> bool:
-        """Store a run unless it exists; return whether it is new. The spec is written last.
+        """Store a run unless it exists, the spec last; return whether it is new.
 
         Args:
             spec: spec of the run.
@@ -307,7 +307,7 @@ class RunDirectory:
         return self._ledgers[step]
 
     def document(self, digest: str) -> bytes | None:
-        """Return the run's copy of a metadata document; ``None`` if it is lost or damaged."""
+        """Return the run's copy of a document; ``None`` if it is lost or damaged."""
         content = self.store.get(f"documents/{digest}")
         return content if content is not None and sha256_of(content) == digest else None
 
@@ -344,7 +344,7 @@ class RunDirectory:
         self.store.delete(f"stages/{step}/closed")
 
     def unsend(self, step: str) -> None:
-        """Undo `set_sent`, so that workers send the tasks without a record when the step begins."""
+        """Undo `set_sent`, so that tasks without a record are sent when the step begins."""
         self.store.delete(f"stages/{step}/sent")
         self.store.delete(f"stages/{step}/sending")
 
@@ -379,7 +379,7 @@ class RunDirectory:
             self.store.delete(f"stages/{step}/stale")
 
     def current_step(self) -> str | None:
-        """Return the name of the first step that is not closed; ``None`` if the run is complete."""
+        """Return the name of the first open step; ``None`` if the run is complete."""
         return next((s.name for s in self.spec.steps if not self.is_closed(s.name)), None)
 
     # --- checks and files for workers -------------------------------------------------------------

@@ -128,7 +128,7 @@ class RunStep:
 
     @cached_property
     def hash(self) -> str:
-        """Hash of everything that determines the bytes of the output: 32 hexadecimal digits."""
+        """Hash of all that determines the bytes of the output: 32 hexadecimal digits."""
         covered = [
             self.output_version,
             self.mip,
@@ -206,7 +206,7 @@ class Spec:
 
     @property
     def first(self) -> str | None:
-        """Name of the first step that is not reused from another run; ``None`` if all are."""
+        """Name of the first step that is not reused; ``None`` if all are."""
         return next((each.name for each in self.steps if each.name not in self.reused), None)
 
     def step(self, name: str) -> RunStep:

@@ -1,4 +1,4 @@
-"""The pipeline of one step: checks, estimates and creation of outputs before tasks are sent."""
+"""The pipeline of one step: checks, estimates and creation of its outputs."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def worker_pipeline(
     return Pipeline(operators, source, ahead=ahead)
 
 
-def check_outputs_there(operators: Sequence[Operator]) -> None:
+def check_outputs_exist(operators: Sequence[Operator]) -> None:
     """Check that all output volumes exist and are visible from this machine.
 
     Only the submitter creates outputs. A worker without the shared file system would otherwise
@@ -131,7 +131,7 @@ def check_outputs_there(operators: Sequence[Operator]) -> None:
 
 
 def prepared(step: StepPipeline, *, load_networks: bool) -> tuple[StepPipeline, StepEstimate]:
-    """Check the pipeline of a step and estimate its output and memory; create nothing.
+    """Check the pipeline of a step and estimate output and memory; create nothing.
 
     Args:
         step: pipeline to check.

@@ -1,4 +1,4 @@
-"""Stitching of the labels of a whole volume on one machine: link, solve and relabel.
+"""Stitching of the labels of a volume on one machine: link, solve and relabel.
 
 ```
 WORK/stitch.json    description of the stitching, which protects against mixing two of them
@@ -191,7 +191,7 @@ class Stitching:
         return Pipeline(operators, Source("tasks", source), **running)
 
     def solve(self) -> dict[str, str]:
-        """Compute and store the label table from the links; return its checksums by time index.
+        """Compute and store the label table; return its checksums by time index.
 
         Raises:
             VolumeError: links are missing or damaged.
@@ -238,11 +238,11 @@ class _Relabelling(Conversion):
     objects: ObjectCount = field(default_factory=ObjectCount)
 
     def copied(self, source: Volume) -> dict[str, Any]:
-        """Return a JSON description of the copied voxels, including the checksums of the table."""
+        """Return a JSON description of the copied voxels and of the label table."""
         return {**super().copied(source), "table": self.table}
 
     def report(self, written: int, stored: int, total: int) -> None:
-        """Log the numbers of tasks, and the number of objects if this call relabelled all tasks."""
+        """Log the numbers of tasks, and of objects if this call relabelled all tasks."""
         super().report(written, stored, total)
         target = without_secrets(self.target)
         if written == total:

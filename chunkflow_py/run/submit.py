@@ -1,4 +1,4 @@
-"""Submission of a run: check its pipelines, create outputs, store the spec, send the tasks."""
+"""Submission of a run: checks, creation of outputs, spec, and sending of tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chunkflow_py.errors import OptionError, VolumeError
 from chunkflow_py.pipeline.hooks import HasFiles, places_read, places_written
 from chunkflow_py.queue.message_body import BodyError, body_text, parse_body
 from chunkflow_py.queue.queue_protocol import address_of, open_queue
-from chunkflow_py.run.coverage import documented
+from chunkflow_py.run.coverage import with_documents
 from chunkflow_py.run.earlier_steps import check_readers
 from chunkflow_py.run.leftovers import clear_leftovers, leftovers
 from chunkflow_py.run.run_spec import File, RunStep, Spec, options_of, sha256_of
@@ -61,7 +61,7 @@ class Submission:
     queue: str
 
     def summary(self) -> Iterator[str]:
-        """Yield lines of text for the terminal; the last is the command that starts a worker."""
+        """Yield lines of text for the terminal; the last is the worker command."""
         for step in self.steps:
             parts = [f"{step.tasks} tasks"]
             if step.output_bytes:
@@ -117,11 +117,11 @@ def submit(
     # Checks that can fail come before the creation of anything permanent.
     is_known = run.exists()
     if not is_known:
-        run.check_free()
+        run.check_no_old_records()
     if fork is not None:
         _ = fork.spec
     with ExitStack() as stack:
-        stack.enter_context(run.undone_if_refused())
+        stack.enter_context(run.folder_removed_on_failure())
         run.check_store()
         ready: list[StepPipeline] = []
         estimates: list[StepEstimate] = []
@@ -135,7 +135,7 @@ def submit(
                 queue = stack.enter_context(closing(open_queue(queue_url, create=create_queue)))
                 queue_url = queue.url  # absolute, so that workers can start in any folder
                 if not shared_queue:
-                    check_own(queue, run)
+                    check_queue_unused(queue, run)
             spec, plans, files = spec_of(ready, queue_url)
             earlier = (
                 replace(s, outputs=e.outputs) for s, e in zip(spec.steps, estimates, strict=False)
@@ -155,7 +155,7 @@ def submit(
         # Read metadata only now: later steps may have added levels to outputs of earlier ones.
         documents: dict[str, bytes] = {}
         steps = [
-            replace(step, outputs=documented(estimate.outputs, documents))
+            replace(step, outputs=with_documents(estimate.outputs, documents))
             for step, estimate in zip(spec.steps, estimates, strict=True)
         ]
         spec = replace(spec, steps=tuple(steps))
@@ -184,8 +184,7 @@ def _log_incomplete(
     if issubclass(kind, Exception):
         if created:
             logger.warning(
-                "%s was created for an earlier step and remains; correct the pipeline and submit "
-                "it again",
+                "created for an earlier step and kept: %s; correct the pipeline and submit again",
                 created,
             )
     elif run.exists():
@@ -196,14 +195,15 @@ def _log_incomplete(
         )
     elif created:
         logger.warning(
-            "the run was not made, but %s was created; submitting the same pipeline again uses it",
+            "the run was not made, but these outputs were created: %s; submit the same pipeline "
+            "again to use them",
             created,
         )
     else:
         logger.warning("the run was not made")
 
 
-def check_own(queue: Queue, run: RunDirectory) -> None:
+def check_queue_unused(queue: Queue, run: RunDirectory) -> None:
     """Check that the queue of a new run holds no tasks yet.
 
     Workers of two runs that share a queue keep returning each other's tasks.
@@ -224,7 +224,7 @@ def check_own(queue: Queue, run: RunDirectory) -> None:
 
 
 def _described_task(queue: Queue) -> str:
-    """Return a phrase about the next message of a queue; the message is released at once."""
+    """Return a phrase about the next message of a queue, which is released at once."""
     messages = queue.receive(1, lease_s=_PEEK_LEASE_S)
     queue.release(messages)
     for message in messages:
@@ -241,7 +241,7 @@ def _described_task(queue: Queue) -> str:
 def spec_of(
     pipelines: Sequence[StepPipeline], queue: str
 ) -> tuple[Spec, dict[str, bytes], dict[File, Path]]:
-    """Return the spec of a run, the files of its plans by step, and the paths of its files.
+    """Return the spec of a run, the contents of its plans, and its files' paths.
 
     Raises:
         OptionError: a file that an operator needs does not exist.
@@ -283,7 +283,7 @@ def spec_of(
 
 
 def forked(spec: Spec, old: RunDirectory) -> Spec:
-    """Return *spec* with the first steps marked as reused that *old* has completed identically."""
+    """Return *spec*, reusing the first steps that *old* has completed identically."""
     reused: dict[str, str] = {}
     for new, was in zip(spec.steps, old.spec.steps, strict=False):
         if new.name != was.name or new.hash != was.hash or not old.is_closed(was.name):
@@ -293,9 +293,10 @@ def forked(spec: Spec, old: RunDirectory) -> Spec:
 
 
 def send_step(run: RunDirectory, queue: Queue, step: str) -> int:
-    """Send the tasks of a step that have no record, in constant memory; return their number.
+    """Send the tasks of a step that have no record; return their number.
 
-    Repeated or concurrent calls are safe: a task that is queued twice is recorded once.
+    Memory is constant. Repeated or concurrent calls are safe: a task that is queued twice is
+    recorded once.
     """
     numbers: Iterable[int] = ()
     # An empty queue may have been deleted and created again, which loses its tasks.
@@ -319,7 +320,7 @@ def bodies(run: RunDirectory, step: str, numbers: Iterable[int]) -> Iterator[str
 
 
 def default_run(operators: Sequence[Operator]) -> str:
-    """Return the default address of a run: the last output of the pipeline plus ``.run``.
+    """Return the default address of a run: that of the last output plus ``.run``.
 
     For files with a placeholder in their names, the part before it is used: ``pts/BOX.h5`` yields
     ``pts.run``.
@@ -338,7 +339,7 @@ def default_run(operators: Sequence[Operator]) -> str:
 
 
 def default_queue(run: str) -> str:
-    """Return the URL of the default queue of a run: an SQLite file in the run directory.
+    """Return the URL of the default queue: an SQLite file in the run directory.
 
     Raises:
         OptionError: the run directory is not a local folder.
@@ -366,7 +367,7 @@ def _files(operators: Iterable[Operator]) -> dict[str, tuple[File, Path]]:
 
 
 def _covered(operator: Operator, placeholders: dict[str, str]) -> dict[str, Any]:
-    """Return the options of an operator in canonical form, plus the addresses it reads and writes.
+    """Return the options of an operator in canonical form, plus its addresses.
 
     Paths are made absolute, so that the same options hash equally in every working directory.
     """
@@ -383,7 +384,7 @@ def _covered(operator: Operator, placeholders: dict[str, str]) -> dict[str, Any]
 
 
 def canonical_address(place: str) -> str:
-    """Return the absolute ``file://`` address of a local path; other addresses are unchanged."""
+    """Return the absolute ``file://`` address of a path; keep other addresses."""
     scheme, separator, path = place.partition("://")
     if separator and scheme != "file":
         return place
@@ -391,7 +392,7 @@ def canonical_address(place: str) -> str:
 
 
 def _canonical_value(value: Any, places: Sequence[str]) -> Any:
-    """Return the value of an option, in canonical form if it is one of *places* or a prefix."""
+    """Return the value of an option, in canonical form if it is a prefix of a place."""
     if not isinstance(value, str) or not value.strip("/"):
         return value
     try:

@@ -1,4 +1,4 @@
-"""Boxes of tasks as they reach an operator, and lookup of the task that writes a voxel.
+"""Boxes of tasks at an operator, and lookup of the task that writes a voxel.
 
 ```
 plan      |----|----|----|        boxes of the tasks, voxels of the pipeline's input
@@ -116,7 +116,7 @@ class TaskBoxes:
 
     @cached_property
     def _cells(self) -> tuple[Zyx, dict[tuple[int, ...], list[tuple[BoundingBox, BoundingBox]]]]:
-        """Spatial index: the cell size, and per cell the pairs (planned box, box) that touch it."""
+        """Spatial index: cell size, and pairs (planned box, box) that touch each cell."""
         pairs = dict.fromkeys(zip(self.plan.boxes, self.boxes, strict=True))
         pairs = {pair: None for pair in pairs if not pair[1].is_empty}
         sizes = [box.size for _, box in pairs] or [Zyx(1, 1, 1)]

@@ -116,7 +116,7 @@ def verify(
     parallel: int = PARALLEL,
     mixed: bool = False,
 ) -> Iterator[Damage]:
-    """Yield the tasks of a step that are not done, and the objects that differ from their records.
+    """Yield the problems of a step: tasks not done, and objects not as recorded.
 
     The problems of one task are consecutive; tasks without a record come last. Memory is constant
     but for one bit per task.
@@ -133,7 +133,7 @@ def verify(
     Raises:
         VolumeError: a store cannot be read, which says nothing about the objects in it.
     """
-    for url, reason in coverage.wrong_documents() if coverage else ():
+    for url, reason in coverage.invalid_documents() if coverage else ():
         yield Damage(None, "", "metadata", reason, url)
     recorded = bytearray(plan.span // 8 + 1)
     objects = _Objects(open_store, parallel)
@@ -168,7 +168,7 @@ class _Checks:
         self._coverage, self._recorded = coverage, recorded
 
     def records(self) -> Iterator[tuple[Record, list[Damage], list[Stored]]]:
-        """Yield one record per task of the plan, its problems, and the objects to be checked."""
+        """Yield one record per task of the plan, its problems, and the objects to check."""
         for record in self._ledger.records():
             number = record.number
             if number not in self._plan or self._recorded[number >> 3] >> (number & 7) & 1:
@@ -179,7 +179,7 @@ class _Checks:
             yield record, *self._checked(record)
 
     def attempts(self, record: Record) -> Iterator[Attempt]:
-        """Yield the other attempts on a task that name only objects in outputs of the step."""
+        """Yield the other attempts on a task, if all their objects are in outputs."""
         for attempt in self._ledger.attempts(record.number):
             written = attempt.record.written if attempt.record else ()
             is_inside = self._coverage is None or all(
@@ -268,7 +268,7 @@ def _mismatch(recorded: Stored, found: Stored) -> tuple[DamageKind, str] | None:
 def _mixed_problems(
     checks: _Checks, record: Record, objects: _Objects, mismatches: list[Damage]
 ) -> Iterator[Damage]:
-    """Yield the problems of a task in a run on mixed devices: compare with all its attempts."""
+    """Yield the problems of a task whose objects may be from any one of its attempts."""
     by_url: dict[str, bool] = {stored.url: True for stored in record.written}
     for damage in mismatches:
         by_url[damage.url or ""] = False
@@ -289,7 +289,7 @@ def _mixed_problems(
 
 
 class _Objects:
-    """Reads sizes and checksums of objects in threads; caches them, since tasks share objects."""
+    """Reads and caches sizes and checksums of objects, in threads."""
 
     def __init__(self, open_store: Callable[[str], Store], parallel: int) -> None:
         self._open, self._stores = open_store, dict[str, "Store"]()
@@ -338,7 +338,7 @@ class _Objects:
 
 
 def split_address(url: str) -> tuple[str, str]:
-    """Split the address of an object into the URL of its bucket or file system, and its key."""
+    """Split the address of an object into the URL of its store and its key."""
     scheme, _, path = url.partition("://")
     if scheme == "file":
         return "file:///", path.lstrip("/")

@@ -54,7 +54,7 @@ _LARGE_BLOCK = 256**3  # voxels; larger blocks of a source are not adopted for t
 
 @dataclass
 class Conversion:
-    """A copy of a volume to another place; attributes that are ``None`` follow the source.
+    """A copy of a volume to another place; ``None`` means as in the source.
 
     Attributes:
         source: address of the volume to copy.
@@ -243,7 +243,7 @@ def downsampling(
     opening: VolumeOptions | None = None,
     **running: Any,
 ) -> Pipeline:
-    """Return the pipeline that fills level *mip* of a volume from the next finer level.
+    """Return the pipeline that fills level *mip* from the next finer level.
 
     Args:
         url: address of the volume, in which both levels must exist.
@@ -312,7 +312,7 @@ def run_all(pipeline: Pipeline) -> Iterator[Task]:
 
 
 def task_size(unit: Zyx, like: Volume, most_bytes: int = TASK_BYTES) -> Zyx:
-    """Return a task size in whole write units and, if they fit, whole blocks of the input volume.
+    """Return a task size in whole write units and, if possible, whole input blocks.
 
     Args:
         unit: write unit of the output volume, voxels, zyx.

@@ -1,1 +1,1 @@
-"""Task plans: the boxes into which a volume is divided, their numbers and their order."""
+"""Task plans: division of a volume into boxes, their numbers and their order."""

@@ -1,4 +1,4 @@
-"""Grids of task boxes, computed from a region, a box size, a count and an alignment."""
+"""Grids of task boxes, from a region, a box size, a count and an alignment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def region_of(
     bounds: BoundingBox | None = None,
     names: tuple[str, str, str] = ("--roi-start", "--roi-stop", "--roi-size"),
 ) -> tuple[Zyx, Zyx | None]:
-    """Return the start and the stop of a region; the stop is ``None`` if nothing defines it.
+    """Return the start and stop of a region; the stop is ``None`` if undefined.
 
     Args:
         start: first voxel, zyx; default: *stop* - *size* if both are given, else the start of
@@ -107,7 +107,7 @@ def task_grid(
 
 
 def cells_touching(grid: BoxGrid, box: BoundingBox) -> tuple[slice, slice, slice]:
-    """Return the range of grid cells along z, y and x whose boxes share a voxel with *box*.
+    """Return slices (z, y, x) of the cells whose boxes share a voxel with *box*.
 
     ```
     grid      |-----|-----|-----|-----|-----|

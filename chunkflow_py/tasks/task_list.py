@@ -1,4 +1,4 @@
-"""Plans over a list of regions, numbered in the order of the list; see `task_plan`."""
+"""Plans over a list of regions, numbered as in the list; see `task_plan`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ListPlan:
     row_bytes: ClassVar[int] = _ROW.size
 
     def __post_init__(self) -> None:
-        """Copy the regions, and normalise *indexes* to ``None`` if they select the whole list.
+        """Copy the regions; normalise *indexes* to ``None`` if they select all of them.
 
         Raises:
             GeometryError: a region occurs twice, or *indexes* go beyond the list.
@@ -149,7 +149,7 @@ def _region_of(row: Sequence[int]) -> Region:
 
 
 def written_part(indexes: range | None) -> list[int] | None:
-    """Return the stored form of *indexes*: ``[start, stop]``, or ``None`` for all tasks."""
+    """Return the stored form of *indexes*: ``[start, stop]``, or ``None`` for all."""
     return None if indexes is None else [indexes.start, indexes.stop]
 
 
@@ -168,6 +168,6 @@ def check_part(indexes: range, total: int) -> None:
 
 
 def no_task(region: Region, why: str, near: Region | None) -> GeometryError:
-    """Return the error for a region without a task; its message names the nearest task."""
+    """Return the error for a region without a task, which names the nearest task."""
     hint = "the plan has no tasks" if near is None else f"the nearest task is {near}"
     return GeometryError(f"{region} {why}; {hint}")

@@ -162,7 +162,7 @@ def _morton(a: Zyx, b: Zyx, c: Zyx) -> Iterator[_Part]:
 
 
 def _hilbert(a: Zyx, b: Zyx, c: Zyx) -> Iterator[_Part]:
-    """Divide a box with edges *a*, *b*, *c* into parts, in the order of the Hilbert curve.
+    """Divide a box with edges *a*, *b*, *c* into parts, in Hilbert order.
 
     The construction is Jakub Červený's "gilbert": the curve enters at the start of the box and
     leaves at the far end of *a*. Edges are vectors along an axis. Consecutive cells share a face
@@ -208,6 +208,6 @@ def _unit(edge: Zyx) -> Zyx:
 
 
 def _half(edge: Zyx) -> Zyx:
-    """Return half of an edge, rounded to an even number of cells if the edge has more than two."""
+    """Return half of an edge; of more than two cells an even number of cells."""
     half = _unit(edge) * (_length(edge) // 2)
     return half + _unit(edge) if _length(half) % 2 and _length(edge) > 2 else half

@@ -101,7 +101,7 @@ class GridPlan:
     kept: bytes | None = None
 
     def __post_init__(self) -> None:
-        """Validate the attributes; normalise *kept* and *indexes* to ``None`` if they keep all.
+        """Validate; normalise *kept* and *indexes* to ``None`` if they keep all tasks.
 
         Raises:
             GeometryError: *kept* or *indexes* do not fit the grid, or *times* is less than 1.
@@ -222,7 +222,7 @@ class GridPlan:
         return bytes(bits)
 
     def _positions(self, low: int, high: int) -> Iterator[int]:
-        """Yield the grid positions of the kept boxes *low* to *high* (exclusive), in order."""
+        """Yield the grid positions of the kept boxes *low* to *high* - 1, in order."""
         if self.kept is None:
             if self.order == "raster":
                 return iter(range(low, high))
@@ -337,7 +337,7 @@ def _bits(bits: bytes) -> Iterator[int]:
 
 
 def _nearest_bit(bits: bytes, number: int) -> int:
-    """Return the index of the set bit nearest to *number*; at least one bit must be set."""
+    """Return the index of the set bit nearest to *number*; one bit must be set."""
     index = number >> 3
     after = len(bits) - len(bits[index + 1 :].lstrip(b"\0"))
     before = len(bits[:index].rstrip(b"\0")) - 1

@@ -386,7 +386,8 @@ def test_a_refused_submission_leaves_nothing(folder):
     assert not (folder / "other.zarr").exists()
     wrong = f"{TASKS} load-zarr --store a.zarr save-zarr --chunk-size 5 16 16 --store b.zarr"
     told = say(f"submit --run r {LINE} threshold {SAVE} a.zarr then {wrong}", code=1)
-    assert "a.zarr was created for an earlier step and remains" in told
+    assert "created for an earlier step and kept: " in told
+    assert "a.zarr; correct the pipeline" in told
     assert not (folder / "r").exists()
 
 

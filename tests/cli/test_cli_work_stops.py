@@ -166,7 +166,7 @@ def test_a_submission_that_is_stopped_before_leaves_no_run(folder, started):
     assert (folder / "r").is_dir()
     code, said = stopped(process, signal.SIGTERM)
     assert code == 143, said
-    assert "the run was not made, but mask.zarr was created; submitting the same pipeline" in said
+    assert "the run was not made, but these outputs were created: mask.zarr; submit" in said
     assert not (folder / "r").exists()
 
 

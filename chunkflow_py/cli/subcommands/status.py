@@ -71,7 +71,7 @@ def command(
 
         def look() -> RunStatus:
             status = status_of(home, most, attempts=failures or as_json)
-            home.check_there()  # or all that is gone would look like nothing done
+            home.check_not_deleted()  # or all that is gone would look like nothing done
             return status
 
         if seconds is not None:

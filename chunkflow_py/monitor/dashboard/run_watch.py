@@ -161,7 +161,7 @@ class RunWatch:
         with self._lock:
             began = time.monotonic()
             if began >= self._next:
-                self._home.check_there()
+                self._home.check_not_deleted()
                 bodies = self._ask_queue()
                 for each in self._stages.values():
                     each.update(bodies)

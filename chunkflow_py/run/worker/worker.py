@@ -198,9 +198,9 @@ def work(
                 try:
                     outcome = _work_on(home, queue, name, working, limits, make_pipeline, listener)
                 except ChunkflowError:
-                    home.check_there()  # which would be the cause
+                    home.check_not_deleted()  # which would be the cause
                     raise
-                home.check_there()
+                home.check_not_deleted()
                 stop_signal = stop_signal or outcome.signal
                 if outcome.ended:
                     ended, idle_s = ended + outcome.ended, 0.0
