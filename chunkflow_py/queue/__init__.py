@@ -1,1 +1,1 @@
-"""Where tasks wait for workers."""
+"""Queues of tasks: Amazon SQS, a SQLite file, a shared folder, or memory."""

@@ -1,15 +1,14 @@
-"""Files of boxes: written as a NumPy array for job arrays, read in what people keep them in.
+"""Files of boxes: written as a NumPy array, read from NumPy, JSON and CSV files.
 
-| file   | a box is                                                                               |
+| file   | representation of a box                                                                |
 |--------|----------------------------------------------------------------------------------------|
 | .npy   | a row of integers: z, y, x of the start, then z, y, x of the stop                      |
-| .json  | in a list: ``"0-64_0-512_0-512"``, ``{"start": [z, y, x], "stop": [z, y, x]}``, or     |
-|        | ``[[z0, z1], [y0, y1], [x0, x1]]``; a string may have a time: ``"t3_0-64_…"``           |
-| .csv   | a row: a box string, or z0, z1, y0, y1, x0, x1. A first row of names may say which     |
-|        | columns these are: ``bbox``; or z0, z_start or start_z and so on, in any order; other  |
-|        | columns are passed over                                                                |
+| .json  | an item of a list: ``"0-64_0-512_0-512"``, ``{"start": [z, y, x], "stop": [z, y, x]}`` |
+|        | or ``[[z0, z1], [y0, y1], [x0, x1]]``; a string may have a time: ``"t3_0-64_…"``       |
+| .csv   | a row: a box string, or z0, z1, y0, y1, x0, x1. A header row may name the columns, in  |
+|        | any order: ``bbox``; or z0, z_start or start_z, and so on. Other columns are ignored   |
 
-Boxes are in voxels, half-open. Files are data: nothing in them is evaluated or unpickled.
+Boxes are half-open, in voxels. Nothing in the files is evaluated or unpickled.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ROWS_AT_ONCE = 65536
-_LARGEST = 1 << 62  # voxels: what the arithmetic of arrays still holds
+_LARGEST = 1 << 62  # voxels: int64 arithmetic on larger positions could overflow
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
-_BOX = re.compile(r"(?:t[0-9]+_)?[0-9_-]{11,}")  # what looks like a box string, right or wrong
-_NAMES = {  # of a column of CSV -> its place in z0, z1, y0, y1, x0, x1
+_BOX = re.compile(r"(?:t[0-9]+_)?[0-9_-]{11,}")  # a box string, valid or not
+_NAMES = {  # name of a CSV column -> index in z0, z1, y0, y1, x0, x1
     name: 2 * axis + end
     for axis, letter in enumerate(AXES)
     for end, word in enumerate(("start", "stop"))
@@ -51,23 +50,24 @@ _COLUMNS = "z0,z1,y0,y1,x0,x1"
 
 
 def write_boxes(path: str | Path, plan: Plan) -> None:
-    """Write the boxes of the tasks of a plan to a .npy file, whole or not at all.
+    """Write the boxes of a plan's tasks to a .npy file, atomically.
 
     The array is (n, 6) int64: z, y, x of the start, then z, y, x of the stop. Memory does
     not grow with the number of tasks.
 
     Args:
-        path: of the file; one that exists is replaced when the new one is complete.
-        plan: of the tasks, which are written in its order.
+        path: the file; an existing one is replaced once the new one is complete.
+        plan: the tasks, in the order in which they are written.
 
     Raises:
-        OptionError: tasks have a time, for which the file has no place.
+        OptionError: the tasks have a time index, which the file cannot store.
         VolumeError: the file cannot be written.
     """
     first = next(iter(plan), None)
     if first is not None and (region := plan.region(first)).time is not None:
         msg = (
-            f"{path} holds boxes alone, not the time of {region}; send the tasks to a --queue-name"
+            f"{path} cannot store the time of {region}, only its box; send the tasks to a "
+            f"--queue-name instead"
         )
         raise OptionError(msg)
     header = {
@@ -97,16 +97,16 @@ def _rows(grid: BoxGrid, positions: NDArray[Any]) -> NDArray[Any]:
 
 
 def read_regions(path: str | Path) -> list[Region]:
-    """Return the boxes of a file, in its order, each once; says how many came again.
+    """Read the boxes of a file, in its order, without duplicates; log the number of duplicates.
 
     Box strings may have a time index.
 
     Args:
-        path: of a .csv, .json or .npy file, as at the top.
+        path: a .csv, .json or .npy file in the format at the top of this module.
 
     Raises:
-        OptionError: it holds something else; names the place and what is wrong there.
-        VolumeError: it cannot be read.
+        OptionError: the file has another content; the message names the place and the problem.
+        VolumeError: the file cannot be read.
     """
     readers = {".csv": _from_csv, ".json": _from_json, ".npy": _from_npy}
     kind = Path(path).suffix.lower()
@@ -119,28 +119,30 @@ def read_regions(path: str | Path) -> list[Region]:
         except ChunkflowError:
             raise
         except (ValueError, EOFError, ArithmeticError, MemoryError, csv.Error) as error:
-            msg = f"{path} is no {kind} file of boxes: {error}; write it again"
+            msg = f"{path} is not a valid {kind} file of boxes: {error}; write it again"
             raise OptionError(msg) from error
     if not boxes:
-        msg = f"{path} holds no boxes; write one a row"
+        msg = f"{path} holds no boxes; write one box per row"
         raise OptionError(msg)
-    different = list(dict.fromkeys(boxes))
-    if again := len(boxes) - len(different):
-        logger.info("%d of the %d boxes of %s came before, and count once", again, len(boxes), path)
-    return different
+    distinct = list(dict.fromkeys(boxes))
+    if duplicates := len(boxes) - len(distinct):
+        logger.info(
+            "%d of the %d boxes of %s are duplicates, and are ignored", duplicates, len(boxes), path
+        )
+    return distinct
 
 
 def read_rows(path: str | Path, first: int, count: int) -> tuple[list[BoundingBox], int]:
-    """Return some boxes of a .npy file, of which nothing else is read, and how many it holds.
+    """Return some boxes of a .npy file and the number of all its boxes; read nothing else.
 
     Args:
-        path: of the file.
+        path: the file.
         first: row of the first box.
-        count: of boxes; there are fewer where the file ends before.
+        count: number of boxes; fewer are returned at the end of the file.
 
     Raises:
-        OptionError: it holds something else; names the place and what is wrong there.
-        VolumeError: it cannot be read.
+        OptionError: the file has another content; the message names the place and the problem.
+        VolumeError: the file cannot be read.
     """
     with os_errors("read", path):
         try:
@@ -148,7 +150,10 @@ def read_rows(path: str | Path, first: int, count: int) -> tuple[list[BoundingBo
         except (ValueError, EOFError, ArithmeticError, MemoryError) as error:
             if isinstance(error, OptionError):
                 raise
-            msg = f"{path} is no .npy file of boxes: {error}; write it by generate-tasks -f"
+            msg = (
+                f"{path} is not a valid .npy file of boxes: {error}; "
+                f"write it with generate-tasks -f"
+            )
             raise OptionError(msg) from error
         rows = array[first : first + count].tolist()
     boxes = [_box(r[:3], r[3:], f"row {n} of {path}") for n, r in enumerate(rows, first)]
@@ -164,7 +169,7 @@ def _from_npy(path: Path) -> Iterator[Region]:
 
 def _array(path: Path) -> NDArray[Any]:
     """Map a file of boxes into memory."""
-    # Pickles could run code; the check of what was read comes before any use of it.
+    # Refuse pickles, which could run code, before reading anything else.
     check_npy_header(path)
     array: Any = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(array, np.ndarray):
@@ -181,11 +186,11 @@ def _array(path: Path) -> NDArray[Any]:
 
 
 def _from_json(path: Path) -> Iterator[Region]:
-    said = parse_json(path.read_text("utf-8"), None)
-    if not isinstance(said, list):
-        msg = f"{path} holds {_short(said)}, but boxes are a list; put them into [ ]"
+    items = parse_json(path.read_text("utf-8"), None)
+    if not isinstance(items, list):
+        msg = f"{path} holds {_short(items)}, but boxes are a list; put them into [ ]"
         raise OptionError(msg)
-    for number, item in enumerate(said):
+    for number, item in enumerate(items):
         where = f"item {number} of {path}"
         if isinstance(item, str):
             yield _parsed(item, where)
@@ -195,14 +200,15 @@ def _from_json(path: Path) -> Iterator[Region]:
             yield Region(_box([pair[0] for pair in item], [pair[1] for pair in item], where))
         else:
             msg = (
-                f'{where} is {_short(item)}, which is no box; write "0-64_0-512_0-512", '
+                f'{where} is {_short(item)}, which is not a box; write "0-64_0-512_0-512", '
                 '{"start": [0, 0, 0], "stop": [64, 512, 512]} or [[0, 64], [0, 512], [0, 512]]'
             )
             raise OptionError(msg)
 
 
 def _from_csv(path: Path) -> Iterator[Region]:
-    with path.open(encoding="utf-8-sig", newline="") as file:  # some editors write a mark first
+    # utf-8-sig: some editors write a byte-order mark.
+    with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
         columns, width = None, 0
         for cells in reader:
@@ -216,8 +222,8 @@ def _from_csv(path: Path) -> Iterator[Region]:
                     continue
                 if len(row) not in (1, 6):
                     msg = (
-                        f"{where} has {len(row)} columns; without a first row of names there is "
-                        f"one with a box string, or six: {_COLUMNS}"
+                        f"{where} has {len(row)} columns; a file without a header row has one "
+                        f"column with a box string, or six: {_COLUMNS}"
                     )
                     raise OptionError(msg)
                 columns, width = list(range(len(row))), len(row)
@@ -233,13 +239,13 @@ def _from_csv(path: Path) -> Iterator[Region]:
 
 
 def _columns(names: list[str], where: str) -> list[int]:
-    """Return where the box string is, or z0, z1, y0, y1, x0 and x1, by the names of columns."""
-    places = [(_NAMES[name], column) for column, name in enumerate(names) if name in _NAMES]
+    """Return the index of the column of box strings, or of z0, z1, y0, y1, x0 and x1."""
+    corners = [(_NAMES[name], column) for column, name in enumerate(names) if name in _NAMES]
     boxes = [column for column, name in enumerate(names) if name in ("bbox", "box")]
-    if len(boxes) == 1 and not places:
+    if len(boxes) == 1 and not corners:
         return boxes
-    if not boxes and sorted(place for place, _ in places) == [0, 1, 2, 3, 4, 5]:
-        return [column for _, column in sorted(places)]
+    if not boxes and sorted(index for index, _ in corners) == [0, 1, 2, 3, 4, 5]:
+        return [column for _, column in sorted(corners)]
     msg = (
         f"{where} names the columns {', '.join(names)}, but boxes need a column bbox, or each of "
         f"{_COLUMNS} once (z_start and start_z are the same as z0)"
@@ -249,7 +255,7 @@ def _columns(names: list[str], where: str) -> list[int]:
 
 def _integer(text: str, where: str) -> int:
     if not _INTEGER.fullmatch(text):
-        msg = f"{where} holds {_short(text)} where a whole number of voxels belongs"
+        msg = f"{where} holds {_short(text)} instead of a whole number of voxels"
         raise OptionError(msg)
     return int(text)
 
@@ -257,8 +263,8 @@ def _integer(text: str, where: str) -> int:
 def _parsed(text: str, where: str) -> Region:
     try:
         region = Region.parse(text)
-    except ValueError as error:  # ours, and Python's for a number of thousands of digits
-        msg = f"{where}: {_short(text)} is no box such as 0-64_0-512_0-512 ({_short(error)})"
+    except ValueError as error:  # also raised by int() for thousands of digits
+        msg = f"{where}: {_short(text)} is not a box such as 0-64_0-512_0-512 ({_short(error)})"
         raise OptionError(msg) from error
     return region.with_box(_box([*region.bbox.start], [*region.bbox.stop], where))
 
@@ -267,13 +273,13 @@ def _box(start: Any, stop: Any, where: str) -> BoundingBox:
     for values in (start, stop):
         whole = isinstance(values, list) and all(type(value) is int for value in values)
         if not whole or len(values) != 3:
-            msg = f"{where} holds {_short(values)} where three whole numbers z, y, x belong"
+            msg = f"{where} holds {_short(values)} instead of three whole numbers z, y, x"
             raise OptionError(msg)
     for axis, low, high in zip(AXES, start, stop, strict=True):
         if not -_LARGEST <= low < high <= _LARGEST:
             msg = (
-                f"{where} goes from {low} to {high} along {axis}; a box stops behind its start, "
-                f"and within {_LARGEST} voxels"
+                f"{where} goes from {low} to {high} along {axis}; the stop of a box must be larger "
+                f"than its start, and both within {_LARGEST} voxels"
             )
             raise OptionError(msg)
     return BoundingBox(Zyx(*start), Zyx(*stop))

@@ -1,4 +1,4 @@
-"""Threads that nobody waits for: a call in one of them can be given up, whatever it hangs in."""
+"""A thread pool whose calls can be abandoned, even if they hang in a system call."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ T = TypeVar("T")
 
 
 class DaemonThreads:
-    """A pool of threads that do not keep the process alive; made when they are needed.
+    """A pool of daemon threads, started on demand; they do not keep the process alive.
 
     Args:
-        most: threads there may be, those included that hang.
-        name: of the threads, for debuggers.
+        max_threads: the most threads, including those that hang.
+        name: name of the threads, for debuggers.
     """
 
-    def __init__(self, most: int, name: str) -> None:
-        """Begin with no thread."""
-        self._most, self._name = most, name
+    def __init__(self, max_threads: int, name: str) -> None:
+        """Start no thread yet."""
+        self._max_threads = max_threads
+        self._name = name
         self._work: SimpleQueue[Any] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
-        self._idle = 0  # minus what waits for a thread
+        self._idle = 0  # idle threads minus queued calls
 
     def submit(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Call it in a thread; cancel the future to give it up before it has begun."""
+        """Run *call* in a thread; cancelling the future abandons a call that has not begun."""
         future: Future[T] = Future()
         with self._lock:
             self._idle -= 1
-            if self._idle < 0 and self._threads < self._most:
+            if self._idle < 0 and self._threads < self._max_threads:
                 self._threads += 1
                 self._idle += 1
                 threading.Thread(target=self._run, name=self._name, daemon=True).start()
@@ -42,23 +43,23 @@ class DaemonThreads:
         return future
 
     def close(self) -> None:
-        """Let the threads end when they have done what was asked before."""
+        """End the threads after the calls submitted so far; returns at once."""
         with self._lock:
             for _ in range(self._threads):
                 self._work.put(None)
 
     def _run(self) -> None:
         while (job := self._work.get()) is not None:
-            _do(*job)
-            del job  # or its result would live until the next comes
+            _run_job(*job)
+            del job  # or its result would stay in memory until the next job
             with self._lock:
                 self._idle += 1
 
 
-def _do(future: Future[T], call: Callable[..., T], arguments: tuple[Any, ...]) -> None:
+def _run_job(future: Future[T], call: Callable[..., T], arguments: tuple[Any, ...]) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:
         future.set_result(call(*arguments))
-    except BaseException as error:  # noqa: BLE001 raised where the result is asked for
+    except BaseException as error:  # noqa: BLE001 raised by future.result()
         future.set_exception(error)

@@ -1,27 +1,29 @@
 """A queue in a folder of a file system that machines share; needs no server.
 
 ```
-queue                                  touched to learn the file server's time
-new/PACK~500                           texts of 500 messages, as they were sent: one file
-opening/PACK~500~ENDS~TOKEN/           a pack that somebody makes ready: the folder below
-open/PACK/texts                        the same file
-open/PACK/todo/7~2~ENDS~TOKEN~SINCE    message 7 of it, received twice, leased from SINCE to ENDS
-open/PACK/todo/8~0~0~-                 message 8, never received; released ones have no token either
-dead/PACK-9.json                       a message that was put aside, and the reason
+queue                                  touched to read the file server's clock
+new/PACK~500                           a pack: one file with the texts of 500 messages
+opening/PACK~500~ENDS~TOKEN/           a pack that a worker is opening; becomes the next folder
+open/PACK/texts                        the file of the pack
+open/PACK/todo/7~2~ENDS~TOKEN~SINCE    its message 7, received twice, leased from SINCE to ENDS
+open/PACK/todo/8~0~0~-                 its message 8, never received; "-" also after a release
+dead/PACK-9.json                       a dead letter with its reason
 ```
 
-All that happens to a message is one rename of an empty file, which one worker alone can win; its
-name says the rest. So nothing can be torn or lost by a kill, whenever it comes. Packs are opened
-when the open ones have nothing to do, and go when their messages are acknowledged: neither many
-waiting messages nor many finished ones are many files, and workers meet in a folder seldom.
+Every change of a message is one rename of an empty file, whose name holds the message's state. Only
+one worker can win a rename, and a kill at any moment loses nothing. A worker opens a pack when it
+finds no message in the open ones; the worker that acknowledges the last message of a pack removes
+it. So neither waiting nor finished messages need a file each, and workers rarely compete in one
+folder.
 
-Times are milliseconds of the file server's clock: ends of leases are comparable on all machines,
-whatever their own clocks say. A lease that begins in the future is not believed: the server's clock
-was set back since. A rename whose reply was lost on a network is asked for again by the
-system, and fails; the new name holds a token that nobody else knows, so its existence tells.
+Times are milliseconds of the file server's clock, so that all machines agree when a lease ends. A
+lease that begins in the future is ignored, as the server's clock was set back after it was written.
+If the reply to a rename is lost, the network file system repeats the rename, which then fails. As
+the new name contains a token that only its worker knows, its existence proves success.
 
-Sync policy: what was sent or buried is on the disk (fsync) when the call returns. A power cut of
-the file server may take back leases and the last acknowledgements: these come again.
+Sync policy: a message that was sent or buried is on the disk (fsync) when the call returns. After a
+power cut of the file server, recent leases and acknowledgements may be undone; these messages are
+delivered again.
 """
 
 from __future__ import annotations
@@ -56,13 +58,13 @@ from chunkflow_py.store.local_files import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-PACK = 500  # messages of one file
-PACKS = 16  # that are written before their folder is synced
-LOOKS = 32  # open packs that one receive looks through
-OPENING_S = 10.0  # for which a pack is kept for who opens it, who needs one at most
-BURYING_S = 60.0  # for which a message is kept for who puts it aside
-CLOCK_S = 10.0  # for which the difference of the clocks is good
-PAUSES_S = 0.01, 1.0  # the first and the longest between two looks
+PACK = 500  # messages of one pack
+PACKS = 16  # packs that are written before their folder is synced
+MOST_PACKS = 32  # open packs that one receive searches
+OPENING_S = 10.0  # lease of a pack that is being opened, which takes a second at most
+BURYING_S = 60.0  # lease of a message that is being moved to the dead letters
+CLOCK_S = 10.0  # how long a measured offset of the clocks is used
+PAUSES_S = 0.01, 1.0  # the first and the longest pause between two polls
 
 _FOLDERS = ("new", "opening", "open", "dead")
 _MARK = b'{"format": "chunkflow_py queue", "version": 1}\n'
@@ -76,9 +78,9 @@ _MESSAGE = re.compile(
 )
 HANDLE = re.compile(rf"({PACK_NAME.pattern})/({_MESSAGE.pattern})")
 
-SLACK_MS = 60_000  # by which machines may disagree about the file server's time
-THREADS = 8  # calls that wait for the file server at the same time
-# Somebody else was faster; network file systems have two words for it.
+SLACK_MS = 60_000  # most by which machines may disagree about the file server's time
+THREADS = 8  # concurrent calls to the file server
+# Another worker was faster; network file systems report it in either way.
 _GONE = (errno.ENOENT, errno.ESTALE)
 
 
@@ -91,22 +93,22 @@ class DirectoryQueue:
         """Open the queue in the folder at *path*.
 
         Args:
-            path: of a folder that is nothing else.
-            create: make it if there is none, with the folders above it.
+            path: folder that holds nothing but the queue.
+            create: create the folder, with its parents, if it does not exist.
 
         Raises:
-            QueueError: there is none, or the folder holds other things.
+            QueueError: the queue does not exist, or the folder holds other files.
         """
         self._root = absolute(path)
         self.url = f"file://{self._root}"
         self._mark = f"{self._root}/queue"
-        # Used by several threads without a lock: each step is harmless, claims are won on disk.
-        self._found: list[tuple[str, Name]] = []
-        self._last = ""  # the pack that they are of
+        # Several threads use these without a lock: messages are claimed on the disk only.
+        self._free: list[tuple[str, Name]] = []  # messages that looked free: pack and name
+        self._last = ""  # the pack of these messages
         self._texts: dict[str, list[str]] = {}
-        self._names: dict[str, str] = {}  # handle -> path under which the message is now
-        self._difference, self._good_until = 0.0, -math.inf
-        with self._calling("open"):
+        self._paths: dict[str, str] = {}  # handle -> current path of the message
+        self._clock_offset_s, self._offset_valid_until = 0.0, -math.inf
+        with self._translate_errors("open"):
             if not os.path.exists(self._mark):  # noqa: PTH110 as all paths here are strings
                 self._make(create=create)
             for name in _FOLDERS:
@@ -115,24 +117,23 @@ class DirectoryQueue:
     def _make(self, *, create: bool) -> None:
         if not create:
             msg = (
-                f"queue {self.url} does not exist; "
-                f"generate-tasks --queue-name and submit --queue make it, and chunkflow repair RUN "
-                f"makes that of a run again"
+                f"queue {self.url} does not exist; generate-tasks --queue-name and submit --queue "
+                f"create it, and chunkflow repair RUN creates that of a run again"
             )
             raise QueueError(msg)
         make_folder(self._root)
-        # A queue that has lost its mark is made anew around what it still holds.
+        # If only the mark was lost, the messages in the folders stay valid.
         others = [each for each in names_in(self._root) if each not in ("queue", *_FOLDERS)]
         if others:
             msg = (
-                f"queue {self.url} cannot be made in a folder that holds {min(others)!r}; "
-                f"use a new one, such as {self.url}/queue"
+                f"queue {self.url} cannot be created in a folder that holds {min(others)!r}; "
+                f"use a new folder, such as {self.url}/queue"
             )
             raise QueueError(msg)
         write_whole(self._mark, _MARK)
 
     @contextmanager
-    def _calling(self, action: str) -> Iterator[None]:
+    def _translate_errors(self, action: str) -> Iterator[None]:
         try:
             with os_errors(action, self._root):
                 yield
@@ -141,17 +142,17 @@ class DirectoryQueue:
             raise QueueError(msg) from error
 
     def _now(self) -> int:
-        """Return the file server's time in milliseconds, asked for now and then."""
-        if time.clock_gettime(time.CLOCK_BOOTTIME) >= self._good_until:
-            os.utime(self._mark)  # without times: the server sets its own
+        """Return the file server's time in milliseconds; ask the server every `CLOCK_S`."""
+        if time.clock_gettime(time.CLOCK_BOOTTIME) >= self._offset_valid_until:
+            os.utime(self._mark)  # without arguments, the server sets its own time
             touched = Path(self._mark).stat().st_mtime
-            # Afterwards: rather late than early, so that nobody's lease is cut short.
+            # Read the local clock afterwards: leases may end late, but never early.
             here = time.clock_gettime(time.CLOCK_BOOTTIME)
-            self._difference, self._good_until = touched - here, here + CLOCK_S
-        return int(1000 * (time.clock_gettime(time.CLOCK_BOOTTIME) + self._difference))
+            self._clock_offset_s, self._offset_valid_until = touched - here, here + CLOCK_S
+        return int(1000 * (time.clock_gettime(time.CLOCK_BOOTTIME) + self._clock_offset_s))
 
     def send(self, bodies: Iterable[str]) -> int:
-        """Add messages, 500 to a file."""
+        """Add messages, in packs of 500; return the number of messages sent."""
         texts = iter(bodies)
         store = FolderStore(f"{self._root}/new")
         sent = 0
@@ -159,7 +160,7 @@ class DirectoryQueue:
             while batch := list(islice(texts, PACK * PACKS)):
                 packs = [batch[first : first + PACK] for first in range(0, len(batch), PACK)]
                 try:
-                    with self._calling("write"), store.together() as folder:
+                    with self._translate_errors("write"), store.together() as folder:
 
                         def put(pack: list[str], folder: FolderStore = folder) -> None:
                             name = f"{secrets.token_hex(8)}~{len(pack)}"
@@ -177,19 +178,19 @@ class DirectoryQueue:
         return poll_for_messages(lambda: self._take(most, lease_s), wait_s, PAUSES_S)
 
     def _take(self, most: int, lease_s: float) -> list[Message]:
-        with self._calling("read"):
-            return self._taken(most, lease_s, self._now())
+        with self._translate_errors("read"):
+            return self._lease_free(most, lease_s, self._now())
 
-    def _taken(self, most: int, lease_s: float, now: int) -> list[Message]:
+    def _lease_free(self, most: int, lease_s: float, now: int) -> list[Message]:
         messages: list[Message] = []
-        looks = 0
+        searches = 0
         while len(messages) < most:
             try:
-                pack, name = self._found.pop()
+                pack, name = self._free.pop()
             except IndexError:
-                looks += 1
-                # What others have taken in the meantime is looked for again, but not for ever.
-                if messages or looks > LOOKS or not self._look(now):
+                searches += 1
+                # Search again if others have taken all that was free, but not forever.
+                if messages or searches > MOST_PACKS or not self._search(now):
                     break
                 continue
             texts = self._texts.get(pack) or self._read(pack)
@@ -200,17 +201,17 @@ class DirectoryQueue:
             path = self._todo(pack, leased)
             if rename(self._todo(pack, name), path):
                 handle = f"{pack}/{leased}"
-                self._names[handle] = path
+                self._paths[handle] = path
                 messages.append(Message(texts[name.number], handle, leased.receives))
         return messages
 
-    def _look(self, now: int) -> bool:
-        """Find messages that can be received, in an open pack or else in a new one."""
+    def _search(self, now: int) -> bool:
+        """Find free messages in an open pack, or else open a pack."""
         packs = self._packs()
         random.shuffle(packs)
-        # First the one that had some the last time: so workers stay apart.
+        # Start with the pack of the last search, which keeps workers in different packs.
         packs.sort(key=lambda pack: pack != self._last)
-        return any(self._look_into(pack, now) for pack in packs[:LOOKS]) or self._open(now)
+        return any(self._search_pack(pack, now) for pack in packs[:MOST_PACKS]) or self._open(now)
 
     def _packs(self) -> list[str]:
         return [name for name in names_in(f"{self._root}/open") if PACK_NAME.fullmatch(name)]
@@ -218,38 +219,38 @@ class DirectoryQueue:
     def _letters(self) -> list[str]:
         return [name for name in names_in(f"{self._root}/dead") if name.endswith(".json")]
 
-    def _look_into(self, pack: str, now: int) -> bool:
+    def _search_pack(self, pack: str, now: int) -> bool:
         names = names_in(f"{self._root}/open/{pack}/todo")
-        if not names:  # who acknowledged the last was killed before it could tidy up
-            self._close_finished(pack)
+        if not names:  # the worker that acknowledged the last message was killed
+            self._remove_if_finished(pack)
             return False
-        found = [(pack, name) for name in map(parse_name, names) if name and name.is_over(now)]
-        random.shuffle(found)
-        self._found.extend(found)
-        if found:
+        free = [(pack, name) for name in map(parse_name, names) if name and name.is_over(now)]
+        random.shuffle(free)
+        self._free.extend(free)
+        if free:
             self._last = pack
-        return bool(found)
+        return bool(free)
 
     def _read(self, pack: str) -> list[str] | None:
         texts = read_texts(f"{self._root}/open/{pack}/texts")
         if texts is not None:
-            if len(self._texts) >= LOOKS:
+            if len(self._texts) >= MOST_PACKS:
                 self._texts.clear()
             self._texts[pack] = texts
         return texts
 
     def _open(self, now: int) -> bool:
-        """Open a pack, of somebody who was killed while doing so or a new one."""
+        """Open one whose worker was killed while opening it, or else a new pack."""
         opening, ends = f"{self._root}/opening", now + int(1000 * OPENING_S)
-        for left in names_in(opening):
-            match = OPENING.fullmatch(left)
+        for name in names_in(opening):
+            match = OPENING.fullmatch(name)
             if match and not now < int(match[3]) < now + 1000 * OPENING_S + SLACK_MS:
                 folder = f"{opening}/{match[1]}~{match[2]}~{ends}~{secrets.token_hex(8)}"
-                if rename(f"{opening}/{left}", folder) and self._publish(folder, match[1], now):
+                if rename(f"{opening}/{name}", folder) and self._publish(folder, match[1], now):
                     return True
         new = [name for name in names_in(f"{self._root}/new") if NEW.fullmatch(name)]
         random.shuffle(new)
-        for name in new[:LOOKS]:
+        for name in new[:MOST_PACKS]:
             folder = f"{opening}/{name}~{ends}~{secrets.token_hex(8)}"
             os.mkdir(folder)  # noqa: PTH102
             if not rename(f"{self._root}/new/{name}", f"{folder}/texts"):
@@ -259,102 +260,102 @@ class DirectoryQueue:
         return False
 
     def _publish(self, folder: str, pack: str, now: int) -> bool:
-        """Make the files of a pack's messages and open it to all."""
+        """Create the files of a pack's messages, and move the pack to the open ones."""
         texts = read_texts(f"{folder}/texts")
-        if texts is None:  # who made the folder was killed before it had the pack
+        if texts is None:  # its worker was killed before it moved the pack into the folder
             remove_folder(folder)
             return False
         return (
             make_messages(f"{folder}/todo", len(texts))
             and rename(folder, f"{self._root}/open/{pack}")
-            and self._look_into(pack, now)
+            and self._search_pack(pack, now)
         )
 
     def _todo(self, pack: str, name: Name) -> str:
         return f"{self._root}/open/{pack}/todo/{name}"
 
-    def _ours(self, message: Message) -> tuple[str, str, Name] | None:
-        """Return pack, path and name of a message, as they are if it is still ours."""
+    def _locate(self, message: Message) -> tuple[str, str, Name] | None:
+        """Return pack, path and name that a message has if its lease was not lost."""
         match = HANDLE.fullmatch(message.handle)
         if match is None or match[6] == FREE:
             return None
-        path = self._names.get(message.handle, f"{self._root}/open/{match[1]}/todo/{match[2]}")
+        path = self._paths.get(message.handle, f"{self._root}/open/{match[1]}/todo/{match[2]}")
         name = parse_name(path.rpartition("/")[2])
         return (match[1], path, name) if name else None
 
     def _change(
         self, messages: Sequence[Message], change: Callable[[Message, str, str, Name], bool]
     ) -> list[Message]:
-        """Change every message that is ours; return the others."""
+        """Apply *change* to each message; return the messages whose lease was lost."""
         lost = []
         for message in messages:
-            ours = self._ours(message)
-            if ours is None or not change(message, *ours):
-                self._names.pop(message.handle, None)
+            location = self._locate(message)
+            if location is None or not change(message, *location):
+                self._paths.pop(message.handle, None)
                 lost.append(message)
         return lost
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
-        """Remove messages; return those that were not leased to us any more."""
+        """Remove messages; return those whose lease was lost."""
         packs = set()
 
         def finish(message: Message, pack: str, path: str, _: Name) -> bool:
             packs.add(pack)
-            self._names.pop(message.handle, None)
+            self._paths.pop(message.handle, None)
             return remove(path)
 
-        with self._calling("write"):
+        with self._translate_errors("write"):
             lost = self._change(messages, finish)
             for pack in packs:
-                self._close_finished(pack)
+                self._remove_if_finished(pack)
         return lost
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
-        """Let leases end *lease_s* from now; return those messages that are not ours any more."""
-        with self._calling("write"):
+        """Make leases end *lease_s* from now; return the messages whose lease was lost."""
+        with self._translate_errors("write"):
             now = self._now()
             ends = now + int(1000 * lease_s)
 
             def keep(message: Message, pack: str, path: str, name: Name) -> bool:
-                later = self._todo(pack, name._replace(ends=ends, since=now))
-                if is_ours := rename(path, later):
-                    self._names[message.handle] = later
-                return is_ours
+                renewed = self._todo(pack, name._replace(ends=ends, since=now))
+                if is_renewed := rename(path, renewed):
+                    self._paths[message.handle] = renewed
+                return is_renewed
 
             return self._change(messages, keep)
 
     def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
-        """Give messages back, to be received by others after *delay_s*."""
-        with self._calling("write"):
-            # Without a delay at once for all, however well they know the server's time.
+        """Let others receive the messages after *delay_s*."""
+        with self._translate_errors("write"):
+            # Without a delay, the time 0 frees them at once on every machine.
             now = self._now() if delay_s > 0 else 0
             ends = now + int(1000 * delay_s) if delay_s > 0 else 0
 
             def free(message: Message, pack: str, path: str, name: Name) -> bool:
-                self._names.pop(message.handle, None)
+                self._paths.pop(message.handle, None)
                 freed = name._replace(ends=ends, token=FREE, since=now)
                 return rename(path, self._todo(pack, freed))
 
             self._change(messages, free)
 
     def bury(self, messages: Sequence[Message], reason: str) -> None:
-        """Put messages aside with the reason."""
-        # Nobody else gets them in the meantime, and those that are not ours are left alone.
+        """Move messages to the dead letters, with the reason."""
+        # The new leases keep others away meanwhile, and show which messages were lost.
         lost = self.extend(messages, BURYING_S)
-        ours = [message for message in messages if message not in lost]
-        with self._calling("write"):
-            for message in ours:
+        leased = [message for message in messages if message not in lost]
+        with self._translate_errors("write"):
+            for message in leased:
                 pack, _, name = message.handle.partition("/")
                 letter = json.dumps({"body": message.body, "reason": reason})
                 path = f"{self._root}/dead/{pack}-{name.partition('~')[0]}.json"
                 write_whole(path, letter.encode())
-        self.acknowledge(ours)
+        self.acknowledge(leased)
 
-    def counts(self, *, dead: bool = True) -> Counts:  # noqa: ARG002 they cost nothing
-        """Return how many messages there are; looks into every open pack."""
-        with self._calling("read"):
+    def counts(self, *, dead: bool = True) -> Counts:  # noqa: ARG002 counting them is cheap
+        """Count the waiting, leased and dead messages; lists every open pack."""
+        with self._translate_errors("read"):
             now = self._now()
-            # On its way a pack is in one place after the other: the last one seen counts.
+            # A pack may move from folder to folder meanwhile: its last place counts.
             packs: dict[str, tuple[int, int]] = {}
             for name in names_in(f"{self._root}/new"):
                 if match := NEW.fullmatch(name):
@@ -373,27 +374,27 @@ class DirectoryQueue:
 
     def leased(self, most: int) -> list[str]:
         """Return the texts of up to *most* messages that are leased now."""
-        found: list[str] = []
-        with self._calling("read"):
+        leased_texts: list[str] = []
+        with self._translate_errors("read"):
             now = self._now()
             for pack in self._packs():
                 todo = filter(None, map(parse_name, names_in(f"{self._root}/open/{pack}/todo")))
-                held = [
+                numbers = [
                     each.number for each in todo if each.token != FREE and not each.is_over(now)
                 ]
-                texts = (held and self._read(pack)) or []
-                found += [texts[number] for number in held if number < len(texts)]
-        return found[:most]
+                texts = (numbers and self._read(pack)) or []
+                leased_texts += [texts[number] for number in numbers if number < len(texts)]
+        return leased_texts[:most]
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """Yield what was put aside."""
+        """Yield the dead letters without removing them."""
         for name in self._letters():
-            with self._calling("read"):
+            with self._translate_errors("read"):
                 letter = json.loads(Path(f"{self._root}/dead/{name}").read_bytes())
             yield DeadLetter(letter["body"], letter["reason"])
 
-    def _close_finished(self, pack: str) -> None:
-        """Remove what is left of a pack, unless it still holds messages."""
+    def _remove_if_finished(self, pack: str) -> None:
+        """Remove the folder of a pack without messages."""
         folder = f"{self._root}/open/{pack}"
         if remove_folder(f"{folder}/todo") and "todo" not in names_in(folder):
             self._texts.pop(pack, None)
@@ -401,21 +402,21 @@ class DirectoryQueue:
             remove_folder(folder)
 
     def close(self) -> None:
-        """Do nothing: no file stays open."""
+        """Do nothing; no file stays open."""
 
 
 # --- names and files ----------------------------------------------------------------------------
 
 
 class Name(NamedTuple):
-    """What the name of a message says.
+    """The parsed file name of a message; times are milliseconds of the file server's clock.
 
     Attributes:
-        number: its place in the pack.
-        receives: how often it was received.
-        ends: milliseconds of the file server's clock, before which nobody may take it.
-        token: of the receipt; ``-`` if nobody has it.
-        since: milliseconds of that clock when *ends* was set; earlier versions did not say it.
+        number: position of the message in its pack.
+        receives: number of times it was received.
+        ends: time before which it cannot be received.
+        token: identifies the receipt; ``-`` if the message is not leased.
+        since: time at which *ends* was set; 0 in names that earlier versions wrote.
     """
 
     number: int
@@ -428,15 +429,15 @@ class Name(NamedTuple):
         return "~".join(map(str, self if self.since else self[:-1]))
 
     def is_over(self, now: int) -> bool:
-        """Whether the lease or the delay has ended.
+        """Return whether the lease or the delay has ended.
 
-        One that begins later than now was given by a clock that has been set back since.
+        One that begins in the future is over, too: the clock was set back after it was written.
         """
         return self.ends <= now or self.since > now + SLACK_MS
 
 
 def parse_name(name: str) -> Name | None:
-    """Return what the name of a file says, or ``None`` if it is no message."""
+    """Parse a file name; return ``None`` if it is not the name of a message."""
     match = _MESSAGE.fullmatch(name)
     if match is None:
         return None
@@ -444,7 +445,7 @@ def parse_name(name: str) -> Name | None:
 
 
 def names_in(folder: str) -> list[str]:
-    """Return the names in a folder, those of half-written files left out."""
+    """List a folder without its temporary files; a folder that is gone is empty."""
     try:
         names = os.listdir(folder)  # noqa: PTH208
     except OSError as error:
@@ -455,19 +456,19 @@ def names_in(folder: str) -> list[str]:
 
 
 def rename(source: str, target: str) -> bool:
-    """Give a file another name; tell whether it was us."""
+    """Rename a file; return whether this call did it, as another worker may be faster."""
     try:
         os.rename(source, target)  # noqa: PTH104
     except OSError as error:
         if error.errno not in _GONE:
             raise
-        # The answer to our first request may have been lost: nobody else knows this name.
+        # If the reply to the rename was lost, the new name exists: no other worker knows it.
         return os.path.lexists(target)
     return True
 
 
 def remove(path: str) -> bool:
-    """Remove a file; tell whether it was there."""
+    """Remove a file; return whether it existed."""
     try:
         os.unlink(path)  # noqa: PTH108
     except OSError as error:
@@ -482,7 +483,7 @@ def _make_empty(path: str) -> None:
 
 
 def read_texts(path: str) -> list[str] | None:
-    """Return the messages of a pack, or ``None`` if it is not there (any more)."""
+    """Return the texts of a pack's messages, or ``None`` if the file does not exist."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -492,13 +493,16 @@ def read_texts(path: str) -> list[str] | None:
     try:
         texts: list[str] = json.loads(data)
     except ValueError as error:
-        msg = f"{path} holds no messages of a queue ({error}); remove it and send its tasks again"
+        msg = (
+            f"{path} is not a valid file of queue messages ({error}); remove it and send its "
+            f"tasks again"
+        )
         raise QueueError(msg) from error
     return texts
 
 
 def remove_folder(path: str) -> bool:
-    """Remove a folder if it is empty; tell whether it is gone."""
+    """Remove a folder if it is empty; return whether it is gone."""
     try:
         os.rmdir(path)  # noqa: PTH106
     except OSError as error:
@@ -510,7 +514,10 @@ def remove_folder(path: str) -> bool:
 
 
 def make_messages(folder: str, count: int) -> bool:
-    """Make the files of *count* messages; return False if the folder is somebody else's now."""
+    """Create the files of *count* messages; return whether the folder still exists.
+
+    Another worker moves it if opening the pack takes longer than `OPENING_S`.
+    """
     try:
         Path(folder).mkdir(exist_ok=True)
         names = [f"{folder}/{Name(number, 0, 0, FREE)}" for number in range(count)]

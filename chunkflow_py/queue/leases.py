@@ -1,14 +1,14 @@
 """Leases of messages, renewed by a thread from the moment of receipt.
 
 ```
-receipt                 renewed            renewed                     the queue does not answer
-   |-- a third of it --|-- a third of it --|-- tried again … ---------|
-   |<------------------ lease ------------------->|                    ends: it is lost
+receipt             renewed             renewed      the queue does not answer: retries …
+   |-- lease / 3 ------|-- lease / 3 ------|-- lease / 3 -|-- lease / 3 -|-- lease / 3 -|
+                                           |<------------------ lease ----------------->| lost
 ```
 
-A lease is counted from before the request that began it, by a clock that goes on while the machine
-sleeps. One that has ended is lost for good, even if the queue would still renew it: somebody else
-may have received the message meanwhile.
+A lease starts before the request that obtains it is sent, by a clock that keeps running while the
+machine sleeps. A lease that has ended is lost for good, even if the queue would still renew it:
+another worker may have received the message meanwhile.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DROP_WAIT_S = 1.0  # for a renewal under way
+DROP_WAIT_S = 1.0  # longest wait for a renewal under way
 
 
 def boottime() -> float:
-    """Return seconds since the machine started, also those in which it slept."""
-    # Only Linux has it; elsewhere a clock that no one can set is the next best.
+    """Return the seconds since the machine started, including those in which it slept."""
+    # Only Linux has CLOCK_BOOTTIME; elsewhere, use a clock that cannot be set.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """A message whose lease is renewed; it is the lease of a task (`chunkflow_py.core.task.Lease`).
+    """A message whose lease is renewed; implements `chunkflow_py.core.task.Lease`.
 
     Attributes:
-        message: as it was received.
-        ends: before this time of the keeper's clock the lease surely lasts, in seconds.
-        until: beyond which the queue lets nobody keep it, by the same clock.
+        message: the message as it was received.
+        ends: time until which the lease is certain to last, in seconds of the keeper's clock.
+        until: time after which the queue renews the lease no more, by the same clock.
     """
 
     message: Message
@@ -57,46 +57,46 @@ class Held:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease ended before the message was dropped; it stays so."""
+        """Whether the lease ended before the message was dropped; once true, stays true."""
         if self._kept and not self._lost and self._keeper.clock() >= self.ends:
             self._lost = True
         return self._lost
 
     @property
     def dropped(self) -> bool:
-        """Whether it was given back to the queue: acknowledged, released or buried."""
+        """Whether the message was acknowledged, released or buried."""
         return not self._kept
 
     def acknowledge(self) -> None:
-        """Drop it, and tell the queue that the task is finished, unless somebody else has it."""
+        """Stop renewing, and remove the message from the queue unless the lease is lost."""
         self._keeper.drop(self)
         if self._lost or self._keeper.queue.acknowledge([self.message]):
-            logger.warning("%s was not leased to us any more when finished", self.message.body)
+            logger.warning("the lease of %s was lost before it was finished", self.message.body)
 
     def release(self, delay_s: float = 0.0) -> None:
-        """Drop it, and let others receive the message after *delay_s*."""
+        """Stop renewing, and let others receive the message after *delay_s*."""
         self._keeper.drop(self)
         if not self._lost:
             self._keeper.queue.release([self.message], delay_s)
 
     def bury(self, reason: str) -> None:
-        """Drop it, and put the message aside with the reason."""
+        """Stop renewing, and move the message to the dead letters with the reason."""
         self._keeper.drop(self)
         if not self._lost:
             self._keeper.queue.bury([self.message], reason)
 
 
 class LeaseKeeper:
-    """Renews the leases of the messages it holds, every third of a lease, until they are dropped.
+    """Renews the leases of the messages that it holds, each after a third of its duration.
 
     Args:
-        queue: from which the messages come.
-        lease_s: how long each renewal lasts, in seconds.
-        clock: in seconds; must go on while the machine sleeps.
+        queue: the queue of the messages.
+        lease_s: duration of a lease, and of each renewal, in seconds.
+        clock: returns seconds; must keep running while the machine sleeps.
         on_lost: called in the keeper's thread for each message whose lease is lost.
 
     Attributes:
-        renewals, losses: of leases so far.
+        renewals, losses: number of leases renewed and lost so far.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class LeaseKeeper:
         clock: Callable[[], float] = boottime,
         on_lost: Callable[[Held], None] | None = None,
     ) -> None:
-        """Begin with nothing held; the thread starts with the first message."""
+        """Hold no message; the first one starts the thread."""
         self.queue, self.lease_s, self.clock, self.on_lost = queue, lease_s, clock, on_lost
         self.renewals = self.losses = 0
         self._held: set[Held] = set()
@@ -117,24 +117,22 @@ class LeaseKeeper:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> LeaseKeeper:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop renewing."""
         self.close()
 
     @property
     def held(self) -> list[Held]:
-        """What is held now."""
+        """The messages whose leases are renewed."""
         with self._changed:
             return list(self._held)
 
     def receive(self, most: int, wait_s: float = 0.0) -> list[Held]:
-        """Receive up to *most* messages and hold them.
+        """Receive up to *most* messages, and renew their leases from now on.
 
-        Waits up to *wait_s* for the first, but no longer than a third of a lease: who waits cannot
-        tell when within the wait a lease has begun.
+        Waits up to *wait_s* for the first message, but at most a third of a lease: a lease counts
+        from the start of the wait, as the queue does not say when it began.
         """
         since = self.clock()
         messages = self.queue.receive(most, self.lease_s, min(wait_s, self.lease_s / 3))
@@ -144,8 +142,8 @@ class LeaseKeeper:
         """Renew the lease of *message* from now on.
 
         Args:
-            message: received with a lease of `lease_s`.
-            since: the time of the clock before the request that received it; ``None``: now.
+            message: a message that was received with a lease of `lease_s`.
+            since: time of the clock before the request that received the message; ``None``: now.
         """
         since = self.clock() if since is None else since
         held = Held(message, since + self.lease_s, since + self.queue.longest_lease_s, self)
@@ -158,26 +156,26 @@ class LeaseKeeper:
         return held
 
     def drop(self, *held: Held) -> None:
-        """Stop renewing these; to be called before they are acknowledged or released.
+        """Stop renewing these leases; call this before acknowledging or releasing the messages.
 
-        Waits for a renewal of theirs that is under way, for up to `DROP_WAIT_S`: it would hide a
-        message again that is released meanwhile.
+        Waits up to `DROP_WAIT_S` for a renewal that is under way, which would otherwise hide a
+        message again after its release.
         """
         with self._changed:
             for each in held:
-                _ = each.lost  # from now on it does not change
+                _ = each.lost  # reading it stores whether the lease is lost by now
                 each._kept = False
                 self._held.discard(each)
             self._changed.wait_for(lambda: self._under_way.isdisjoint(held), DROP_WAIT_S)
 
     def release_all(self) -> None:
-        """Give back whatever is held, at once."""
+        """Stop renewing all leases, and release the messages without delay."""
         held = self.held
         self.drop(*held)
         self.queue.release([each.message for each in held if not each.lost])
 
     def close(self) -> None:
-        """Stop renewing; what is still held ends by itself."""
+        """Stop renewing; leases that are still held expire."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -185,28 +183,28 @@ class LeaseKeeper:
     # --- the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        again_at = 0.0  # after a failure
+        retry_at = 0.0  # after a failure
         while True:
             with self._changed:
                 if self._closed:
                     return
                 now = self.clock()
-                # Those that are nearly due go along: one request renews many.
+                # Renew those that are nearly due in the same request.
                 due = [held for held in self._held if self._due(held) <= now + self.lease_s / 12]
-                if not due or now < again_at:
+                if not due or now < retry_at:
                     next_s = min((self._due(held) for held in self._held), default=now + 60) - now
-                    next_s = max(next_s, again_at - now, 0.001)
-                    # Looks up now and then: the condition's clock stops while the machine sleeps.
+                    next_s = max(next_s, retry_at - now, 0.001)
+                    # Wake up regularly: the condition's clock stops while the machine sleeps.
                     self._changed.wait(min(next_s, self.lease_s / 12))
                     continue
                 self._under_way = set(due)
             try:
-                answered = self._renew(due)
+                has_answered = self._renew(due)
             finally:
                 with self._changed:
                     self._under_way = set()
                     self._changed.notify_all()
-            again_at = 0.0 if answered else self.clock() + self.lease_s / 24
+            retry_at = 0.0 if has_answered else self.clock() + self.lease_s / 24
 
     def _due(self, held: Held) -> float:
         if held.ends + self.lease_s / 3 > held.until:  # the queue would not renew it
@@ -214,7 +212,7 @@ class LeaseKeeper:
         return held.ends - self.lease_s * 2 / 3
 
     def _renew(self, due: Sequence[Held]) -> bool:
-        """Renew or lose each; return whether the queue has answered."""
+        """Renew leases, and mark those that are lost; return whether the queue answered."""
         before = self.clock()
         self._lose([held for held in due if held.lost])
         due = [held for held in due if not held.lost]
@@ -225,21 +223,26 @@ class LeaseKeeper:
         try:
             refused = self.queue.extend([held.message for held in due], self.lease_s)
         except BaseException as error:  # noqa: BLE001  (the thread must live, or all leases end)
-            left = min(held.ends for held in due) - self.clock()
-            logger.warning("cannot renew leases, of which %.0f s are left: %s", left, named(error))
+            remaining_s = min(held.ends for held in due) - self.clock()
+            logger.warning(
+                "cannot renew %d leases, the first of which ends in %.0f s: %s",
+                len(due),
+                remaining_s,
+                named(error),
+            )
             return False
-        gone = {message.handle for message in refused}
+        refused_handles = {message.handle for message in refused}
         for held in due:
-            # One that ended before the answer came stays lost.
-            if held.message.handle not in gone and not held.lost:
+            # A lease that ended before the answer arrived stays lost.
+            if held.message.handle not in refused_handles and not held.lost:
                 held.ends = before + self.lease_s
                 self.renewals += 1
-        self._lose([held for held in due if held.message.handle in gone])
+        self._lose([held for held in due if held.message.handle in refused_handles])
         return True
 
     def _lose(self, lost: Sequence[Held]) -> None:
         with self._changed:
-            # What was dropped meanwhile was acknowledged or released, and therefore not renewed.
+            # Leases that were dropped meanwhile are not lost: their messages are dealt with.
             lost = [held for held in lost if held in self._held]
             self._held.difference_update(lost)
             self.losses += len(lost)

@@ -1,4 +1,4 @@
-"""A queue inside of this process, for tests and simulations."""
+"""A queue in the memory of this process, for tests and simulations."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class _Taken:
     """A message that was received at least once.
 
     Attributes:
-        body: its text.
-        receives: how often.
-        ends: when it can be received again.
-        is_leased: somebody works on it until then; else it was released.
-        changes: how often `ends` was set; only the last entry among the ends counts.
+        body: text of the message.
+        receives: number of times it was received.
+        ends: time at which it can be received again, in seconds of the queue's clock.
+        is_leased: whether it is leased until then; false after a release.
+        changes: how often `ends` was set; only the latest entry in `_State.ends` is valid.
     """
 
     body: str
@@ -39,12 +39,12 @@ class _Taken:
 
 @dataclass(slots=True)
 class _State:
-    """What all queues of one name share."""
+    """The messages that all `MemoryQueue` objects of one name share."""
 
     changed: Condition = field(default_factory=Condition)
     waiting: deque[str] = field(default_factory=deque)  # never received
     taken: dict[int, _Taken] = field(default_factory=dict)
-    # (when, number, changes): what ends first comes first.
+    # A heap of (time, number, changes).
     ends: list[tuple[float, int, int]] = field(default_factory=list)
     dead: list[DeadLetter] = field(default_factory=list)
     numbers: int = 0
@@ -64,13 +64,12 @@ class MemoryQueue:
         """Open the queue called *name*.
 
         Args:
-            name: of a queue of this process.
-            create: make it if there is none.
-            clock: returns seconds. With one that is given, time passes where its owner says so:
-                no call waits.
+            name: name of a queue of this process.
+            create: create the queue if it does not exist.
+            clock: returns seconds, for tests; `receive` never waits if it is given.
 
         Raises:
-            QueueError: there is none.
+            QueueError: the queue does not exist.
         """
         self.url = f"memory://{name}"
         if create:
@@ -78,7 +77,7 @@ class MemoryQueue:
         if name not in _STATES:
             msg = (
                 f"queue {self.url} does not exist in this process; "
-                f"generate-tasks --queue-name and submit --queue make it"
+                f"generate-tasks --queue-name and submit --queue create it"
             )
             raise QueueError(msg)
         self._state = _STATES[name]
@@ -88,7 +87,7 @@ class MemoryQueue:
     def send(self, bodies: Iterable[str]) -> int:
         """Add messages."""
         sent = 0
-        for sent, body in enumerate(bodies, 1):  # noqa: B007 counted
+        for sent, body in enumerate(bodies, 1):  # noqa: B007 returned below
             with self._state.changed:
                 self._state.waiting.append(body)
                 self._state.changed.notify()
@@ -131,8 +130,8 @@ class MemoryQueue:
         taken.changes += 1
         heappush(self._state.ends, (ends, number, taken.changes))
 
-    def _mine(self, message: Message) -> tuple[int, _Taken] | None:
-        """Return the message that a handle names, unless it is not leased by it any more."""
+    def _find_leased(self, message: Message) -> tuple[int, _Taken] | None:
+        """Return number and entry of a message; ``None`` if its lease was lost."""
         number, _, receives = message.handle.partition(":")
         if not (is_digits(number) and is_digits(receives)):
             return None
@@ -142,46 +141,46 @@ class MemoryQueue:
         return int(number), taken
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
-        """Remove messages; return those that were not leased to us any more."""
+        """Remove messages; return those whose lease was lost."""
         lost = []
         with self._state.changed:
             for message in messages:
-                if mine := self._mine(message):
-                    del self._state.taken[mine[0]]
+                if leased := self._find_leased(message):
+                    del self._state.taken[leased[0]]
                 else:
                     lost.append(message)
         return lost
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
-        """Let leases end *lease_s* from now; return those messages that are not ours any more."""
+        """Make leases end *lease_s* from now; return the messages whose lease was lost."""
         lost = []
         with self._state.changed:
             for message in messages:
-                if mine := self._mine(message):
-                    self._hide(*mine, self._clock() + lease_s, is_leased=True)
+                if leased := self._find_leased(message):
+                    self._hide(*leased, self._clock() + lease_s, is_leased=True)
                 else:
                     lost.append(message)
             self._state.changed.notify_all()
         return lost
 
     def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
-        """Give messages back, to be received by others after *delay_s*."""
+        """Let others receive the messages after *delay_s*."""
         with self._state.changed:
             for message in messages:
-                if mine := self._mine(message):
-                    self._hide(*mine, self._clock() + delay_s, is_leased=False)
+                if leased := self._find_leased(message):
+                    self._hide(*leased, self._clock() + delay_s, is_leased=False)
             self._state.changed.notify_all()
 
     def bury(self, messages: Sequence[Message], reason: str) -> None:
-        """Put messages aside with the reason."""
+        """Move messages to the dead letters, with the reason."""
         with self._state.changed:
             for message in messages:
-                if mine := self._mine(message):
-                    del self._state.taken[mine[0]]
-                    self._state.dead.append(DeadLetter(mine[1].body, reason))
+                if leased := self._find_leased(message):
+                    del self._state.taken[leased[0]]
+                    self._state.dead.append(DeadLetter(leased[1].body, reason))
 
-    def counts(self, *, dead: bool = True) -> Counts:  # noqa: ARG002 they cost nothing
-        """Return how many messages there are."""
+    def counts(self, *, dead: bool = True) -> Counts:  # noqa: ARG002 counting them is free
+        """Count the waiting, leased and dead messages."""
         with self._state.changed:
             now = self._clock()
             taken = self._state.taken.values()
@@ -197,8 +196,8 @@ class MemoryQueue:
             return [each.body for each in taken if each.is_leased and each.ends > now][:most]
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """Yield what was put aside."""
+        """Yield the dead letters without removing them."""
         yield from list(self._state.dead)
 
     def close(self) -> None:
-        """Do nothing: the messages stay until the process ends."""
+        """Do nothing; the messages stay until the process ends."""

@@ -1,8 +1,8 @@
-"""The text of a message: a box string, or JSON that says more. Data; never evaluated.
+"""The text of a message: a box string, or JSON with the run and the step. Never evaluated.
 
 ```
-0-64_0-512_0-512                                                 as users of chunkflow 1.x send it
-{"bbox": "0-64_0-512_0-512", "run": "3f9a…", "stage": "infer"}    of one stage of one run
+0-64_0-512_0-512                                                 the format of chunkflow 1.x
+{"bbox": "0-64_0-512_0-512", "run": "3f9a…", "stage": "infer"}    a task of one step of a run
 ```
 """
 
@@ -18,23 +18,23 @@ from chunkflow_py.core.geometry import Region
 from chunkflow_py.errors import GeometryError, QueueError
 
 LONGEST = 4096  # characters; a box string has about 40
-_NAME = re.compile(r"\w[\w.-]{0,127}")  # no path: neither . nor ..
-_LARGEST = 1 << 62  # voxels: what the arithmetic of arrays still holds
+_NAME = re.compile(r"\w[\w.-]{0,127}")  # never a path such as . or ..
+_LARGEST = 1 << 62  # voxels: int64 arithmetic on larger positions could overflow
 _KEYS = {"bbox", "run", "stage"}
 
 
 class BodyError(QueueError, ValueError):
-    """A message is no task; it goes to the dead letters with the reason."""
+    """A message is not a task; receivers move it to the dead letters with this reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a message says.
+    """The parsed text of a message.
 
     Attributes:
-        region: of the task.
-        run: hash of the run's spec that the task belongs to, if the message says it.
-        stage: name of the stage, if the message says it.
+        region: box and time index of the task.
+        run: hash of the spec of the task's run; ``None`` in a message of chunkflow 1.x.
+        stage: name of the step; ``None`` in a message of chunkflow 1.x.
     """
 
     region: Region
@@ -47,49 +47,50 @@ class Body:
 
 
 def body_text(box: str, run: str | None = None, stage: str | None = None) -> str:
-    """Return the text of a message for the task of that box string."""
-    said = {"bbox": box, "run": run, "stage": stage}
-    kept = {key: value for key, value in said.items() if value is not None}
-    return box if len(kept) == 1 else json.dumps(kept)
+    """Return the text of a message: the box string alone, or JSON if run or step are given."""
+    values = {"bbox": box, "run": run, "stage": stage}
+    given = {key: value for key, value in values.items() if value is not None}
+    return box if len(given) == 1 else json.dumps(given)
 
 
 def parse_body(text: str) -> Body:
-    """Return what a message says.
+    """Parse the text of a message.
 
     Raises:
-        BodyError: it is neither a box string nor such JSON; says what is wrong.
+        BodyError: the text is neither a box string nor JSON of the format above.
     """
     shown = repr(text if len(text) <= 80 else f"{text[:80]}…")
     if len(text) > LONGEST:
-        msg = f"message {shown} has {len(text)} characters; a task has {LONGEST} at most"
+        msg = f"message {shown} has {len(text)} characters; a task has at most {LONGEST}"
         raise BodyError(msg)
-    said: dict[str, Any] = {"bbox": text}
+    values: dict[str, Any] = {"bbox": text}
     if text.lstrip().startswith("{"):
         try:
-            said = strict_json.loads(text)
+            values = strict_json.loads(text)
         except ValueError as error:
-            msg = f"message {shown} is no JSON ({error}); send a box string"
+            msg = f"message {shown} is not valid JSON ({error}); send a box string"
             raise BodyError(msg) from error
-    if unknown := set(said) - _KEYS:
-        msg = f"message {shown} says {min(unknown)!r}; known are {', '.join(sorted(_KEYS))}"
+    if unknown := set(values) - _KEYS:
+        known = ", ".join(sorted(_KEYS))
+        msg = f"message {shown} has the key {min(unknown)!r}; the known keys are {known}"
         raise BodyError(msg)
     for name in ("run", "stage"):
-        value = said.get(name)
+        value = values.get(name)
         if value is not None and not (isinstance(value, str) and _NAME.fullmatch(value)):
             msg = (
-                f"message {shown}: {name} must be a name of letters, digits, _, . and -, "
-                f"and begin with none of the last two"
+                f"message {shown}: {name} must consist of letters, digits, _, . and -, "
+                f"and must not start with . or -"
             )
             raise BodyError(msg)
-    box = said.get("bbox")
+    box = values.get("bbox")
     if not isinstance(box, str):
-        msg = f"message {shown} is no task: bbox must be a box string, got {type(box).__name__}"
+        msg = f"message {shown} is not a task: bbox must be a box string, got {type(box).__name__}"
         raise BodyError(msg)
-    return Body(_region(box, shown), said.get("run"), said.get("stage"))
+    return Body(_region(box, shown), values.get("run"), values.get("stage"))
 
 
 def run_of(text: str) -> str | None:
-    """Return of which run a message is, or ``None`` if it does not say so."""
+    """Return the hash of a message's run, or ``None`` if the message has none."""
     try:
         return parse_body(text).run
     except BodyError:
@@ -100,10 +101,10 @@ def _region(box: str, shown: str) -> Region:
     try:
         region = Region.parse(box)
     except (GeometryError, ValueError) as error:
-        msg = f"message {shown} is no task: {error}"
+        msg = f"message {shown} is not a task: {error}"
         raise BodyError(msg) from error
     corners = (*region.bbox.start, *region.bbox.stop, region.time or 0)
     if region.bbox.is_empty or max(map(abs, corners)) > _LARGEST:
-        msg = f"message {shown} is no task: its box is empty or beyond {_LARGEST} voxels"
+        msg = f"message {shown} is not a task: its box is empty or beyond {_LARGEST} voxels"
         raise BodyError(msg)
     return region

@@ -1,16 +1,16 @@
-"""What every queue of tasks can do, and the table of URL schemes.
+"""The protocol that all task queues implement, and the table of URL schemes.
 
 | URL                  | queue                                                                  |
 |----------------------|------------------------------------------------------------------------|
 | ``name``             | Amazon SQS, by the queue's name                                        |
 | ``sqs://name``       | the same                                                               |
-| ``sqlite:///path``   | a file, for processes of one machine; needs no server                  |
+| ``sqlite:///path``   | a file, for the processes of one machine; needs no server              |
 | ``file:///path``     | a folder on a file system that machines share; needs no server         |
 | ``memory://name``    | in this process, for tests                                             |
 
-A message that is received is *leased*: hidden from others until it is acknowledged (gone),
-released (visible again) or the lease ends (the same). Every queue delivers at least once, in any
-order. Times are those of the queue, never the caller's wall clock.
+Receiving a message *leases* it: other receivers do not see it until it is released or the lease
+ends. Acknowledging a message removes it. Every queue delivers each message at least once, in any
+order. Leases are timed by the queue's clock, never by the caller's wall clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chunkflow_py.errors import QueueError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-# scheme -> (module, class); imported when a URL asks for it
+# scheme -> (module, class); imported on first use
 SCHEMES: dict[str, tuple[str, str]] = {
     "sqs": ("chunkflow_py.queue.sqs_queue", "SqsQueue"),
     "sqlite": ("chunkflow_py.queue.sqlite_queue", "SqliteQueue"),
@@ -37,12 +37,12 @@ SCHEMES: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One receipt of a message.
+    """A message as it was received once.
 
     Attributes:
-        body: its text.
-        handle: names this very receipt to the queue.
-        receives: how often the message was received, this time included.
+        body: text of the message.
+        handle: identifies this receipt; a later receipt of the same message has another handle.
+        receives: number of times the message was received, including this one.
     """
 
     body: str
@@ -52,12 +52,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many messages there are, as far as the queue knows; SQS only about.
+    """Numbers of messages in a queue; approximate for SQS.
 
     Attributes:
-        waiting: that could be received, now or after their delay.
-        leased: that somebody works on.
-        dead: put aside; ``None`` where there is no place for them.
+        waiting: messages that can be received now or after a delay.
+        leased: messages whose lease has not ended.
+        dead: dead letters; ``None`` if the queue has no place for them.
     """
 
     waiting: int
@@ -67,92 +67,92 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that was put aside, and why."""
+    """The text of a message that no worker will receive again, and the reason."""
 
     body: str
     reason: str
 
 
 class Queue(Protocol):
-    """A place where messages wait for workers; safe to call from several threads.
+    """A task queue; safe to call from several threads.
 
     Attributes:
-        url: what a person would write to open it again.
-        longest_lease_s: for which a message can be kept after its receipt, all extensions
-            included, in seconds; infinite for most.
+        url: address that `open_queue` accepts.
+        longest_lease_s: the longest time for which a message can stay leased after its receipt,
+            all extensions included, in seconds; infinite for most queues.
 
     Raises (all methods):
-        QueueError: the queue cannot be reached, or refuses. What may pass by itself has been
-            tried again before.
+        QueueError: the queue cannot be reached, or refuses the request. Transient failures have
+            been retried before.
     """
 
     url: str
     longest_lease_s: float
 
     def send(self, bodies: Iterable[str]) -> int:
-        """Send messages, in constant memory however many there are.
+        """Send messages; memory does not grow with their number.
 
         Args:
-            bodies: text of the messages, such as box strings.
+            bodies: texts of the messages, such as box strings.
 
         Returns:
-            How many were sent; the queue has confirmed each.
+            The number of messages sent, each confirmed by the queue.
 
         Raises:
-            QueueError: a message could not be sent; says how many were.
+            QueueError: a message could not be sent; the error says how many were.
         """
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
         """Return up to *most* messages, each leased for *lease_s* from now.
 
-        Waits up to *wait_s* for the first; returns an empty list if none came.
+        Waits up to *wait_s* for the first message; returns an empty list if none arrives.
         """
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
-        """Remove messages that are finished; return those that were not leased to us any more.
+        """Remove the messages of finished tasks; return those whose lease was lost.
 
-        A message whose lease has ended may stay, and will be delivered again: that is harmless.
+        A message whose lease was lost may stay and be delivered again, which is harmless.
         """
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
-        """Let leases end *lease_s* from now; return those messages that are not ours any more."""
+        """Make leases end *lease_s* from now; return the messages whose lease was lost."""
 
     def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
-        """Give messages back, to be received by others after *delay_s*; lost ones are ignored."""
+        """Let others receive the messages after *delay_s*; ignore those whose lease was lost."""
 
     def bury(self, messages: Sequence[Message], reason: str) -> None:
-        """Put messages aside with the reason, where nobody receives them.
+        """Move messages to the dead letters, with the reason.
 
-        Where the queue has no place for dead letters they are removed.
+        A queue without a place for dead letters removes the messages.
         """
 
     def counts(self, *, dead: bool = True) -> Counts:
-        """Return how many messages there are.
+        """Count the waiting, leased and dead messages.
 
         Args:
-            dead: whether those that were put aside are to be counted, where that costs more.
+            dead: whether to count dead letters, if that takes an extra request.
         """
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """Yield what was put aside; it stays there."""
+        """Yield the dead letters without removing them."""
 
     def close(self) -> None:
-        """Let go of connections and files."""
+        """Close connections and files."""
 
 
 @runtime_checkable
 class TellsLeased(Protocol):
-    """A queue that can tell which messages somebody works on; Amazon SQS cannot."""
+    """A queue that can list its leased messages; Amazon SQS cannot."""
 
     def leased(self, most: int) -> list[str]:
-        """Return the texts of up to *most* messages that are leased now; changes nothing."""
+        """Return the texts of up to *most* messages that are leased now."""
 
 
 def address_of(url: str) -> tuple[str, str]:
-    """Return the scheme of a queue and what follows it; nothing is opened.
+    """Split the URL of a queue into scheme and name; open nothing.
 
     Raises:
-        QueueError: the scheme is not known, or there is no name.
+        QueueError: the scheme is unknown, or the name is missing.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -161,7 +161,7 @@ def address_of(url: str) -> tuple[str, str]:
         near = get_close_matches(scheme, SCHEMES, n=1, cutoff=0.0)[0]
         known = ", ".join(f"{name}://" for name in SCHEMES)
         msg = (
-            f"queue {url!r} has the scheme {scheme!r}, which is none of {known}; "
+            f"queue {url!r} has the scheme {scheme!r}, which is not one of {known}; "
             f"did you mean {near}://{rest}?"
         )
         raise QueueError(msg)
@@ -172,17 +172,18 @@ def address_of(url: str) -> tuple[str, str]:
 
 
 def open_queue(url: str, *, create: bool = False, lease_s: int | None = None) -> Queue:
-    """Return the queue at *url*; a bare name is a queue of Amazon SQS.
+    """Open the queue at *url*; a bare name is a queue of Amazon SQS.
 
     Args:
-        url: see the table above.
-        create: make the queue (of SQS: and that of its dead letters) if there is none. Producers
-            may ask for it, workers must not: a mistyped name would make them wait for ever.
-        lease_s: of a queue of SQS that is made, what its messages are leased for where who receives
-            them does not say it (default: two minutes).
+        url: see the table at the top of this module.
+        create: create the queue if it does not exist; for SQS, also the queue of its dead letters.
+            For producers only: a worker with a mistyped name would create an empty queue and wait
+            forever.
+        lease_s: default lease of a new SQS queue, for receivers that do not set one (default: two
+            minutes).
 
     Raises:
-        QueueError: the scheme is not known, or the queue does not exist.
+        QueueError: the scheme is unknown, or the queue does not exist.
     """
     scheme, rest = address_of(url)
     module, name = SCHEMES[scheme]

@@ -1,4 +1,4 @@
-"""The tasks of a queue for a line of operators: taken one by one, and given back."""
+"""The task source of a pipeline that receives its tasks from a queue, one at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-POLL_S = 2.0  # of one request; how long ctrl-C may have to wait for it
+POLL_S = 2.0  # longest wait of one request, and so of Ctrl-C
 LONGEST_BACK_OFF_S = 900.0
 USUAL_RETRIES = 30
 
@@ -32,12 +32,13 @@ class QueueTasks:
     """The tasks of a queue, each with its lease.
 
     Attributes:
-        queue_name: URL of the queue, or name of one of Amazon SQS.
-        lease_s: after which others may take the task of a worker that has died, in seconds.
-        num: how many tasks to take; -1: as long as there are any.
-        retry_times: how often to look into an empty queue before the line ends. Thirty times take
-            longer than a lease: what a worker held that has died comes back before.
-        keep_task: acknowledge nothing; what was taken is given back when the line ends.
+        queue_name: URL of the queue, or name of a queue of Amazon SQS.
+        lease_s: duration of a lease in seconds: how long after a worker has died others receive
+            its task.
+        num: number of tasks to receive; -1: until the queue is empty.
+        retry_times: how often to poll an empty queue before the pipeline ends. Thirty polls take
+            longer than a lease, so that the tasks of a dead worker come back in time.
+        keep_task: acknowledge nothing; all tasks are released when the pipeline ends.
     """
 
     queue_name: str
@@ -54,56 +55,58 @@ class QueueTasks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give back what is held, and close the queue."""
+        """Release the tasks that are still leased, and close the queue."""
         if self._keeper is not None:
             try:
                 self._keeper.release_all()
             except QueueError as error:
-                logger.warning("tasks come back when their leases end, not at once: %s", error)
+                logger.warning(
+                    "tasks could not be released, and come back when their leases end: %s", error
+                )
             finally:
                 self._keeper.close()
                 self._keeper.queue.close()
                 self._keeper = None
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield tasks until enough were taken, or the queue stays empty."""
-        left = math.inf if self.num < 0 else self.num
-        while left and (held := self._next()) is not None:
+        """Yield tasks until `num` were received, or the queue stays empty."""
+        remaining = math.inf if self.num < 0 else self.num
+        while remaining and (held := self._next()) is not None:
             try:
                 region = parse_body(held.message.body).region
             except BodyError as error:
-                logger.warning("put aside: %s", error)
+                logger.warning("moved to the dead letters: %s", error)
                 held.bury(str(error))
                 continue
-            left -= 1
+            remaining -= 1
             yield Task(region, lease=held)
 
     def _next(self) -> Held | None:
         """Return the next message, or ``None`` if the queue stays empty."""
         if self._keeper is None:
-            msg = f"{self.queue_name} is not open: tasks are taken inside of a with block"
+            msg = f"{self.queue_name} is not open; iterate over its tasks inside a with block"
             raise QueueError(msg)
         end = time.monotonic() + self.retry_times * max(POLL_S, 1.1 * self.lease_s / USUAL_RETRIES)
         while not self._stopped.is_set():
-            left_s = end - time.monotonic()
-            if found := self._keeper.receive(1, max(0.0, min(POLL_S, left_s))):
-                return found[0]
-            if left_s <= 0:
+            remaining_s = end - time.monotonic()
+            if received := self._keeper.receive(1, max(0.0, min(POLL_S, remaining_s))):
+                return received[0]
+            if remaining_s <= 0:
                 logger.info("%s is empty", self.queue_name)
                 break
         return None
 
     def stop(self) -> None:
-        """Take no more tasks."""
+        """Receive no more tasks."""
         self._stopped.set()
 
     def settle(self, task: Task) -> None:
-        """Acknowledge a task that is done or skipped, and give back one that failed, for later."""
-        held: Held = task.lease  # type: ignore[assignment]  # it is one of ours
+        """Acknowledge a task that is done or skipped; release one that failed, after a delay."""
+        held: Held = task.lease  # type: ignore[assignment]  # made by __iter__
         if held.dropped or (self.keep_task and not task.failed):
             return
         if task.failed:
-            # Each time later, so that a task that always fails does not keep its worker busy.
+            # Wait longer each time, so that a task that always fails does not occupy workers.
             held.release(min(LONGEST_BACK_OFF_S, 30.0 * held.message.receives))
         else:
             held.acknowledge()

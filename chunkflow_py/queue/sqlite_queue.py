@@ -1,22 +1,22 @@
-"""The embedded queue: a SQLite file, for the processes of one machine.
+"""A queue in a SQLite file, for the processes of one machine.
 
 ```
 send -> waiting (never received) -receive-> taken (leased or released, until `ends`) -> gone
                                                                                bury -> dead
 ```
 
-Messages that were never received are in a table of their own, which needs no index: they are added
-at its end and taken from its front, so that ten million of them cost no more each than ten.
+Messages that were never received are in the table `waiting`, which needs no index: they are
+appended at its end and taken from its front, at a cost that does not grow with their number.
 
-Sync policy: what was sent or buried is on the disk (fsync) when the call returns. The other calls
-are atomic, so that no kill loses or tears anything, but do not wait for the disk: what a power cut
-takes back are leases, which end with the machine anyway, and the last acknowledgements, whose
+Sync policy: a message that was sent or buried is on the disk (fsync) when the call returns. The
+other calls are atomic, so that a kill leaves a consistent file, but do not wait for the disk. A
+power cut may undo leases, which end at a restart anyway, and the last acknowledgements, whose
 messages are delivered again.
 
-Leases end by CLOCK_BOOTTIME, which all processes of a machine share, which goes on while it is
-suspended and which nobody can set; it begins anew when the machine starts, so all leases end then.
-A time namespace shifts it, by an offset that is taken off again. Whatever else may be wrong with a
-clock: a lease that begins in the reader's future is not believed.
+Leases are timed by CLOCK_BOOTTIME, which all processes of a machine share, which runs while the
+machine is suspended, and which cannot be set. It restarts with the machine, so all leases end then.
+The offset of a time namespace is subtracted. As a safeguard against any other fault of a clock, a
+lease that begins in the future is ignored.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 BATCH = 20_000  # messages of one transaction: a few megabytes
-PATIENCE_S = 60.0  # for the transactions of other processes
-PAUSES_S = 0.005, 0.2  # the first and the longest between two looks
+LOCK_TIMEOUT_S = 60.0  # wait for the transactions of other processes
+PAUSES_S = 0.005, 0.2  # the first and the longest pause between two polls
 
-_OURS = 0x43464C51  # application_id of the file: it says CFLQ
-_OLDEST = (3, 35)  # SQLite: the first with RETURNING
+_APPLICATION_ID = 0x43464C51  # of the file: "CFLQ" in ASCII
+_OLDEST = (3, 35)  # the first version of SQLite with RETURNING
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _OFFSETS = Path("/proc/self/timens_offsets")
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS waiting (id INTEGER PRIMARY KEY, body TEXT NOT NULL)",
-    # Numbers are never used again: a handle holds one.
+    # AUTOINCREMENT: a handle contains the id, so that no id may be used twice.
     "CREATE TABLE IF NOT EXISTS taken (id INTEGER PRIMARY KEY AUTOINCREMENT, body TEXT NOT NULL,"
     " receives INTEGER NOT NULL, ends REAL NOT NULL, is_leased INTEGER NOT NULL,"
     " since REAL NOT NULL DEFAULT 0)",
@@ -63,20 +63,20 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS dead (id INTEGER PRIMARY KEY, body TEXT NOT NULL,"
     " reason TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS machine (boot TEXT NOT NULL)",
-    f"PRAGMA application_id = {_OURS}",
+    f"PRAGMA application_id = {_APPLICATION_ID}",
 )
-_ADDED = (  # to the files of earlier versions
+_MIGRATIONS = (  # for files of earlier versions
     "ALTER TABLE taken ADD COLUMN since REAL NOT NULL DEFAULT 0",
     "CREATE INDEX IF NOT EXISTS taken_since ON taken (since)",
 )
-_MINE = "WHERE id = ? AND receives = ? AND is_leased"
+_OWN_LEASE = "WHERE id = ? AND receives = ? AND is_leased"
 
 # Primary result codes of SQLite.
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _UNWRITTEN = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
-_SLACK_S = 1.0  # by which clocks of one machine may seem to differ
-_ROOM = 1 << 20  # bytes: what SQLite needs beside the file to open it
+_SLACK_S = 1.0  # most by which the clocks of two processes of one machine may seem to differ
+_MIN_FREE_BYTES = 1 << 20  # that SQLite needs on the disk to open the file
 
 # File systems that machines share: they do not share memory, and some do not lock files either.
 SHARED_FILE_SYSTEMS = frozenset(
@@ -90,7 +90,7 @@ _OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 _QUEUES: weakref.WeakSet[SqliteQueue] = weakref.WeakSet()
 _FORKING: list[SqliteQueue] = []
-_ONE_FORK = Lock()  # at a time
+_FORK_LOCK = Lock()  # allows one fork at a time
 
 
 class SqliteQueue:
@@ -104,12 +104,13 @@ class SqliteQueue:
         """Open the queue in the file at *path*.
 
         Args:
-            path: of the file; beside it SQLite keeps ``-wal`` and ``-shm``.
-            create: make it if there is none, with the folders above it.
-            clock: returns seconds, for tests; with one that is given no call waits.
+            path: the file; SQLite keeps ``-wal`` and ``-shm`` files beside it.
+            create: create the file, with its parent folders, if it does not exist.
+            clock: returns seconds, for tests; `receive` never waits if it is given.
 
         Raises:
-            QueueError: there is none, it is no queue, or machines share its file system.
+            QueueError: the file does not exist, is not a queue, or is on a file system that
+                machines share.
         """
         self._path = Path(absolute(path))
         self.url = f"sqlite://{self._path}"
@@ -122,14 +123,13 @@ class SqliteQueue:
             self._create()
         elif not self._path.exists():
             msg = (
-                f"queue {self.url} does not exist; "
-                f"generate-tasks --queue-name and submit --queue make it, and chunkflow repair RUN "
-                f"makes that of a run again"
+                f"queue {self.url} does not exist; generate-tasks --queue-name and submit --queue "
+                f"create it, and chunkflow repair RUN creates that of a run again"
             )
             raise QueueError(msg)
         _QUEUES.add(self)
         try:
-            with self._calling("opened") as connection:
+            with self._connected("opened") as connection:
                 self._check(connection)
                 self._add_columns(connection)
                 self._end_leases_of_earlier_boots(connection)
@@ -138,16 +138,17 @@ class SqliteQueue:
             raise
 
     def _refuse_shared(self) -> None:
-        if found := shared_file_system(self._path.parent):
+        if file_system_type := shared_file_system(self._path.parent):
             msg = (
-                f"queue {self.url} is on a {found} file system, which machines share and SQLite "
-                f"cannot; use file://{self._path.with_suffix('')}, which can be shared"
+                f"queue {self.url} is on a {file_system_type} file system, on which machines "
+                f"cannot share a SQLite file; use file://{self._path.with_suffix('')}, which can "
+                f"be shared"
             )
             raise QueueError(msg)
         if sqlite3.sqlite_version_info < _OLDEST:
             msg = (
-                f"queue {self.url} needs SQLite 3.35, this Python has {sqlite3.sqlite_version}; "
-                f"use file://{self._path.with_suffix('')}"
+                f"queue {self.url} needs SQLite 3.35, but this Python has "
+                f"{sqlite3.sqlite_version}; use file://{self._path.with_suffix('')}"
             )
             raise QueueError(msg)
 
@@ -156,31 +157,31 @@ class SqliteQueue:
         return sqlite3.connect(
             address,
             uri=True,
-            timeout=PATIENCE_S,
+            timeout=LOCK_TIMEOUT_S,
             isolation_level=None,
-            check_same_thread=False,  # a lock sees to it that one calls at a time
+            check_same_thread=False,  # self._lock serializes the threads
         )
 
     def _create(self) -> None:
-        with self._translated("created"):
+        with self._translate_errors("created"):
             make_folder(self._path.parent)
             connection = self._connect("rwc")
             try:
-                (ours,) = connection.execute("PRAGMA application_id").fetchone()
+                (application,) = connection.execute("PRAGMA application_id").fetchone()
                 (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-                if ours == _OURS or tables:  # whether it is ours is seen when it is opened
+                if application == _APPLICATION_ID or tables:  # _check refuses other files
                     return
                 connection.execute("PRAGMA journal_mode = WAL")
-                with _transaction(connection):
+                with _immediate_transaction(connection):
                     for statement in _TABLES:
                         connection.execute(statement)
             finally:
                 connection.close()
 
     def _check(self, connection: sqlite3.Connection) -> None:
-        (found,) = connection.execute("PRAGMA application_id").fetchone()
-        if found != _OURS:
-            msg = f"{self._path} is a SQLite file but no queue; choose another name"
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        if application != _APPLICATION_ID:
+            msg = f"{self._path} is a SQLite file but not a queue; choose another name"
             raise QueueError(msg)
 
     @staticmethod
@@ -190,9 +191,9 @@ class SqliteQueue:
             return "since" not in [column[1] for column in columns]
 
         if is_old():
-            with _transaction(connection):
+            with _immediate_transaction(connection):
                 if is_old():
-                    for statement in _ADDED:
+                    for statement in _MIGRATIONS:
                         connection.execute(statement)
 
     def _end_leases_of_earlier_boots(self, connection: sqlite3.Connection) -> None:
@@ -200,7 +201,7 @@ class SqliteQueue:
         known = connection.execute("SELECT boot FROM machine").fetchone()
         if known == (boot,):
             return
-        with _transaction(connection):
+        with _immediate_transaction(connection):
             if connection.execute("SELECT boot FROM machine").fetchone() == (boot,):
                 return
             connection.execute("UPDATE taken SET ends = 0")
@@ -208,59 +209,61 @@ class SqliteQueue:
             connection.execute("INSERT INTO machine VALUES (?)", (boot,))
 
     @contextmanager
-    def _calling(self, what: str) -> Iterator[sqlite3.Connection]:
-        """Give the connection to one thread at a time."""
-        with self._lock, self._translated(what):
+    def _connected(self, action: str) -> Iterator[sqlite3.Connection]:
+        """Lend the connection to one thread at a time; *action* is a participle for errors."""
+        with self._lock, self._translate_errors(action):
             if self._connection is None:
                 self._connection = self._connect()
             yield self._connection
 
     @contextmanager
-    def _changing(self, what: str, *, is_durable: bool = False) -> Iterator[sqlite3.Connection]:
-        """Give the connection for one transaction, which is on the disk afterwards if asked."""
-        with self._calling(what) as connection:
+    def _transaction(
+        self, action: str, *, is_durable: bool = False
+    ) -> Iterator[sqlite3.Connection]:
+        """Lend the connection for one transaction; wait for the disk if it is to be durable."""
+        with self._connected(action) as connection:
             connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
-            with _transaction(connection):
+            with _immediate_transaction(connection):
                 yield connection
 
     @contextmanager
-    def _translated(self, what: str) -> Iterator[None]:
+    def _translate_errors(self, action: str) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, UnicodeEncodeError, VolumeError) as error:
-            msg = f"queue {self.url} cannot be {what}: {error}"
+            msg = f"queue {self.url} cannot be {action}: {error}"
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code in _LOCKED:
                 msg += (
-                    f"; another process has held it for {PATIENCE_S:g} s: if that is stopped, "
-                    "let it go on (kill -CONT) or end it"
+                    f"; another process has locked it for {LOCK_TIMEOUT_S:g} s: if that process is "
+                    "stopped, continue it (kill -CONT) or end it"
                 )
                 raise QueueUnreachableError(msg) from error
             if code in _DAMAGED:
                 name = self._path.name
                 msg += (
                     f"; if it was a queue, move {name}, {name}-wal and {name}-shm away: chunkflow "
-                    "repair RUN makes it again, and sends what is not recorded"
+                    "repair RUN creates it again, and sends the tasks that are not recorded"
                 )
             if code == sqlite3.SQLITE_FULL or (code in _UNWRITTEN and self._is_disk_full()):
                 msg += "; its disk is full: free some space"
-                # What workers wait for, as for the disk of an output.
+                # Workers recognize ENOSPC, and wait for space.
                 raise QueueError(msg) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             raise QueueError(msg) from error
 
     def _is_disk_full(self) -> bool:
         try:
-            return shutil.disk_usage(self._path.parent).free < _ROOM
+            return shutil.disk_usage(self._path.parent).free < _MIN_FREE_BYTES
         except OSError:
             return False
 
     def send(self, bodies: Iterable[str]) -> int:
-        """Add messages, 20,000 in one transaction."""
+        """Add messages, 20,000 per transaction; return the number of messages sent."""
         texts = iter(bodies)
         sent = 0
         while batch := list(islice(texts, BATCH)):
             try:
-                with self._changing("sent to", is_durable=True) as connection:
+                with self._transaction("sent to", is_durable=True) as connection:
                     rows = ((body,) for body in batch)
                     connection.executemany("INSERT INTO waiting (body) VALUES (?)", rows)
             except QueueError as error:
@@ -277,8 +280,8 @@ class SqliteQueue:
     def _take(self, most: int, lease_s: float) -> list[Message]:
         if most < 1:
             return []
-        with self._calling("received from") as connection:
-            # Those who find nothing do not keep others from writing.
+        with self._connected("received from") as connection:
+            # Look first without a transaction, which would lock out other writers.
             (is_any,) = connection.execute(
                 "SELECT EXISTS (SELECT 1 FROM waiting)"
                 " OR EXISTS (SELECT 1 FROM taken WHERE ends <= :now)"
@@ -287,7 +290,7 @@ class SqliteQueue:
             ).fetchone()
         if not is_any:
             return []
-        with self._changing("received from") as connection:
+        with self._transaction("received from") as connection:
             now = self._clock()
             connection.execute(
                 "UPDATE taken SET ends = 0, since = 0 WHERE since > ?", (now + _SLACK_S,)
@@ -304,7 +307,7 @@ class SqliteQueue:
         return [Message(body, f"{number}:{receives}", receives) for number, body, receives in rows]
 
     def _times(self) -> dict[str, float]:
-        """Return the time, and the latest at which a lease may have begun to be believed."""
+        """Return the time, and the latest credible start of a lease, as parameters of SQL."""
         now = self._clock()
         return {"now": now, "latest": now + _SLACK_S}
 
@@ -318,54 +321,54 @@ class SqliteQueue:
             " RETURNING id, body, receives",
             (ends, since, most),
         ).fetchall()
-        # They are the first without a gap, as nothing else is ever removed.
+        # Rows are removed from the front only, so that these ids have no gaps.
         connection.execute(
             "DELETE FROM waiting WHERE id < (SELECT min(id) FROM waiting) + ?", (len(rows),)
         )
         return rows
 
-    def _each(
+    def _change_each(
         self, connection: sqlite3.Connection, change: str, values: tuple[Any, ...], messages: Any
     ) -> list[Message]:
-        """Change every message that is ours; return the others."""
+        """Apply an SQL statement to each message; return the messages whose lease was lost."""
         lost = []
         for message in messages:
             number, _, receives = message.handle.partition(":")
-            cursor = connection.execute(f"{change} {_MINE}", (*values, number, receives))
+            cursor = connection.execute(f"{change} {_OWN_LEASE}", (*values, number, receives))
             if not cursor.rowcount:
                 lost.append(message)
         return lost
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
-        """Remove messages; return those that were not leased to us any more."""
-        with self._changing("changed") as connection:
-            return self._each(connection, "DELETE FROM taken", (), messages)
+        """Remove messages; return those whose lease was lost."""
+        with self._transaction("changed") as connection:
+            return self._change_each(connection, "DELETE FROM taken", (), messages)
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
-        """Let leases end *lease_s* from now; return those messages that are not ours any more."""
-        with self._changing("changed") as connection:
+        """Make leases end *lease_s* from now; return the messages whose lease was lost."""
+        with self._transaction("changed") as connection:
             now = self._clock()
             change = "UPDATE taken SET ends = ?, since = ?"
-            return self._each(connection, change, (now + lease_s, now), messages)
+            return self._change_each(connection, change, (now + lease_s, now), messages)
 
     def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
-        """Give messages back, to be received by others after *delay_s*."""
-        with self._changing("changed") as connection:
+        """Let others receive the messages after *delay_s*."""
+        with self._transaction("changed") as connection:
             now = self._clock()
             change = "UPDATE taken SET ends = ?, since = ?, is_leased = 0"
-            self._each(connection, change, (now + delay_s, now), messages)
+            self._change_each(connection, change, (now + delay_s, now), messages)
 
     def bury(self, messages: Sequence[Message], reason: str) -> None:
-        """Put messages aside with the reason."""
-        with self._changing("changed", is_durable=True) as connection:
+        """Move messages to the dead letters, with the reason."""
+        with self._transaction("changed", is_durable=True) as connection:
             add = "INSERT INTO dead (body, reason) SELECT body, ? FROM taken"
-            lost = self._each(connection, add, (reason,), messages)
-            ours = [message for message in messages if message not in lost]
-            self._each(connection, "DELETE FROM taken", (), ours)
+            lost = self._change_each(connection, add, (reason,), messages)
+            leased = [message for message in messages if message not in lost]
+            self._change_each(connection, "DELETE FROM taken", (), leased)
 
-    def counts(self, *, dead: bool = True) -> Counts:  # noqa: ARG002 they cost nothing
-        """Return how many messages there are."""
-        with self._calling("read") as connection:
+    def counts(self, *, dead: bool = True) -> Counts:  # noqa: ARG002 counting them is cheap
+        """Count the waiting, leased and dead messages."""
+        with self._connected("read") as connection:
             row = connection.execute(
                 "SELECT (SELECT max(id) FROM waiting) - (SELECT min(id) FROM waiting) + 1,"
                 " (SELECT count(*) FROM taken),"
@@ -379,7 +382,7 @@ class SqliteQueue:
 
     def leased(self, most: int) -> list[str]:
         """Return the texts of up to *most* messages that are leased now."""
-        with self._calling("read") as connection:
+        with self._connected("read") as connection:
             rows = connection.execute(
                 "SELECT body FROM taken WHERE is_leased AND ends > :now AND since <= :latest"
                 " LIMIT :most",
@@ -388,10 +391,10 @@ class SqliteQueue:
         return [body for (body,) in rows]
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """Yield what was put aside."""
+        """Yield the dead letters without removing them."""
         last = -1
         while True:
-            with self._calling("read") as connection:
+            with self._connected("read") as connection:
                 rows = connection.execute(
                     "SELECT id, body, reason FROM dead WHERE id > ? ORDER BY id LIMIT 1000", (last,)
                 ).fetchall()
@@ -408,12 +411,12 @@ class SqliteQueue:
                 self._connection = None
 
     def _before_fork(self) -> None:
-        """Close the file: what SQLite knows of its locks must not be copied to another process."""
+        """Close the file: SQLite's state of its locks must not be copied to another process."""
         self._lock.acquire()
         self.close()
 
     def _after_fork(self, *, is_child: bool) -> None:
-        """Let calls go on; the next one opens the file again."""
+        """Allow calls again; the next one reopens the file."""
         if is_child:
             self._lock = RLock()
         else:
@@ -421,7 +424,7 @@ class SqliteQueue:
 
 
 def _before_fork() -> None:
-    _ONE_FORK.acquire()
+    _FORK_LOCK.acquire()
     _FORKING.extend(_QUEUES)
     for queue in _FORKING:
         queue._before_fork()
@@ -431,7 +434,7 @@ def _after_fork(*, is_child: bool) -> None:
     for queue in _FORKING:
         queue._after_fork(is_child=is_child)
     _FORKING.clear()
-    _ONE_FORK.release()
+    _FORK_LOCK.release()
 
 
 os.register_at_fork(
@@ -442,7 +445,7 @@ os.register_at_fork(
 
 
 @contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+def _immediate_transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -460,7 +463,7 @@ class _BootClock:
         self._process, self._offset_s = 0, 0.0
 
     def __call__(self) -> float:
-        if self._process != os.getpid():  # a fork may be in another namespace
+        if self._process != os.getpid():  # a forked process may be in another namespace
             self._process, self._offset_s = os.getpid(), _namespace_offset_s()
         return time.clock_gettime(time.CLOCK_BOOTTIME) - self._offset_s
 
@@ -479,7 +482,7 @@ def _namespace_offset_s() -> float:
 def _boot_id() -> str:
     try:
         return _BOOT.read_text().strip()
-    except OSError:  # a sandbox without it
+    except OSError:  # a sandbox without this file
         return "unknown"
 
 

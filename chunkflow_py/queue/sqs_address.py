@@ -1,4 +1,4 @@
-"""Queues of Amazon SQS by their names: found, made, and the nearest named when there is none."""
+"""Find or create queues of Amazon SQS by name, and suggest the nearest name."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Releases and drains raise SQS's own count, so that it must not end a task early.
+# SQS also counts receipts that end in a release or a drain; a low limit would end tasks early.
 RECEIVES = "1000"
-KEPT_S = str(14 * 24 * 3600)
+RETENTION_S = str(14 * 24 * 3600)
 LEASE_S = 120
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a queue is, as far as a person has said it.
+    """The place of a queue; ``None`` where boto3 decides.
 
     Attributes:
-        name: of the queue.
-        owner: account that has it, if it was said.
-        endpoint: address of the service, the same.
-        region: of the service, the same.
+        name: name of the queue.
+        owner: account that owns the queue.
+        endpoint: address of the service.
+        region: region of the service.
     """
 
     name: str
@@ -42,26 +42,27 @@ class Place:
 
     @classmethod
     def of(cls, text: str) -> Place:
-        """Read a name, or the full URL of a queue."""
+        """Parse the name or the full URL of a queue."""
         if not text.startswith(("http://", "https://")):
             return cls(text)
         parts = urlsplit(text)
         owner, _, name = parts.path.strip("/").rpartition("/")
-        found = re.fullmatch(r"sqs\.([\w-]+)\.amazonaws\.com(\.cn)?", parts.hostname or "")
-        return cls(name, owner, f"{parts.scheme}://{parts.netloc}", found and found[1])
+        match = re.fullmatch(r"sqs\.([\w-]+)\.amazonaws\.com(\.cn)?", parts.hostname or "")
+        return cls(name, owner, f"{parts.scheme}://{parts.netloc}", match and match[1])
 
 
 def find_or_create(client: SqsClient, place: Place, *, create: bool, lease_s: int = LEASE_S) -> str:
     """Return the address of a queue.
 
     Args:
-        client: of the service.
-        place: of the queue.
-        create: make it unless it exists, and one for its dead letters; what exists stays as it is.
-        lease_s: of one that is made, for those who receive without saying it.
+        client: client of the service.
+        place: place of the queue.
+        create: create the queue, and one for its dead letters, if they do not exist; existing
+            queues are not changed.
+        lease_s: default lease of a new queue, for receivers that do not set one.
 
     Raises:
-        QueueError: it does not exist; names the nearest that does.
+        QueueError: the queue does not exist; the message names the nearest one that does.
     """
     address = _find(client, place.name, place.owner)
     if address is None and create:
@@ -72,7 +73,7 @@ def find_or_create(client: SqsClient, place: Place, *, create: bool, lease_s: in
 
 
 def address_of_dead(client: SqsClient, address: str) -> str | None:
-    """Return the address of the queue that the dead letters of another go to, if there is one."""
+    """Return the address of a queue's dead letters, or ``None`` if it has no place for them."""
     policy = attributes_of(client, address, "RedrivePolicy").get("RedrivePolicy")
     if not policy:
         return None
@@ -81,17 +82,17 @@ def address_of_dead(client: SqsClient, address: str) -> str | None:
 
 
 def attributes_of(client: SqsClient, address: str, *names: str) -> dict[str, str]:
-    """Return attributes of a queue, by their names."""
+    """Request some attributes of a queue; return name -> value."""
     answer = client.ask("get_queue_attributes", QueueUrl=address, AttributeNames=names)
-    found: dict[str, str] = answer.get("Attributes") or {}
-    return found
+    attributes: dict[str, str] = answer.get("Attributes") or {}
+    return attributes
 
 
 def _find(client: SqsClient, name: str, owner: str | None = None) -> str | None:
-    said: dict[str, Any] = {"QueueOwnerAWSAccountId": owner} if owner else {}
+    account: dict[str, Any] = {"QueueOwnerAWSAccountId": owner} if owner else {}
     try:
-        # Nothing has worked before: what is refused here is wrong, and does not pass.
-        answer = client.ask("get_queue_url", patient=False, QueueName=name, **said)
+        # This is the first request: credentials that are refused now are wrong, not expired.
+        answer = client.ask("get_queue_url", retries_credentials=False, QueueName=name, **account)
     except SqsRefusedError as error:
         if error.code.endswith(("NonExistentQueue", "QueueDoesNotExist")):
             return None
@@ -101,21 +102,21 @@ def _find(client: SqsClient, name: str, owner: str | None = None) -> str | None:
 
 
 def _create(client: SqsClient, name: str, lease_s: int) -> str:
-    dead = _made(client, f"{name}-dead", {"MessageRetentionPeriod": KEPT_S})
+    dead = _create_unless_exists(client, f"{name}-dead", {"MessageRetentionPeriod": RETENTION_S})
     arn = attributes_of(client, dead, "QueueArn")["QueueArn"]
     redrive = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": RECEIVES})
     attributes = {
-        "MessageRetentionPeriod": KEPT_S,
+        "MessageRetentionPeriod": RETENTION_S,
         "VisibilityTimeout": str(lease_s),
         "RedrivePolicy": redrive,
     }
-    address = _made(client, name, attributes)
-    logger.info("made queue %s, and %s-dead for what cannot be done", name, name)
+    address = _create_unless_exists(client, name, attributes)
+    logger.info("created the queue %s, and %s-dead for its dead letters", name, name)
     return address
 
 
-def _made(client: SqsClient, name: str, attributes: dict[str, str]) -> str:
-    """Make a queue; one that another producer has made meanwhile is left as it is."""
+def _create_unless_exists(client: SqsClient, name: str, attributes: dict[str, str]) -> str:
+    """Create a queue, unless another producer has done so; return its address."""
     if (address := _find(client, name)) is not None:
         return address
     try:
@@ -125,21 +126,21 @@ def _made(client: SqsClient, name: str, attributes: dict[str, str]) -> str:
         if address is None:
             raise
         return address
-    made: str = answer["QueueUrl"]
-    return made
+    new_address: str = answer["QueueUrl"]
+    return new_address
 
 
 def _missing(client: SqsClient, name: str) -> str:
     hint = ""
     try:
-        answer = client.ask("list_queues", patient=False, MaxResults=1000)
+        answer = client.ask("list_queues", retries_credentials=False, MaxResults=1000)
     except SqsRefusedError:
-        pass  # a worker need not be allowed to list
+        pass  # a worker needs no permission to list queues
     else:
         names = [url.rpartition("/")[2] for url in answer.get("QueueUrls") or ()]
         near = get_close_matches(name, names, n=1, cutoff=0.0)
         hint = f" (nearest: {near[0]!r})" if near else " (there are no queues at all)"
     return (
-        f"queue {name!r} does not exist in {client.region}{hint}; check the name, or make it "
-        "by submit or generate-tasks, and that of a run by chunkflow repair RUN"
+        f"queue {name!r} does not exist in {client.region}{hint}; check the name, or create the "
+        "queue with submit or generate-tasks, or that of a run with chunkflow repair RUN"
     )

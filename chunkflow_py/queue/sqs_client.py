@@ -1,8 +1,8 @@
-"""Requests to Amazon SQS: credentials, deadlines, and what is tried again.
+"""A client of Amazon SQS with credentials, deadlines and retries.
 
-Every try runs in a thread that can be given up, so that it ends by its deadline even if an answer
-comes byte by byte or a name server is silent. Credentials that are refused are looked for anew, for
-some time: those of a machine's role change under a long run.
+Every try runs in a thread that can be abandoned, so that it ends by its deadline even if the answer
+trickles in or a name server is silent. When credentials are refused, the client reloads them for up
+to a minute, as those of a machine's role change during a long run.
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ from chunkflow_py.store.store_address import without_secrets
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-MANNERS = Manners(connect_s=5, stall_s=10, budget_s=150, unreachable_s=150, longest_wait_s=8)
-REFUSED_S = 60.0  # for which credentials that are refused are looked for anew
-RENEW_S = 3.0  # between two looks
+RETRY_POLICY = Manners(connect_s=5, stall_s=10, budget_s=150, unreachable_s=150, longest_wait_s=8)
+REFUSED_S = 60.0  # how long to reload credentials that are refused
+RELOAD_S = 3.0  # shortest time between two reloads
 LONGEST_POLL_S = 20
 CONNECTIONS = 32
 
-# The last: for a minute after a queue was deleted none of its name can be made.
-_PASSING = re.compile(
+# DeletedRecently: for a minute after a queue was deleted, its name cannot be used again.
+_TRANSIENT_CODE = re.compile(
     r"Throttl|OverLimit|TooManyRequests|SlowDown|ServiceUnavailable|Internal|DeletedRecently"
 )
-_REFUSED = re.compile(r"Token|AccessDenied|AccessKey|Signature|UnrecognizedClient|Credential")
+_REFUSED_CODE = re.compile(r"Token|AccessDenied|AccessKey|Signature|UnrecognizedClient|Credential")
 
 
 class SqsRefusedError(QueueError):
-    """The service refuses a request, for good.
+    """The service refuses a request; a retry would not help.
 
     Attributes:
-        code: of the service, such as ``ReceiptHandleIsInvalid``.
+        code: error code of the service, such as ``ReceiptHandleIsInvalid``.
     """
 
-    def __init__(self, text: str, code: str) -> None:
+    def __init__(self, message: str, code: str) -> None:
         """Keep the code."""
-        super().__init__(text)
+        super().__init__(message)
         self.code = code
 
 
 class SqsClient:
-    """Asks SQS; safe to call from several threads.
+    """Sends requests to SQS; safe to call from several threads.
 
     Args:
-        what: is to be done, as the subject of errors, such as ``queue 'affinity'``.
-        endpoint: address of the service; ``None``: where boto3 finds it.
-        region: of the service; the same.
+        what: subject of error messages, such as ``queue 'affinity'``.
+        endpoint: address of the service; ``None``: boto3 decides.
+        region: region of the service; ``None``: boto3 decides.
     """
 
     def __init__(self, what: str, endpoint: str | None = None, region: str | None = None) -> None:
-        """Look for region and credentials.
+        """Find region and credentials.
 
         Raises:
             QueueError: they are not set.
@@ -73,31 +73,31 @@ class SqsClient:
         """
         self._what, self._endpoint, self._region = what, endpoint, region
         self._lock = threading.Lock()
-        self._renewed = -RENEW_S
+        self._reloaded_at = -RELOAD_S
         with needs_extra("sqs", what):
             import botocore.config
         self._config = botocore.config.Config(
-            # Tries are made here, where they have one budget.
+            # `ask` retries, with one budget for all tries.
             retries={"mode": "standard", "total_max_attempts": 1},
-            connect_timeout=MANNERS.connect_s,
-            read_timeout=LONGEST_POLL_S + MANNERS.stall_s,
+            connect_timeout=RETRY_POLICY.connect_s,
+            read_timeout=LONGEST_POLL_S + RETRY_POLICY.stall_s,
             max_pool_connections=CONNECTIONS,
-            # What a request costs in computing counts: these are a quarter of it.
+            # These two take a quarter of the CPU time of a request.
             parameter_validation=False,
             disable_request_compression=True,
             user_agent="chunkflow_py",
             tcp_keepalive=True,
         )
-        self._client = self._make()
+        self._client = self._make_client()
         self.region: str = self._client.meta.region_name
         self._where = without_secrets(self._client.meta.endpoint_url)
         self._threads = DaemonThreads(CONNECTIONS, "sqs")
 
-    def _make(self) -> Any:
+    def _make_client(self) -> Any:
         from botocore.exceptions import BotoCoreError, NoRegionError
 
         try:
-            # A session of its own: the default one keeps the first credentials it has seen.
+            # A new session, as the default session never reloads its credentials.
             client = aws_session(self._what, extra="sqs").client(
                 "sqs",
                 config=self._config,
@@ -121,52 +121,57 @@ class SqsClient:
         action: str,
         *,
         wait_s: float = 0.0,
-        budget_s: float = MANNERS.budget_s,
-        patient: bool = True,
-        **said: Any,
+        budget_s: float = RETRY_POLICY.budget_s,
+        retries_credentials: bool = True,
+        **request: Any,
     ) -> dict[str, Any]:
-        """Return the answer to one request.
+        """Send one request, retrying transient failures, and return the answer.
 
         Args:
             action: name of the method of boto3's client.
-            wait_s: for which the service may rightly be silent.
-            budget_s: for all tries together, in seconds; the last one may go on for twice as long.
-            patient: whether credentials that are refused may pass.
-            **said: the request.
+            wait_s: how long the service may hold the request, as in a long poll, in seconds.
+            budget_s: time for all tries together, in seconds; the last try may exceed it by as
+                much again.
+            retries_credentials: whether to retry with reloaded credentials if they are refused.
+            **request: arguments of the action.
 
         Raises:
-            QueueUnreachableError: it failed, and may succeed later.
-            SqsRefusedError: the service refuses.
+            QueueUnreachableError: all tries failed; a later one may succeed.
+            SqsRefusedError: the service refuses the request.
             QueueError: there are no credentials.
         """
-        manners = MANNERS
-        if budget_s < MANNERS.budget_s:
-            shorter = {"budget_s": budget_s, "unreachable_s": budget_s}
-            manners = replace(MANNERS, stall_s=min(MANNERS.stall_s, 2 * budget_s), **shorter)
+        policy = RETRY_POLICY
+        if budget_s < policy.budget_s:
+            policy = replace(
+                policy,
+                stall_s=min(policy.stall_s, 2 * budget_s),
+                budget_s=budget_s,
+                unreachable_s=budget_s,
+            )
         refused_at: list[float] = []
 
-        def understand(error: Exception) -> Failure:
-            failure = _understood(error)
+        def classify(error: Exception) -> Failure:
+            failure = _classify(error)
             if failure.status in (401, 403) and not failure.is_transient:
                 refused_at.append(time.monotonic())
-                passes = patient and refused_at[-1] - refused_at[0] < REFUSED_S
-                self._renew()
-                return Failure(failure.words, failure.status, failure.code, is_transient=passes)
+                may_pass = retries_credentials and refused_at[-1] - refused_at[0] < REFUSED_S
+                self._reload_credentials()
+                return replace(failure, is_transient=may_pass)
             return failure
 
-        limit_s = wait_s + manners.stall_s
+        limit_s = wait_s + policy.stall_s
         try:
             answer: dict[str, Any] = retried(
-                partial(self._once, action, said, limit_s),
-                understand,
-                manners,
+                partial(self._try_once, action, request, limit_s),
+                classify,
+                policy,
                 self._where,
                 silent_s=wait_s,
             )
         except CallFailedError as error:
             msg = f"{self._what}: {error}"
             if error.failure.status in (401, 403):
-                msg += "; check the credentials and what they allow"
+                msg += "; check the credentials and their permissions"
                 raise SqsRefusedError(msg, error.failure.code) from error
             if error.failure.is_transient:
                 raise QueueUnreachableError(msg) from error
@@ -178,58 +183,59 @@ class SqsClient:
         self._threads.close()
         self._client.close()
 
-    def _once(self, action: str, said: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        # Not a bound method of the client: it holds other credentials by the next try.
-        future: Future[dict[str, Any]] = self._threads.submit(self._request, action, said)
+    def _try_once(self, action: str, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        future: Future[dict[str, Any]] = self._threads.submit(self._request, action, request)
         try:
             return future.result(limit_s)
         except TimeoutError:
-            future.cancel()  # if no thread has begun on it
+            future.cancel()  # in case that no thread has begun
             raise
 
-    def _request(self, action: str, said: dict[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = getattr(self._client, action)(**said)
+    def _request(self, action: str, request: dict[str, Any]) -> dict[str, Any]:
+        # Look up the client now: another thread may have reloaded the credentials.
+        answer: dict[str, Any] = getattr(self._client, action)(**request)
         return answer
 
-    def _renew(self) -> None:
-        """Look for credentials anew, unless that was just done."""
+    def _reload_credentials(self) -> None:
+        """Make a client with current credentials, unless that was done a moment ago."""
         with self._lock:
-            if time.monotonic() - self._renewed < RENEW_S:
+            if time.monotonic() - self._reloaded_at < RELOAD_S:
                 return
-            self._renewed = time.monotonic()
-            before, self._client = self._client, self._make()
-            before.close()  # its requests under way go on
+            self._reloaded_at = time.monotonic()
+            old_client, self._client = self._client, self._make_client()
+            old_client.close()  # does not interrupt its requests under way
 
 
 def _check_whole(response_dict: dict[str, Any], **_: object) -> None:
-    """Refuse what is no answer: botocore takes for an empty one what is no JSON, or an error.
+    """Refuse a truncated or malformed answer, which botocore would take for an empty one.
 
-    An error with status 200 would otherwise say that all messages of a batch were sent.
+    An error with status 200 would otherwise mean that all messages of a batch were sent.
     """
     from botocore.exceptions import IncompleteReadError
 
     body, headers = response_dict["body"], response_dict["headers"]
-    said = int(headers.get("content-length") or len(body))
-    cut = len(body) != said and "content-encoding" not in headers
-    # A quote within a text would have a backslash before it.
+    announced = int(headers.get("content-length") or len(body))
+    is_cut = len(body) != announced and "content-encoding" not in headers
+    # A quote within the text of a message would be escaped by a backslash.
     is_error = not body.rstrip().endswith(b"}") or b'"__type"' in body
-    if cut or (body and response_dict["status_code"] == 200 and is_error):
-        raise IncompleteReadError(actual_bytes=len(body), expected_bytes=said)
+    if is_cut or (body and response_dict["status_code"] == 200 and is_error):
+        raise IncompleteReadError(actual_bytes=len(body), expected_bytes=announced)
 
 
-def _understood(error: Exception) -> Failure:
-    """Return what an exception of botocore means; raise what is none."""
+def _classify(error: Exception) -> Failure:
+    """Translate an exception of botocore; raise any other."""
     from botocore import exceptions as boto
     from botocore.parsers import ResponseParserError
 
     if isinstance(error, boto.ClientError):
-        said = error.response.get("Error", {})
-        code, words = str(said.get("Code", "")), str(said.get("Message", ""))
+        details = error.response.get("Error", {})
+        code, message = str(details.get("Code", "")), str(details.get("Message", ""))
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        passes = status in TRANSIENT_STATUS or status >= 500 or bool(_PASSING.search(code))
-        if _REFUSED.search(code) and not passes:
-            status = 403  # SQS says 400 of some of them
-        return Failure(f"{code}: {words[:300]}", status, code, is_transient=passes)
+        may_pass = status in TRANSIENT_STATUS or status >= 500
+        may_pass = may_pass or bool(_TRANSIENT_CODE.search(code))
+        if _REFUSED_CODE.search(code) and not may_pass:
+            status = 403  # SQS answers some of these with 400
+        return Failure(f"{code}: {message[:300]}", status, code, is_transient=may_pass)
     if isinstance(error, TimeoutError):
         return Failure("no answer in time", is_transient=True)
     if isinstance(error, boto.NoCredentialsError):
@@ -239,7 +245,7 @@ def _understood(error: Exception) -> Failure:
         )
         raise QueueError(msg) from error
     if isinstance(error, boto.CredentialRetrievalError | boto.MetadataRetrievalError):
-        return Failure(f"credentials cannot be had: {error}", 403)
+        return Failure(f"credentials cannot be obtained: {error}", 403)
     if isinstance(error, boto.ConnectionError):
         return Failure(str(error), is_transient=True, is_unreachable=True)
     if isinstance(error, boto.HTTPClientError | boto.IncompleteReadError | ResponseParserError):

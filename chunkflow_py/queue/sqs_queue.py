@@ -1,7 +1,7 @@
-"""Queues of Amazon SQS, or of any server that speaks its protocol.
+"""Queues of Amazon SQS, or of any server with its protocol.
 
-Endpoint, region and credentials come from where boto3 looks for them: ``AWS_ENDPOINT_URL``,
-``AWS_DEFAULT_REGION``, ``AWS_ACCESS_KEY_ID``, ``~/.aws`` and the machine's role.
+boto3 finds endpoint, region and credentials in ``AWS_ENDPOINT_URL``, ``AWS_DEFAULT_REGION``,
+``AWS_ACCESS_KEY_ID``, ``~/.aws`` and the machine's role.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from chunkflow_py.queue.sqs_address import (
     attributes_of,
     find_or_create,
 )
-from chunkflow_py.queue.sqs_client import LONGEST_POLL_S, MANNERS, SqsClient, SqsRefusedError
+from chunkflow_py.queue.sqs_client import LONGEST_POLL_S, RETRY_POLICY, SqsClient, SqsRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BATCH = 10  # messages that one request may carry
-BATCH_BYTES = 256 << 10  # that they may have together
+BATCH = 10  # most messages of one request
+BATCH_BYTES = 256 << 10  # most bytes of one request
 SENDERS = 8
-TRIES = 8  # of what is refused in a batch that was taken
+TRIES = 8  # for the entries of a batch that fail while others succeed
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 5.0
 LONGEST_REASON = 8192  # characters
-READ_S = 60  # for which dead letters are hidden while they are read
+READ_S = 60  # how long dead letters are hidden from other readers
 
-# What XML cannot hold, SQS refuses.
+# SQS refuses the characters that XML cannot hold.
 _UNSENDABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _STALE = re.compile(r"ReceiptHandle|NotInflight|InvalidParameterValue|InvalidIdFormat")
 
@@ -52,21 +52,23 @@ class SqsQueue:
 
     Attributes:
         url: ``sqs://`` and the name.
-        longest_lease_s: SQS takes a message back 12 hours after its receipt.
+        longest_lease_s: 12 hours; SQS extends no lease beyond that.
     """
 
     longest_lease_s = 12 * 3600.0
 
     def __init__(self, name: str, *, create: bool = False, lease_s: int = LEASE_S) -> None:
-        """Find a queue.
+        """Find or create a queue.
 
         Args:
-            name: of the queue, or its full URL (``https://sqs.us-east-1.amazonaws.com/123/name``).
-            create: make it unless it exists, and a queue ``<name>-dead`` for its dead letters.
-            lease_s: of one that is made, for those who receive without saying it.
+            name: name of the queue, or its full URL, such as
+                ``https://sqs.us-east-1.amazonaws.com/123/name``.
+            create: create the queue, and ``<name>-dead`` for its dead letters, if they do not
+                exist.
+            lease_s: default lease of a new queue, for receivers that do not set one.
 
         Raises:
-            QueueError: it does not exist, or the service cannot be reached.
+            QueueError: the queue does not exist, or the service cannot be reached.
             MissingExtraError: boto3 is not installed.
         """
         self.url = f"sqs://{name}"
@@ -82,19 +84,19 @@ class SqsQueue:
         self._dead: str | None = None
         self._knows_dead = False
 
-    # --- messages in ---------------------------------------------------------------------------
+    # --- sending -------------------------------------------------------------------------------
 
     def send(self, bodies: Iterable[str]) -> int:
-        """Send messages in batches, several at a time; refused ones are sent again.
+        """Send messages in concurrent batches; return the number of messages sent.
 
         Raises:
-            QueueError: a message could not be sent; says how many were.
+            QueueError: a message could not be sent; the error says how many were.
         """
         sent = 0
         waiting: deque[Future[int]] = deque()
         try:
             for batch in _batched(bodies):
-                # Bounded, so that the messages in memory do not grow with their number.
+                # Bound the number of batches in memory.
                 if len(waiting) >= 2 * SENDERS:
                     sent += waiting.popleft().result()
                 waiting.append(self._batches.submit(self._send_batch, batch))
@@ -103,49 +105,54 @@ class SqsQueue:
         except QueueError as error:
             sent += sum(_counted(future) for future in waiting)
             msg = f"{error}; {sent} messages before it were sent"
-            again = isinstance(error, QueueUnreachableError)
-            raise (QueueUnreachableError if again else QueueError)(msg) from error
+            may_pass = isinstance(error, QueueUnreachableError)
+            raise (QueueUnreachableError if may_pass else QueueError)(msg) from error
         return sent
 
     def _send_batch(
-        self, bodies: Sequence[str], to: str | None = None, more: dict[str, Any] | None = None
+        self,
+        bodies: Sequence[str],
+        address: str | None = None,
+        attributes: dict[str, Any] | None = None,
     ) -> int:
         entries = [
-            {"Id": str(n), "MessageBody": body, **(more or {})} for n, body in enumerate(bodies)
+            {"Id": str(n), "MessageBody": body, **(attributes or {})}
+            for n, body in enumerate(bodies)
         ]
-        failed = self._tried("send_message_batch", entries, to)
-        for entry, why in failed:
-            msg = f"{self.url} refused message {entry['MessageBody'][:200]!r} ({_said(why)})"
+        failed = self._request_batch("send_message_batch", entries, address)
+        for entry, error in failed:
+            body = entry["MessageBody"][:200]
+            msg = f"{self.url} refused message {body!r} ({_error_text(error)})"
             raise QueueError(msg)
         return len(bodies)
 
-    # --- messages out --------------------------------------------------------------------------
+    # --- receiving -----------------------------------------------------------------------------
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return up to *most* messages; only the first request waits, several go at once."""
+        """Return up to *most* messages, by concurrent requests of which only the first waits."""
         end = time.monotonic() + wait_s
         while True:
-            left = max(0, min(LONGEST_POLL_S, math.ceil(end - time.monotonic())))
+            poll_s = max(0, min(LONGEST_POLL_S, math.ceil(end - time.monotonic())))
             numbers = [min(BATCH, most - first) for first in range(0, most, BATCH)]
-            waits = [left, *([0] * (len(numbers) - 1))]
-            asked = [
+            waits = [poll_s, *([0] * (len(numbers) - 1))]
+            requests = [
                 partial(self._receive, self._address, number, lease_s, wait)
                 for number, wait in zip(numbers, waits, strict=True)
             ]
-            found = [
+            messages = [
                 Message(
                     each.get("Body", ""),
                     each["ReceiptHandle"],
                     int(each.get("Attributes", {}).get("ApproximateReceiveCount", 1)),
                 )
-                for answer in self._at_once(asked)
+                for answer in self._call_concurrently(requests)
                 for each in answer
             ]
-            if found or time.monotonic() >= end:
-                return found
+            if messages or time.monotonic() >= end:
+                return messages
 
     def _receive(
-        self, address: str, most: int, lease_s: float, wait_s: int, **more: Any
+        self, address: str, most: int, lease_s: float, wait_s: int, **options: Any
     ) -> list[dict[str, Any]]:
         answer = self._client.ask(
             "receive_message",
@@ -155,18 +162,18 @@ class SqsQueue:
             VisibilityTimeout=math.ceil(lease_s),
             WaitTimeSeconds=wait_s,
             AttributeNames=["ApproximateReceiveCount"],
-            **more,
+            **options,
         )
         return [each for each in answer.get("Messages", ()) if each.get("ReceiptHandle")]
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
-        """Remove messages; SQS itself takes most handles whose lease has ended."""
-        return self._of_each("delete_message_batch", messages)
+        """Remove messages; SQS accepts most handles whose lease has ended, too."""
+        return self._change_messages("delete_message_batch", messages)
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
-        """Let leases end *lease_s* from now; beyond 12 hours from receipt they count as lost."""
-        # Whoever renews has other leases to look after: it comes back while some of this is left.
-        return self._of_each(
+        """Make leases end *lease_s* from now; more than 12 hours after receipt they are lost."""
+        # A short budget, as the caller renews other leases too, and retries in time.
+        return self._change_messages(
             "change_message_visibility_batch",
             messages,
             budget_s=lease_s / 6,
@@ -174,8 +181,9 @@ class SqsQueue:
         )
 
     def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
-        """Give messages back; in the end they come back by themselves, so it is soon given up."""
-        self._of_each(
+        """Let others receive the messages after *delay_s*; gives up after about 10 s."""
+        # Their leases end anyway.
+        self._change_messages(
             "change_message_visibility_batch",
             messages,
             budget_s=10,
@@ -183,29 +191,31 @@ class SqsQueue:
         )
 
     def bury(self, messages: Sequence[Message], reason: str) -> None:
-        """Send messages to the queue of dead letters, with the reason, then remove them.
+        """Send messages to the queue of dead letters, then remove them from this queue.
 
-        The reason is an attribute of the message and cut in its middle if it is long. Messages that
-        are not ours any more are left to those who have them.
+        The reason becomes an attribute of the message; a long one is cut in its middle. Messages
+        whose lease was lost are ignored.
         """
-        stale = {message.handle for message in self.extend(messages, READ_S)}
-        messages = [message for message in messages if message.handle not in stale]
+        lost = {message.handle for message in self.extend(messages, READ_S)}
+        messages = [message for message in messages if message.handle not in lost]
         reason = _UNSENDABLE.sub("?", reason) or "no reason given"
         if len(reason) > LONGEST_REASON:
             half = LONGEST_REASON // 2
             reason = f"{reason[:half]}\n…\n{reason[-half:]}"
-        more = {"MessageAttributes": {"reason": {"DataType": "String", "StringValue": reason}}}
+        attributes = {
+            "MessageAttributes": {"reason": {"DataType": "String", "StringValue": reason}}
+        }
         if (dead := self._dead_address()) is not None:
-            room = BATCH_BYTES - len(reason.encode()) - 100
-            bodies = [m.body.encode()[:room].decode(errors="ignore") for m in messages]
-            for batch in _batched(bodies, BATCH_BYTES - room):
-                self._send_batch(batch, dead, more)
-        self._of_each("delete_message_batch", messages)
+            most_bytes = BATCH_BYTES - len(reason.encode()) - 100
+            bodies = [m.body.encode()[:most_bytes].decode(errors="ignore") for m in messages]
+            for batch in _batched(bodies, BATCH_BYTES - most_bytes):
+                self._send_batch(batch, dead, attributes)
+        self._change_messages("delete_message_batch", messages)
 
-    # --- what there is -------------------------------------------------------------------------
+    # --- inspection ----------------------------------------------------------------------------
 
     def counts(self, *, dead: bool = True) -> Counts:
-        """Return how many messages there are, which SQS knows only about."""
+        """Return the approximate numbers of waiting, leased and dead messages."""
         waiting, leased = self._count(self._address)
         address = self._dead_address() if dead else None
         return Counts(waiting, leased, None if address is None else sum(self._count(address)))
@@ -217,126 +227,136 @@ class SqsQueue:
         return self._dead
 
     def _count(self, address: str) -> tuple[int, int]:
-        names = ["", "Delayed", "NotVisible"]
-        wanted = (f"ApproximateNumberOfMessages{each}" for each in names)
-        said = attributes_of(self._client, address, *wanted)
-        here, delayed, leased = (
-            int(said.get(f"ApproximateNumberOfMessages{each}", 0)) for each in names
-        )
-        return here + delayed, leased
+        names = [f"ApproximateNumberOfMessages{each}" for each in ("", "Delayed", "NotVisible")]
+        attributes = attributes_of(self._client, address, *names)
+        visible, delayed, leased = (int(attributes.get(name, 0)) for name in names)
+        return visible + delayed, leased
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """Yield each dead letter once; they are hidden from other readers meanwhile."""
+        """Yield each dead letter once; other readers do not see them meanwhile."""
         dead = self._dead_address()
         if dead is None:
             return
         seen: dict[str, Message] = {}
-        more = {"MessageAttributeNames": ["reason"]}
+        options = {"MessageAttributeNames": ["reason"]}
         try:
-            while letters := self._receive(dead, BATCH, READ_S, 1, **more):
+            while letters := self._receive(dead, BATCH, READ_S, 1, **options):
                 for letter in letters:
                     body, handle = letter.get("Body", ""), letter["ReceiptHandle"]
-                    known = letter.get("MessageId", handle) in seen
+                    is_new = letter.get("MessageId", handle) not in seen
                     seen[letter.get("MessageId", handle)] = Message(body, handle)
-                    said = letter.get("MessageAttributes", {}).get("reason", {})
-                    reason = said.get("StringValue", "received too often without being finished")
-                    if not known:
+                    attribute = letter.get("MessageAttributes", {}).get("reason", {})
+                    reason = attribute.get(
+                        "StringValue", "received too often without being finished"
+                    )
+                    if is_new:
                         yield DeadLetter(body, reason)
         finally:
-            action = "change_message_visibility_batch"
-            self._of_each(action, [*seen.values()], at=dead, budget_s=10, VisibilityTimeout=0)
+            self._change_messages(
+                "change_message_visibility_batch",
+                [*seen.values()],
+                address=dead,
+                budget_s=10,
+                VisibilityTimeout=0,
+            )
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._batches.close()
         self._client.close()
 
     # --- batches -------------------------------------------------------------------------------
 
-    def _at_once(self, calls: Sequence[Any]) -> list[Any]:
-        """Return what the calls return, made over several connections."""
-        # The first, which may wait for long, leaves the threads to others.
+    def _call_concurrently(self, calls: Sequence[Any]) -> list[Any]:
+        """Make calls over several connections, and return their results in order."""
+        # The first call, which may wait for long, runs here and occupies no thread.
         futures = [self._batches.submit(call) for call in calls[1:]]
         return [call() for call in calls[:1]] + [future.result() for future in futures]
 
-    def _of_each(
-        self, action: str, messages: Sequence[Message], at: str | None = None, **said: Any
+    def _change_messages(
+        self, action: str, messages: Sequence[Message], address: str | None = None, **options: Any
     ) -> list[Message]:
-        """Ask for the same for every message; return those whose handle is good no more."""
+        """Apply an action to all messages; return those whose handle is no longer valid."""
         parts = [messages[n : n + BATCH] for n in range(0, len(messages), BATCH)]
-        lost = self._at_once([partial(self._of_batch, action, part, at, **said) for part in parts])
+        lost = self._call_concurrently(
+            [partial(self._change_batch, action, part, address, **options) for part in parts]
+        )
         return [message for part in lost for message in part]
 
-    def _of_batch(
+    def _change_batch(
         self,
         action: str,
         messages: Sequence[Message],
-        at: str | None,
+        address: str | None,
         *,
-        budget_s: float = MANNERS.budget_s,
-        **said: Any,
+        budget_s: float = RETRY_POLICY.budget_s,
+        **options: Any,
     ) -> list[Message]:
         entries = [
-            {"Id": str(n), "ReceiptHandle": message.handle, **said}
+            {"Id": str(n), "ReceiptHandle": message.handle, **options}
             for n, message in enumerate(messages)
         ]
         try:
-            failed = self._tried(action, entries, at, budget_s)
+            failed = self._request_batch(action, entries, address, budget_s)
         except SqsRefusedError as error:
             if not _STALE.search(error.code):
                 raise
             if len(messages) == 1:
                 return [*messages]
-            # Some servers refuse a whole batch for the sake of one handle.
-            singly = [[message] for message in messages]
-            lost = [self._of_batch(action, m, at, budget_s=budget_s, **said) for m in singly]
-            return [message for part in lost for message in part]
-        for entry, why in failed:
-            logger.debug("%s: %s of message %s: %s", self.url, action, entry["Id"], _said(why))
+            # Some servers refuse a whole batch because of one handle: send one at a time.
+            lost: list[Message] = []
+            for message in messages:
+                lost += self._change_batch(action, [message], address, budget_s=budget_s, **options)
+            return lost
+        for entry, reason in failed:
+            logger.debug(
+                "%s: %s of message %s: %s", self.url, action, entry["Id"], _error_text(reason)
+            )
         return [messages[int(entry["Id"])] for entry, _ in failed]
 
-    def _tried(
+    def _request_batch(
         self,
         action: str,
         entries: list[dict[str, Any]],
-        at: str | None = None,
-        budget_s: float = MANNERS.budget_s,
+        address: str | None = None,
+        budget_s: float = RETRY_POLICY.budget_s,
     ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Send a batch, and what fails for no fault of ours again; return what is refused, and why.
+        """Send a batch, retrying server-side failures; return rejected entries with their errors.
 
         Raises:
-            QueueError: see `SqsClient.ask`; or entries fail for no fault of ours, again and again.
+            QueueError: see `SqsClient.ask`; or entries keep failing on the server's side.
         """
         refused: list[tuple[dict[str, Any], dict[str, Any]]] = []
         end = time.monotonic() + budget_s
         for attempt in range(TRIES):
             answer = self._client.ask(
-                action, budget_s=budget_s, QueueUrl=at or self._address, Entries=entries
+                action, budget_s=budget_s, QueueUrl=address or self._address, Entries=entries
             )
-            # What the answer does not speak of may not have been done.
+            # An entry that the answer does not mention may have failed.
             done = {str(each.get("Id")) for each in answer.get("Successful") or ()}
             failed = {e["Id"]: {"Code": "NotAnswered"} for e in entries if e["Id"] not in done}
             failed |= {str(each.get("Id")): each for each in answer.get("Failed") or ()}
-            again = {n for n, each in failed.items() if not _is_final(each)}
-            refused += [(e, failed[e["Id"]]) for e in entries if e["Id"] in failed.keys() - again]
-            if not again:
+            retryable = {n for n, each in failed.items() if not _is_final(each)}
+            final = failed.keys() - retryable
+            refused += [(e, failed[e["Id"]]) for e in entries if e["Id"] in final]
+            if not retryable:
                 return refused
-            entries = [entry for entry in entries if entry["Id"] in again]
-            reason = _said(failed[entries[0]["Id"]])
+            entries = [entry for entry in entries if entry["Id"] in retryable]
+            reason = _error_text(failed[entries[0]["Id"]])
             logger.debug("%s failed %d entries (%s)", self.url, len(entries), reason)
-            longest = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**attempt)
-            if attempt == TRIES - 1 or time.monotonic() + longest > end:
+            longest_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**attempt)
+            if attempt == TRIES - 1 or time.monotonic() + longest_s > end:
                 break
-            # The jitter keeps many senders from coming back all at once.
-            time.sleep(longest * random.uniform(0.5, 1))  # noqa: S311
+            # Jitter, so that many senders do not retry at the same time.
+            time.sleep(longest_s * random.uniform(0.5, 1))  # noqa: S311
         body = entries[0].get("MessageBody")
         what = f"refused message {body[:200]!r}" if body else f"failed {len(entries)} of a batch"
-        msg = f"{self.url} {what} ({reason}), again and again"
+        msg = f"{self.url} {what} in each of {attempt + 1} tries ({reason})"
         raise QueueUnreachableError(msg)
 
 
 def _batched(bodies: Iterable[str], extra: int = 0) -> Iterator[list[str]]:
-    """Yield what one request may carry; *extra* bytes come with each message."""
+    """Yield the bodies of one request at a time; each message needs *extra* bytes more."""
     batch: list[str] = []
     size = 0
     for body in bodies:
@@ -350,12 +370,12 @@ def _batched(bodies: Iterable[str], extra: int = 0) -> Iterator[list[str]]:
         yield batch
 
 
-def _is_final(why: dict[str, Any]) -> bool:
-    return bool(why.get("SenderFault") or _STALE.search(str(why.get("Code", ""))))
+def _is_final(error: dict[str, Any]) -> bool:
+    return bool(error.get("SenderFault") or _STALE.search(str(error.get("Code", ""))))
 
 
-def _said(why: dict[str, Any]) -> str:
-    return f"{why.get('Code', 'unknown')}: {why.get('Message', 'no reason given')}"
+def _error_text(error: dict[str, Any]) -> str:
+    return f"{error.get('Code', 'unknown')}: {error.get('Message', 'no reason given')}"
 
 
 def _counted(future: Future[int]) -> int:

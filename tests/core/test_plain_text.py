@@ -64,9 +64,9 @@ def test_boxes_in_digits_of_other_scripts_are_none(zero, tmp_path):
     for text in (box, f"t{zero}_0-8_0-16_0-16"):
         with pytest.raises(ValueError, match="box"):
             Region.parse(text)
-        with pytest.raises(BodyError, match="is no task"):
+        with pytest.raises(BodyError, match="is not a task"):
             parse_body(text)
-    with pytest.raises(BodyError, match="is no task"):
+    with pytest.raises(BodyError, match="is not a task"):
         parse_body(f'{{"bbox": "{box}"}}')
     for row in (box, ",".join("080816").translate(digits)):
         (tmp_path / "boxes.csv").write_text(f"bbox\n{row}\n" if "-" in row else f"{row}\n")

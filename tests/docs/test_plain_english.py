@@ -38,7 +38,6 @@ PACKAGES_TO_REWRITE: set[str] = {
     "errors.py",
     "ops",
     "pipeline",
-    "queue",
     "segmentation",
     "store",
     "volume",

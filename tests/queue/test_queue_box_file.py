@@ -100,7 +100,7 @@ def test_a_box_that_comes_again_counts_once(write, caplog):
     caplog.set_level("INFO")
     path = write("roi.csv", "0-1_0-1_0-1\n0-1_0-1_1-2\n0-1_0-1_0-1\n0-1_0-1_0-1\n")
     assert list(map(str, read_regions(path))) == ["0-1_0-1_0-1", "0-1_0-1_1-2"]
-    assert f"2 of the 4 boxes of {path} came before, and count once" in caplog.text
+    assert f"2 of the 4 boxes of {path} are duplicates, and are ignored" in caplog.text
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -135,34 +135,34 @@ LONG = "9" * 5000
         ("a.csv", "z0,z_start,z1,y0,y1,x0,x1\n0,0,1,0,1,0,1", "each of z0,z1,.* once"),
         ("a.csv", "a,b,c\n1,2,3", "names the columns a, b, c, but boxes need a column bbox"),
         ("a.csv", "0,1,0,1,0,1\n0,1,0,1,0", "line 2 .* has 5 columns, but the first row has 6"),
-        ("a.csv", "0,1,0,1", "line 1 .* has 4 columns; without a first row of names"),
-        ("a.csv", "0,1,0,1,0,1\n\n0,1,0,1,0,1.5", "line 3 .* holds '1.5' where a whole number"),
-        ("a.csv", "0,1,0,1,0,1\n0,1,0,1,0,", "line 2 .* holds '' where a whole number"),
+        ("a.csv", "0,1,0,1", "line 1 .* has 4 columns; a file without a header row"),
+        ("a.csv", "0,1,0,1,0,1\n\n0,1,0,1,0,1.5", "line 3 .* holds '1.5' instead of a whole"),
+        ("a.csv", "0,1,0,1,0,1\n0,1,0,1,0,", "line 2 .* holds '' instead of a whole number"),
         ("a.csv", "0;1;0;1;0;1", "names the columns 0;1;0;1;0;1, but"),
         ("a.csv", f"0,1,0,1,0,{LONG}", "holds '99999.*…"),
-        ("a.csv", f"0-1_0-1_0-{LONG}", "line 1 .* is no box"),
-        ("a.csv", "0-1_0-1_0-1-2", "line 1 .*'0-1_0-1_0-1-2' is no box such as"),
-        ("a.csv", "0,0,0,64,512,512", "line 1 .* goes from 0 to 0 along z; a box stops behind"),
-        ("a.csv", "9-3_0-1_0-1", "line 1 .* is no box .*lies before its start"),
+        ("a.csv", f"0-1_0-1_0-{LONG}", "line 1 .* is not a box"),
+        ("a.csv", "0-1_0-1_0-1-2", "line 1 .*'0-1_0-1_0-1-2' is not a box such as"),
+        ("a.csv", "0,0,0,64,512,512", "line 1 .* goes from 0 to 0 along z; the stop of a box"),
+        ("a.csv", "9-3_0-1_0-1", "line 1 .* is not a box .*lies before its start"),
         ("a.csv", f"0,1,0,1,0,{2**62 + 1}", f"goes from 0 to {2**62 + 1} along x; .*within"),
-        ("a.csv", '"0-1_0-1_0-1', "is no .csv file of boxes: unexpected end of data"),
-        ("a.json", "", "is no .json file of boxes"),
-        ("a.json", "[" * 100_000, "is no .json file of boxes"),
+        ("a.csv", '"0-1_0-1_0-1', "is not a valid .csv file of boxes: unexpected end of data"),
+        ("a.json", "", "is not a valid .json file of boxes"),
+        ("a.json", "[" * 100_000, "is not a valid .json file of boxes"),
         ("a.json", "{}", "holds {}, but boxes are a list"),
         ("a.json", "[]", "holds no boxes"),
-        ("a.json", '["0-1_0-1_0-1", "x"]', "item 1 .*'x' is no box"),
-        ("a.json", "[3]", "item 0 .* is 3, which is no box; write"),
-        ("a.json", '[{"start": [0, 0, 0]}]', "item 0 .* which is no box; write"),
-        ("a.json", '[{"start": [0, 0, 0], "stop": [1, 1]}]', r"holds \[1, 1\] where three whole"),
-        ("a.json", '[{"start": [0, 0, 0], "stop": 1}]', "holds 1 where three whole numbers"),
-        ("a.json", '[{"start": [0, 0, 0], "stop": [1, 1, true]}]', "where three whole numbers"),
-        ("a.json", '[{"start": [0, 0, 0], "stop": [1, 1, "1"]}]', "where three whole numbers"),
-        ("a.json", "[[[0, 1], [0, 1], [0, 1.0]]]", r"holds \[1, 1, 1.0\] where three whole"),
-        ("a.json", "[[[0, 1], [0, 1]]]", r"holds \[0, 0\] where three whole numbers"),
-        ("a.json", "[[[0, 1], [0, 1], [0]]]", "which is no box; write"),
-        ("a.json", "[[[0, 1], [0, 1], [0, NaN]]]", "where three whole numbers"),
-        ("a.npy", "no array", "is no .npy file of boxes"),
-        ("a.npy", "", "is no .npy file of boxes"),
+        ("a.json", '["0-1_0-1_0-1", "x"]', "item 1 .*'x' is not a box"),
+        ("a.json", "[3]", "item 0 .* is 3, which is not a box; write"),
+        ("a.json", '[{"start": [0, 0, 0]}]', "item 0 .* which is not a box; write"),
+        ("a.json", '[{"start": [0, 0, 0], "stop": [1, 1]}]', r"holds \[1, 1\] instead of three"),
+        ("a.json", '[{"start": [0, 0, 0], "stop": 1}]', "holds 1 instead of three whole"),
+        ("a.json", '[{"start": [0, 0, 0], "stop": [1, 1, true]}]', "instead of three whole"),
+        ("a.json", '[{"start": [0, 0, 0], "stop": [1, 1, "1"]}]', "instead of three whole"),
+        ("a.json", "[[[0, 1], [0, 1], [0, 1.0]]]", r"holds \[1, 1, 1.0\] instead of three whole"),
+        ("a.json", "[[[0, 1], [0, 1]]]", r"holds \[0, 0\] instead of three whole"),
+        ("a.json", "[[[0, 1], [0, 1], [0]]]", "which is not a box; write"),
+        ("a.json", "[[[0, 1], [0, 1], [0, NaN]]]", "instead of three whole"),
+        ("a.npy", "no array", "is not a valid .npy file of boxes"),
+        ("a.npy", "", "is not a valid .npy file of boxes"),
         ("a.txt", "0-1_0-1_0-1", "ends in .txt; boxes are read from .csv, .json and .npy"),
         ("a", "0-1_0-1_0-1", "ends in nothing; boxes"),
     ],
@@ -179,7 +179,7 @@ def test_what_is_no_box_is_named_with_its_place(write, name, text, words):
 def test_text_that_is_no_text_is_refused(tmp_path):
     """Bytes that are not UTF-8 are one sentence as well."""
     (tmp_path / "a.csv").write_bytes(b"\xff\xfe0\x00")
-    with pytest.raises(OptionError, match=r"a\.csv is no \.csv file of boxes"):
+    with pytest.raises(OptionError, match=r"a\.csv is not a valid \.csv file of boxes"):
         read_regions(tmp_path / "a.csv")
 
 
@@ -199,7 +199,7 @@ def test_nothing_is_unpickled(tmp_path):
     np.save(tmp_path / "array.npy", np.array([Trap(trap)], object), allow_pickle=True)
     (tmp_path / "pickle.npy").write_bytes(pickle.dumps(Trap(trap)))
     for name in ("array.npy", "pickle.npy"):
-        with pytest.raises(OptionError, match=r"is no \.npy file of boxes"):
+        with pytest.raises(OptionError, match=r"is not a valid \.npy file of boxes"):
             read_regions(tmp_path / name)
     assert not trap.exists()
 

@@ -273,7 +273,7 @@ def test_a_queue_without_its_mark(queue, root):
 def test_other_things_are_left_alone(tmp_path):
     """A folder that holds something else is not made a queue."""
     (tmp_path / "image.zarr").mkdir()
-    with pytest.raises(QueueError, match="holds 'image.zarr'; use a new one"):
+    with pytest.raises(QueueError, match="holds 'image.zarr'; use a new folder"):
         open_queue(f"file://{tmp_path}", create=True)
     assert [path.name for path in tmp_path.iterdir()] == ["image.zarr"]
 
@@ -297,7 +297,9 @@ def test_a_damaged_pack(queue, root):
     queue.send(["a"])
     (pack,) = (root / "new").iterdir()
     pack.write_bytes(pack.read_bytes()[:3])
-    with pytest.raises(QueueError, match="texts holds no messages.*send its tasks again"):
+    with pytest.raises(
+        QueueError, match="texts is not a valid file of queue messages.*send its tasks again"
+    ):
         queue.receive(1, LONG_S)
 
 

@@ -25,7 +25,7 @@ from chunkflow_py.queue.queue_protocol import SCHEMES, open_queue
 )
 def test_unknown_schemes(url, nearest, create):
     """The known schemes are listed, and the nearest is written out."""
-    with pytest.raises(QueueError, match="none of sqs://, sqlite://, file://, memory://") as caught:
+    with pytest.raises(QueueError, match="one of sqs://, sqlite://, file://, memory://") as caught:
         open_queue(url, create=create)
     assert f"did you mean {nearest}" in str(caught.value) or nearest in str(caught.value)
 

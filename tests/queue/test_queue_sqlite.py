@@ -134,7 +134,7 @@ def make_table(path):
     [
         (lambda path: path.write_text("tasks\n" * 200), "not a database"),
         (lambda path: path.mkdir(), "unable to open"),
-        (make_table, "no queue; choose another"),
+        (make_table, "not a queue; choose another"),
     ],
 )
 def test_what_is_no_queue_is_left_alone(tmp_path, make, reason):
@@ -287,13 +287,13 @@ def test_a_file_of_an_earlier_version(tmp_path):
 
 def test_a_stopped_process_with_the_file_locked(queue, tmp_path, monkeypatch):
     """It is waited for, as the failure may pass; the error says what to do."""
-    monkeypatch.setattr(sqlite_queue, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(sqlite_queue, "LOCK_TIMEOUT_S", 0.2)
     queue.send(["a"])
     with closing(sqlite3.connect(tmp_path / "tasks.db", isolation_level=None)) as stopped:
         stopped.execute("BEGIN IMMEDIATE")
         with closing(open_queue(queue.url)) as other:
             with pytest.raises(
-                QueueUnreachableError, match=r"let it go on \(kill -CONT\)"
+                QueueUnreachableError, match=r"continue it \(kill -CONT\)"
             ) as caught:
                 other.receive(1, LONG_S)
             assert not fault_of(caught.value).is_final
@@ -310,7 +310,7 @@ def test_a_damaged_file_names_the_remedy(queue, tmp_path, at):
     content = bytearray(path.read_bytes())
     content[at : at + 8000] = bytes(8000)
     path.write_bytes(content)
-    with pytest.raises(QueueError, match="move tasks.db, .* away: chunkflow repair RUN makes it"):
+    with pytest.raises(QueueError, match="move tasks.db, .* away: chunkflow repair RUN creates it"):
         drain(queue.url)
 
 

@@ -42,7 +42,7 @@ def test_generate_tasks_makes_the_queue_and_sends_its_boxes(sqs):
     line = "generate-tasks -z 3 4 5 -c 1 2 2 -q boxes create-chunk -s 1 1 1"
     result = CliRunner().invoke(cli, line.split())
     assert result.exit_code == 0, result.output
-    assert "made queue boxes, and boxes-dead" in result.stderr
+    assert "created the queue boxes, and boxes-dead" in result.stderr
     assert "sent 18 tasks to queue boxes" in result.stderr
     address = sqs.get_queue_url(QueueName="boxes")["QueueUrl"]
     made = sqs.get_queue_attributes(QueueUrl=address, AttributeNames=["All"])["Attributes"]
@@ -54,7 +54,7 @@ def test_generate_tasks_makes_the_queue_and_sends_its_boxes(sqs):
     assert "2-3_2-4_4-6" in bodies
     again = CliRunner().invoke(cli, line.split())
     assert again.exit_code == 0, again.output
-    assert "made queue" not in again.stderr
+    assert "created the queue" not in again.stderr
 
 
 def test_a_dry_run_sends_nothing(sqs):

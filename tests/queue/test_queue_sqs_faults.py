@@ -29,9 +29,9 @@ PATIENCE_S = 60.0  # on a busy machine
 @pytest.fixture
 def hasty(monkeypatch):
     """Let deadlines pass within a test."""
-    manners = replace(sqs_client.MANNERS, stall_s=1.0, first_wait_s=0.02, longest_wait_s=0.5)
-    monkeypatch.setattr(sqs_client, "MANNERS", manners)
-    return manners
+    policy = replace(sqs_client.RETRY_POLICY, stall_s=1.0, first_wait_s=0.02, longest_wait_s=0.5)
+    monkeypatch.setattr(sqs_client, "RETRY_POLICY", policy)
+    return policy
 
 
 def drained(queue, lease_s=60.0):
@@ -122,7 +122,7 @@ def test_no_call_outlives_its_deadline(sqs_queue, sqs_server, hasty, kind):
 
 def test_connections_that_hang_are_bounded(sqs_queue, sqs_server, hasty, monkeypatch):
     """While no answer ever comes, calls end with an error, and open no new connections for ever."""
-    monkeypatch.setattr(sqs_client, "MANNERS", replace(hasty, stall_s=0.1, budget_s=1.0))
+    monkeypatch.setattr(sqs_client, "RETRY_POLICY", replace(hasty, stall_s=0.1, budget_s=1.0))
     with sqs_server.faults({"type": "stall"}) as faults:
         with pytest.raises(QueueUnreachableError, match="no answer in time"):
             sqs_queue.send(BODIES * 10)
@@ -131,8 +131,8 @@ def test_connections_that_hang_are_bounded(sqs_queue, sqs_server, hasty, monkeyp
 
 def test_a_dead_address_is_told_soon(sqs_queue, monkeypatch):
     """Where nobody has ever answered, the error comes after seconds, not minutes."""
-    manners = replace(sqs_client.MANNERS, unheard_s=0.5)
-    monkeypatch.setattr(sqs_client, "MANNERS", manners)
+    policy = replace(sqs_client.RETRY_POLICY, unheard_s=0.5)
+    monkeypatch.setattr(sqs_client, "RETRY_POLICY", policy)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     start = time.monotonic()
     with pytest.raises(QueueUnreachableError, match="127.0.0.1:9"):

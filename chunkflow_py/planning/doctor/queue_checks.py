@@ -101,7 +101,7 @@ def _client(place: Place) -> SqsClient:
 
 def _attributes(client: SqsClient, address: str) -> dict[str, str]:
     answer = client.ask(
-        "get_queue_attributes", patient=False, budget_s=BUDGET_S, QueueUrl=address,
+        "get_queue_attributes", retries_credentials=False, budget_s=BUDGET_S, QueueUrl=address,
         AttributeNames=["All"],
     )  # fmt: skip
     found: dict[str, str] = answer.get("Attributes") or {}
@@ -139,7 +139,9 @@ def _remove(scheme: str, own: str) -> None:
             place = Place.of(f"{own}{suffix}")
             with suppress(QueueError), closing(_client(place)) as client:
                 address = find_or_create(client, place, create=False)
-                client.ask("delete_queue", patient=False, budget_s=BUDGET_S, QueueUrl=address)
+                client.ask(
+                    "delete_queue", retries_credentials=False, budget_s=BUDGET_S, QueueUrl=address
+                )
     elif scheme == "sqlite":
         for suffix in ("", "-wal", "-shm"):
             Path(f"{own}{suffix}").unlink(missing_ok=True)
