@@ -254,11 +254,11 @@ def _mismatch(recorded: Stored, found: Stored) -> tuple[DamageKind, str] | None:
     if recorded.size is None:
         if found.size is None:
             return None
-        return "unexpected", f"nothing was stored, but it has {found.size} bytes"
+        return "unexpected", f"nothing was recorded, but the object has {found.size} bytes"
     if found.size is None:
-        return "missing", f"{recorded.size} bytes were stored"
+        return "missing", f"{recorded.size} bytes were recorded"
     if found.size != recorded.size:
-        return "damaged", f"{recorded.size} bytes were stored, but it has {found.size}"
+        return "damaged", f"{recorded.size} bytes were recorded, but the object has {found.size}"
     if recorded.checksum is not None and found.checksum != recorded.checksum:
         reason = f"its SHA-256 begins with {found.checksum}, but {recorded.checksum} was recorded"
         return "damaged", reason

@@ -95,19 +95,19 @@ def test_exactly_what_is_wrong(run):
     said = [str(damage) for damage in verify(run.ledger, PLAN)]
     assert said[0] == (
         f"{PLAN.text(3)}: {volume.url}/c/3/0 is missing "
-        f"({len(run.content(3, 0))} bytes were stored)"
+        f"({len(run.content(3, 0))} bytes were recorded)"
     )
     assert "begins with" in said[1]
-    assert said[2].endswith("(50 bytes were stored, but it has 49)")
-    assert said[3].endswith("(50 bytes were stored, but it has 51)")
-    assert said[4].endswith("(nothing was stored, but it has 9 bytes)")
+    assert said[2].endswith("(50 bytes were recorded, but the object has 49)")
+    assert said[3].endswith("(50 bytes were recorded, but the object has 51)")
+    assert said[4].endswith("(nothing was recorded, but the object has 9 bytes)")
     damage = next(verify(run.ledger, PLAN))
     assert damage.to_json("infer") == {
         "stage": "infer",
         "number": 3,
         "box": PLAN.text(3),
         "kind": "missing",
-        "reason": f"{len(run.content(3, 0))} bytes were stored",
+        "reason": f"{len(run.content(3, 0))} bytes were recorded",
         "url": f"{volume.url}/c/3/0",
     }
 
