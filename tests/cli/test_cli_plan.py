@@ -242,7 +242,7 @@ def test_a_task_that_fails_in_a_rehearsal_is_a_misfit():
             f"plan submit --run r {TASKS} {LOAD} {SAVE}",
             "holds submit, which cannot be part of a pipeline",
         ),
-        (f"plan fetch-task-from-sqs -q sqlite://q {LOAD} {SAVE}", "does not know all its tasks"),
+        (f"plan fetch-task-from-sqs -q sqlite://q {LOAD} {SAVE}", "does not know all tasks"),
     ],
 )
 def test_what_cannot_be_planned_is_said(line, message):

@@ -273,7 +273,7 @@ def test_a_skipped_task_has_stored_nothing(run):
     """Where a task was skipped, nothing may lie where it would have stored."""
     record = changed(run)
     changed(run, state="skipped", written=[], reason="all zero")
-    assert "is unexpected (nothing was stored" in say("verify r", code=1)
+    assert "is unexpected (nothing was recorded" in say("verify r", code=1)
     for url, _, _ in record["written"]:
         Path(url.removeprefix("file://")).unlink(missing_ok=True)
     say("verify r")
