@@ -65,21 +65,25 @@ def dependents(
         if repeated.get(earlier.name)
         for output in earlier.outputs
     ]
-    read = [each for each in outputs if any(_is_read(each[1], each[2], place) for place in places)]
+    read = [
+        (earlier, output, address)
+        for earlier, output, address in outputs
+        if any(_is_read(output, address, place) for place in places)
+    ]
     if not read:
         return set()
     plan = run.plan(step.name)
-    if any(o.output.kind != "volume" or not o.is_known for _, o, _ in read):
+    if any(output.output.kind != "volume" or not output.is_known for _, output, _ in read):
         return plan
-    readers = _readers(run, step, make_pipeline, [place for _, _, place in read])
+    readers = _readers(run, step, make_pipeline, [address for _, _, address in read])
     if readers is None:
         return plan
     numbers: set[int] = set()
     for body, tasks, place in readers:
         boxes = _Boxes(
             saved_box(output, run.plan(earlier.name).region(number))
-            for earlier, output, other in read
-            if other.is_same(place)
+            for earlier, output, address in read
+            if address.is_same(place)
             for number in repeated[earlier.name]
         )
         bounds = body.volume.bounds
@@ -102,7 +106,7 @@ def _addresses_read(step: RunStep) -> Iterable[str]:
 
 
 def _is_read(output: StepOutput, place: ArrayAddress, read: ArrayAddress) -> bool:
-    """Return whether reading at address *read* reads an output at *place*."""
+    """Return whether reads at address *read* touch an output at *place*."""
     if output.output.kind == "objects":
         one, other = place.text.rstrip("/"), read.text.rstrip("/")
         if one.startswith(other) or other.startswith(one):
@@ -149,11 +153,11 @@ class _Boxes:
     """A set of boxes with a fast test for overlap with another box."""
 
     def __init__(self, boxes: Iterable[BoundingBox]) -> None:
-        kept = [box for box in boxes if not box.is_empty]
-        sizes = [box.size for box in kept] or [Zyx(1, 1, 1)]
+        filled = [box for box in boxes if not box.is_empty]
+        sizes = [box.size for box in filled] or [Zyx(1, 1, 1)]
         self._cell = Zyx(*(max(size[axis] for size in sizes) for axis in range(3)))
         self._cells: dict[tuple[int, ...], list[BoundingBox]] = {}
-        for box in kept:
+        for box in filled:
             for place in self._places(box):
                 self._cells.setdefault(place, []).append(box)
 

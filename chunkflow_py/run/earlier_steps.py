@@ -139,13 +139,13 @@ class _OutputRecords(RecordedBlocks):
             if number is None:
                 return
             url = f"{self._array}/{key}"
-            why = self._wrong(self._record(number), url)
-            if why:  # read again: the cached records may be older than a repair
+            reason = self._why_lost(self._record(number), url)
+            if reason:  # read again: the cached records may be older than a repair
                 self._segments.clear()
-                why = self._wrong(self._record(number), url)
-        if why:
+                reason = self._why_lost(self._record(number), url)
+        if reason:
             msg = (
-                f"{url} is lost: {why} in step {self._step.name} of {self._step.run}; chunkflow "
+                f"{url} is lost: {reason} in step {self._step.name} of {self._step.run}; chunkflow "
                 f"verify {self._step.run} lists all missing objects, and chunkflow repair "
                 f"{self._step.run} computes them and everything derived from them again"
             )
@@ -161,7 +161,7 @@ class _OutputRecords(RecordedBlocks):
         return self._segments[segment].get(number)
 
     @staticmethod
-    def _wrong(record: Record | None, url: str) -> str:
+    def _why_lost(record: Record | None, url: str) -> str:
         """Return why an object should exist; empty if it need not."""
         if record is None or record.state == "dead":
             return "its task is not done"

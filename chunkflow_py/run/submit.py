@@ -399,11 +399,11 @@ def _canonical_value(value: Any, places: Sequence[str]) -> Any:
         location = Location.parse(value)
     except VolumeError:
         return value
-    where = canonical_address(location.store_url)
-    if not any(place.startswith(where) for place in places):
+    address = canonical_address(location.store_url)
+    if not any(place.startswith(address) for place in places):
         return value
-    form = f"{location.scheme}://" if location.scheme else ""
-    return f"{form}{where}{f':{location.dataset}' if location.dataset else ''}"
+    scheme = f"{location.scheme}://" if location.scheme else ""
+    return f"{scheme}{address}{f':{location.dataset}' if location.dataset else ''}"
 
 
 def _without_path(value: Any, placeholders: dict[str, str]) -> Any:

@@ -90,16 +90,16 @@ class Damage:
         """Return the problem as one line of text."""
         prefix = "" if self.number is None else f"{self.box}: "
         if self.url is None:
-            what: str = self.kind
+            problem: str = self.kind
         elif self.kind == "other spec":
-            what = f"{self.url} was recorded for another spec"
+            problem = f"{self.url} was recorded for another spec"
         elif self.kind == "outside":
-            what = f"{self.url} is not in an output of this step"
+            problem = f"{self.url} is not in an output of this step"
         elif self.kind == "metadata":
-            what = f"metadata {self.url} has changed"
+            problem = f"metadata {self.url} has changed"
         else:
-            what = f"{self.url} is {self.kind}"
-        return f"{prefix}{what}{f' ({self.reason})' if self.reason else ''}"
+            problem = f"{self.url} is {self.kind}"
+        return f"{prefix}{problem}{f' ({self.reason})' if self.reason else ''}"
 
     def to_json(self, step: str) -> dict[str, Any]:
         """Return the problem as a JSON object, with the name of its *step*."""
@@ -148,8 +148,8 @@ def verify(
                 yield from mismatches
     for number in plan:
         if not recorded[number >> 3] >> (number & 7) & 1:
-            where = ledger.unreadable_at(number)
-            reason = f"{where} cannot be read" if where else ""
+            unreadable = ledger.unreadable_at(number)
+            reason = f"{unreadable} cannot be read" if unreadable else ""
             yield Damage(number, str(plan.region(number)), "not recorded", reason)
 
 

@@ -283,12 +283,12 @@ def downsampling(
 
 
 def _check_size(size: Zyx, level: Volume, mip: int) -> None:
-    unit, whole = level.write_unit, level.bounds.size
-    if any(n % u and n < all_ for n, u, all_ in zip(size, unit, whole, strict=True)):
-        near = -(-size // unit) * unit
+    unit, extent = level.write_unit, level.bounds.size
+    if any(n % u and n < e for n, u, e in zip(size, unit, extent, strict=True)):
+        nearest = -(-size // unit) * unit
         msg = (
             f"tasks of {size} cut the blocks or shards of {unit} of {level.url} at mip {mip} (zyx, "
-            f"voxels of that level); the nearest task size that works is {near}"
+            f"voxels of that level); the nearest task size that works is {nearest}"
         )
         raise AlignmentError(msg)
 

@@ -95,12 +95,12 @@ def task_grid(
         return BoxGrid.covering(region, chunk_size, respect_stop=respect_stop)
     if not respect_stop:
         return BoxGrid(region.start, chunk_size, chunk_size, count)
-    most = -(-region.size // chunk_size)
-    if any(have > fit for have, fit in zip(count, most, strict=True)):
+    largest = -(-region.size // chunk_size)
+    if any(n > limit for n, limit in zip(count, largest, strict=True)):
         msg = (
             f"--grid-size {count} with boxes of {chunk_size} extends beyond the region's end "
             f"{region.stop} (zyx, voxels), where --respect-stop clips the boxes; "
-            f"the largest grid that works is {count.low(most)}"
+            f"the largest grid that works is {count.low(largest)}"
         )
         raise OptionError(msg)
     return BoxGrid(region.start, chunk_size, chunk_size, count, region.stop)

@@ -38,8 +38,8 @@ class ListPlan:
         """
         object.__setattr__(self, "regions", tuple(self.regions))
         if len(self._numbers) != len(self.regions):
-            twice = next(r for n, r in enumerate(self.regions) if self._numbers[r] != n)
-            msg = f"task {twice} occurs twice in a list of {len(self.regions)}; remove one of them"
+            task = next(r for n, r in enumerate(self.regions) if self._numbers[r] != n)
+            msg = f"task {task} occurs twice in a list of {len(self.regions)}; remove one of them"
             raise GeometryError(msg)
         if self.indexes is not None:
             check_part(self.indexes, len(self.regions))

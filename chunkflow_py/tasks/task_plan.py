@@ -256,19 +256,19 @@ class GridPlan:
 
     def _missing(self, region: Region) -> GeometryError:
         grid = self.grid
-        about = (region.bbox.start - grid.start + grid.stride // 2) // grid.stride
-        cell = about.high((0, 0, 0)).low(grid.count - 1)
-        near = (cell.z * grid.count.y + cell.y) * grid.count.x + cell.x
+        rounded = (region.bbox.start - grid.start + grid.stride // 2) // grid.stride
+        cell = rounded.high((0, 0, 0)).low(grid.count - 1)
+        number = (cell.z * grid.count.y + cell.y) * grid.count.x + cell.x
         if self.times is not None:
-            near += min(max(region.time or 0, 0), self.times - 1) * len(grid)
+            number += min(max(region.time or 0, 0), self.times - 1) * len(grid)
         why = "is not one of the plan's boxes"
-        if self.region(near) == region:
+        if self.region(number) == region:
             why = "is excluded from the plan"
         elif self.times is None and region.time is not None:
             why = "has a time index, but the plan has no time axis"
         elif not self._has_time(region.time):
             why = f"needs a time index from 0 to {(self.times or 1) - 1}"
-        nearest = near if near in self else self._nearest(near)
+        nearest = number if number in self else self._nearest(number)
         return no_task(region, why, None if nearest is None else self.region(nearest))
 
     def _nearest(self, number: int) -> int | None:
