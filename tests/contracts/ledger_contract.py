@@ -256,7 +256,7 @@ class LedgerContract:
             lambda: ledger.begin(SPAN, "a", "cpu"),
             lambda: ledger.reopen([-1, SPAN]),
         ):
-            with pytest.raises(GeometryError, match=r"task (100|-1) .* numbered 0 to 99"):
+            with pytest.raises(GeometryError, match=r"has no task (100|-1), .* numbered 0 to 99"):
                 call()
         assert list(store.list()) == []
 

@@ -1,20 +1,20 @@
-"""The ledger of a step: how each of its tasks ended. Completion is counted here, nowhere else.
+"""The ledger of a step: records how each task ended, and alone decides when the step is complete.
 
 ```
 record --put if absent--> journal: loose/…/<segment>.<number>.<generation>.record   one per task
                                   |
-                            compaction, now and then, by any recording process
+                            compaction, at random, by any process that records
                                   v
                           segment: pages/<segment>                        one per 2048 tasks
 ```
 
 ``loose`` and ``pages`` are the stored names of the journal's folder and of the segments' folder.
 
-**The arbiter is put-if-absent of the journal entry.** Of several attempts on a task one is first;
-it is the task's record from then on. A compaction copies journal entries to their segment by
-`Store.update` (compare and swap), and deletes them once the segment has them. A segment wins over a
-journal entry. So a task that has ended has a record in the journal, or in its segment, or in both,
-at every instant:
+**Put-if-absent of the journal entry arbitrates.** Of several attempts on a task, the first to put
+its entry provides the task's record. A compaction copies journal entries to their segment by
+`Store.update` (compare and swap), and deletes them once the segment has them. A segment takes
+precedence over a journal entry. So at every instant, a task that has ended has a record in the
+journal, in its segment, or in both:
 
 ```
         put          segment updated     deleted
@@ -23,35 +23,37 @@ at every instant:
                        |== the segment has it ===============================>
 ```
 
-The races, each with why nothing is lost and nothing counted twice:
+The possible races, and why no record is lost or counted twice:
 
-* *Two attempts record at once*: one put-if-absent is first. The other reads what is there, to tell
-  a call that is repeated after a lost reply (same attempt: it has won) from one that has lost.
+* *Two attempts record at the same time*: one put-if-absent succeeds. The other attempt reads the
+  entry: if it holds the same attempt, the call was repeated after a lost reply, and has won;
+  otherwise it has lost.
 * *A zombie records after the segment has the task and the journal entry is deleted*: its put
-  succeeds. So whoever has put looks at the segment afterwards: if the task is there, it has lost,
-  unless the segment has its own attempt. Its stray entry is void, as the segment wins, and the
-  next compaction deletes it. If the task is not in the segment then, its entry is the first, and
-  no compaction can delete it before the segment has it.
-* *Two compactions of a segment at once*: their updates follow each other; the second finds the
-  tasks there.
-* *A compaction dies between update and deletion*: both are there, the segment wins, the next
-  compaction deletes.
-* *A reader looks while a compaction moves a record*: it looks at the segment, at the journal
-  entry, and, if it found neither, at the segment again, where the record is by then. Counting reads
-  the journal first, and skips entries whose task is in the segment.
-* *A compaction is suspended and goes on much later*, when the task was reopened and has ended
-  again: keys hold the *generation* of the task, which reopening raises, so that it deletes only
-  entries of its own generation. What an attempt records for an earlier generation is put again.
-* *The reply to an update is lost*: the store knows its own write; adding twice changes nothing.
+  succeeds. So every put is followed by a look at the segment. If the segment has the task from
+  another attempt, the zombie has lost; its stray entry is ignored, because the segment takes
+  precedence, and the next compaction deletes it. If the segment does not have the task, the entry
+  is the first, and no compaction deletes it before the segment has it.
+* *Two compactions of a segment run at the same time*: their updates follow each other; the second
+  one sees that the segment has the tasks.
+* *A compaction dies between update and deletion*: the segment takes precedence, and the next
+  compaction deletes the entry.
+* *A reader runs while a compaction moves a record*: it reads the segment, then the journal entry,
+  and if it found neither, the segment again, which then has the record. Counting reads the journal
+  first, and skips entries whose task is in the segment.
+* *A compaction is suspended and continues much later*, when the task was reopened and has ended
+  again: keys contain the *generation* of the task, which reopening increases, so that a compaction
+  deletes only entries of its own generation. A record put for an earlier generation is put again.
+* *The reply to an update is lost*: the store recognizes its own write; adding an entry twice has no
+  effect.
 
-Compactions run in a thread of their own and hold nothing that recording waits for: one that hangs,
-with its process, keeps no other process from recording.
+Compactions run in their own thread and hold no lock that recording waits for: one that hangs with
+its process keeps no other process from recording.
 
-**What cannot be read is not recorded.** A journal entry or a segment that was cut, emptied or
-changed is named in a warning and in `unreadable`: its tasks count as not ended, whatever names and
-headers say, and everything else goes on. The next record of such a task replaces the damaged one.
-`missing`, `ended` and `counts` look at headers, which is enough to tell how far a step is;
-`records` reads every record, and is what `verify` relies on.
+**A task whose record cannot be read counts as not ended.** A journal entry or segment that was
+truncated, emptied or changed is named in a warning and in `unreadable`; its names and headers are
+not trusted, and everything else continues. The next record of such a task replaces the damaged one.
+`missing`, `ended` and `counts` read headers, which show the progress of a step; `records` reads
+every record, and is what `verify` relies on.
 """
 
 from __future__ import annotations
@@ -88,15 +90,15 @@ SEGMENT_SIZE = 2048
 
 
 class Ledger:
-    """How the tasks of one step ended; safe to call from several threads.
+    """The ledger of one step; safe to call from several threads.
 
     Args:
-        store: of the run.
+        store: store of the run.
         step: name of the step.
-        span: numbers of tasks are 0 to *span* - 1.
-        segment_size: how many numbers a segment has; always the same for one ledger.
-        in_background: whether to compact in a thread of its own, or inside calls that record.
-        older: whether it was written by version 0.1.0: it can be read, not written.
+        span: number of tasks, which are numbered 0 to *span* - 1.
+        segment_size: number of tasks of a segment; must not change during the life of a ledger.
+        in_background: whether to compact in a separate thread, instead of within calls that record.
+        older: whether version 0.1.0 wrote the ledger, which is then read-only.
 
     Raises (all methods):
         VolumeError: the store cannot be reached or refuses.
@@ -122,7 +124,7 @@ class Ledger:
     # Reading
 
     def find(self, numbers: Iterable[int]) -> dict[int, State]:
-        """Return the states of those of some tasks that have ended."""
+        """Return number -> state of those of the given tasks that have ended."""
         states: dict[int, State] = {}
         waiting = set(numbers)
         headers = self._segments.headers({self.segment_of(number) for number in waiting})
@@ -138,7 +140,7 @@ class Ledger:
                     absent.append(key)
                 elif isinstance(entry.content, Record):
                     states[key.number] = entry.content.state
-            # They have not ended, unless a compaction has moved them since the first look.
+            # They have not ended, unless a compaction has moved them since headers were read.
             headers = self._segments.headers({key.segment for key in absent})
             waiting = {k.number for k in absent if headers.state(k.number) or headers.is_void(k)}
         return states
@@ -153,10 +155,10 @@ class Ledger:
                 yield number
 
     def ended(self) -> int:
-        """Return how many tasks have ended; cheaper than `counts`, for frequent calls.
+        """Return the number of tasks that have ended; cheaper than `counts`, for frequent calls.
 
-        No record is read, and no segment twice in which all had ended. A task that another process
-        reopens there is not noticed: confirm by `counts` that all have ended.
+        Reads no records, and skips segments in which all tasks had ended before. It misses tasks
+        that another process has reopened in those: confirm by `counts` that all tasks have ended.
         """
         keys = [key for key in self._journal.listed() if _is_record(key)]
         headers = self._segments.headers(self._segments.listed() - self._full.keys())
@@ -180,7 +182,7 @@ class Ledger:
         """Return the totals over all tasks.
 
         Args:
-            now: seconds since 1970, for the rate; by this machine's clock unless given.
+            now: current time in seconds since 1970, for the rate; default: this machine's clock.
         """
         keys = list(self._journal.listed())
         entries = self._journal.read([key for key in keys if key.kind in ("record", *FAILURES)])
@@ -191,9 +193,13 @@ class Ledger:
         return LedgerCounts.of(parts, time.time() if now is None else now)
 
     def records(self, *, states: Collection[State] = STATES) -> Iterator[Record]:
-        """Yield the records in the order of their numbers, in constant memory."""
+        """Yield the records in the order of their numbers, in constant memory.
+
+        Args:
+            states: which records to yield, by the state of the task.
+        """
         journal = self._journal.by_segment()
-        # The header of a segment may say less than its body: for all records, read all segments.
+        # A damaged header may lack tasks of the body: for all records, read all segments.
         segments = self._segments.listed()
         if set(states) != set(STATES):
             headers = self._segments.headers(segments).by_segment.items()
@@ -213,7 +219,7 @@ class Ledger:
             yield from records
 
     def durations(self) -> Iterator[float]:
-        """Yield the run time of each task that is done, over all operators, in seconds."""
+        """Yield the run time of each done task, the sum over its operators, in seconds."""
         return (sum(record.seconds.values()) for record in self.records(states=["done"]))
 
     def segment_of(self, number: int) -> int:
@@ -225,7 +231,7 @@ class Ledger:
         return {r.number: r for r in self._read(segment, self._journal.listed(segment))}
 
     def failures(self, number: int | None = None) -> Iterator[FailedAttempt]:
-        """Yield the attempts that failed: all, or those on one task."""
+        """Yield all failed attempts, or those on one task."""
         if number is None:
             journal = self._journal.by_segment()
             headers = self._segments.headers(self._segments.listed()).by_segment.items()
@@ -242,7 +248,7 @@ class Ledger:
     def attempts(self, number: int) -> list[Attempt]:
         """Return the known attempts on a task, each with its record if it has ended.
 
-        Known are those that called `begin` or `finish`, and the one whose record the task has.
+        An attempt is known if it called `begin` or `finish`, or if its record is the task's.
         """
         segment_number = self.segment_of(number)
         listed = self._journal.listed(segment_number, number)
@@ -264,13 +270,13 @@ class Ledger:
         return list(attempts.values())
 
     def unreadable(self) -> dict[str, str]:
-        """Return what could not be read so far: addresses, and what is wrong with each."""
+        """Return address -> problem of each object that could not be read so far."""
         segments, journal = self._segments.damaged.items(), self._journal.unreadable.items()
         reasons = {self._segments.address(segment): reason for segment, reason in segments}
         return reasons | {self._journal.address(key): reason for key, reason in journal}
 
     def unreadable_at(self, number: int) -> str:
-        """Return the address of what could not be read of a task; empty if all could be."""
+        """Return the address of a task's unreadable entry or segment; empty if there is none."""
         for key in self._journal.unreadable:
             if key.number == number and key.kind == "record":
                 return self._journal.address(key)
@@ -280,10 +286,10 @@ class Ledger:
     # Writing
 
     def record(self, records: Sequence[Record]) -> list[bool]:
-        """Record how tasks ended; it is durable when this returns.
+        """Record how tasks ended; the records are durable when this returns.
 
         Returns:
-            For each whether it is the task's record: another attempt may have been first.
+            For each record, whether it is the task's: another attempt may have been first.
 
         Raises:
             GeometryError: a number is not one of the step.
@@ -292,9 +298,9 @@ class Ledger:
         waiting = [(self._checked(record.number), i) for i, record in enumerate(records)]
         won: dict[int, bool] = {}
         while waiting:
-            # Records of the same task are put one after the other.
-            turn = dict(reversed(waiting))
-            keys = {index: self._segments.hints.key(number) for number, index in turn.items()}
+            # Put one record of each task at a time, as the same task may occur twice.
+            batch = dict(reversed(waiting))
+            keys = {index: self._segments.hints.key(number) for number, index in batch.items()}
             firsts = self._journal.put_records([(key, texts[i]) for i, key in keys.items()])
             won |= self._judged(keys, firsts, records)
             waiting = [(number, index) for number, index in waiting if index not in won]
@@ -302,10 +308,10 @@ class Ledger:
         return [won[index] for index in range(len(records))]
 
     def fail(self, failure: FailedAttempt) -> dict[FailureKind, int]:
-        """Record that an attempt failed; it is durable when this returns.
+        """Record a failed attempt; the failure is durable when this returns.
 
         Returns:
-            How many attempts on the task have failed, by kind, since it was last reopened.
+            Number of failed attempts on the task since it was last reopened, by kind.
         """
         key = self._put(failure.number, failure.kind, failure)
         failures = self._failed(key.segment, self._journal.listed(key.segment, key.number))
@@ -313,24 +319,24 @@ class Ledger:
         return dict(Counter(other.kind for other in failures if other.number == failure.number))
 
     def begin(self, number: int, attempt: str, profile: str) -> None:
-        """Record that an attempt is about to write, where attempts may write different bytes."""
+        """Record that an attempt begins, for runs whose attempts may write different bytes."""
         self._put(number, "begun", Attempt(number, attempt, profile))
         self._compactor.by_chance(1)
 
     def withdraw(self, number: int, attempt: str) -> None:
-        """Undo `begin`, unless it was compacted into the task's segment already."""
+        """Undo `begin`, unless a compaction has moved its entry to the segment."""
         keys = self._journal.listed(self.segment_of(number), number)
         self._journal.delete([k for k in keys if k.kind == "begun" and k.attempt == attempt])
 
     def finish(self, record: Record) -> None:
-        """Record what an attempt has written that did not become the task's record."""
+        """Record the output of an attempt that did not become the task's record."""
         self._put(record.number, "finished", record)
         self._compactor.by_chance(1)
 
     def reopen(self, numbers: Iterable[int]) -> None:
-        """Remove all entries of some tasks, failures included, so that they are done again.
+        """Remove all entries of some tasks, including failures, so that the tasks run again.
 
-        For repair and retry only. An attempt that began before may still record what it wrote.
+        For repair and retry only. An attempt that began earlier may still record its output.
         """
         by_segment: dict[int, set[int]] = defaultdict(set)
         for number in numbers:
@@ -342,9 +348,9 @@ class Ledger:
         map_concurrently(reopen, sorted(by_segment), self._segments.at_once)
 
     def compact(self) -> None:
-        """Move the whole journal into segments: afterwards there is one object per 2048 tasks.
+        """Move the whole journal into segments, which leaves one object per 2048 tasks.
 
-        An entry that cannot be moved is logged and stays in the journal, which counts as well.
+        An entry that cannot be moved is logged, and stays valid in the journal.
         """
         self._compactor.all()
 
@@ -367,12 +373,12 @@ class Ledger:
     def _judged(
         self, keys: dict[int, JournalKey], firsts: list[bool], records: Sequence[Record]
     ) -> dict[int, bool]:
-        """Return which records are those of their tasks; the others have to be put again.
+        """Return index -> whether a record is its task's; records to put again are missing.
 
         Args:
-            keys: by position in *records*, of what was put.
-            firsts: for each of them, whether it was the first there.
-            records: what was put.
+            keys: index in *records* -> key under which the record was put.
+            firsts: for each of the keys, whether the put was the first.
+            records: the records.
         """
         won: dict[int, bool] = {}
         in_segment: dict[int, list[int]] = defaultdict(list)
@@ -385,7 +391,7 @@ class Ledger:
             elif is_first:
                 won[index] = True
             elif (entry := self._journal.read([key])[0]) is None:
-                self._journal.mend(key, records[index].to_json())
+                self._journal.replace_damaged(key, records[index].to_json())
             elif isinstance(entry.content, Record):
                 won[index] = entry.content.attempt == records[index].attempt
         for segment, indexes in in_segment.items():
@@ -411,8 +417,8 @@ class Ledger:
     def _checked(self, number: int) -> int:
         if not 0 <= number < self._span:
             msg = (
-                f"task {number} is not one of step {self._step}, whose tasks are numbered 0 to "
-                f"{self._span - 1}; check which run it belongs to"
+                f"step {self._step} has no task {number}, as its tasks are numbered 0 to "
+                f"{self._span - 1}; check which run the task belongs to"
             )
             raise GeometryError(msg)
         return number
@@ -423,7 +429,7 @@ def _is_record(key: JournalKey) -> bool:
 
 
 def _records(entries: Iterable[LedgerEntry | None], headers: SegmentHeaders) -> Iterator[Record]:
-    """Yield the journal's records of tasks that have none in their segment, without void ones."""
+    """Yield the valid records of the journal whose tasks have no record in their segment."""
     for entry in entries:
         if entry is None or entry.kind != "record" or headers.is_void(entry):
             continue

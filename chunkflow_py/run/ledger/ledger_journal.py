@@ -1,4 +1,4 @@
-"""The journal of a ledger: what is known of tasks but is not in their segments yet.
+"""The journal of a ledger: the entries that no compaction has moved to a segment yet.
 
 ```
 loose/<shard>/<segment>.<number>.<generation>.record            sealed lines, one of them the task's
@@ -6,12 +6,12 @@ loose/<shard>/<segment>.<number>.<generation>.<kind>.<attempt>  a failure, a beg
 ```
 
 There is one object per entry; the stored folder is called ``loose``. The key of a record does not
-name the attempt: only one object can be put there, so that it is the one record of the task. The
-shard, ``segment % 16``, spreads concurrent writes over folders, and over the prefixes by which
-clouds limit the rate of requests.
+contain the attempt: put-if-absent can then store only one record of the task. The shard,
+``segment % 16``, spreads concurrent writes over folders, and over the key prefixes for which clouds
+limit the rate of requests.
 
 An object that cannot be read counts as absent, and is named in one warning. Keys that are not
-journal entries of this ledger, such as files of editors and file servers, are passed over.
+journal entries of this ledger, such as files of editors and file servers, are ignored.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 SHARDS = 16
-# Records of one call share an object where the store can link it: each is read with the others.
+# A store that can link files keeps the records of one call in one object, up to these limits.
 SHARED_LINES = 32
 SHARED_CHARACTERS = 1 << 17
 _KEY = re.compile(
@@ -62,10 +62,10 @@ class JournalKey(NamedTuple):
 
     Attributes:
         segment: number of the segment that holds the task.
-        number: of the task.
-        generation: of the task, to which the entry belongs.
-        kind: of the entry.
-        attempt: that the entry is about; empty for a record.
+        number: number of the task.
+        generation: generation of the task to which the entry belongs.
+        kind: kind of the entry.
+        attempt: attempt that the entry is about; empty for a record.
     """
 
     segment: int
@@ -79,14 +79,14 @@ class Journal:
     """The journal of one ledger.
 
     Args:
-        store: that holds it.
+        store: store of the run.
         root: prefix of the ledger's keys.
-        segment_size: how many task numbers a segment has.
-        span: numbers of tasks are 0 to *span* - 1.
-        older: whether the ledger is of version 0.1.0, whose lines have no seal.
+        segment_size: number of tasks of a segment.
+        span: number of tasks, which are numbered 0 to *span* - 1.
+        older: whether version 0.1.0 wrote the ledger; its lines have no seal.
 
     Attributes:
-        unreadable: keys of entries that exist and could not be read -> why.
+        unreadable: key of an entry that exists but could not be read -> the problem.
     """
 
     def __init__(
@@ -109,11 +109,11 @@ class Journal:
         return {segment: list(self._parsed_keys(some)) for segment, some in paths}
 
     def fullest(self, most_segments: int, most_left: int) -> list[tuple[int, list[JournalKey]]]:
-        """Return the segments with most journal entries, until few enough remain in the others.
+        """Return the fullest segments, until the others hold at most *most_left* entries.
 
         Args:
-            most_segments: most segments to return.
-            most_left: how many entries may remain in the others together.
+            most_segments: maximum number of segments to return.
+            most_left: maximum number of entries of all other segments together.
         """
         segments = sorted(self._paths_by_segment().items(), key=lambda item: -len(item[1]))
         remaining = sum(len(paths) for _, paths in segments)
@@ -126,10 +126,9 @@ class Journal:
         return chosen
 
     def read(self, keys: Sequence[JournalKey]) -> list[LedgerEntry | None]:
-        """Return the entries with some keys.
+        """Return the entry of each key, or ``None`` where it is gone or cannot be read.
 
-        ``None`` stands for one that is gone, because its segment has it now, and for one that
-        cannot be read, which is noted in `unreadable`.
+        An entry is gone when its segment has it; an unreadable entry is noted in `unreadable`.
         """
         return self._map(self._read, keys)
 
@@ -137,10 +136,10 @@ class Journal:
         """Return the address of an entry, for messages."""
         return f"{self._store.url.rstrip('/')}/{self._path(key)}"
 
-    def mend(self, key: JournalKey, text: str) -> None:
-        """Replace a record that exists and cannot be read by *text*."""
+    def replace_damaged(self, key: JournalKey, text: str) -> None:
+        """Replace a record by *text* if it exists but cannot be read."""
 
-        def mended(old: bytes | None) -> bytes:
+        def replaced(old: bytes | None) -> bytes:
             if old is not None:
                 try:
                     self._parsed(key, old)
@@ -151,10 +150,10 @@ class Journal:
             return sealed(text).encode()
 
         if self._store.size(self._path(key)) is not None:  # else its segment has it now
-            self._store.update(self._path(key), mended)
+            self._store.update(self._path(key), replaced)
 
     def put(self, key: JournalKey, text: str) -> None:
-        """Store an entry whose key names its attempt, so that nothing else can be there."""
+        """Store an entry whose key contains its attempt, and is therefore unique."""
         self._store.put(self._path(key), sealed(text).encode())
 
     def put_records(self, texts: Sequence[tuple[JournalKey, str]]) -> list[bool]:
@@ -176,7 +175,7 @@ class Journal:
         return map_concurrently(put, texts, self._store.connections)
 
     def delete(self, keys: Sequence[JournalKey]) -> None:
-        """Delete entries that are in their segment, or void."""
+        """Delete entries that are in their segment, or of an earlier generation."""
         with together(self._store) as store:
             self._map(lambda key: store.delete(self._path(key)), keys)
 
@@ -188,7 +187,7 @@ class Journal:
         return f"{path}.{quote(key.attempt, safe='')}" if key.attempt else path
 
     def _paths_by_segment(self) -> dict[int, list[str]]:
-        """List everything; there may be 100,000 entries, so that little of each is parsed."""
+        """Return the paths of all entries by segment; parse little, as there may be 100,000."""
         paths: defaultdict[str, list[str]] = defaultdict(list)
         for path in self._store.list(self._root):
             start = path.rindex("/") + 1
@@ -222,10 +221,10 @@ class Journal:
         return entry
 
     def _parsed(self, key: JournalKey, data: bytes) -> LedgerEntry:
-        """Return the line of an object that is about the task of its key.
+        """Return the entry of the key's task, one of the lines of an object.
 
         Raises:
-            DamagedRecordError: no line of it that can be read is about that task.
+            DamagedRecordError: no readable line is about that task.
         """
         damage: DamagedRecordError | None = None
         for line in data.decode(errors="replace").split("\n"):

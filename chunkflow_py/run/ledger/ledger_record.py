@@ -1,7 +1,7 @@
-"""The lines of a ledger: how each task ended, each attempt that failed, and sums over both.
+"""The lines of a ledger (records of tasks, failed attempts), and sums over them.
 
-Every line is *sealed*: it ends in a tab and the CRC-32 of the text before it, so that a line that
-was cut or changed is never taken for a record. What a line says of a task is a `LedgerEntry`.
+Every line is *sealed*: it ends in a tab and the CRC-32 of the text before it, so that a truncated
+or changed line is never taken for a record. A parsed line is a `LedgerEntry`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ State = Literal["done", "skipped", "dead"]
 # machine is at fault, such as a full disk; worker-lost: all processes of the worker died, or its
 # machine, so that the cause is unknown.
 FailureKind = Literal["permanent", "transient", "resource", "worker-lost"]
-# What an entry says of a task: how it ended, that an attempt failed (by kind), that one has begun,
-# or what one has written.
+# An entry of a task: its record, the beginning of an attempt, the output of an attempt that was not
+# first, or a failed attempt (by kind).
 Kind = Literal["record", "begun", "finished"] | FailureKind
 STATES: tuple[State, ...] = get_args(State)
 FAILURES: tuple[FailureKind, ...] = get_args(FailureKind)
@@ -36,10 +36,10 @@ KINDS: tuple[Kind, ...] = (*ATTEMPTS, *FAILURES)
 RECENT_MINUTES = 10  # over which the rate of tasks is averaged
 
 _MINUTES_KEPT = 16
-_LATEST = 1e13  # seconds since 1970
+_LATEST = 1e13  # largest valid time, in seconds since 1970
 _NUMBER = '{"number":'  # how the JSON of every entry begins
 _SEAL_DIGITS = 8
-# Most characters of a text that are kept; this package writes no longer ones.
+# Longest text that is kept, in characters; this package writes no longer ones.
 _LONGEST = {"profile": 4000, "reason": 4000, "traceback": 20_000}
 _LONGEST_NAME = 300
 
@@ -49,15 +49,15 @@ class Record:
     """How a task ended; each task has at most one, and it does not change.
 
     Attributes:
-        number: of the task in the plan of its step.
-        box: of the task, as a box string.
+        number: number of the task in the plan of its step.
+        box: box of the task, as a box string.
         state: ``done``, ``skipped`` (with a reason) or ``dead`` (given up, with the reason).
         spec: hash of the step.
         attempt: unique name of the attempt that ended the task.
         worker: name of the worker that made the attempt.
         profile: compute profile, as one line; empty if the output does not depend on it.
         seconds: run time by operator.
-        written: the objects that were stored, or left out as empty.
+        written: the objects that were stored, or omitted because they were empty.
         reason: why the task was skipped or given up.
         finished: seconds since 1970 by the worker's clock; for people only.
         missing_blocks: number of blocks that were not stored and were read as the fill value.
@@ -120,15 +120,15 @@ class FailedAttempt:
     """An attempt that failed.
 
     Attributes:
-        number: of the task.
-        box: of the task.
+        number: number of the task.
+        box: box of the task, as a box string.
         attempt: unique name of the attempt.
         worker: name of the worker that made it.
         kind: class of the cause.
-        reason: one sentence.
-        traceback: of the exception, or the last output of the process that died.
+        reason: the cause, in one sentence.
+        traceback: traceback of the exception, or the last output of the process that died.
         when: seconds since 1970 by the worker's clock; for people only.
-        seconds: run time of the operators; ``None`` if it is unknown.
+        seconds: run time of the operators in seconds; ``None`` if it is unknown.
     """
 
     number: int
@@ -176,10 +176,10 @@ class Attempt:
     """An attempt on a task of a step whose attempts may write different bytes.
 
     Attributes:
-        number: of the task.
+        number: number of the task.
         attempt: unique name of the attempt.
-        profile: compute profile, which fixes the bytes that the attempt writes.
-        record: what it has written; ``None`` if it has not ended, or died.
+        profile: compute profile, which determines the bytes that the attempt writes.
+        record: how it ended, with its output; ``None`` if it has not ended, or died.
     """
 
     number: int
@@ -210,11 +210,11 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One sound line about one task.
+    """A valid line about one task.
 
     Attributes:
-        kind: of the line.
-        generation: how often the task had been reopened when the line was written.
+        kind: kind of the line.
+        generation: number of times that the task had been reopened when the line was written.
         text: JSON that begins with the number of the task.
         content: the parsed JSON.
     """
@@ -228,14 +228,14 @@ class LedgerEntry:
         """Parse the JSON.
 
         Raises:
-            VolumeError: it is damaged, or of another kind.
+            VolumeError: the JSON is damaged, or of another kind.
         """
         content_type: type[Record | FailedAttempt | Attempt] = FailedAttempt
         if self.kind in ATTEMPTS:
             content_type = Attempt if self.kind == "begun" else Record
         content = content_type.from_json(self.text)
         if isinstance(content, FailedAttempt) and content.kind != self.kind:
-            msg = f"a failure of kind {self.kind} says that it is {content.kind}"
+            msg = f"an entry of the kind {self.kind} holds a failure of the kind {content.kind}"
             raise VolumeError(msg)
         object.__setattr__(self, "content", content)
 
@@ -256,12 +256,12 @@ class Totals:
     Attributes:
         done, skipped, dead: number of tasks in each state.
         failures: number of attempts that failed.
-        failed_s: run time of those attempts, seconds, as far as it is known.
-        stored_bytes: size of everything that tasks have stored.
+        failed_s: known run time of those attempts, in seconds.
+        stored_bytes: size of all objects that tasks have stored.
         missing_blocks: number of blocks that tasks have read as the fill value.
-        seconds: run time by operator.
-        first, last: when the first and the last task ended, seconds since 1970 by the clocks of
-            workers; ``None`` before the first.
+        seconds: run time by operator, in seconds.
+        first, last: time at which the first and the last task ended, in seconds since 1970 by the
+            clocks of workers; ``None`` before the first.
     """
 
     done: int = 0
@@ -299,10 +299,10 @@ class Totals:
 
 @dataclass
 class Sums(Totals):
-    """Totals that can be added up; the header of a segment stores them.
+    """Totals with recent task counts per minute; the header of a segment stores them.
 
     Attributes:
-        minutes: minute since 1970 -> number of tasks that ended in it; the latest ones only.
+        minutes: minute since 1970 -> number of tasks that ended in it, for the latest minutes.
     """
 
     minutes: dict[int, int] = field(default_factory=dict)
@@ -347,7 +347,7 @@ class LedgerCounts(Totals):
     """Totals over all tasks of a step.
 
     Attributes:
-        recent: tasks that ended per second in the last `RECENT_MINUTES`.
+        recent: tasks that ended per second during the last `RECENT_MINUTES`.
     """
 
     recent: float = 0.0
@@ -366,7 +366,7 @@ class LedgerCounts(Totals):
 
 
 def sealed(text: str) -> str:
-    """Append the seal of a line: a tab, and the CRC-32 of *text* in hexadecimal."""
+    """Return *text* with its seal, a tab and the CRC-32 of *text* in hexadecimal."""
     return f"{text}\t{zlib.crc32(text.encode()):0{_SEAL_DIGITS}x}"
 
 
@@ -374,8 +374,8 @@ def unsealed(line: str, *, older: bool = False) -> str:
     """Check the seal of a line, and return its text.
 
     Args:
-        line: of the ledger, as `sealed` returns it.
-        older: accept lines of version 0.1.0 too, which have no seal.
+        line: a line of the ledger, as `sealed` returns it.
+        older: whether to accept lines of version 0.1.0, which have no seal.
 
     Raises:
         VolumeError: the line was cut or changed.
@@ -390,7 +390,7 @@ def unsealed(line: str, *, older: bool = False) -> str:
 
 
 def number_of(text: str) -> int:
-    """Return the number of the task of a line of JSON, without parsing the line.
+    """Return the number of a line's task, without parsing the JSON of the line.
 
     Raises:
         VolumeError: the line is damaged.
@@ -402,7 +402,7 @@ def number_of(text: str) -> int:
 
 
 class reading:  # noqa: N801  (a context manager, faster than a generator)
-    """Translate the exceptions that parsing a damaged line raises to `DamagedRecordError`.
+    """Translate the exceptions of parsing a damaged line to `DamagedRecordError`.
 
     Args:
         text: the line.
@@ -423,7 +423,7 @@ class reading:  # noqa: N801  (a context manager, faster than a generator)
 
 
 class DamagedRecordError(VolumeError):
-    """A line of a ledger was cut or changed."""
+    """A line of a ledger was truncated or changed."""
 
 
 def _damaged(text: str | bytes, error: Exception) -> DamagedRecordError:
@@ -479,13 +479,13 @@ def _check_types(
 def _stored(url: Any, size: Any, checksum: Any) -> Stored:
     good = isinstance(url, str) and isinstance(size, (int, NoneType)) and not isinstance(size, bool)
     if not (good and isinstance(checksum, (str, NoneType)) and (size is None or size >= 0)):
-        msg = "an item of written is not an address, a length and a checksum"
+        msg = "an item of written is not a list of address, size and checksum"
         raise TypeError(msg)
     return Stored(url, size, checksum)
 
 
 def _clean(content: Record | FailedAttempt | Attempt, *names: str) -> None:
-    """Make texts single lines that are safe to print, whoever wrote them."""
+    """Convert untrusted texts to single lines that are safe to print."""
     for name in names:
         text = getattr(content, name)
         if text is not None:

@@ -1,28 +1,30 @@
 """The segments of a ledger, and the compaction that moves journal entries into them.
 
-A segment holds all entries about the tasks of some consecutive numbers, in one object below
-``pages/`` (the stored name of segments):
+A segment holds all entries about a range of consecutive tasks, in one object below ``pages/``, the
+stored name of segments:
 
 ```
 {"format":2,"size":2048,"states":…,"generations":…,"sums":…,"body":[length, CRC-32]} TAB CRC-32
-gzip( record 0 {"number":7,…} TAB CRC-32                  what was added first: kind, generation,
+gzip( record 0 {"number":7,…} TAB CRC-32                  entries added first: kind, generation,
       record 0 {"number":5,…} TAB CRC-32 )                JSON, and the seal of the line
-gzip( record 0 {"number":9,…} TAB CRC-32                  what was added next, and so on
+gzip( record 0 {"number":9,…} TAB CRC-32                  entries added next
       permanent 0 {"number":2,…} TAB CRC-32 )
 ```
 
-The header is a checkpoint: one ranged read brings it, and it says how each task ended, and holds
-the sums over all tasks. New entries are compressed and appended; the rest is neither unpacked nor
-parsed. ``tail -n +2 SEGMENT | zcat`` shows a segment to a person.
+The header is a checkpoint: it holds the state of each task and the sums over all tasks, and one
+ranged read returns it. New entries are compressed and appended; the existing body is neither
+decompressed nor parsed. ``tail -n +2 SEGMENT | zcat`` prints a segment.
 
-A *generation* is how often a task was reopened. Entries of an earlier one are void.
+The *generation* of a task is the number of times that it was reopened. Entries of an earlier
+generation are void.
 
-**Damage.** The header holds the length and the checksum of the body, and every line has a seal of
-its own. A segment that was cut or changed is rebuilt from the lines that can still be read, and
-only from those: a task whose line is gone has no record, whatever the header says.
+**Damage.** The header holds the length and the checksum of the body, and every line has its own
+seal. A segment that was truncated or changed is rebuilt only from the lines that can still be read:
+a task whose line is gone has no record, even if the header lists it.
 
-**Compaction.** Of about `COMPACT_EVERY` calls that record something, one compacts the segment with
-most journal entries, so that few remain however many tasks there are, and no process is in charge.
+**Compaction.** About one of `COMPACT_EVERY` calls that record something compacts the segment with
+the most journal entries. So the journal stays small for any number of tasks, without a coordinating
+process.
 """
 
 from __future__ import annotations
@@ -68,15 +70,15 @@ logger = logging.getLogger(__name__)
 COMPACT_EVERY = 128
 MOST_JOURNAL_ENTRIES = 4096  # above it, several segments are compacted, up to `MOST_SEGMENTS`
 MOST_SEGMENTS = 32
-MOST_CONFLICTS = 5  # then the segment is left to the processes that are faster
-HEADER_BYTES = 4096  # hold the header of almost every segment
+MOST_CONFLICTS = 5  # updates lost to other processes after which a compaction gives up
+HEADER_BYTES = 4096  # size of the first ranged read; almost all headers are shorter
 AT_ONCE = 4  # whole segments in memory
 
 _FORMAT = 2
-_OLDER_FORMAT = 1  # of version 0.1.0: lines without generation and seal, a header without them
+_OLDER_FORMAT = 1  # of version 0.1.0: lines and header without generation and seal
 _RECORD: tuple[Kind, ...] = ("record",)
-_GZIP_MEMBER = b"\x1f\x8b\x08"  # how each part of a body begins
-_PIECE_BYTES = 1 << 20  # unpacked at once
+_GZIP_MEMBER = b"\x1f\x8b\x08"  # first bytes of each part of a body
+_PIECE_BYTES = 1 << 20  # bytes decompressed at a time
 _LONGEST_LINE = 1 << 28  # bytes; a record of 10^6 blocks takes half of it
 _NAME = re.compile("[0-9]{1,15}")
 
@@ -85,17 +87,17 @@ class SegmentStore:
     """All segments of one ledger.
 
     Args:
-        store: that holds them.
+        store: store of the run.
         root: prefix of the ledger's keys.
-        size: how many task numbers a segment has.
-        span: numbers of tasks are 0 to *span* - 1.
-        older: whether the ledger is of version 0.1.0.
+        size: number of tasks of a segment.
+        span: number of tasks, which are numbered 0 to *span* - 1.
+        older: whether version 0.1.0 wrote the ledger.
 
     Attributes:
-        damaged: segments that were cut or changed -> what is wrong with them.
-        hints: headers as last read, which may be outdated, of segments with reopened tasks: their
-            generations are tried first, and checked afterwards.
-        at_once: how many whole segments to work on at the same time.
+        damaged: number of a damaged segment -> the problem.
+        hints: last known headers of segments with reopened tasks. They may be outdated: writers try
+            their generations first, and check them afterwards.
+        at_once: number of whole segments to process at the same time.
     """
 
     def __init__(
@@ -115,13 +117,13 @@ class SegmentStore:
         return {number for number in numbers if number < self._count}
 
     def headers(self, segments: Collection[int]) -> SegmentHeaders:
-        """Read the headers of some segments, several at the same time."""
+        """Read the headers of some segments concurrently."""
         wanted = sorted(segments)
         headers = map_concurrently(self.header, wanted, self._store.connections)
         return SegmentHeaders(self.size, dict(zip(wanted, headers, strict=True)))
 
     def header(self, segment: int) -> SegmentHeader:
-        """Read the header of a segment, by one ranged read."""
+        """Read the header of a segment, usually by one ranged read."""
         length = HEADER_BYTES
         while (data := self._store.get_range(self._key(segment), 0, length)) is not None:
             line, separator, _ = data.partition(b"\n")
@@ -138,11 +140,11 @@ class SegmentStore:
         return SegmentHeader.empty(self.size)
 
     def read(self, segment: int) -> Segment:
-        """Read a whole segment; one that does not exist is empty."""
+        """Read a whole segment; return an empty one if it does not exist."""
         return self._parsed(segment, self._store.get(self._key(segment)))
 
     def update(self, segment: int, change: Callable[[Segment], Segment]) -> None:
-        """Replace a segment by what *change* returns for it, safe against concurrent updates."""
+        """Apply *change* to a segment and store the result, safe against concurrent updates."""
         new = self._store.update(
             self._key(segment), lambda old: change(self._parsed(segment, old)).to_bytes()
         )
@@ -161,8 +163,8 @@ class SegmentStore:
         if segment.damage:
             if self.damaged.get(number) != segment.damage:
                 logger.warning(
-                    "%s is damaged: %s; tasks whose record in it cannot be read count as not "
-                    "recorded, and chunkflow verify lists them",
+                    "%s is damaged: %s; tasks whose records in it cannot be read count as not "
+                    "recorded; chunkflow verify lists them",
                     where,
                     segment.damage,
                 )
@@ -177,10 +179,10 @@ class SegmentStore:
 
 
 class SegmentHeaders:
-    """Headers of some segments, as they were when they were read; others count as empty.
+    """Headers of some segments at the time of reading; other segments count as empty.
 
     Args:
-        size: how many task numbers a segment has.
+        size: number of tasks of a segment.
         by_segment: number of a segment -> its header.
     """
 
@@ -188,7 +190,7 @@ class SegmentHeaders:
         self.size, self.by_segment = size, by_segment
 
     def state(self, number: int) -> State | None:
-        """Return how a task ended, or ``None`` if no header says so."""
+        """Return how a task ended, or ``None`` if no header lists it as ended."""
         segment, position = divmod(number, self.size)
         header = self.by_segment.get(segment)
         return None if header is None else header.state(position)
@@ -207,13 +209,13 @@ class SegmentHeaders:
 
 @dataclass(frozen=True)
 class SegmentHeader:
-    """How each task of a segment ended.
+    """The state of each task of a segment, and sums over all of them.
 
     Attributes:
-        states: two bits a number, the lowest of the first byte for the first: 0 if the task has
-            not ended, else 1 + the position in `STATES`.
-        generations: of the tasks that were reopened, by their position in the segment.
-        sums: over the tasks of the segment.
+        states: two bits per task, starting with the lowest bits of the first byte: 0 if the task
+            has not ended, else 1 + the position of its state in `STATES`.
+        generations: position in the segment -> generation, for reopened tasks.
+        sums: sums over the tasks of the segment.
         body: length of the body in bytes, and its CRC-32; ``None`` in a segment of version 0.1.0.
     """
 
@@ -233,7 +235,7 @@ class SegmentHeader:
         return STATES[code - 1] if code else None
 
     def generation(self, position: int) -> int:
-        """Return how often the task at *position* of the segment was reopened."""
+        """Return the number of times that the task at *position* of the segment was reopened."""
         return self.generations.get(position, 0)
 
     def to_line(self, size: int) -> bytes:
@@ -253,14 +255,15 @@ class SegmentHeader:
         """Parse what `to_line` returns.
 
         Args:
-            line: the first one of a segment.
-            size: how many task numbers the segment has.
-            where: its address, for messages.
-            older: whether the segment is of version 0.1.0.
+            line: first line of a segment.
+            size: number of tasks of the segment.
+            where: address of the segment, for messages.
+            older: whether version 0.1.0 wrote the segment.
 
         Raises:
-            DamagedSegmentHeaderError: it was cut or changed, or is of a segment of another size.
-            VolumeError: it is of a segment of another format.
+            DamagedSegmentHeaderError: the header was truncated or changed, or belongs to a segment
+                of another size.
+            VolumeError: the segment has another format.
         """
         damages = (
             DamagedRecordError,
@@ -276,7 +279,7 @@ class SegmentHeader:
             wanted = _OLDER_FORMAT if older else _FORMAT
             if values["format"] != wanted and isinstance(values["format"], int):
                 msg = (
-                    f"{where} is a segment in format {values['format']}, and those of this run "
+                    f"{where} is a segment in format {values['format']}, but those of this run "
                     f"have format {wanted}; use the version of chunkflow_py that began the run"
                 )
                 raise VolumeError(msg)
@@ -292,21 +295,21 @@ class SegmentHeader:
         return header
 
     def check(self, size: int) -> None:
-        """Refuse a header that no segment of *size* numbers can have.
+        """Refuse a header that no segment of *size* tasks can have.
 
         Raises:
-            ValueError: the states are of another number of tasks, or a position is outside.
+            ValueError: the number of states is wrong, or a position is outside of the segment.
             TypeError: a sum is not a number.
         """
         are_inside = all(0 <= position < size for position in self.generations)
         if len(self.states) != -(-size // 4) or not are_inside:
-            msg = f"it has states of {4 * len(self.states)} tasks, not of {size}"
+            msg = f"it has the states of {4 * len(self.states)} tasks, not of {size}"
             raise ValueError(msg)
         Sums().add(self.sums)  # raises unless all are numbers
 
 
 class DamagedSegmentHeaderError(VolumeError):
-    """The first line of a segment cannot be read; the lines of its body still count."""
+    """The first line of a segment cannot be read; the lines of its body remain valid."""
 
     def __init__(self, where: str) -> None:
         super().__init__(f"the header of {where} is damaged")
@@ -322,12 +325,12 @@ class Segment:
 
     Attributes:
         first: number of its first task.
-        size: how many task numbers it has.
-        where: its address, for messages.
-        header: how each task ended.
-        body: the lines, compressed.
-        older: whether it is of version 0.1.0.
-        damage: what is wrong with the object from which it was read; empty if it is sound.
+        size: number of its tasks.
+        where: address of the segment, for messages.
+        header: state of each task.
+        body: the compressed lines.
+        older: whether version 0.1.0 wrote it.
+        damage: problem of the stored object from which it was read; empty if there is none.
     """
 
     first: int
@@ -342,12 +345,12 @@ class Segment:
     def parse(
         cls, data: bytes | None, first: int, size: int, where: str, *, older: bool = False
     ) -> Segment:
-        """Return the segment that an object holds; an empty one if there is none.
+        """Parse a stored segment; return an empty segment if *data* is ``None``.
 
-        Of a damaged object, a segment of the lines that can be read; `damage` says so.
+        A damaged object results in a segment of its readable lines, with the problem in `damage`.
 
         Raises:
-            VolumeError: it is a segment of another format.
+            VolumeError: the segment has another format.
         """
         if data is None:
             return cls(first, size, where, SegmentHeader.empty(size), older=older)
@@ -356,26 +359,27 @@ class Segment:
             header = SegmentHeader.from_line(line, size, where, older=older)
         except DamagedSegmentHeaderError:
             segment = cls(first, size, where, SegmentHeader.empty(size), body, older)
-            return segment.rebuilt("its header was cut or changed", keeps_generations=False)
+            return segment.rebuilt("its header was truncated or changed", keeps_generations=False)
         segment = cls(first, size, where, header, body, older)
         if older:
             return segment
         length, checksum = len(body), zlib.crc32(body)
         if (length, checksum) == header.body:
             return segment
+        expected_length, expected_checksum = header.body or (0, 0)
         damage = (
-            f"its body has {length} bytes with the CRC-32 {checksum:08x}, and its header says "
-            f"{header.body}"
+            f"its body has {length} bytes with the CRC-32 {checksum:08x}, but its header expects "
+            f"{expected_length} bytes with {expected_checksum:08x}"
         )
         return segment.rebuilt(damage, keeps_generations=True)
 
     def rebuilt(self, damage: str, *, keeps_generations: bool) -> Segment:
-        """Return a segment of the lines that can be read, and of nothing else.
+        """Return a segment that consists only of the readable lines.
 
         Args:
-            damage: what is wrong.
-            keeps_generations: whether the header is sound, so that its generations hold; else
-                those of the lines do.
+            damage: the problem.
+            keeps_generations: whether to use the generations of the header, which is undamaged,
+                instead of those of the lines.
         """
         entries = list(self.entries(KINDS))
         generations = dict(self.header.generations)
@@ -394,11 +398,11 @@ class Segment:
     def entries(
         self, kinds: Collection[Kind], numbers: Collection[int] | None = None
     ) -> Iterator[LedgerEntry]:
-        """Yield the entries in the order in which they were added, without unreadable ones.
+        """Yield the readable entries, in the order in which they were added.
 
         Args:
-            kinds: which kinds of entries.
-            numbers: of tasks; all of the segment unless given.
+            kinds: kinds of the entries to yield.
+            numbers: numbers of the tasks; ``None``: all tasks of the segment.
         """
         for kind, generation, number, text in self.lines(kinds):
             if numbers is None or number in numbers:
@@ -408,9 +412,9 @@ class Segment:
                     logger.warning("%s: %s", self.where, error)
 
     def lines(self, kinds: Collection[Kind]) -> Iterator[tuple[Kind, int, int, str]]:
-        """Yield kind, generation, number of the task and JSON of each sound line.
+        """Yield kind, generation, task number and unparsed JSON of each undamaged line.
 
-        The JSON is not parsed, which would take longer than everything else.
+        Parsing the JSON would take longer than everything else.
         """
         damaged: list[VolumeError] = []
         for line in _lines(self.body):
@@ -428,7 +432,7 @@ class Segment:
             )
 
     def records(self, numbers: Collection[int] | None = None) -> Iterator[Record]:
-        """Yield the records of all tasks, or of some *numbers*, each once."""
+        """Yield the records of all tasks, or of the tasks *numbers*, one per task."""
         seen: set[int] = set()
         for entry in self.entries(_RECORD, numbers):
             if isinstance(entry.content, Record) and entry.number not in seen:
@@ -443,9 +447,9 @@ class Segment:
                     yield entry.content
 
     def added(self, entries: Iterable[LedgerEntry]) -> Segment:
-        """Return this segment with *entries*, without those that are void or came too late.
+        """Return this segment with *entries* added, except void and repeated ones.
 
-        A task has one record, the first; an attempt fails once.
+        A task keeps its first record; an attempt fails once.
         """
         states, sums = bytearray(self.header.states), self.header.sums.copy()
         failed: set[str] | None = None
@@ -475,7 +479,7 @@ class Segment:
         return replace(self, header=header, body=self.body + packed)
 
     def without(self, numbers: Collection[int]) -> Segment:
-        """Return a segment without entries about *numbers*, whose next generation begins."""
+        """Return a segment without the entries of *numbers*, whose generations are increased."""
         generations = dict(self.header.generations)
         for number in numbers:
             position = number - self.first
@@ -494,9 +498,9 @@ class Segment:
 
 
 def _lines(body: bytes) -> Iterator[str]:
-    """Yield the lines of a body, as far as it can be unpacked.
+    """Yield the lines of a body that can be decompressed.
 
-    After a damaged part, the search goes on for the next one.
+    After a damaged part, continue with the next part that is found.
     """
     begin = 0
     while 0 <= begin < len(body):
@@ -508,7 +512,7 @@ def _lines(body: bytes) -> Iterator[str]:
                     at += len(packed)
                 text = unpacking.decompress(packed, _PIECE_BYTES)
                 if not packed and not text:
-                    break  # it was cut
+                    break  # the part is truncated
                 *lines, rest = (rest + text).split(b"\n")
                 yield from (line.decode(errors="replace") for line in lines)
         except zlib.error:
@@ -521,9 +525,9 @@ class Compactor:
     """Moves the journal entries of one ledger to its segments.
 
     Args:
-        segments: of the ledger.
-        journal: of the ledger.
-        in_background: whether `by_chance` works in a thread of its own.
+        segments: segments of the ledger.
+        journal: journal of the ledger.
+        in_background: whether `by_chance` runs in a separate thread.
     """
 
     def __init__(self, segments: SegmentStore, journal: Journal, *, in_background: bool) -> None:
@@ -546,7 +550,7 @@ class Compactor:
         map_concurrently(compact, segments, self._segments.at_once)
 
     def by_chance(self, entries: int) -> None:
-        """Compact if it is this caller's turn, after it has written some *entries*."""
+        """Compact with a probability of *entries* / `COMPACT_EVERY`; called after writing them."""
         if random.random() * COMPACT_EVERY >= entries:  # noqa: S311 not a secret
             return
         if not self._busy.acquire(blocking=False):
@@ -602,8 +606,8 @@ class Compactor:
 
 
 class _BusyError(Exception):
-    """Other processes keep changing the segment."""
+    """Other processes keep updating the segment."""
 
 
 class _NothingToAddError(Exception):
-    """Another process has compacted the same entries, as happens often at the end of a run."""
+    """Another process has compacted the same entries, which is frequent at the end of a run."""
