@@ -1,12 +1,12 @@
-"""The network over dask arrays, with the same bytes as a line of commands.
+"""Inference over dask arrays, with the same output bytes as a pipeline.
 
 ```
 output chunks   |---------|---------|---------|      of any size
-input of each |-------------|                        the patches that touch it: the grid says which
+input of each |-------------|                        covers all patches that touch the chunk
 ```
 
-Patches lie where they lie in a line over the same volume, so that neither the chunks nor the
-scheduler change a voxel (for one compute profile: see docs/inference.md).
+The patch grid is anchored to the domain, as in a pipeline over the same volume. So neither the
+chunks nor the scheduler change a voxel (for one compute profile: see docs/inference.md).
 
 Example:
     >>> from chunkflow_py import open_volume
@@ -58,53 +58,53 @@ def inference(
 ) -> Any:
     """Return the blended output of a network on a whole volume or array, as a dask array.
 
-    Nothing is computed yet. Networks are loaded once a process, and stay until
-    `release_networks` or the end of the process.
+    The computation is lazy. Each process loads a network once, and keeps it until
+    `release_networks` or its end.
 
     Args:
-        source: a volume, or a dask array (z, y, x) or (c, z, y, x), which is the whole domain.
-        network: an `Inferencer` that has not been entered, or the options of the command
-            ``inference`` as they are typed, such as ``-m net.py -w net.pt -s 20 256 256``.
-        chunks: extent of an output chunk, voxels, zyx (default: the write units of a volume, the
-            chunks of an array). Larger ones compute less twice.
-        channels: of a volume, which to read (default: all).
-        time: of a volume, which time index to read.
-        voxel_offset: of an array, position of its first voxel in the volume.
-        voxel_size_nm: of an array, nanometres, zyx.
-        kind: of an array, what its voxels mean.
+        source: a volume, or a dask array (z, y, x) or (c, z, y, x) that is the whole domain.
+        network: an `Inferencer` that has not been entered, or options of the command ``inference``,
+            such as ``-m net.py -w net.pt -s 20 256 256``.
+        chunks: size of an output chunk, in voxels, zyx (default: the write unit of a volume, the
+            chunk size of an array). Larger chunks reduce repeated computation at their borders.
+        channels: channels of a volume to read (default: all).
+        time: time index of a volume to read.
+        voxel_offset: position of an array's first voxel in the volume, in voxels, zyx.
+        voxel_size_nm: voxel size of an array, in nanometres, zyx.
+        kind: kind of an array's voxels, such as ``image``.
 
     Returns:
-        (c, z, y, x) of the output dtype; for a network with several outputs, a dict of those. It
-        begins where the domain does; with ``--pad none``, where the output does.
+        An array (c, z, y, x) of the output dtype; for a network with several outputs, a dict of
+        arrays. It starts at the start of the domain; with ``--pad none``, at the start of the
+        output.
 
     Raises:
-        OptionError: the network's patches are to be counted from the corner of chunks, so that
-            the result would depend on them, or options contradict each other.
+        OptionError: the patch grid would depend on the chunks, or options contradict each other.
         ChunkError: the array is neither 3D nor 4D.
         MissingExtraError: dask is not installed.
     """
     with needs_extra("dask", "inference over dask arrays"):
-        dask: Any = import_module("dask")  # which says little of its types
+        dask: Any = import_module("dask")  # mostly untyped
         da: Any = import_module("dask.array")
         from dask.base import tokenize
     inferencer = inferencer_from(network) if isinstance(network, str) else network
     placement = inferencer.placement
     if placement.grid == "chunk" or any(placement.output_margin) or placement.output_crop_margin:
         msg = (
-            "--grid chunk, --output-margin and --output-crop-margin make the result depend on how "
-            "the volume is cut, which dask chooses; leave them out"
+            "--grid chunk, --output-margin and --output-crop-margin make the result depend on the "
+            "chunks of the dask array; leave them out"
         )
         raise OptionError(msg)
     settings, holder = placement.settings, _Network(inferencer)
     reader: _VolumeReader | _ArrayReader
     if hasattr(source, "bounds"):
-        reader, usual = _VolumeReader(source, channels, time), source.write_unit
+        reader, default_size = _VolumeReader(source, channels, time), source.write_unit
     else:
         reader = _ArrayReader(source, Zyx.of(voxel_offset), voxel_size_nm, kind)
-        usual = Zyx.of(source.chunksize[-3:])
+        default_size = Zyx.of(source.chunksize[-3:])
     domain = reader.domain
     cover = settings.grid(domain).cover
-    size = usual if chunks is None else Zyx.of(chunks)
+    size = default_size if chunks is None else Zyx.of(chunks)
     boxes = BoxGrid.covering(cover, size.low(cover.size), respect_stop=True)
     run = dask.delayed(_run, pure=True)
     lengths: dict[str | None, int] = {o.name: o.channels for o in settings.outputs}
@@ -116,26 +116,26 @@ def inference(
         need = placement.required_input(box, domain)
         arguments = (holder, reader.part(need), need, domain, reader.voxel_size_nm, reader.kind)
         key = f"inference-{token}-{box}"
-        done = run(*arguments, box, dask_key_name=key)
+        result = run(*arguments, box, dask_key_name=key)
         for name, length in lengths.items():
-            part = done if name is None else done[name]
+            part = result if name is None else result[name]
             shape = (length, *box.size)
             blocks[name, cell] = da.from_delayed(part, shape, settings.stored_dtype)
     rows, columns = range(boxes.count.y), range(boxes.count.x)
-    found: dict[str | None, Any] = {}
+    arrays: dict[str | None, Any] = {}
     for name in lengths:
         planes = [
             [[blocks[name, (z, y, x)] for x in columns] for y in rows] for z in range(boxes.count.z)
         ]
-        found[name] = da.block([planes])
-    return found.get(None, found)
+        arrays[name] = da.block([planes])
+    return arrays.get(None, arrays)
 
 
 def inferencer_from(options: str) -> Inferencer:
-    """Return the `Inferencer` that the command ``inference`` makes of *options*.
+    """Make an `Inferencer` from options of the command ``inference``.
 
     Raises:
-        OptionError: the options are wrong.
+        OptionError: the options are invalid.
     """
     import click
 
@@ -150,18 +150,18 @@ def inferencer_from(options: str) -> Inferencer:
 
 
 def release_networks() -> None:
-    """Let go of the networks that this process has loaded for dask."""
+    """Release the networks that this process has loaded for dask."""
     with _lock:
         while _loaded:
             _, inferencer = _loaded.popitem()
             inferencer.__exit__(None, None, None)
 
 
-# --- where the chunks come from -----------------------------------------------------------------
+# --- sources of chunks --------------------------------------------------------------------------
 
 
 class _VolumeReader:
-    """Parts of a volume, which the task that needs them reads itself."""
+    """Lazy parts of a volume, each read by the task that needs it."""
 
     def __init__(self, volume: Volume, channels: tuple[int, ...] | None, time: int | None) -> None:
         from chunkflow_py.volume.dask_array import VolumeArray
@@ -210,14 +210,14 @@ class _ArrayReader:
         return self._array[(..., *box.slices(self.domain.start))]
 
 
-# --- what a worker does -------------------------------------------------------------------------
+# --- work of a process --------------------------------------------------------------------------
 
 _loaded: dict[str, Inferencer] = {}
 _lock = Lock()
 
 
 class _Network:
-    """An inferencer on its way to workers, each of which loads the network once."""
+    """A pickled inferencer, which each process loads once."""
 
     def __init__(self, inferencer: Inferencer) -> None:
         self._pickled = pickle.dumps(inferencer)
@@ -243,7 +243,7 @@ def _run(
     kind: Kind | None,
     target: BoundingBox,
 ) -> NDArray[Any] | dict[str, NDArray[Any]]:
-    """Return the output on *target*, whose required input is *part* on *box*."""
+    """Return the output in the box *target*, from its required input *part* in the box *box*."""
     chunk = Chunk(np.asarray(part), box.start, voxel_size_nm, kind, domain)
     result = network.loaded()(chunk, bbox=target)
     if isinstance(result, dict):

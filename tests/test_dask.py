@@ -154,7 +154,7 @@ def test_names_are_the_same_again(raw):
 )
 def test_what_depends_on_the_cut_is_refused(raw, options):
     """Geometry that is counted from a chunk's corner has no place where dask cuts."""
-    with pytest.raises(OptionError, match="depend on how the volume is cut"):
+    with pytest.raises(OptionError, match="depend on the chunks of the dask array"):
         inference(raw, f"{IDENTITY} {options}")
 
 

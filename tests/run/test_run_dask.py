@@ -262,7 +262,7 @@ def test_task_that_kills_its_worker(tmp_path, raw, cluster):
     assert "1 of them as failed" in said
     states = {box: record.state for box, record in records(home).items()}
     assert states == dict.fromkeys(BOXES, "done") | {BOXES[0]: "dead"}
-    assert "the worker died once on this task alone" in records(home)[BOXES[0]].reason
+    assert "the worker died once while running only this task" in records(home)[BOXES[0]].reason
     kinds = [f.kind for f in home.ledger("work").failures() if f.box == BOXES[0]]
     # On a busy machine it may die beside others more than once before it is alone.
     assert kinds.count("permanent") == 2
@@ -351,7 +351,7 @@ def test_other_versions_are_refused(tmp_path, raw, cluster, monkeypatch):
         return really(packages) | {"distributed": "2020.1.0"}
 
     monkeypatch.setattr(distributed.versions, "get_package_info", older)  # not of other processes
-    with pytest.raises(OptionError, match=r"worker tcp://.* this machine 2020\.1\.0"):
+    with pytest.raises(OptionError, match=r"worker tcp://.* this machine has 2020\.1\.0"):
         carried_out(home, cluster)
     assert not records(home)
 
@@ -363,7 +363,7 @@ def test_other_versions_of_a_worker_that_joins_later(tmp_path, raw):
     order = WorkOrder(
         home.address, "work", worker_line, AttemptLimits(), versions=(same, ("dask", "2020.1.0"))
     )
-    with pytest.raises(NotEndedError, match="it has dask .*, and the client has 2020.1.0") as said:
+    with pytest.raises(NotEndedError, match="it has dask .*, but the client has 2020.1.0") as said:
         perform(order, 0)
     assert said.value.task.state == "refused", "which ends the run"
     perform(replace(order, versions=(same, *others)), 0)

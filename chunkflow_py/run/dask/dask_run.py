@@ -1,17 +1,17 @@
-"""A run on an existing Dask cluster: its scheduler takes the place of the queue.
+"""Runs on an existing Dask cluster, whose scheduler takes the place of the queue.
 
 ```
 ledger: missing -> a few tasks for each thread -> scheduler -> workers: perform -> ledger
                       ^-- retries, after a delay <-- why a task has not ended
 ```
 
-Workers record what they have done, so that the end of this process, of the scheduler or of a worker
-loses only the tasks in flight; the same call again does what is missing. Several such calls on one
-run do no harm.
+Workers record finished tasks themselves. So if this process, the scheduler or a worker dies, only
+the tasks in flight are lost, and repeating the call runs the missing tasks. Several such calls on
+one run at the same time are harmless.
 
 If a worker dies, Dask blames all tasks that it had, and gives up a task that was blamed a few times
-(``KilledWorker``). Such a task is retried when no other runs, and only what happens then counts
-against it.
+(``KilledWorker``). Such a task is retried when no other task runs, and only a failure of that
+attempt counts against it.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONNECT_S = 30.0
-TASKS_PER_THREAD = 4  # that the scheduler holds at a time
-LEAST_AT_ONCE = 128  # so that a cluster that grows with its work has a reason to
-CLUSTER_CHECK_S = 5.0  # between two checks of the size of the cluster
+TASKS_PER_THREAD = 4  # tasks that the scheduler holds at a time
+LEAST_AT_ONCE = 128  # enough queued work to make an adaptive cluster grow
+CLUSTER_CHECK_S = 5.0  # time between two checks of the size of the cluster
 TICK_S = 0.2
 LOG_S = 60.0
-BROKEN_PIPELINES = 3  # in a row, before the step is given up
+BROKEN_PIPELINES = 3  # failures in a row to make the pipeline that end the step
 
 
 def run_on_dask(
@@ -76,23 +76,24 @@ def run_on_dask(
     make_pipeline: MakeSourcedPipeline,
     working: WorkOptions,
 ) -> tuple[int, str]:
-    """Work on the steps of a run on a cluster; return the exit code and a sentence for people.
+    """Run the steps of a run on a cluster; return the exit code and a message for people.
 
     Args:
-        home: of the run.
-        address: of the scheduler, ``tcp://HOST:PORT``.
-        make_pipeline: makes the pipeline of a step from its source; a function of a module.
-        working: limits of failures, of a task, of tasks and of time, code and threads apply to the
-            cluster; its worker name marks the failures of workers that died.
+        home: the run directory.
+        address: address of the scheduler, ``tcp://HOST:PORT``.
+        make_pipeline: makes the pipeline of a step from its source; must be picklable.
+        working: options of a worker. The limits of failures, tasks and time, the permission to run
+            code, and the threads apply to the cluster; the worker name marks failures of workers
+            that have died.
 
     Raises:
-        OptionError: the command line is wrong, a worker computes other bytes than the run's first
-            one, or the environments of the cluster and of this process differ.
+        OptionError: the command line is wrong; a worker computes other bytes than the run's first
+            one; or the environments of the cluster and of this process differ.
         ChunkflowError: the ledger refuses, or the pipeline cannot be made.
     """
     _check(working)
     for stage in home.spec.steps:
-        # Whether code is allowed is checked before anything is sent.
+        # Checks that code is allowed before anything is sent.
         pipeline_source(home, stage, allow_code=working.allow_code)
     settings = working.settings
     limits = AttemptLimits(settings.max_failures, settings.max_transient, settings.retry_s)
@@ -104,7 +105,7 @@ def run_on_dask(
         try:
             client = _connect(address)
         except OSError as error:
-            message = f"no Dask scheduler answers at {address} ({error}); start one there"
+            message = f"no Dask scheduler answers at {address} ({error}); check that it runs"
             return WORK_LEFT, message
         try:
             check_cluster(client, address)
@@ -126,11 +127,11 @@ def run_on_dask(
                 if counts.finished < tasks:
                     missing = tasks - counts.finished
                     message = (
-                        f"stopped: {stop.reason or 'others reopened tasks'}; {missing} of {tasks} "
-                        f"tasks of stage {name} are left"
+                        f"stopped: {stop.reason or 'a repair or retry has reopened tasks'}; "
+                        f"{missing} of {tasks} tasks of stage {name} are not finished"
                     )
                     return WORK_LEFT, message
-                home.ledger(name).compact()  # leaves few objects behind
+                home.ledger(name).compact()  # few objects instead of one per task
                 if counts.dead:
                     message = (
                         f"all {tasks} tasks are recorded, {counts.dead} of them as failed; "
@@ -144,10 +145,10 @@ def run_on_dask(
 
 
 def _check(working: WorkOptions) -> None:
-    """Refuse options that a cluster decides.
+    """Refuse options that do not apply to a cluster.
 
     Raises:
-        OptionError: names them.
+        OptionError: the message names the options.
     """
     settings, limits = working.settings, working.settings.limits
     given = {
@@ -159,8 +160,8 @@ def _check(working: WorkOptions) -> None:
     }
     if refused := [name for name, is_given in given.items() if is_given]:
         msg = (
-            f"{', '.join(refused)} describes the workers of this machine, and --on dask:// runs "
-            "on those of a cluster; leave it out, and start dask worker as you need them"
+            f"{', '.join(refused)} configures workers on this machine, but --on dask:// uses those "
+            "of a cluster; leave it out, and configure the Dask workers instead"
         )
         raise OptionError(msg)
 
@@ -172,27 +173,28 @@ def _connect(address: str) -> Any:
     import distributed
     from distributed.versions import VersionMismatchWarning
 
-    client: Any = distributed.Client  # it has few types
+    client: Any = distributed.Client  # mostly untyped
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", VersionMismatchWarning)  # refused below, or harmless
+        # check_cluster refuses the mismatches that matter.
+        warnings.simplefilter("ignore", VersionMismatchWarning)
         return client(address, timeout=CONNECT_S, set_as_default=False)
 
 
 def _leave(client: Any, run: str) -> None:
-    """Make workers release the run, as far as they can be reached, and close the client."""
-    with suppress(OSError, ValueError, TimeoutError):  # workers that have left hold nothing
+    """Have the reachable workers release the run, and close the client."""
+    with suppress(OSError, ValueError, TimeoutError):  # workers that have left hold no resources
         if client.status == "running":
             client.run(release, run, on_error="ignore")
     client.close()
 
 
 def check_cluster(client: Any, address: str) -> None:
-    """Compare the versions that scheduler and workers have with those here.
+    """Compare the versions of the scheduler and the workers with those of this process.
 
-    A worker that joins later compares by itself, before its first task.
+    A worker that joins later compares its versions itself, before its first task.
 
     Raises:
-        OptionError: names what differs, and where.
+        OptionError: a version differs or a package is missing; the message names the process.
     """
     versions: Any = client.get_versions(packages=[PACKAGE])
     here = versions["client"]["packages"]
@@ -204,17 +206,22 @@ def check_cluster(client: Any, address: str) -> None:
             ours, theirs = (_version(package, packages) for packages in (here, there))
             if theirs is None:
                 msg = (
-                    f"{process} of {address} has no {package}; install {package} {ours} there, as "
-                    "scheduler and workers need what this machine has"
+                    f"{process} of {address} has no {package}; install {package} {ours} there, the "
+                    "version of this machine"
                 )
                 raise OptionError(msg)
             if ours != theirs and package == PACKAGE:
                 logger.warning(
-                    "%s of %s has %s %s, not %s", process, address, PACKAGE, theirs, ours
+                    "%s of %s has %s %s, but this machine has %s",
+                    process,
+                    address,
+                    PACKAGE,
+                    theirs,
+                    ours,
                 )
             elif ours != theirs:
                 msg = (
-                    f"{process} of {address} has {package} {theirs}, and this machine {ours}; "
+                    f"{process} of {address} has {package} {theirs}, but this machine has {ours}; "
                     "install the same version everywhere"
                 )
                 raise OptionError(msg)
@@ -226,11 +233,11 @@ def _version(package: str, versions: dict[str, str | None]) -> str | None:
 
 
 class StopCondition:
-    """Whether to stop, and why: a signal, the deadline, or another reason.
+    """The reason to stop: a signal, the deadline, or another one.
 
     Attributes:
-        reason: why to stop, or ``None``.
-        deadline: seconds of the monotonic clock.
+        reason: the first reason to stop; ``None`` to continue.
+        deadline: time at which to stop, in seconds of the monotonic clock; ``None`` for none.
     """
 
     def __init__(self) -> None:
@@ -240,13 +247,13 @@ class StopCondition:
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> StopCondition:
-        """Handle signals, if this is the main thread."""
+        """Install signal handlers, if this is the main thread."""
         if threading.current_thread() is threading.main_thread():
             self._handlers = on_stop_signals(self._signalled)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Restore the handlers of signals."""
+        """Restore the previous signal handlers."""
         restore_signals(self._handlers)
 
     def _signalled(self, number: int) -> None:
@@ -255,13 +262,13 @@ class StopCondition:
         self.reason = f"got {signal.Signals(number).name}"
 
     def set(self, reason: str) -> None:
-        """Stop; the first reason counts."""
+        """Stop for this reason, unless there is one already."""
         self.reason = self.reason or reason
 
     def is_met(self) -> bool:
         """Return whether to stop."""
         if self.deadline is not None and time.monotonic() >= self.deadline:
-            self.set("the time is over")
+            self.set("the time limit is reached")
         return self.reason is not None
 
 
@@ -276,18 +283,18 @@ class _SentTask:
 
 
 class Dispatcher:
-    """Sends the tasks of one step to the scheduler, and decides what follows from their outcomes.
+    """Sends the tasks of one step to the scheduler, and handles their outcomes.
 
     Args:
-        client: of the scheduler.
-        home: of the run.
-        order: what workers need to know.
-        working: limits of failures and tasks.
-        stop: when to stop.
+        client: client of the scheduler.
+        home: the run directory.
+        order: description of the step, which is sent to workers.
+        working: options with the limits of failures and tasks.
+        stop: condition on which to stop.
 
     Raises:
-        OptionError: the command line is wrong, a worker computes other bytes than the run's first
-            one, or the package is not installed there.
+        OptionError: the command line is wrong; a worker computes other bytes than the run's first
+            one; or a worker does not have the package.
         ChunkflowError: the ledger refuses, or the pipeline cannot be made.
     """
 
@@ -315,7 +322,7 @@ class Dispatcher:
         self._is_exhausted = False
         self._sent: dict[Any, _SentTask] = {}
         self._done: SimpleQueue[Any] = SimpleQueue()
-        self._retries: list[tuple[float, int]] = []  # a heap: when, task
+        self._retries: list[tuple[float, int]] = []  # a heap of (time, task)
         self._alone: deque[int] = deque()  # tasks to retry when no other runs
         self._policy = FailurePolicy(working.settings.disk_wait_s, working.settings.retry_s)
         self._keys = ((f"{order.stage}-{secrets.token_hex(16)}", n) for n in itertools.count())
@@ -326,7 +333,7 @@ class Dispatcher:
         self._log_at = time.monotonic() + LOG_S
 
     def run(self) -> None:
-        """Work until no task is missing, or there is a reason to stop."""
+        """Run tasks until none is missing, or there is a reason to stop."""
         try:
             while not self._stop.is_met():
                 now = time.monotonic()
@@ -334,20 +341,20 @@ class Dispatcher:
                 self._submit(now)
                 if self._is_exhausted and not (self._sent or self._retries or self._alone):
                     if self._max_tasks is not None:
-                        self._stop.set(f"{self._ended} tasks have ended, as many as asked for")
+                        self._stop.set(f"{self._ended} tasks have ended, the limit of --max-tasks")
                     return
                 self._receive()
         finally:
             futures = [each.future for each in self._sent.values()]
             self._sent.clear()
             if futures and self._client.status == "running":
-                logger.warning("workers finish and record the tasks that they have begun")
+                logger.warning("workers will finish and record the tasks that they have begun")
                 self._client.cancel(futures)
 
     def _check_cluster(self, now: float) -> None:
-        """Note how many threads the cluster has, and log progress."""
+        """Update the number of the cluster's threads, and log progress."""
         if self._client.status not in ("running", "connecting"):
-            self._stop.set("the scheduler is gone")
+            self._stop.set("the connection to the scheduler is lost")
         elif now >= self._check_at and self._client.status == "running":
             self._check_at = now + CLUSTER_CHECK_S
             with suppress(OSError):
@@ -372,7 +379,7 @@ class Dispatcher:
             most = 1
         room = most - len(self._sent)
         if room < most / 4:
-            return  # large batches cost less
+            return  # wait until a larger batch can be sent
         chosen: list[int] = []
         while len(chosen) < room and self._retries and self._retries[0][0] <= now:
             chosen.append(heapq.heappop(self._retries)[1])
@@ -408,7 +415,7 @@ class Dispatcher:
             self._policy.succeeded()
         elif future.status == "error":
             self._failed(sent, future.exception())
-        else:  # the scheduler was lost, or somebody has cancelled it
+        else:  # the scheduler was lost, or a user has cancelled the task
             self._retry(sent.number, self._order.limits.delay_s)
 
     def _retry(self, number: int, delay_s: float) -> None:
@@ -422,7 +429,10 @@ class Dispatcher:
         elif isinstance(error, KilledWorker):
             self._killed(sent, error)
         elif isinstance(error, ImportError) or "deserializ" in str(error):
-            msg = f"the cluster cannot run this package ({error}); install the same one everywhere"
+            msg = (
+                f"the cluster cannot run this package ({error}); install the same version on all "
+                "of its machines"
+            )
             raise OptionError(msg) from error
         else:
             fault = fault_of(error)
@@ -480,19 +490,19 @@ class Dispatcher:
         times = "once" if deaths == 1 else f"{deaths} times"
         last = f"the last was {error.last_worker.address}; its log may say why"
         if not sent.is_alone:
-            reason = f"its worker died {times} while it ran other tasks, too: it is retried alone"
+            reason = f"its worker died {times} while running other tasks, too; it is retried alone"
             self._alone.append(sent.number)
             failure = self._failure(sent.number, Fault("transient", f"{reason}; {last}"))
             self._ledger.fail(failure)
             return
-        fault = Fault("permanent", f"the worker died {times} on this task alone; {last}")
+        fault = Fault("permanent", f"the worker died {times} while running only this task; {last}")
         for _ in range(deaths):
             if self._count(sent.number, fault, retries=False):
                 return
         self._alone.append(sent.number)
 
     def _count(self, number: int, fault: Fault, *, retries: bool = True) -> bool:
-        """Count a failure; return whether it was the last."""
+        """Count a failure; return whether it ends the task."""
         failure = self._failure(number, fault)
         record, delay_s = count_failure(self._ledger, failure, self._order.limits, self._spec)
         if record is not None:

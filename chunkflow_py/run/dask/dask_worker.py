@@ -1,8 +1,8 @@
-"""What runs in a worker process of Dask: the pipeline of a step, made once, shared by its threads.
+"""The task function of Dask workers: all threads of a process share one pipeline of a step.
 
 ```
-perform(number) --> TaskFeed -> pipeline, in a thread of its own -> outcome -> ledger
-perform(number) -->             one network, however many threads the worker has
+perform(number) --> TaskFeed -> pipeline, in its own thread -> outcome -> ledger
+perform(number) -->             one network for all threads of the process
 ```
 
 A worker with one thread has one task at a time in its pipeline; with three, one task is read while
@@ -52,26 +52,26 @@ if TYPE_CHECKING:
     from chunkflow_py.run.worker.worker import MakeSourcedPipeline
 
 PACKAGE = "chunkflow_py"
-SAME_VERSIONS = ("python", "dask", "distributed")  # of which another version is refused
-WATCH_S = 0.5  # between two checks whether a task takes too long
-END_S = 1.0  # to report why a process ends itself; its nanny starts another one
-RETRY_S = 2.0  # before a task is retried whose process was about to end
+SAME_VERSIONS = ("python", "dask", "distributed")  # packages whose versions must be equal
+WATCH_S = 0.5  # time between two checks of a task's time limit
+END_S = 1.0  # time to report why a process exits; its nanny then restarts it
+RETRY_S = 2.0  # delay of a task whose process was about to exit
 
 
 @dataclass(frozen=True)
 class WorkOrder:
-    """What a worker process needs to know of a step; sent with every task.
+    """The description of a step for worker processes; sent with every task.
 
     Attributes:
-        run: address of the run, with the digest that pins its spec.
+        run: address of the run, with the hash that pins its spec.
         stage: name of the step.
-        make_pipeline: makes the pipeline of the step from its source; a function of a module.
-        limits: failures that end a task.
-        task_limit: how long a task may run.
+        make_pipeline: makes the pipeline of the step from its source; must be picklable.
+        limits: number of failures that end a task.
+        task_limit: limit of the run time of a task.
         allow_code: whether the pipeline may run code that is not part of this package.
-        threads: for libraries that read the environment; ``None``: as the environment says.
+        threads: number of threads of compute libraries; ``None``: the environment decides.
         ahead: how many tasks each stage of the pipeline may work ahead.
-        versions: that must be the same here as on the client.
+        versions: name and version of the packages that must be the same as on the client.
     """
 
     run: str
@@ -86,17 +86,17 @@ class WorkOrder:
 
 
 class TaskNotEnded(NamedTuple):
-    """Why a task has not ended well, as reported to the client.
+    """The reason why a task has not succeeded, as reported to the client.
 
     Attributes:
-        state: ``failed``: counted, to be retried; ``dead``: counted for the last time;
+        state: ``failed``: counted, and to be retried; ``dead``: counted, and given up;
             ``shortage``: the machine's fault, not counted; ``pipeline-broken``: the pipeline could
-            not be made, or go on; ``refused``: the command line or this machine is wrong;
-            ``worker-ends``: the process was about to end.
-        fault: what went wrong.
+            not be made, or not continue; ``refused``: the command line is wrong, or this machine is
+            not suitable; ``worker-ends``: the process was about to exit.
+        fault: the failure.
         worker: name of the process.
-        delay_s: before a retry.
-        is_alone: whether no other task was in the process.
+        delay_s: seconds before a retry.
+        is_alone: whether it was the only task in the process.
     """
 
     state: Literal["failed", "dead", "shortage", "pipeline-broken", "refused", "worker-ends"]
@@ -109,11 +109,12 @@ class TaskNotEnded(NamedTuple):
 class NotEndedError(Exception):
     """A task has not ended, or was given up.
 
-    Raised, because Dask keeps errors with its scheduler, and results with workers, which may die.
+    An exception instead of a result, because Dask stores exceptions in its scheduler, but results
+    in workers, which may die.
     """
 
     def __init__(self, task: TaskNotEnded) -> None:
-        """Keep what the client needs to know."""
+        """Keep the report for the client."""
         super().__init__(task)
         self.task = task
 
@@ -122,7 +123,7 @@ class NotEndedError(Exception):
         return self.task.fault.reason
 
     def __repr__(self) -> str:
-        """Return it as Dask's logs and dashboards show it."""
+        """Return the text that Dask shows in logs and dashboards."""
         return f"NotEndedError({self})"
 
 
@@ -130,17 +131,17 @@ def perform(order: WorkOrder, number: int) -> None:
     """Run one task of a step, and record how it ended.
 
     Raises:
-        NotEndedError: it has not ended, or it was given up.
+        NotEndedError: the task has not ended, or was given up.
         ChunkflowError: the ledger cannot be reached.
     """
     attempt = secrets.token_hex(8)
     while True:
         pipeline = _pipeline_for(order)
         if pipeline.ledger.find([number]):
-            return  # another client's
+            return  # another client has had it run
         if pipeline.records_attempts:
             pipeline.ledger.begin(number, attempt, pipeline.profile)
-        with suppress(_PipelineEndedError):  # then the next one is made
+        with suppress(_PipelineEndedError):  # then make the next pipeline
             ended, is_alone = pipeline.perform(number)
             break
     if ended.fault is not None:
@@ -174,7 +175,7 @@ def _count(
     *,
     is_alone: bool,
 ) -> TaskNotEnded:
-    """Count a failure, unless it is this machine's, and return what to report to the client."""
+    """Count a failure, unless the machine is at fault; return the report for the client."""
     name, limits = process_name(), order.limits
     if fault.kind == "resource":
         return TaskNotEnded("shortage", fault, name, limits.delay_s, is_alone)
@@ -201,7 +202,7 @@ def process_name() -> str:
 
 
 def versions_here() -> tuple[tuple[str, str], ...]:
-    """Return the versions of this process that must be the same everywhere."""
+    """Return name and version of the packages whose versions must be equal everywhere."""
     python = ".".join(map(str, sys.version_info[:2]))
     return ("python", python), *((package, version(package)) for package in SAME_VERSIONS[1:])
 
@@ -210,13 +211,13 @@ def check_here(wanted: Iterable[tuple[str, str]]) -> None:
     """Compare the versions of this process with those of the client.
 
     Raises:
-        OptionError: names what differs.
+        OptionError: a version differs; the message names both.
     """
     here = dict(versions_here())
     for package, theirs in wanted:
         if here[package] != theirs:
             msg = (
-                f"it has {package} {here[package]}, and the client has {theirs}; install the same "
+                f"it has {package} {here[package]}, but the client has {theirs}; install the same "
                 "version everywhere"
             )
             raise OptionError(msg)
@@ -226,12 +227,13 @@ def check_here(wanted: Iterable[tuple[str, str]]) -> None:
 
 _pipelines: dict[tuple[str, str], _SharedPipeline] = {}
 _lock = threading.Lock()
-_ending: list[str] = []  # why this process ends itself
+_ending: list[str] = []  # reasons why this process is about to exit
 
 
 def release(run: str) -> None:
     """Release the pipelines of a run, once their tasks have ended; returns at once."""
-    # Not in this thread, which handles the worker's messages: a pipeline may be in the making.
+    # In a new thread, as the lock may be held by a thread that is making a pipeline, and this one
+    # must go on handling the messages of the worker.
     threading.Thread(target=_release, args=(run,), name="release", daemon=True).start()
 
 
@@ -242,10 +244,10 @@ def _release(run: str) -> None:
 
 
 def _pipeline_for(order: WorkOrder) -> _SharedPipeline:
-    """Return the pipeline of a step; make it unless it exists.
+    """Return the pipeline of a step; make it if necessary.
 
     Raises:
-        NotEndedError: it cannot be made.
+        NotEndedError: the pipeline cannot be made.
     """
     key = order.run, order.stage
     with _lock:
@@ -262,12 +264,12 @@ def _pipeline_for(order: WorkOrder) -> _SharedPipeline:
 
 def _check_process() -> None:
     if _ending:
-        fault = Fault("transient", f"its process is about to end: {_ending[0]}")
+        fault = Fault("transient", f"its process is about to exit: {_ending[0]}")
         raise NotEndedError(TaskNotEnded("worker-ends", fault, process_name(), RETRY_S))
 
 
 def _end_process(reason: str) -> None:
-    """Schedule the end of this process: its state can no longer be trusted."""
+    """Schedule the exit of this process, whose state can no longer be trusted."""
     _ending.append(reason)
     timer = threading.Timer(END_S, os._exit, (1,))
     timer.daemon = True
@@ -281,7 +283,7 @@ def _broken(error: BaseException) -> NotEndedError:
 
 
 class _PipelineEndedError(Exception):
-    """The pipeline takes no more tasks."""
+    """The pipeline accepts no more tasks."""
 
 
 @dataclass(eq=False)
@@ -289,10 +291,10 @@ class _RunningTask:
     """A task in a pipeline.
 
     Attributes:
-        ended: how it ended, and whether no other task was in the pipeline then.
-        begun: seconds of the monotonic clock.
-        operator: that works on it; empty between two.
-        thread: in which that operator works.
+        ended: future of how it ended, and whether it was the only task in the pipeline then.
+        begun: time at which its first operator began, in seconds of the monotonic clock.
+        operator: label of the operator that works on it; empty between two operators.
+        thread: id of the thread in which that operator works.
     """
 
     ended: Future[tuple[TaskEnded, bool]] = field(default_factory=Future)
@@ -305,18 +307,19 @@ class _SharedPipeline(Listener):
     """The pipeline of a step in this process.
 
     Args:
-        order: names the step.
+        order: description of the step.
 
     Attributes:
-        plan, ledger: of the step.
+        plan, ledger: plan and ledger of the step.
         spec: hash of the step's spec.
         profile: compute profile, as one line.
         records_attempts: whether attempts are recorded before they write.
-        has_ended: whether it takes no more tasks.
+        has_ended: whether it accepts no more tasks.
 
     Raises:
-        OptionError: the command line is wrong, or this machine computes other bytes than the run's.
-        ChunkflowError: an operator cannot begin.
+        OptionError: the command line is wrong, or this machine would compute other bytes than those
+            of the run.
+        ChunkflowError: an operator cannot start.
     """
 
     def __init__(self, order: WorkOrder) -> None:
@@ -346,10 +349,10 @@ class _SharedPipeline(Listener):
         self._ready.result()
 
     def perform(self, number: int) -> tuple[TaskEnded, bool]:
-        """Return how a task ended, and whether no other task was in the pipeline then.
+        """Return how a task ended, and whether it was the only task in the pipeline then.
 
         Raises:
-            NotEndedError: the pipeline, or the process, cannot go on.
+            NotEndedError: the pipeline or the process cannot continue.
         """
         with self._changing:
             if self.has_ended:
@@ -371,7 +374,7 @@ class _SharedPipeline(Listener):
                 self._tasks.pop(slot, None)
 
     def _give_up(self, task: _RunningTask, taken_s: float, bound: Bound) -> Fault:
-        """Give up a task that hangs, and with it this process."""
+        """Give up a task that exceeds its time limit, and schedule the exit of this process."""
         frame = sys._current_frames().get(task.thread)
         where = f" in operator {task.operator}" if task.operator else ""
         reason = f"cut off after {taken_s:.0f} s{where}: {bound.why}"
@@ -380,7 +383,7 @@ class _SharedPipeline(Listener):
         return Fault("permanent", reason, stack, breaks_process=True)
 
     def end(self) -> None:
-        """Finish the tasks in the pipeline, and take no more."""
+        """Accept no more tasks; those in the pipeline are finished."""
         with self._changing:
             self.has_ended = True
             self._feed.end()
@@ -415,7 +418,7 @@ class _SharedPipeline(Listener):
             if running is not None:
                 running.ended.set_result((ended, len(self._tasks) == 1))
 
-    # --- what the pipeline reports ---------------------------------------------------------------
+    # --- callbacks of the pipeline ---------------------------------------------------------------
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:  # noqa: ARG002
         """Compare the profile, once all operators have been entered."""
