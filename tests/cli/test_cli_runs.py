@@ -225,7 +225,7 @@ def test_a_queue_on_a_full_disk_is_waited_for(folder):
         env=os.environ | {"OMP_NUM_THREADS": "1", "FILLS": FILLS, "HASTY": HASTY},
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
-    assert "its disk is full: free some space; tried again in" in done.stdout, done.stderr
+    assert "its disk is full: free some space; retrying in" in done.stdout, done.stderr
     assert "r is complete" in done.stdout
     assert done.stdout.endswith(" 0\n")
 
@@ -490,7 +490,7 @@ def test_worker_processes_that_cannot_begin_end_the_worker_with_70(folder):
     )
     say(f"--quiet create-chunk --size 16 32 32 --pattern zero {SAVE} mask.zarr")
     say(f"submit --run r {LINE} plugin -f dies.py -i chunk -o chunk {SAVE} mask.zarr")
-    assert "could not begin, 3 times in a row" in work("work r", code=70, DIES="1")
+    assert "has failed to start 3 times in a row" in work("work r", code=70, DIES="1")
     work("work r")
 
 
@@ -502,7 +502,7 @@ def test_worker_processes_that_cannot_begin_end_the_worker_with_70(folder):
         (errors.MissingExtraError("boto3 is not installed"), 2),
         (errors.QueueUnreachableError("no answer"), 75),
         (errors.VolumeUnreachableError("no answer"), 75),
-        (errors.ChunkflowError("child 0 could not begin, 3 times in a row"), 70),
+        (errors.ChunkflowError("child 0 has failed to start 3 times in a row"), 70),
         (KeyError("a bug"), 70),
         (RuntimeError("CUDA error: an illegal memory access"), 70),
         (MemoryError(), 70),

@@ -169,7 +169,10 @@ def _exits(drill, records, complete):
         if code is None or worker.is_killed:
             continue
         # On a slow machine this drill may kill three children of one worker before they have begun.
-        if code == 70 and "could not begin, 3 times in a row: killed by SIGKILL" in worker.said():
+        if (
+            code == 70
+            and "has failed to start 3 times in a row: killed by SIGKILL" in worker.said()
+        ):
             continue
         allowed = good | ({75} if worker.was_asked else set())
         if code not in allowed:

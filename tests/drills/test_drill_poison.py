@@ -66,7 +66,7 @@ def test_the_disk_is_full(make_drill, expected, small_disk, tmp_path):
         except OSError:
             filler.write_bytes(filler.read_bytes()[: -3 * 4096])  # three blocks fit
     worker = drill.work("--lease", 5)
-    drill.until(lambda: "takes no tasks" in worker.said(), "the full disk")
+    drill.until(lambda: "receives no tasks" in worker.said(), "the full disk")
     time.sleep(2)
     assert worker.is_alive
     assert not list(drill.home.ledger(STAGE).failures())
@@ -128,7 +128,7 @@ def test_two_runs_on_one_queue(make_drill, expected, tmp_path):
     worker = ours.work("--lease", 5)
     assert ours.wait() == [0]
     check(ours, expected(ours))
-    assert "give each run a queue of its own" in worker.said()
+    assert "give each run its own queue" in worker.said()
     assert theirs.records() == {}
     assert theirs.counts().waiting == 4
     assert not theirs.voxels().any()

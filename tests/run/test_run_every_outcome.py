@@ -100,7 +100,9 @@ def test_set_up_that_exits_ends_the_worker(tmp_path: Path, kind: str, where: str
     """No child can begin: the worker says which operator it is, and gives all back."""
     stage = Stage(tmp_path, 2)
     stage.send()
-    with pytest.raises(ChunkflowError, match="could not begin, 3 times in a row: sets-up failed"):
+    with pytest.raises(
+        ChunkflowError, match="has failed to start 3 times in a row: sets-up failed"
+    ):
         work(stage, partial(raising.enters, kind, where))
     assert stage.queue.counts().waiting == 2
 

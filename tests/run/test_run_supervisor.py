@@ -201,7 +201,7 @@ def test_a_wrong_line_is_refused_at_once(stage: Stage) -> None:
 
 def test_a_child_that_cannot_begin_stops_the_worker(stage: Stage) -> None:
     """After some tries it is said what kills it; no task is blamed."""
-    with pytest.raises(Exception, match="could not begin, 3 times in a row: killed by SIGKILL"):
+    with pytest.raises(Exception, match="has failed to start 3 times in a row: killed by SIGKILL"):
         stage.work(line=lines.dies)
     assert not list(stage.ledger.failures())
     assert stage.queue.counts().waiting == 12

@@ -51,7 +51,7 @@ def test_then_it_is_twenty_times_the_median_and_at_least_an_hour(
     assert bound is not None
     assert bound.seconds == limit_s
     assert f"the larger of 3600 s and 20 times the median of {median_s:g} s of 8" in bound.why
-    assert "give --task-limit SECONDS or none" in bound.why
+    assert "set --task-limit SECONDS or --task-limit none" in bound.why
 
 
 def test_the_ledger_counts_where_this_worker_has_finished_too_few() -> None:

@@ -1,6 +1,6 @@
-"""Acknowledges, releases and buries messages in a thread of its own.
+"""The acknowledger of a worker: acknowledges, releases and buries messages in its own thread.
 
-Messages that arrive while one request is under way share the next one.
+Messages that arrive during one request share the next one.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-TRIES = 3  # of a request; then the leases expire by themselves
+TRIES = 3  # for one request; afterwards the leases expire
 PAUSE_S = 1.0
 
 
 class BatchThread(ABC):
-    """A thread that processes everything that has arrived since its last batch.
+    """A thread that processes items in batches of all that arrived since the last batch.
 
     Args:
-        name: of the thread.
-        on_error: called in the thread with an unexpected error; the thread goes on.
+        name: name of the thread.
+        on_error: called in the thread with an unexpected error; the thread continues.
     """
 
     def __init__(self, name: str, on_error: Callable[[BaseException], None]) -> None:
@@ -59,7 +59,7 @@ class BatchThread(ABC):
             )
 
     def close(self) -> None:
-        """End the thread once it has processed what has arrived; does not wait."""
+        """End the thread after the items that have arrived; returns at once."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -95,12 +95,12 @@ class _Request:
 
 
 class Acknowledger(BatchThread):
-    """Returns messages to their queue; those whose lease is lost are left alone.
+    """Returns messages to their queue, except those whose lease is lost.
 
     Each method queues a request and returns at once.
 
     Args:
-        keeper: of the leases.
+        keeper: keeper of the leases, and of the queue.
         on_error: called in the thread with an unexpected error.
     """
 
@@ -142,15 +142,15 @@ class Acknowledger(BatchThread):
             else:
                 lost = self._try(partial(self._queue.acknowledge, messages)) or []
                 for message in lost:
-                    logger.debug("the lease of %s was lost before the end", message.body)
+                    logger.debug("the lease of %s was lost before its end", message.body)
 
     def _try(self, request: Callable[[], Result]) -> Result | None:
         for tries in range(TRIES):
             try:
                 return request()
             except QueueError as error:
-                # No more tries: the lease expires by itself, and a second delivery is harmless.
-                logger.warning("%s: cannot give back messages: %s", self._queue.url, error)
+                # After the last try, the lease expires; a second delivery is harmless.
+                logger.warning("%s: cannot return messages: %s", self._queue.url, error)
             if tries < TRIES - 1:
                 threading.Event().wait(PAUSE_S)
         return None

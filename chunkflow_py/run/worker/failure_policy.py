@@ -1,17 +1,17 @@
-"""What a failed task means: for the task, and for the worker on which it failed.
+"""Classification of errors, and the consequences for the task and for its worker.
 
 `fault_of` classifies an error:
 
 | kind      | examples                                     | consequence                           |
 |-----------|----------------------------------------------|---------------------------------------|
-| permanent | wrong shapes, a bug in a plugin              | counted; a few end the task           |
+| permanent | wrong shapes, a bug in a plugin              | counted; a few failures end the task  |
 | transient | network, store or queue down after retries   | counted; the task is retried later    |
-| resource  | disk full, out of memory, no access to the   | not counted at first: the machine may |
-|           | store                                        | be at fault                           |
+| resource  | disk full, out of memory, no access to the   | not counted at first, as the machine  |
+|           | store                                        | may be at fault                       |
 
-`FailurePolicy` decides, from all failures of one worker, what becomes of the task and whether the
-worker backs off or stops. `AttemptLimits` says how many counted failures end a task. Workers and
-runs on Dask use the same three.
+`FailurePolicy` looks at all failures of one worker, and decides whether a failure counts against
+its task and whether the worker backs off or stops. `AttemptLimits` sets how many counted failures
+end a task. Workers and runs on Dask use the same rules.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _OUT_OF_MEMORY = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "not enough memory: you tried",
 )
-# After one of these, nothing runs on the device any more in this process.
+# After one of these errors, a process cannot use its device any more.
 _BROKEN_DEVICE = ("CUDA error:", "CUDNN_STATUS_INTERNAL_ERROR", "device-side assert")
 
 
@@ -77,8 +77,8 @@ class Fault:
         kind: ``permanent``, ``transient`` or ``resource``; see the table of this module.
         reason: one sentence.
         traceback: of the exception, or what the process printed when it crashed.
-        shortage: what is missing, for the kind ``resource``.
-        breaks_process: whether the next task in the same process would fail as well.
+        shortage: the resource that is missing, for the kind ``resource``.
+        breaks_process: whether the next task in the same process would fail, too.
     """
 
     kind: FailureKind
@@ -94,12 +94,12 @@ class Fault:
 
     @property
     def is_final(self) -> bool:
-        """Whether the same call would fail again, however long one waits."""
+        """Whether the same call would fail again at any later time."""
         return self.kind == "permanent" or self.shortage == "access"
 
 
 def fault_of(error: BaseException) -> Fault:
-    """Classify *error* by itself and by its causes."""
+    """Classify *error* by its own type and those of its causes."""
     chain = list(_causes(error))
     text = _traceback_of(error)
     reason = text_of(error) or type(error).__name__
@@ -137,7 +137,7 @@ def _shortage(chain: list[BaseException]) -> Shortage | None:
             return "disk"
         if isinstance(each, VolumeRefusedError):
             return "access"
-        # torch.OutOfMemoryError is a RuntimeError; its name is known without importing torch.
+        # Compare the name, so that torch need not be imported for torch.OutOfMemoryError.
         if isinstance(each, MemoryError) or type(each).__name__ == "OutOfMemoryError":
             return "memory"
         if isinstance(each, OSError) and each.errno == errno.ENOMEM:
@@ -164,15 +164,15 @@ def skip_reason(skip: Skip) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLimits:
-    """How many failures end a task, and how long it waits after one.
+    """The number of failures of each kind that end a task, and the delay between attempts.
 
     Attributes:
-        permanent: failures that are the task's own fault.
-        transient: failures of the network or of a service.
+        permanent: limit of failures that are the task's own fault.
+        transient: limit of failures of the network or of a service.
         delay_s: seconds before the second attempt; doubles with each further one.
-        worker_lost: attempts whose whole worker disappeared. Machines are preempted and processes
-            killed whatever the task, hence the higher number; but a task that kills its workers
-            must end, too.
+        worker_lost: limit of attempts whose whole worker disappeared. It is higher because machines
+            are preempted and processes are killed for reasons unrelated to the task, but it exists
+            because a task may be what kills its workers.
     """
 
     permanent: int = 3
@@ -193,7 +193,7 @@ class AttemptLimits:
         number = counts.get(failure.kind, 1)
         limits = {"transient": self.transient, "worker-lost": self.worker_lost}
         if number < limits.get(failure.kind, self.permanent):
-            # Jitter: tasks that failed together must not come back together.
+            # Jitter, so that tasks that failed together are not retried together.
             delay_s = min(LONGEST_RETRY_S, self.delay_s * 2 ** min(number - 1, 30))
             return None, round(delay_s * random.uniform(0.5, 1), 1)  # noqa: S311 not a secret
         record = Record(
@@ -211,10 +211,10 @@ class AttemptLimits:
 def count_failure(
     ledger: Ledger, failure: FailedAttempt, limits: AttemptLimits, spec: str
 ) -> tuple[Record | None, float]:
-    """Count a failure in the ledger and judge the task; a task that is given up is recorded.
+    """Count a failure in the ledger, and record the task as dead if that ends it.
 
     Returns:
-        The record if the failure was the last, or ``None`` and the seconds until a retry.
+        The record of a task that is given up, or ``None`` and the seconds until a retry.
     """
     record, delay_s = limits.judge(failure, ledger.fail(failure), spec)
     if record is not None:
@@ -226,15 +226,16 @@ def count_failure(
 
 
 class Decision(NamedTuple):
-    """What to do with a task that has failed.
+    """The consequence of a failed attempt.
 
     Attributes:
-        action: ``count``: count *fault* against the task; ``retry``: try again after *delay_s*,
-            uncounted; ``retry-alone``: the same with no other task in the process; ``pause``: try
-            again, and take no other tasks for *delay_s*; ``stop``: try again elsewhere, and stop.
-        fault: to count.
-        delay_s: before the next attempt.
-        message: for ``pause`` and ``stop``: why.
+        action: ``count``: count *fault* against the task; ``retry``: retry after *delay_s* without
+            counting; ``retry-alone``: the same with no other task in the process; ``pause``:
+            release the task, and receive none for *delay_s*; ``stop``: release the task, and stop
+            this worker.
+        fault: the failure to count.
+        delay_s: seconds before the next attempt.
+        message: the reason for ``pause`` and ``stop``.
     """
 
     action: Literal["count", "retry", "retry-alone", "pause", "stop"]
@@ -244,17 +245,17 @@ class Decision(NamedTuple):
 
 
 class FailurePolicy:
-    """Decides what follows from the failures of one worker.
+    """Decides the consequences of the failures of one worker.
 
-    A shortage is the machine's fault until tasks have succeeded on it: a worker with too little
+    A shortage is blamed on the machine until tasks have succeeded on it: a worker with too little
     memory or without access must not use up the attempts of all tasks.
 
     Args:
-        disk_wait_s: pause after a full disk, before the first retry.
-        retry_s: delay of a task that is retried without being counted.
+        disk_wait_s: pause in seconds after a full disk, before the first retry.
+        retry_s: delay in seconds of a retry that is not counted.
 
     Attributes:
-        back_off: whether the worker takes tasks now.
+        back_off: whether the worker may receive tasks now.
     """
 
     def __init__(self, disk_wait_s: float, retry_s: float) -> None:
@@ -262,12 +263,12 @@ class FailurePolicy:
         self._retry_s = retry_s
         self._has_succeeded = False
         self._short_of_memory: int | None = None  # the last task that ran out of memory
-        self._refused: set[int] = set()  # tasks that were refused access
+        self._refused: set[int] = set()  # tasks to which a store refused access
         self._was_refused = False
         self.back_off = BackOff(disk_wait_s)
 
     def succeeded(self) -> None:
-        """Note that a task has ended well."""
+        """Note that a task has succeeded."""
         self._has_succeeded = True
         self._short_of_memory = None
         self._was_refused = False
@@ -277,15 +278,18 @@ class FailurePolicy:
         """Decide what to do with a task that has failed.
 
         Args:
-            task: its number.
+            task: number of the task.
             fault: why it failed.
             worker: name of the worker, for messages.
-            is_alone: whether no other task was in the process.
+            is_alone: whether it was the only task in its process.
         """
         match fault.shortage:
             case "disk":
                 pause_s = self.back_off.disk_full(time.monotonic())
-                message = f"{fault.reason}; takes no tasks, and tries again in {pause_s:.0f} s"
+                message = (
+                    f"{fault.reason}; worker {worker} receives no tasks, and retries in "
+                    f"{pause_s:.0f} s"
+                )
                 return Decision("pause", fault, pause_s, message)
             case "memory" if not is_alone:
                 return Decision("retry-alone", fault)  # other tasks may have used the memory
@@ -304,9 +308,9 @@ class FailurePolicy:
         return Decision("stop", fault, 0.0, f"worker {worker} has {problem}: {fault.reason}")
 
     def _blame_memory(self, task: int) -> Literal["task", "nobody", "worker"]:
-        """Blame the task if others have succeeded here, but the worker if two in a row fail.
+        """Blame the task if others have succeeded here, but the worker if two tasks fail in a row.
 
-        A worker on which no task has succeeded tries one more before it stops.
+        A worker on which no task has succeeded tries another one before it stops.
         """
         last, self._short_of_memory = self._short_of_memory, task
         if self._has_succeeded:
@@ -314,10 +318,7 @@ class FailurePolicy:
         return "nobody" if last is None else "worker"
 
     def _blame_access(self, task: int) -> Literal["task", "nobody", "worker"]:
-        """Blame the worker at the second refusal in a row.
-
-        A task that is refused again while others are not is blamed itself.
-        """
+        """Blame the worker for two refusals in a row, else a task that is refused twice."""
         was_refused, self._was_refused = self._was_refused, True
         if was_refused:
             return "worker"
@@ -328,14 +329,14 @@ class FailurePolicy:
 
 
 class BackOff:
-    """How long a worker takes no tasks after a full disk or a network failure.
+    """The pause of a worker after a full disk or a network failure.
 
     Args:
-        disk_wait_s: pause after a full disk, before the first retry.
+        disk_wait_s: pause in seconds after a full disk, before the first retry.
 
     Attributes:
-        until: no task is taken before; seconds of the monotonic clock.
-        is_probing: whether only one task is taken, to test whether the disk has space again.
+        until: time at which the worker may receive tasks again, in seconds of the monotonic clock.
+        is_probing: whether to receive one task only, to test whether the disk has space again.
     """
 
     def __init__(self, disk_wait_s: float) -> None:
@@ -347,7 +348,7 @@ class BackOff:
         self.is_probing = False
 
     def reset(self) -> None:
-        """Take tasks again: one has succeeded."""
+        """End the pause, as a task has succeeded."""
         self._network_failures = self._disk_failures = 0
         self.until = 0.0
         self.is_probing = False
@@ -359,10 +360,9 @@ class BackOff:
         self.until = max(self.until, now + pause_s * random.uniform(0.5, 1))  # noqa: S311 jitter
 
     def disk_full(self, now: float) -> float:
-        """Pause, then probe with one task; return the seconds until then.
+        """Pause, then probe with one task; return the length of the pause in seconds.
 
-        Tasks that were in flight when the disk filled up fail as well; they do not prolong the
-        pause.
+        Tasks that were in flight when the disk filled up fail, too; they do not prolong the pause.
         """
         if self.is_probing and now < self.until:
             return self.until - now

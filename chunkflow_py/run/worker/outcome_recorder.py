@@ -1,12 +1,12 @@
-"""Records how tasks ended, in the ledger, before their messages go back to the queue.
+"""The recorder of a worker: writes outcomes to the ledger before their messages are acknowledged.
 
 ```
 done, skipped -> record (durable) -> acknowledge
 failed        -> count -> release for a later attempt, or record as dead and bury
-given back    -> withdraw the mark of a suspected poison task -> release
+no outcome    -> remove the mark of a suspected poison task -> release
 ```
 
-Outcomes that arrive while one write is under way share the next one: one wait for the disk, and one
+Outcomes that arrive during one write share the next one, and so one wait for the disk and one
 request to the queue.
 """
 
@@ -39,18 +39,19 @@ LONGEST_PAUSE_S = 15.0
 
 
 class OutcomeRecorder(BatchThread):
-    """Writes records and failures, then lets the acknowledger return the messages.
+    """Writes records and failures, then has the acknowledger return the messages.
 
     Args:
-        ledger: where outcomes are written.
-        acknowledger: of the messages.
-        limits: failures that end a task.
+        ledger: ledger of the step.
+        acknowledger: returns the messages.
+        limits: number of failures that end a task.
         spec: hash of the step's spec, for the records of tasks that are given up.
-        guard: against poison tasks.
+        guard: detects poison tasks.
         post: called in the thread with an event: ``recorded`` and a list of (job, its record or
-            ``None``, its failure or ``None``; neither if it was given back), ``stuck`` and a
-            reason, ``fatal`` and an error.
-        records_attempts: whether to record what an attempt wrote even if another attempt was first.
+            ``None``, its failure or ``None``; both ``None`` if the task was released), ``stuck``
+            and a reason, ``fatal`` and an error.
+        records_attempts: whether to record the output of an attempt even if another attempt was
+            recorded first.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class OutcomeRecorder(BatchThread):
         self._add([(job, delay_s)])
 
     def give_up(self) -> None:
-        """Stop retrying: what cannot be written is released."""
+        """Stop retrying; release the tasks whose outcomes cannot be written."""
         self._given_up.set()
 
     def _process(self, batch: list[tuple[Job, Record | FailedAttempt | float]]) -> None:
@@ -128,7 +129,7 @@ class OutcomeRecorder(BatchThread):
         return True
 
     def _count(self, job: Job, failure: FailedAttempt) -> Record | None:
-        """Count a failure; return the record of the task if it was the last."""
+        """Count a failure; return the record of the task if that ends it."""
         counts = self._retrying(lambda: self._ledger.fail(failure))
         record, delay_s = self._limits.judge(failure, counts or {}, self._spec)
         if counts is None or record is None:

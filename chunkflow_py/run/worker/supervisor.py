@@ -1,4 +1,4 @@
-"""One worker on one step of a run: receives tasks, has worker processes run them, records them.
+"""The supervisor of a worker: receives the tasks of a step, has them run, and records them.
 
 ```
 queue -> TaskReceiver --jobs--> Supervisor --> WorkerPool --> worker processes
@@ -7,10 +7,10 @@ queue -> TaskReceiver --jobs--> Supervisor --> WorkerPool --> worker processes
                                    '--> OutcomeRecorder: ledger --> Acknowledger: queue
 ```
 
-Each of them has threads of its own; the supervisor alone decides, in one thread, from events.
-Nothing depends on a process ending in order: a task is finished when its record is in the ledger,
-and its message is acknowledged after that. If anything dies earlier, the message is delivered
-again.
+Each part has its own threads, which post events; the supervisor alone makes decisions, in one
+thread. Correctness does not depend on an orderly exit: a task is finished when its record is in the
+ledger, and its message is acknowledged afterwards. If anything dies earlier, the queue delivers the
+message again.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.2
-RELEASE_S = 2.0  # within which tasks that have not begun are given back
-LEAVE_S = 10.0  # within which outcomes are recorded before a worker leaves
+RELEASE_S = 2.0  # longest wait for the release of tasks that have not begun
+LEAVE_S = 10.0  # longest wait for the recording of outcomes before a worker leaves
 
-MOST_RECENT = 4096  # tasks that were recorded last
-MOST_RECORDING = 2048  # tasks that wait to be recorded; with more, no tasks are taken
-REDELIVERY_S = 2.0  # before a task is delivered again that cannot be taken now
-LATE_S = 1.0  # at least, before a lease expires that is not renewed, its task is stopped
+MOST_RECENT = 4096  # recorded tasks that are remembered
+MOST_RECORDING = 2048  # tasks that wait to be recorded; above this, no tasks are received
+REDELIVERY_S = 2.0  # delay of a task that cannot be accepted now
+LATE_S = 1.0  # a task is stopped at least this long before its lease expires
 
 FIRST_CHECK_S, LONGEST_CHECK_S = 0.1, 30.0
-DISTRUST_S = 5.0  # between two checks, from which on the ledger is asked even if tasks are queued
+DISTRUST_S = 5.0  # interval of checks above which the ledger is asked even if tasks are queued
 
 
 @dataclass
@@ -78,12 +78,12 @@ class WorkerOutcome:
 
     Attributes:
         state: ``complete``: every task of the plan is recorded, by any worker;
-            ``complete-with-failures``: the same, some as given up; ``stopped`` with tasks left;
-            ``stage-closed``: the run is at a later step.
+            ``complete-with-failures``: the same, but some tasks were given up; ``stopped``: tasks
+            remain; ``stage-closed``: the run is at a later step.
         message: a sentence for people.
-        done, skipped, dead: tasks that this worker has recorded.
-        failures: attempts that have failed here.
-        signal: name of the last signal, even if it came too late to stop anything.
+        done, skipped, dead: number of tasks that this worker has recorded in each state.
+        failures: number of failed attempts on this worker.
+        signal: name of the last signal, even if it arrived too late to stop anything.
     """
 
     state: Literal["complete", "complete-with-failures", "stopped", "stage-closed"] = "stopped"
@@ -96,20 +96,20 @@ class WorkerOutcome:
 
     @property
     def ended(self) -> int:
-        """How many attempts have ended here."""
+        """Number of attempts that have ended on this worker."""
         return self.done + self.skipped + self.failures
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSnapshot:
-    """A worker at one instant.
+    """The state of a worker at one instant.
 
     Attributes:
-        processes: of its pool.
-        leases: of messages that it holds.
-        renewed: leases so far, each renewal counted.
-        lost: leases so far.
-        queued: counts of the queue, as of the last check; ``None`` before the first.
+        processes: the worker processes of its pool.
+        leases: number of leases that it holds.
+        renewed: number of renewals so far.
+        lost: number of leases lost so far.
+        queued: counts of the queue at the last check; ``None`` before the first check.
     """
 
     processes: tuple[ProcessSnapshot, ...]
@@ -120,48 +120,48 @@ class WorkerSnapshot:
 
 
 class WorkerListener:
-    """Hears what a supervisor does, in its thread; override the methods of interest."""
+    """Callbacks of a supervisor, called in its thread; override the methods of interest."""
 
     def stage_started(self, stage: str, tasks: int) -> None:
-        """The worker begins with a step of so many tasks."""
+        """Called when the worker begins a step; *tasks* is the number of its tasks."""
 
     def stage_ended(self, outcome: WorkerOutcome) -> None:
-        """The worker has left the step."""
+        """Called when the worker has left the step."""
 
     def may_observe(self, snapshot: Callable[[], WorkerSnapshot], *, is_last: bool) -> None:
-        """Called a few times a second, and at the end; *snapshot* returns the present state."""
+        """Called a few times a second, and at the end; *snapshot* returns the current state."""
 
     def process_ready(self, number: int, profile: dict[str, str] | None) -> None:
-        """A worker process can take tasks."""
+        """Called when a worker process is ready for tasks."""
 
     def task_ended(self, record: Record) -> None:
-        """A task is recorded."""
+        """Called when a task is recorded."""
 
     def task_failed(self, failure: FailedAttempt) -> None:
-        """An attempt has failed, and is counted."""
+        """Called when a failed attempt is counted."""
 
     def changed(self, message: str) -> None:
-        """The worker waits, stops or goes on; *message* says why."""
+        """Called when the worker waits, stops or continues; *message* says why."""
 
 
 class Supervisor:
-    """Works on one step of a run.
+    """Runs the tasks of one step with a pool of worker processes.
 
     Args:
         stage: name of the step.
-        spec: hash of its spec, for records.
-        plan: its tasks.
-        queue: of the tasks.
-        ledger: of the tasks.
-        start: what worker processes run.
-        settings: of the worker.
-        check_profile: called with the compute profile of each process before it gets a task;
-            raises one of our errors to refuse it.
+        spec: hash of the step's spec, for records.
+        plan: tasks of the step.
+        queue: queue of the tasks.
+        ledger: ledger of the step.
+        start: what the worker processes run.
+        settings: settings of the worker.
+        check_profile: called with the compute profile of each process before its first task;
+            raises a `ChunkflowError` to refuse the process.
         worker: name of this worker, for records.
-        run: the run that messages of this step name; ``None`` accepts those of all runs.
-        stages: the same for all steps of the run, in order.
-        is_wanted: whether to keep a message of another step; see `MessageFilter`.
-        listener: hears of progress.
+        run: hash that the messages of this step must contain; ``None`` accepts any.
+        stages: step -> hash that its messages must contain, in the order of the run's steps.
+        is_wanted: returns whether to keep a message of another step; see `MessageFilter`.
+        listener: receives progress.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Supervisor:
         self._error: Exception | None = None
         self._signals = 0
         self._drains_until: float | None = None  # seconds of the monotonic clock
-        self._drains_tasks = False  # whether any had begun when it was asked to stop
+        self._drains_tasks = False  # whether tasks had begun when the worker was asked to stop
         self._is_over = False
         self._leaves_at_once = False
         self._completion = CompletionWatch(
@@ -209,13 +209,13 @@ class Supervisor:
         )
 
     def stop(self, reason: str) -> None:
-        """Ask it to stop, from any thread; tasks that have begun are finished first."""
+        """Ask the worker to stop after the tasks that have begun; callable from any thread."""
         self._events.put(("stop", reason))
 
     # --- the loop --------------------------------------------------------------------------------
 
     def run(self) -> WorkerOutcome:
-        """Work until the step is complete, or there is a reason to stop.
+        """Run tasks until the step is complete, or there is a reason to stop.
 
         Raises:
             OptionError: the command line is wrong, or this machine computes other bytes than the
@@ -308,11 +308,11 @@ class Supervisor:
         self._events.put((kind, content))
 
     def _from_process(self, process: WorkerProcess, messages: Sequence[Any] | None) -> None:
-        """Post what a process reports; called in the thread that reads its pipe."""
+        """Post the messages of a process; called in the thread that reads its pipe."""
         for message in messages or ():
             if isinstance(message, PipelineReady):
                 try:
-                    with self._profile_lock:  # this may ask a store; nobody else waits for it
+                    with self._profile_lock:  # may ask a store; the supervisor does not wait for it
                         self._check_profile(message.profile)
                 except BaseException as error:  # noqa: BLE001  (raised in the supervisor's thread)
                     self._post("fatal", error)
@@ -360,7 +360,7 @@ class Supervisor:
     def _handle(self, kind: str, content: Any) -> None:
         match kind:
             case "process":
-                self._heard(*content)
+                self._process_reported(*content)
             case "received":
                 self._receiver.seen(len(content))
                 self._completion.busy()
@@ -379,7 +379,7 @@ class Supervisor:
             case "closed-stage":
                 if self._drains_until is None:
                     self._outcome.state = "stage-closed"
-                self._stop(f"the run has come to stage {content}")
+                self._stop(f"the run is at stage {content} now")
             case "stuck":
                 self._listener.changed(f"waits: {content}")
             case "checked":
@@ -391,7 +391,7 @@ class Supervisor:
         if self._error is None:
             self._error = as_error(error, "a thread of the worker")
 
-    def _heard(self, process: WorkerProcess, messages: Sequence[Any] | None) -> None:
+    def _process_reported(self, process: WorkerProcess, messages: Sequence[Any] | None) -> None:
         if messages is None:
             try:
                 self._pool.exited(process)
@@ -422,7 +422,7 @@ class Supervisor:
     # --- stopping --------------------------------------------------------------------------------
 
     def _stop(self, reason: str) -> None:
-        """Take no more tasks, give back those that have not begun, and finish the others."""
+        """Receive no more tasks, release those that have not begun, and finish the others."""
         if self._drains_until is not None:
             return
         self._drains_until = time.monotonic() + self._settings.grace_s
@@ -434,9 +434,7 @@ class Supervisor:
         self._receiver.close()
         self._tasks.release_untouched()
         self._drains_tasks = self._tasks.active > 0
-        message = (
-            f"stopping: {reason}; {self._tasks.active} tasks have begun and are finished first"
-        )
+        message = f"stopping: {reason}; {self._tasks.active} tasks have begun, and will be finished"
         logger.warning("%s", message)
         self._listener.changed(message)
 
@@ -444,16 +442,16 @@ class Supervisor:
         limits = self._settings.limits
         ended, longest_s = self._outcome.ended, self._pool.longest_s
         if limits.max_tasks is not None and ended >= limits.max_tasks:
-            self._stop(f"{ended} tasks have ended, as many as were asked for")
+            self._stop(f"{ended} tasks have ended, the limit of --max-tasks")
         elif self._deadline is not None and now + longest_s >= self._deadline:
-            left_s = max(0.0, self._deadline - now)
+            remaining_s = max(0.0, self._deadline - now)
             self._stop(
-                f"{left_s:.1f} s are left of {limits.reason}, and a task took up to "
+                f"{remaining_s:.1f} s remain of {limits.reason}, and a task took up to "
                 f"{longest_s:.0f} s"
             )
 
     def _leave(self) -> None:
-        """Give back all remaining tasks, and end the processes."""
+        """Release all remaining tasks, and end the processes."""
         self._receiver.close()
         start = time.monotonic()
         self._tasks.release_all()
@@ -467,13 +465,13 @@ class Supervisor:
         if not self._recorder.flush(flush_s):
             self._recorder.give_up()
             self._recorder.flush(RELEASE_S)
-        # A pending request may still return messages, for which others would wait.
+        # A pending request may still return messages, which must be released for other workers.
         join_s = min(self._settings.receive_wait_s, self._settings.lease_s / 3) + 1
         self._receiver.join(min(join_s, RELEASE_S) if self._leaves_at_once else join_s)
         with suppress(Empty):
             while True:
                 kind, content = self._events.get_nowait()
-                if kind == "recorded":  # what was recorded meanwhile counts
+                if kind == "recorded":  # count what was recorded meanwhile
                     self._tasks.recorded(content)
                 elif kind == "received":
                     for job in content:
@@ -489,9 +487,9 @@ class Supervisor:
             return
         idle_s = self._completion.idle(now)
         idle_exit_s = self._settings.limits.idle_exit_s
-        # A worker that is not ready yet is not idle: its start may take longer than that.
+        # A worker whose processes still start is not idle: that may take longer than idle_exit_s.
         if idle_exit_s is not None and min(idle_s, self._pool.ready_s(now)) > idle_exit_s:
-            self._stop(f"there was nothing to do for {idle_exit_s:g} s")
+            self._stop(f"no task arrived for {idle_exit_s:g} s")
 
     def _checked(self, queued: Counts | None, ended: int | None, dead: int | None) -> None:
         self._queued = queued or self._queued
@@ -511,8 +509,8 @@ class Supervisor:
     def _notice_completion(self) -> None:
         """Report the step as complete if its last tasks were recorded while this worker drained.
 
-        A ledger that does not answer within `RELEASE_S` is not waited for: the worker reports that
-        it was stopped, and the next worker notices.
+        If the ledger does not answer within `RELEASE_S`, the worker reports that it was stopped,
+        and the next worker notices that the step is complete.
         """
         if self._outcome.state != "stopped" or self._leaves_at_once or not self._drains_tasks:
             return
@@ -533,27 +531,27 @@ class Supervisor:
 
 
 class InFlightTasks:
-    """The tasks of a worker, from their receipt until each is recorded or given back.
+    """The tasks of a worker, from their receipt until each is recorded or released.
 
     ```
     received -> active: in the pool --done, skipped--> recording -> recorded
                                     --failed---------> recording: counted
-                                    --lost, stopped--> given back
+                                    --lost, stopped--> released
     ```
 
-    Used in the supervisor's thread alone.
+    Used in the supervisor's thread only.
 
     Args:
         spec: hash of the step's spec, for records.
         worker: name of the worker, for records.
-        settings: of the worker.
-        keeper: of leases.
-        pool: works on the tasks.
-        acknowledger: of messages.
-        recorder: of tasks that have ended.
-        outcome: counts how tasks ended.
-        listener: hears of it.
-        stop: called with a reason to stop.
+        settings: settings of the worker.
+        keeper: renews the leases.
+        pool: runs the tasks.
+        acknowledger: returns messages to the queue.
+        recorder: writes outcomes to the ledger.
+        outcome: updated with the number of tasks in each state.
+        listener: receives progress.
+        stop: called with the reason when the worker must stop.
 
     Attributes:
         profile: compute profile of the pool, as one line.
@@ -585,21 +583,21 @@ class InFlightTasks:
         self._stop = stop
         self._active: dict[int, Job] = {}
         self._recording: dict[int, Job] = {}
-        self._recent: dict[int, bool] = {}  # tasks that were recorded last
+        self._recent: dict[int, bool] = {}  # the `MOST_RECENT` tasks recorded last, in order
         self._policy = FailurePolicy(settings.disk_wait_s, settings.retry_s)
         self.profile = ""
 
     def __len__(self) -> int:
-        """Return how many tasks are in flight."""
+        """Return the number of tasks in flight."""
         return len(self._active) + len(self._recording)
 
     @property
     def active(self) -> int:
-        """How many tasks have not ended yet."""
+        """Number of tasks that have not ended."""
         return len(self._active)
 
     def wanted(self, now: float) -> int:
-        """Return how many more tasks to receive."""
+        """Return the number of further tasks to receive."""
         back_off = self._policy.back_off
         if now < back_off.until or len(self._recording) > MOST_RECORDING:
             return 0
@@ -622,11 +620,11 @@ class InFlightTasks:
         for job in jobs:
             active = self._active.get(job.number)
             if self._recent.pop(job.number, None) or job.number in self._recording:
-                # Recorded after the ledger was asked, or about to be: the ledger is asked again.
+                # Its record may be newer than the receiver's look-up: let it look again.
                 self._release(job)
             elif job.number in given_up or (active and active.is_cancelled):
                 self._release(job, REDELIVERY_S)
-            elif active is not None:  # delivered twice: both messages share its outcome
+            elif active is not None:  # delivered twice: both messages share one outcome
                 active.leases += job.leases
                 job.leases = []
                 self._release(job)
@@ -639,7 +637,7 @@ class InFlightTasks:
                 self._pool.run_alone(job)
 
     def ended_in(self, process: WorkerProcess, outcomes: Sequence[TaskEnded]) -> None:
-        """Process what a worker process reports of tasks that have ended in it."""
+        """Process the reports of a worker process about tasks that have ended."""
         records: list[tuple[Job, Record | FailedAttempt]] = []
         for ended in outcomes:
             job = self._pool.ended(process, ended)
@@ -677,7 +675,7 @@ class InFlightTasks:
             self._recorder.record(outcomes)
 
     def recorded(self, outcomes: Sequence[tuple[Job, Record | None, FailedAttempt | None]]) -> None:
-        """Count what the recorder has written."""
+        """Count the outcomes that the recorder has written."""
         outcome = self._outcome
         for job, record, failure in outcomes:
             self._recording.pop(job.number, None)
@@ -708,7 +706,7 @@ class InFlightTasks:
             case "count":
                 self.failed(job, decision.fault, sum(ended.seconds.values()))
             case "retry":
-                logger.warning("task %s is given back: %s", job.box, fault.reason)
+                logger.warning("task %s is released for a retry: %s", job.box, fault.reason)
                 self.give_back(job, decision.delay_s)
             case "retry-alone":
                 self._pool.run_alone(job)
@@ -722,7 +720,7 @@ class InFlightTasks:
                 self._stop(decision.message)
 
     def failed(self, job: Job, fault: Fault, seconds: float | None) -> None:
-        """Count a failure of a task that has run for *seconds*."""
+        """Queue a failed attempt for the ledger; *seconds* is its run time."""
         fields = {"task": job.box, "kind": fault.kind, "error": fault.reason}
         extra = {"event": "task_failed", "fields": fields | {"attempt": job.attempt}}
         logger.warning("task %s failed: %s", job.box, fault.reason, extra=extra)
@@ -738,10 +736,10 @@ class InFlightTasks:
         )
         self._record([(job, failure)])
 
-    # --- giving back -----------------------------------------------------------------------------
+    # --- releasing -------------------------------------------------------------------------------
 
     def give_back(self, job: Job, delay_s: float = 0.0) -> None:
-        """Release a task, and ignore what its process still reports of it."""
+        """Release a task, and ignore further reports about it."""
         job.is_given_up = True
         self._active.pop(job.number, None)
         self._release(job, delay_s)
@@ -763,7 +761,7 @@ class InFlightTasks:
             self.give_back(job)
 
     def lost(self, held: Held) -> None:
-        """Stop a task whose lease is lost, unless it has another one."""
+        """Stop a task whose last lease is lost."""
         for job in list(self._active.values()):
             if held in job.leases and job.lost:
                 self._listener.changed(f"the lease of task {job.box} is lost")
@@ -782,26 +780,27 @@ class InFlightTasks:
             elif job.lease_ends > clock:
                 self._pool.cancel(job)
             else:
-                self._pool.abandon(job, f"task {job.box} is not leased to this worker any more")
+                self._pool.abandon(job, f"this worker has lost the lease of task {job.box}")
                 self.give_back(job)
 
 
 class CompletionWatch:
-    """Checks now and then whether a step is complete, while its worker is idle.
+    """Checks periodically, while a worker is idle, whether its step is complete.
 
-    The ledger decides, never the queue alone: a task that another worker has leased may come back.
-    The queue is asked first, because that is cheap; the ledger when no task waits there, or when
-    tasks wait but are not delivered, for example because they are of another run.
+    Only the ledger decides: an empty queue is not enough, as a task that another worker has leased
+    may come back. A check counts the queue first, because that is cheap. It asks the ledger if no
+    task waits, or if waiting tasks are not delivered, for example because they belong to another
+    run.
 
     Args:
-        queue: of the tasks.
-        ledger: of the tasks.
-        total: number of tasks.
+        queue: queue of the tasks.
+        ledger: ledger of the step.
+        total: number of tasks of the step.
         quiet_s: how long the queue must be empty before missing tasks are reported.
         until_complete: whether to wait for tasks that other workers hold.
-        post: called in a thread with an event: ``checked`` and counts of the queue, number of
-            tasks that have ended, and of those that failed (``None``: not asked); ``stuck`` and a
-            reason; ``fatal`` and an error.
+        post: called in a thread with an event: ``checked`` and the queue's counts, the number of
+            tasks that have ended, and the number of dead ones (each ``None`` if not asked);
+            ``stuck`` and a reason; ``fatal`` and an error.
     """
 
     def __init__(
@@ -832,7 +831,7 @@ class CompletionWatch:
         self._quiet_since = None
 
     def idle(self, now: float) -> float:
-        """Note that the worker has no tasks; return for how many seconds it has had none."""
+        """Note that the worker has no tasks; return the seconds since its last one."""
         if self._idle_since is None:
             self._idle_since = now
             self._check_at = now + FIRST_CHECK_S
@@ -863,9 +862,9 @@ class CompletionWatch:
         self._post("checked", (queued, ended, dead))
 
     def checked(self, now: float, queued: Counts | None, ended: int | None) -> str | None:
-        """Process the result of a check; return why waiting is useless, or ``None``."""
+        """Process the result of a check; return a reason to stop waiting, or ``None``."""
         self._is_checking = False
-        # Jitter: many workers wait for the last task, and must not all ask at the same time.
+        # Jitter, so that workers that wait for the last task do not all check at the same time.
         self._check_at = now + self._interval_s * random.uniform(0.7, 1.3)  # noqa: S311
         self._interval_s = min(LONGEST_CHECK_S, 1.5 * self._interval_s)
         if self._idle_since is None or queued is None or ended is None or queued.waiting:

@@ -1,18 +1,18 @@
-"""Receives the messages of a queue, in a thread of its own, as many as the supervisor has room for.
+"""The receiver of a worker: takes messages from the queue, in its own thread, and posts jobs.
 
 ```
-receive -> renew the lease from here on -> parse -> look up in the ledger -> job for the supervisor
+receive -> renew the lease from now on -> parse -> look up in the ledger -> job for the supervisor
                                              |         |
                                     bury if invalid   acknowledge if recorded, bury if given up
 ```
 
-Poison-task detection: a task that kills its worker process is counted by the supervisor. If the
-whole worker dies, as when a container exceeds its memory limit, nobody is left to count, and the
-message is delivered again. So a task whose message was delivered more than `RECEIVES` times is
-*suspected*: it runs alone, and a mark in the ledger says that it began. The next worker that
-receives the message counts every mark without an outcome as a failure of the kind ``worker-lost``;
-a worker that gives the task back withdraws its mark. Deliveries alone do not count: workers are
-preempted and drained however healthy the task, so only many lost workers end a task.
+Poison-task detection: the supervisor counts a task that kills its worker process. If the whole
+worker dies, for example because a container exceeds its memory limit, no supervisor counts, and the
+queue delivers the message again. So a task whose message was delivered more than `RECEIVES` times
+is *suspected*: it runs alone, and a mark in the ledger says that its attempt began. A worker that
+releases the task removes its mark. The next worker that receives the message counts each remaining
+mark without an outcome as a failure of the kind ``worker-lost``. Deliveries alone do not count,
+because workers are also preempted and drained; only many lost workers end a task.
 """
 
 from __future__ import annotations
@@ -43,31 +43,31 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 15.0
-FIRST_WAIT_S = 1.0  # for a message; doubles while none arrives, so that a busy worker can stop fast
-FOREIGN_DELAY_S = 60.0  # before a message of another run is delivered again
-MOST_RECEIVED = 4096  # messages at once
+FIRST_WAIT_S = 1.0  # first wait for a message; doubles while none arrives
+FOREIGN_DELAY_S = 60.0  # delay before a message of another run is delivered again
+MOST_RECEIVED = 4096  # messages of one request
 RECEIVES = 3  # deliveries of a message after which its task is suspected
-SUSPECT_DELAY_S = 4.0  # at most, before a suspected task is delivered again if another is running
-GIVEN_BACK = "given back by its worker in order"
+SUSPECT_DELAY_S = 4.0  # longest delay of a suspected task while another one runs
+GIVEN_BACK = "released by its worker"
 WORKER_LOST = (
-    "its worker disappeared: it was killed from outside, or this task ended all of its "
+    "its worker disappeared: either it was killed from outside, or this task killed all of its "
     "processes, as in a container with too little memory"
 )
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A task that this worker has received and not yet recorded or given back.
+    """A task that this worker has received, and not yet recorded or released.
 
     Attributes:
-        number: of the task.
-        box: of the task.
-        leases: of its messages; several if it was delivered again meanwhile.
-        attempt: identifies this attempt.
-        is_suspected: whether it may be a poison task; see this module.
+        number: number of the task in its plan.
+        box: box of the task, as a string.
+        leases: leases of its messages; several if it was delivered again meanwhile.
+        attempt: unique name of this attempt.
+        is_suspected: whether it may be a poison task; see the top of this module.
         is_cancelled: whether its process was asked to stop it, because its lease is lost or about
             to expire.
-        is_given_up: whether to ignore everything that its process still reports about it.
+        is_given_up: whether to ignore all further reports of its process about it.
     """
 
     number: int
@@ -85,20 +85,21 @@ class Job:
 
     @property
     def lease_ends(self) -> float:
-        """When the last of its leases expires, by the keeper's clock."""
+        """Time at which the last of its leases expires, in seconds of the keeper's clock."""
         return max(lease.ends for lease in self.leases)
 
 
 @dataclass(frozen=True)
 class MessageFilter:
-    """Which messages a worker accepts.
+    """The messages that a worker accepts.
 
     Attributes:
-        plan: the tasks.
+        plan: tasks of the step.
         stage: name of the step.
-        runs: the run that messages of each step name, in the order of the steps; ``None`` accepts
-            messages of all runs.
-        is_wanted: whether to keep a message of another step; by default, those of later steps.
+        runs: step -> hash that its messages must contain, in the order of the run's steps; ``None``
+            accepts any.
+        is_wanted: returns whether to keep a message of another step; by default, messages of later
+            steps are kept.
     """
 
     plan: Plan
@@ -111,19 +112,18 @@ class TaskReceiver:
     """Receives and parses messages, looks them up in the ledger, and posts jobs.
 
     Args:
-        messages: which messages to accept.
+        messages: the messages to accept.
         attempts: prefix of the names of this worker's attempts.
-        keeper: of leases, and the queue.
-        ledger: of finished tasks.
-        acknowledger: of messages that need no work.
+        keeper: keeper of the leases, and of the queue.
+        ledger: ledger of the step.
+        acknowledger: returns messages that need no work.
         post: called in the thread with an event: ``received`` and a list of jobs, ``closed-stage``
             and a step, ``stuck`` and a reason, ``fatal`` and an error.
-        wait_s: how long one request waits for a message at most.
-        guard: against poison tasks; ``None`` suspects no task.
+        wait_s: longest wait of one request for a message, in seconds.
+        guard: detects poison tasks; ``None``: suspect no task.
 
     Attributes:
-        profile: compute profile of this worker, if the ledger must know of each attempt before it
-            begins.
+        profile: compute profile of this worker, if attempts must be recorded before they begin.
     """
 
     def __init__(
@@ -157,19 +157,19 @@ class TaskReceiver:
         self._thread.start()
 
     def want(self, number: int) -> None:
-        """Set how many jobs the supervisor has room for, those still unseen included."""
+        """Set how many jobs the supervisor has room for, including posted ones not yet seen."""
         with self._changed:
             self._wanted = max(0, number - self._unseen)
             if self._wanted:
                 self._changed.notify_all()
 
     def seen(self, number: int) -> None:
-        """Note that the supervisor has taken so many of the posted jobs."""
+        """Note that the supervisor has processed *number* of the posted jobs."""
         with self._changed:
             self._unseen -= number
 
     def close(self) -> None:
-        """Receive no more; messages that a pending request still returns are released."""
+        """Receive no more; release the messages that a pending request still returns."""
         self._closed.set()
         with self._changed:
             self._wanted = 0
@@ -222,14 +222,14 @@ class TaskReceiver:
                 fault = fault_of(error)
                 if fault.is_final:
                     raise
-                logger.warning("no tasks for now: %s", fault.reason)
+                logger.warning("cannot receive tasks for now: %s", fault.reason)
                 self._post("stuck", fault.reason)
             if self._closed.wait(pause_s * random.uniform(0.5, 1)):  # noqa: S311 jitter
                 return None
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
 
     def _jobs(self, held: Sequence[Held]) -> list[Job]:
-        """Return the messages that need work as jobs; deal with all others."""
+        """Return jobs for the messages that need work; acknowledge, release or bury the others."""
         jobs: dict[int, Job] = {}
         for lease in held:
             task = self._task(lease)
@@ -249,13 +249,15 @@ class TaskReceiver:
         for number, state in states.items():
             leases = jobs.pop(number).leases
             if state == "dead":
-                self._acknowledger.bury(leases, "was given up before; see the failures of the run")
+                self._acknowledger.bury(
+                    leases, "the task was given up before; see the failures of the run"
+                )
             else:
                 self._acknowledger.acknowledge(leases)
         return [job for job in jobs.values() if self._may_begin(job)]
 
     def _may_begin(self, job: Job) -> bool:
-        """Record the attempt in the ledger where that is required; return whether to make it."""
+        """Record the start of the attempt if required; return whether the attempt may begin."""
         guard, profile = self._guard, self.profile
         if guard is not None and not guard.admits(job):
             self._acknowledger.release(job.leases, guard.delay_s())
@@ -271,7 +273,7 @@ class TaskReceiver:
         return True
 
     def _task(self, held: Held) -> tuple[int, str] | None:
-        """Return number and box of a message, or ``None`` if it was dealt with."""
+        """Return number and box of a task of this step; ``None`` if the message was returned."""
         try:
             body = parse_body(held.message.body)
         except BodyError as error:
@@ -295,8 +297,8 @@ class TaskReceiver:
                 self._acknowledger.release([held])
                 self._post("closed-stage", stage)
             else:
-                # That step has ended; or a repair has reopened an earlier step, and the worker that
-                # opens this one again will send its tasks.
+                # Either that step has ended, or a repair has reopened an earlier step, and the
+                # worker that opens the later one again will send its tasks.
                 self._acknowledger.acknowledge([held])
             return None
         try:
@@ -309,8 +311,8 @@ class TaskReceiver:
         if run not in self._foreign_runs:
             self._foreign_runs.add(run)
             logger.error(
-                "the queue holds tasks of run %s, and this worker is of run %s: they are left to "
-                "its workers; give each run a queue of its own",
+                "the queue holds tasks of run %s, but this worker belongs to run %s and leaves "
+                "them; give each run its own queue",
                 run,
                 self._messages.runs[self._messages.stage],
             )
@@ -325,8 +327,8 @@ class PoisonTaskGuard:
     """Detects tasks that kill their whole worker; see this module.
 
     Args:
-        ledger: where attempts on suspected tasks are marked.
-        limits: failures that end a task.
+        ledger: ledger that holds the marks of attempts.
+        limits: number of failures that end a task.
         spec: hash of the step's spec, for the records of tasks that are given up.
         keeps_attempts: whether the ledger must keep the marks of all attempts.
     """
@@ -340,7 +342,7 @@ class PoisonTaskGuard:
         self._spec = spec
         self._keeps_attempts = keeps_attempts
         self._lock = threading.Lock()
-        self._running: Job | None = None  # with two, nobody could tell which one killed the worker
+        self._running: Job | None = None  # only one, so that it is clear which task is to blame
 
     def admits(self, job: Job) -> bool:
         """Set `Job.is_suspected`; return whether the task can run now."""
@@ -359,14 +361,15 @@ class PoisonTaskGuard:
         return random.uniform(SUSPECT_DELAY_S / 2, SUSPECT_DELAY_S)  # noqa: S311 jitter
 
     def begin(self, job: Job, profile: str | None) -> Record | None:
-        """Count the lost attempts on a suspected task, and mark the new one.
+        """Count the lost attempts on a suspected task, and mark the new attempt.
 
         Args:
-            job: that is suspected.
+            job: the suspected task.
             profile: compute profile of this worker, if the ledger keeps all attempts.
 
         Returns:
-            The record of the task if it was given up instead; the ledger has it.
+            The task's record, already in the ledger, if the lost attempts end the task; else
+            ``None``.
         """
         failed = {failure.attempt for failure in self._ledger.failures(job.number)}
         for attempt in self._ledger.attempts(job.number):
@@ -381,13 +384,13 @@ class PoisonTaskGuard:
         return None
 
     def withdraw(self, job: Job) -> None:
-        """Remove the mark of an attempt that ended in order, without an outcome."""
+        """Remove the mark of an attempt that was released without an outcome."""
         if not self._keeps_attempts:
             self._ledger.withdraw(job.number, job.attempt)
             attempts = self._ledger.attempts(job.number)
             if all(each.attempt != job.attempt for each in attempts):
                 return
-        # The mark has to stay, or is in a segment already: a failure says that no worker was lost.
+        # The mark cannot be removed: record a failure, which shows that no worker was lost.
         self._ledger.fail(
             FailedAttempt(job.number, job.box, job.attempt, "unknown", "transient", GIVEN_BACK)
         )

@@ -1,4 +1,4 @@
-"""A worker: takes pipelines, networks and queue from a run, and works on its steps in order."""
+"""The main loop of a worker: runs the steps of a run in order, as its spec describes them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COMPLETE, FAILURES, WORK_LEFT = 0, 1, 75  # exit codes; 75 is EX_TEMPFAIL: try again later
-CLAIM_EXPIRES_S = 120.0  # without a renewal
+CLAIM_EXPIRES_S = 120.0  # after its last renewal
 CLAIM_RENEWAL_S = 20.0
 CLAIM_CHECK_S = 5.0
 _CLEARED_AT_ONCE = 100  # messages
@@ -50,16 +50,16 @@ MakeSourcedPipeline = Callable[["PipelineSource", "TaskFeed"], "Pipeline"]
 
 @dataclass(frozen=True)
 class PipelineSource:
-    """What a process needs to make the pipeline of a step; pickled and sent to it.
+    """Everything that a process needs to make the pipeline of a step; sent to it pickled.
 
     Attributes:
-        argv: of the operators, with the paths of files on this machine.
-        mip: the global option.
-        plan: the tasks.
-        folder: in which relative paths start.
+        argv: arguments of the operators, with the paths of files on this machine.
+        mip: value of the global option ``--mip``.
+        plan: tasks of the step.
+        folder: working directory of relative paths.
         ahead: how many tasks each stage of the pipeline may work ahead.
-        allow_code: whether it may run code that is not part of this package.
-        earlier: the steps before it, whose outputs it may read.
+        allow_code: whether the pipeline may run code that is not part of this package.
+        earlier: earlier steps of the run, whose outputs this step may read.
     """
 
     argv: tuple[str, ...]
@@ -77,8 +77,8 @@ def pipeline_source(
     """Fetch the files of a step and return what its pipeline needs.
 
     Raises:
-        OptionError: the step runs code, and that is not allowed; a file is damaged; or the folder
-            in which its paths start is not on this machine.
+        OptionError: the step runs code that is not allowed; a file is damaged; or the folder of
+            its relative paths does not exist on this machine.
     """
     if stage.code and not allow_code:
         msg = (
@@ -97,10 +97,10 @@ def pipeline_source(
 
 
 def _check_folder(folder: str, stage: RunStep) -> None:
-    """Refuse a step whose relative paths would mean other places on this machine.
+    """Refuse a step that uses local paths below a folder that this machine does not have.
 
     Raises:
-        OptionError: names the folder and a path.
+        OptionError: the message names the folder and a path.
     """
     if _is_here(folder):
         return
@@ -108,9 +108,9 @@ def _check_folder(folder: str, stage: RunStep) -> None:
     below = next((each for each in places if each.startswith(f"file://{folder.rstrip('/')}/")), "")
     if below:
         msg = (
-            f"stage {stage.name} uses {below.removeprefix('file://')}, and this machine has no "
-            f"folder {folder}: mount it, or submit the line with a file system that machines "
-            "share, or a bucket"
+            f"stage {stage.name} uses {below.removeprefix('file://')}, but this machine has no "
+            f"folder {folder}; mount it, or submit the pipeline with paths on a shared file system "
+            "or in a bucket"
         )
         raise OptionError(msg)
 
@@ -120,11 +120,15 @@ def _places(options: dict[str, Any]) -> Iterable[str]:
 
 
 def enter_folder(folder: str) -> None:
-    """Change to the folder in which the run was submitted, if it is on this machine."""
+    """Change to the folder in which the run was submitted, if this machine has it."""
     if _is_here(folder):
         os.chdir(folder)
     else:
-        logger.info("%s cannot be entered here; relative paths begin in %s", folder, Path.cwd())
+        logger.info(
+            "folder %s cannot be entered on this machine; relative paths begin in %s",
+            folder,
+            Path.cwd(),
+        )
 
 
 def _is_here(folder: str) -> bool:
@@ -133,14 +137,15 @@ def _is_here(folder: str) -> bool:
 
 @dataclass(frozen=True)
 class WorkOptions:
-    """How a worker works on a run.
+    """Options of a worker, or of a run on Dask.
 
     Attributes:
-        settings: of its supervisor.
-        worker: its name in records.
-        threads: of each process for computing; ``None``: as the environment says.
+        settings: settings of its supervisor.
+        worker: name of the worker in records.
+        threads: number of compute threads of each process; ``None``: the environment decides.
         allow_code: whether model files and plugins may run.
-        until_complete: whether to leave when the run is complete, or to wait for a repair or retry.
+        until_complete: whether to leave when the run is complete, instead of waiting for a repair
+            or a retry.
     """
 
     settings: WorkerSettings
@@ -156,36 +161,37 @@ def work(
     make_pipeline: MakeSourcedPipeline,
     listener: WorkerListener | None = None,
 ) -> tuple[int, str]:
-    """Work on the steps of a run; return the exit code and a sentence for people.
+    """Run the steps of a run; return the exit code and a message for people.
 
     Args:
-        home: of the run.
+        home: the run directory.
         working: settings and limits.
-        make_pipeline: makes the pipeline of a step from its source; a function of a module.
-        listener: hears of progress.
+        make_pipeline: makes the pipeline of a step from its source; must be picklable.
+        listener: receives progress.
 
     Raises:
-        OptionError: the spec is not pinned where it must be, or is not the pinned one; or this
-            machine computes other bytes.
+        OptionError: the address has no hash of the spec where one is required, or another hash;
+            or this machine would compute different bytes.
     """
     began = time.monotonic()
     spec = home.spec
     spec.check_current()
     if not home.digest and not home.store.is_local and not removed("pinned-spec"):
         msg = (
-            f"{home.url} can be written by others, who could change what runs here; start the "
-            f"worker with the address that submit printed, {home.address}, if that is yours"
+            f"others may be able to write to {home.url}, and so change what runs on this machine; "
+            f"start the worker with the address that submit printed ({home.address}, if that is "
+            "your run)"
         )
         raise OptionError(msg)
     if not spec.queue:
-        msg = f"{home.url} has no queue; chunkflow run --on dask://HOST:PORT carries it out"
+        msg = f"{home.url} has no queue; run it with chunkflow run --on dask://HOST:PORT"
         raise OptionError(msg)
     for stage in spec.steps:
-        # All files are there before the first task.
+        # Fetch all files before the first task.
         pipeline_source(home, stage, allow_code=working.allow_code)
     enter_folder(spec.folder)
     ended, idle_s = 0, 0.0
-    stop_signal: str | None = None  # one that came when a step was about to end
+    stop_signal: str | None = None  # a signal that arrived when a step was about to end
     with closing(_opened(spec.queue, working.settings.disk_wait_s)) as queue:
         while True:
             limits = working.settings.limits.after(time.monotonic() - began, ended)
@@ -198,14 +204,14 @@ def work(
                 try:
                     outcome = _work_on(home, queue, name, working, limits, make_pipeline, listener)
                 except ChunkflowError:
-                    home.check_not_deleted()  # which would be the cause
+                    home.check_not_deleted()  # a deleted run explains the error better
                     raise
                 home.check_not_deleted()
                 stop_signal = stop_signal or outcome.signal
                 if outcome.ended:
                     ended, idle_s = ended + outcome.ended, 0.0
                 if outcome.state in ("complete", "complete-with-failures"):
-                    home.ledger(name).compact()  # leaves few objects behind
+                    home.ledger(name).compact()  # few objects instead of one per task
                 if outcome.state == "complete":
                     home.close(name)
                 if outcome.state == "stopped":
@@ -221,7 +227,7 @@ def work(
             else:
                 _clear(home, queue, working.settings.lease_s)
                 code, message = COMPLETE, f"{home.shown} is complete"
-            # As long as no limit is reached: an --idle-exit counts from the end of the last task.
+            # Wait until a limit is reached; --idle-exit counts from the end of the last task.
             wait_s = min(_REOPENED_CHECK_S, limits.idle_left_s(idle_s))
             leaves = working.until_complete or stop_signal is not None or wait_s <= 0
             if leaves or not _waited(wait_s):
@@ -230,14 +236,14 @@ def work(
 
 
 def _opened(url: str, disk_wait_s: float) -> Queue:
-    """Open a queue; wait while its disk is full, as for the disk of an output."""
+    """Open a queue; wait while its disk is full."""
     while True:
         try:
             return open_queue(url)
         except QueueError as error:
             if fault_of(error).shortage != "disk":
                 raise
-            logger.warning("%s; tried again in %.0f s", error, disk_wait_s)
+            logger.warning("%s; retrying in %.0f s", error, disk_wait_s)
         time.sleep(disk_wait_s)
 
 
@@ -250,7 +256,7 @@ def _work_on(
     make_pipeline: MakeSourcedPipeline,
     listener: WorkerListener | None,
 ) -> WorkerOutcome:
-    """Work on one step."""
+    """Open a step if necessary, and run it with a supervisor."""
     _open_stage(home, queue, name)
     stage, settings = home.spec.step(name), working.settings
     source = pipeline_source(home, stage, allow_code=working.allow_code, ahead=settings.ahead)
@@ -275,8 +281,9 @@ def _work_on(
 def _is_wanted(home: RunDirectory, ours: str, other: str) -> bool:
     """Return whether a worker of one step keeps a message of another step.
 
-    A repair may have reopened an earlier step. The tasks of a later step are sent again when it
-    opens, unless another worker is sending them.
+    A message of an earlier step is kept if a repair has reopened that step. A message of a later
+    step is kept if the step's tasks are sent or being sent; otherwise they are sent again when the
+    step opens.
     """
     names = [stage.name for stage in home.spec.steps]
     if names.index(other) < names.index(ours):
@@ -285,56 +292,56 @@ def _is_wanted(home: RunDirectory, ours: str, other: str) -> bool:
 
 
 def _no_longer_recorded(home: RunDirectory) -> str:
-    """Describe the missing records of a run whose steps are closed; empty: none is missing."""
+    """Describe the missing records of a run whose steps are all closed; empty if there are none."""
     for stage in home.spec.steps:
         finished = home.counts(stage.name).finished
         if finished < stage.tasks:
             return (
-                f"stage {stage.name} of {home.shown} was complete, and {stage.tasks - finished} of "
+                f"stage {stage.name} of {home.shown} was complete, but {stage.tasks - finished} of "
                 f"its {stage.tasks} tasks are no longer recorded; chunkflow verify lists them, "
-                "chunkflow repair does them again"
+                "chunkflow repair queues them again"
             )
     return ""
 
 
 def _clear(home: RunDirectory, queue: Queue, lease_s: float) -> None:
-    """Acknowledge the messages that a complete run has left, such as tasks that were sent twice.
+    """Acknowledge the remaining messages of a complete run, such as tasks that were sent twice.
 
-    A fleet that starts machines while there are messages would start them forever.
+    Otherwise an autoscaler that counts messages would start machines forever.
     """
     hashes = {stage.hash for stage in home.spec.steps}
     try:
         while messages := queue.receive(_CLEARED_AT_ONCE, lease_s):
-            ours = [message for message in messages if run_of(message.body) in hashes]
-            others = [message for message in messages if message not in ours]
+            of_this_run = [message for message in messages if run_of(message.body) in hashes]
+            others = [message for message in messages if message not in of_this_run]
             queue.release(others, FOREIGN_DELAY_S)
-            if home.current_step() is not None:  # reopened: they may be of tasks to repair
-                queue.release(ours)
+            if home.current_step() is not None:  # a repair has reopened the run, and sent these
+                queue.release(of_this_run)
                 return
-            queue.acknowledge(ours)
+            queue.acknowledge(of_this_run)
     except QueueError as error:
         logger.debug("the remaining messages stay in the queue: %s", error)
 
 
 def _waited(seconds: float) -> bool:
-    """Wait; return ``False`` if a signal asks this process to stop meanwhile."""
-    asked = threading.Event()
-    before = on_stop_signals(lambda _: asked.set())
+    """Wait; return ``False`` as soon as a signal asks this process to stop."""
+    has_signal = threading.Event()
+    before = on_stop_signals(lambda _: has_signal.set())
     try:
-        return not asked.wait(seconds)
+        return not has_signal.wait(seconds)
     finally:
         restore_signals(before)
 
 
 def _open_stage(home: RunDirectory, queue: Queue, stage: str) -> None:
-    """Make sure that the tasks of a step are sent, by one worker; the others wait for it.
+    """Send the tasks of a step, or wait for another worker that sends them.
 
-    The worker that sends renews its claim however long that takes. A claim that has not changed for
-    `CLAIM_EXPIRES_S`, by the clock of the worker that waits, counts as abandoned.
+    The worker that sends renews its claim until all tasks are sent. A claim that has not changed
+    for `CLAIM_EXPIRES_S`, by the clock of the worker that waits, counts as abandoned.
     """
     if stage == home.spec.first:
-        return  # submit has sent it
-    key, seen, since = f"stages/{stage}/sending", None, time.monotonic()
+        return  # submit has sent its tasks
+    key, last_claim, since = f"stages/{stage}/sending", None, time.monotonic()
     while not home.is_sent(stage):
         if home.store.put_if_absent(key, _claim()):
             logger.info("stage %s opens: sending its tasks", stage)
@@ -346,10 +353,10 @@ def _open_stage(home: RunDirectory, queue: Queue, stage: str) -> None:
                 home.store.delete(key)
                 raise
             return
-        if (claim := home.store.get(key)) != seen:
-            seen, since = claim, time.monotonic()
+        if (claim := home.store.get(key)) != last_claim:
+            last_claim, since = claim, time.monotonic()
         elif time.monotonic() - since > CLAIM_EXPIRES_S:
-            home.store.delete(key)  # tasks that are sent twice do no harm
+            home.store.delete(key)  # sending tasks twice is harmless
         time.sleep(CLAIM_CHECK_S)
 
 
@@ -368,7 +375,11 @@ def _renewed(home: RunDirectory, key: str) -> Iterator[None]:
             try:
                 home.store.put(key, _claim())
             except ChunkflowError as error:
-                logger.warning("others may send the tasks as well: %s", error)
+                logger.warning(
+                    "the claim to send the tasks of a step cannot be renewed, so that another "
+                    "worker may send them, too: %s",
+                    error,
+                )
 
     thread = threading.Thread(target=renew, name="claim", daemon=True)
     thread.start()

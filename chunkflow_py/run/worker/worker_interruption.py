@@ -1,14 +1,14 @@
-"""Requests to stop that come from outside: preemption notices of clouds, and signals.
+"""External requests to stop: preemption notices of clouds, and signals.
 
-| cloud  | question                              | meaning                                |
+| cloud  | metadata path                         | meaning                                |
 |--------|---------------------------------------|----------------------------------------|
 | AWS    | ``spot/instance-action``              | interrupted in about two minutes       |
 | AWS    | ``events/recommendations/rebalance``  | interruption is likely                 |
 | Google | ``instance/preempted``                | preempted in about thirty seconds      |
 
-A notice only saves money: correctness never depends on one. Each metadata server is asked in a
-thread of its own, so that one that is absent, slow or wrong delays nothing. A server that has never
-answered is asked a few times only.
+Notices only save money; correctness never depends on them. Each metadata server is polled in its
+own thread, so that an absent, slow or faulty server delays nothing. A server that has never
+answered is polled only a few times.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_S = 5.0
 TIMEOUT_S = 2.0
-TRIES = 3  # of a server that has never answered
-GRACE_S = 10.0  # from a signal to the end of the process, for what is given back
+TRIES = 3  # for a server that has never answered
+GRACE_S = 10.0  # from a signal to the end of the process, for releasing tasks
 
 _AMAZON = "http://169.254.169.254"
 _GOOGLE = "metadata.google.internal"
@@ -52,11 +52,11 @@ _NOTICES = {
 
 
 class InterruptionWatch:
-    """Asks the metadata servers of this machine until one gives notice.
+    """Polls the metadata servers of this machine until one gives notice.
 
     Args:
-        on_notice: called once, in a thread of the watch, with the notice.
-        interval_s: between two questions, in seconds.
+        on_notice: called once, in a thread of the watch, with the text of the notice.
+        interval_s: seconds between two polls.
     """
 
     def __init__(self, on_notice: Callable[[str], None], interval_s: float = INTERVAL_S) -> None:
@@ -71,7 +71,7 @@ class InterruptionWatch:
             thread.start()
 
     def close(self) -> None:
-        """Ask no more; does not wait for a pending question."""
+        """Stop polling; does not wait for a pending request."""
         self._stopped.set()
 
     def _run(self, server: _Amazon | _Google) -> None:
@@ -82,7 +82,7 @@ class InterruptionWatch:
             except _NoAnswerError:
                 tries += 1
                 if not has_answered and tries >= TRIES:
-                    logger.debug("there is no metadata server of %s", type(server).__name__)
+                    logger.debug("found no metadata server of %s", type(server).__name__)
                     return
             else:
                 has_answered = True
@@ -104,7 +104,7 @@ class _NoAnswerError(Exception):
 
 
 class _Amazon:
-    """The metadata service of EC2, version 2: every question carries a token."""
+    """The metadata service of EC2, version 2, whose requests need a token."""
 
     def __init__(self, address: str) -> None:
         parts = urlsplit(address)
@@ -154,7 +154,7 @@ class _Google:
 
 def _ask(host: str, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
     try:
-        # No proxy: these addresses mean this very machine.
+        # Use no proxy: these link-local addresses have a different meaning on another machine.
         with closing(http.client.HTTPConnection(host, timeout=TIMEOUT_S)) as connection:
             connection.request(method, path, headers=headers)
             response = connection.getresponse()
@@ -177,18 +177,18 @@ def _servers() -> list[_Amazon | _Google]:
 
 
 class StopRequested(Interrupted):
-    """A signal asks the worker to stop; not an error, so that no error handler catches it."""
+    """A signal asks the worker to stop; not an `Exception`, so that no error handler catches it."""
 
 
 @contextmanager
 def stops_on_signals(code: int) -> Iterator[None]:
     """Raise `StopRequested` in the main thread at the first signal, and exit at the second.
 
-    This holds while a worker starts and between two steps; supervisors install handlers of their
-    own and put these back.
+    For the start of a worker and between steps; a supervisor installs its own handlers, and
+    restores these afterwards.
 
     Args:
-        code: exit code of the process if it has not ended `GRACE_S` after the first signal.
+        code: exit code of the process if it has not ended within `GRACE_S` of the first signal.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -209,7 +209,7 @@ def stops_on_signals(code: int) -> Iterator[None]:
 
     before = on_stop_signals(stop)
     try:
-        if (kept := kept_signal()) is not None:  # it came while the command line was imported
+        if (kept := kept_signal()) is not None:  # it arrived while modules were imported
             raise StopRequested(kept)
         yield
     finally:

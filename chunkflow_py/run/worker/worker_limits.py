@@ -1,7 +1,7 @@
-"""How a worker is set up, and how long it and its tasks may run: time, tasks and money.
+"""Settings of a worker, and limits of the time, tasks and money that it may use.
 
 ```
-start ------- takes tasks -------| takes tasks that fit |------- finishes tasks -------| deadline
+start --- receives tasks ---| no time is left for another task: finishes those begun |--- deadline
 ```
 """
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SHUTDOWN_SHARE = 0.02  # of the walltime, kept for leaving in order
+SHUTDOWN_SHARE = 0.02  # of the walltime, reserved for the shutdown
 LONGEST_SHUTDOWN_S = 20.0
 
-KEPT_DURATIONS = 1024  # of the tasks that this worker finished last
-SAMPLED_DURATIONS = 256  # of tasks that other workers finished
-READ_AGAIN_S = 600.0  # between two reads of durations from the ledger
+KEPT_DURATIONS = 1024  # most recent tasks of this worker whose durations are kept
+SAMPLED_DURATIONS = 256  # tasks of other workers whose durations are read from the ledger
+READ_AGAIN_S = 600.0  # time between two reads of durations from the ledger
 
 _COMMAND_TIMEOUT_S = 20
 
@@ -42,15 +42,15 @@ _COMMAND_TIMEOUT_S = 20
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """When a worker stops.
+    """The limits at which a worker stops; ``None`` for no limit.
 
     Attributes:
-        max_tasks: stop after so many tasks, failures included.
-        walltime_s: leave within so many seconds.
-        max_cost: stop when the worker has cost so much, in any currency.
-        cost_per_hour: of this machine, in the same currency.
-        idle_exit_s: stop after so many seconds without work.
-        spent_s: seconds of *walltime_s* and *max_cost* that are used up already.
+        max_tasks: number of tasks, including failed attempts.
+        walltime_s: seconds within which the worker must have left.
+        max_cost: cost of the worker, in any currency.
+        cost_per_hour: price of this machine, in the same currency.
+        idle_exit_s: seconds without work.
+        spent_s: seconds of *walltime_s* and *max_cost* that are already used up.
     """
 
     max_tasks: int | None = None
@@ -80,7 +80,7 @@ class WorkerLimits:
 
     @property
     def reason(self) -> str:
-        """Which limit sets the deadline, for messages."""
+        """The limit that sets the deadline, for messages."""
         walltime_s = self.walltime_s
         if (
             walltime_s is not None
@@ -93,14 +93,14 @@ class WorkerLimits:
         """Return the limits that remain for the next step of a run.
 
         Args:
-            seconds: for which the worker has run.
-            tasks: that have ended on it.
+            seconds: how long the worker has run.
+            tasks: number of tasks that have ended on it.
         """
         most = None if self.max_tasks is None else max(0, self.max_tasks - tasks)
         return replace(self, max_tasks=most, spent_s=seconds)
 
     def idle_left_s(self, idle_s: float) -> float:
-        """Return for how many more seconds a worker may wait that has been idle for *idle_s*."""
+        """Return the seconds that a worker may still wait after being idle for *idle_s*."""
         bounds = [] if self.idle_exit_s is None else [self.idle_exit_s - idle_s]
         if (deadline_s := self.deadline_s) is not None:
             bounds.append(deadline_s)
@@ -108,9 +108,9 @@ class WorkerLimits:
 
     @property
     def reached(self) -> str | None:
-        """Which limit leaves no time or tasks to begin with, for messages."""
+        """The limit that is reached, for messages; ``None`` if another task may begin."""
         if self.max_tasks == 0:
-            return "as many tasks have ended as were asked for"
+            return "the limit of --max-tasks is reached"
         deadline_s = self.deadline_s
         return f"{self.reason} is over" if deadline_s is not None and deadline_s <= 0 else None
 
@@ -120,10 +120,10 @@ def _without_shutdown(walltime_s: float) -> float:
 
 
 def walltime_of_job() -> float:
-    """Return the seconds that remain of the Slurm job in which this process runs.
+    """Return the remaining seconds of the Slurm job in which this process runs.
 
     Raises:
-        OptionError: there is no such job, or it has no limit; names the option to give instead.
+        OptionError: there is no such job, or it has no limit; the message names an alternative.
     """
     end = os.environ.get("SLURM_JOB_END_TIME", "")
     if is_digits(end):
@@ -141,13 +141,15 @@ def walltime_of_job() -> float:
             check=True,
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError) as error:
-        msg = f"squeue does not tell how long job {job} may run ({error}); write --walltime SECONDS"
+        msg = (
+            f"squeue did not report the time limit of job {job} ({error}); write --walltime SECONDS"
+        )
         raise OptionError(msg) from error
     return parse_time_left(time_left)
 
 
 def parse_time_left(text: str) -> float:
-    """Return the seconds of a time as Slurm writes it: ``1-02:03:04``, ``02:03:04``, ``3:04``.
+    """Parse a duration in Slurm's format: ``1-02:03:04``, ``02:03:04``, ``3:04``; return seconds.
 
     Raises:
         OptionError: the text is not a time, such as ``UNLIMITED``.
@@ -178,11 +180,11 @@ class TaskLimit:
     """How long a task may run before it is killed: the option ``--task-limit``.
 
     Attributes:
-        seconds: for every task; infinite: no limit; ``None``: ``auto``.
-        first_s: with ``auto``, until *tasks* tasks of the step have finished.
-        least_s, times: with ``auto``, afterwards: *times* the median of their seconds, but at least
-            *least_s*.
-        tasks: how many finished tasks the median needs.
+        seconds: limit of every task; infinite: no limit; ``None``: ``auto``.
+        first_s: with ``auto``, the limit until *tasks* tasks of the step have finished.
+        least_s, times: with ``auto``, the later limit is *times* the median of their durations, but
+            at least *least_s*.
+        tasks: number of finished tasks that the median needs.
     """
 
     seconds: float | None = None
@@ -193,17 +195,17 @@ class TaskLimit:
 
     @property
     def shortest_s(self) -> float:
-        """Seconds below which no task is killed, however long others took."""
+        """Seconds within which no task is killed, whatever the durations of other tasks."""
         return min(self.first_s, self.least_s) if self.seconds is None else self.seconds
 
     @property
     def start_s(self) -> float:
-        """How long a process may take until it is ready for its first task."""
+        """Seconds that a process may take until it is ready for its first task."""
         return self.first_s if self.seconds is None else max(self.first_s, self.seconds)
 
     def after(self, durations: Sequence[float]) -> Bound:
         """Return the limit once tasks of the step have taken *durations* seconds."""
-        remedy = "if tasks may take longer, give --task-limit SECONDS or none"
+        remedy = "if tasks may take longer, set --task-limit SECONDS or --task-limit none"
         if self.seconds is not None:
             why = f"--task-limit allows {self.seconds:g} s; {remedy}"
             return Bound(self.seconds, why)
@@ -227,9 +229,9 @@ class TaskDurations:
     """Durations of finished tasks of a step, from this worker or else from the ledger.
 
     Args:
-        limit: of a task.
-        recorded: returns the seconds of tasks that the ledger has as done. It is called in a thread
-            of its own, and only once a task runs for longer than `TaskLimit.shortest_s`.
+        limit: limit of the duration of a task.
+        recorded: returns the durations of done tasks in the ledger, in seconds. It is called in a
+            separate thread, and only when a task runs longer than `TaskLimit.shortest_s`.
     """
 
     def __init__(self, limit: TaskLimit, recorded: Callable[[], Iterable[float]]) -> None:
@@ -246,7 +248,7 @@ class TaskDurations:
         self._own.append(seconds)
 
     def exceeded(self, seconds: float) -> Bound | None:
-        """Return the limit if a task that has run for *seconds* is beyond it."""
+        """Return the limit that a task has exceeded after *seconds*, or ``None``."""
         limit = self.limit
         if seconds <= limit.shortest_s:
             return None
@@ -258,7 +260,7 @@ class TaskDurations:
         return bound if seconds > bound.seconds else None
 
     def _start_reading(self) -> None:
-        """Read durations from the ledger now and then, without waiting for it."""
+        """Read durations from the ledger in a thread, at most every `READ_AGAIN_S`."""
         now = time.monotonic()
         is_reading = self._reader is not None and self._reader.is_alive()
         if is_reading or now < self._read_at or len(self._others) >= self.limit.tasks:
@@ -270,8 +272,8 @@ class TaskDurations:
     def _read(self) -> None:
         try:
             self._others = list(islice(self._recorded(), SAMPLED_DURATIONS))
-        except BaseException as error:  # noqa: BLE001  (the limit stays what it is)
-            logger.warning("cannot read from the ledger what tasks have taken: %s", named(error))
+        except BaseException as error:  # noqa: BLE001  (the limit does not change)
+            logger.warning("cannot read the durations of tasks from the ledger: %s", named(error))
 
 
 # --- settings ------------------------------------------------------------------------------------
@@ -279,25 +281,26 @@ class TaskDurations:
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """How a worker works.
+    """Settings of a worker; times are in seconds.
 
     Attributes:
-        processes: how many worker processes run at the same time.
-        devices: one for each process, in turn; empty: every process sees all devices.
-        lease_s: of messages; renewed every third of it.
-        max_failures: failures of a task's own that end it.
-        max_transient: transient failures that end a task.
-        max_worker_lost: attempts whose whole worker disappeared that end a task.
-        retry_s: delay before a failed task is tried again; doubles each time.
-        task_limit: from the start of a task's first operator to the end of its last.
+        processes: number of worker processes.
+        devices: devices that the processes use in turn; empty: every process sees all devices.
+        lease_s: duration of a lease, which is renewed after a third of it.
+        max_failures: number of permanent failures that end a task.
+        max_transient: number of transient failures that end a task.
+        max_worker_lost: number of attempts whose whole worker disappeared that end a task.
+        retry_s: delay before a failed task is retried; doubles each time.
+        task_limit: limit of the time from the start of a task's first operator to the end of its
+            last.
         until_complete: whether to wait for tasks that other workers hold.
-        limits: of time, tasks and money.
-        grace_s: for tasks that have begun, when the worker is asked to stop.
-        receive_wait_s: how long one request waits for messages at most.
+        limits: limits of time, tasks and money.
+        grace_s: time for tasks that have begun, after a request to stop.
+        receive_wait_s: longest wait of one request for messages.
         disk_wait_s: pause after a full disk, before the first retry.
-        records_attempts: whether the ledger must know of each attempt before it begins, for runs
+        records_attempts: whether the ledger must record each attempt before it begins, for runs
             whose workers compute different bytes.
-        watches_notices: whether to ask metadata servers of clouds for notices of preemption.
+        watches_notices: whether to poll metadata servers of clouds for preemption notices.
         ahead: how many tasks each stage of the pipeline may work ahead.
     """
 
@@ -322,7 +325,7 @@ class WorkerSettings:
 def gpu_numbers() -> tuple[str, ...]:
     """Return the numbers of the GPUs that nvidia-smi lists; empty without nvidia-smi.
 
-    No library is loaded that would reserve memory on a GPU.
+    Does not load a library that would reserve memory on a GPU.
     """
     try:
         listed = subprocess.run(

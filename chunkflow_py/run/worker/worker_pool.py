@@ -1,8 +1,8 @@
-"""The worker processes of a supervisor: fed, watched, restarted, and blamed tasks found.
+"""The worker processes of a supervisor: hands them tasks, and kills, restarts and blames.
 
 ```
-jobs -> ready ---------> process 0: a b c     evenly, as many as its pipeline can hold
-        alone ---------> process 1: d         tasks that run with no other in their process
+jobs -> ready ---------> process 0: a b c     as many tasks as its pipeline can hold
+        alone ---------> process 1: d         one task at a time
 ```
 
 If a worker process dies with exactly one task running, that task is blamed. With several, none is
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-QUEUED_S = 0.05  # seconds of work that waits in a process, so that it never waits for us
-RESERVE_S = 0.25  # seconds of work that waits in the supervisor
+QUEUED_S = 0.05  # seconds of work queued in a process, so that it never waits for the supervisor
+RESERVE_S = 0.25  # seconds of work queued in the supervisor
 MOST_RESERVED = 1024
-OVERHEAD_S = 0.0003  # of a task in a process, beside its operators
+OVERHEAD_S = 0.0003  # run time of a task in a process outside its operators
 WATCH_S = 0.25
-STARTS = 3  # that may fail in a row
-TRANSIENT_STARTS = 20
+STARTS = 3  # failed starts in a row that end the worker
+TRANSIENT_STARTS = 20  # the same for transient failures
 RESTART_S, LONGEST_RESTART_S = 0.5, 30.0
-STACKS_S = 0.3  # for a process to write down its stacks before it is killed
+STACKS_S = 0.3  # time for a process to print its stacks before it is killed
 END_S = 10.0
 
 _SIGNALS = {
@@ -76,11 +76,10 @@ class ProcessStart:
     """What all worker processes of a supervisor run.
 
     Attributes:
-        make_pipeline: makes the pipeline of the step from its source, checked; a function of a
-            module (or a partial of one), which the process imports.
+        make_pipeline: makes and checks the pipeline of the step from its source; must be picklable.
         environment: variables that are set before the modules of *make_pipeline* are imported.
-        threads: for libraries that read the environment; ``None``: as the environment says. It
-            belongs to the compute profile, so it does not follow the number of processes.
+        threads: number of threads of compute libraries; ``None``: the environment decides. It is
+            part of the compute profile, and therefore independent of the number of processes.
     """
 
     make_pipeline: MakePipeline
@@ -96,12 +95,12 @@ class TaskSnapshot:
     """A task that a worker process has begun.
 
     Attributes:
-        box: of the task.
-        operator: label of the operator that works on it; empty between two.
-        stage: of the operator: read, compute or write.
-        seconds: since its first operator began.
-        done: parts that the operator has done, such as patches.
-        total: parts of the operator; 0 if it does not report any.
+        box: box of the task, as a string.
+        operator: label of the operator that works on it; empty between two operators.
+        stage: stage of the operator: read, compute or write.
+        seconds: time since its first operator began.
+        done: number of parts that the operator has done, such as patches.
+        total: number of all its parts; 0 if the operator does not report parts.
     """
 
     box: str
@@ -114,17 +113,17 @@ class TaskSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSnapshot:
-    """A worker process at one instant.
+    """The state of a worker process at one instant.
 
     Attributes:
-        number: of the process in its pool.
-        pid: of the process.
-        device: that it sees; ``None``: all.
-        seconds: since it became ready for tasks; ``None`` if it is not ready yet.
-        network_seconds: for how long its network has run; ``None`` without a network.
-        read_bytes: that its loaders have fetched, as stored, as far as they count.
-        memory_bytes: of the host that it holds; 0 if the system does not report it.
-        tasks: that it has begun, the oldest first.
+        number: position of the process in its pool.
+        pid: process id.
+        device: the device that it sees; ``None``: all.
+        seconds: time since it became ready for tasks; ``None`` before.
+        network_seconds: run time of its network; ``None`` without a network.
+        read_bytes: stored bytes that its loaders have fetched, for loaders that count them.
+        memory_bytes: resident host memory; 0 if the system does not report it.
+        tasks: tasks that it has begun, the oldest first.
     """
 
     number: int
@@ -145,17 +144,17 @@ class _Seat:
     """One place in the pool; its process is replaced when it dies.
 
     Attributes:
-        number: of the process.
-        device: that the process sees.
-        process: the current one.
-        restart_at: when to start the next one.
-        deaths: in a row, without a task that has ended between them.
-        failed_starts: in a row.
-        runs_alone: whether it takes tasks that run alone, one at a time.
-        kill_at: when to kill the process because of *verdict*.
-        verdict: the slot of the task to blame (or ``None``), and why.
-        times_gone: how often the process was found dead while its pipe was still open.
-        idle_since: since when the process has begun none of the tasks that it holds.
+        number: number of its processes.
+        device: device that its processes see; ``None``: all.
+        process: the current process.
+        restart_at: time at which to start the next process.
+        deaths: number of deaths in a row, with no task ended between them.
+        failed_starts: number of failed starts in a row.
+        runs_alone: whether it runs tasks that must run alone, one at a time.
+        kill_at: time at which to kill the process because of *verdict*.
+        verdict: slot of the task to blame (or ``None``), and the reason.
+        times_gone: number of checks that found the process dead and its pipe open.
+        idle_since: time since which the process has held tasks without beginning one.
     """
 
     number: int
@@ -178,18 +177,18 @@ class _Seat:
 
 
 class WorkerPool:
-    """The worker processes of a supervisor; used in its thread alone.
+    """The worker processes of a supervisor; used in its thread only.
 
     Args:
         start: what the processes run.
         settings: number of processes, and their devices.
         post: called in threads with a process and its messages, see `WorkerProcess`.
-        on_blamed: called with a task that has killed its process or was killed, why, and after how
-            many seconds.
-        durations: of tasks that are done, and the limit that follows from them.
+        on_blamed: called with a task that has killed its process or was killed with it, the fault,
+            and the seconds that the task had run.
+        durations: durations of done tasks, and the limit that follows from them.
 
     Attributes:
-        mean_s, longest_s: seconds of the tasks so far.
+        mean_s, longest_s: mean and longest duration of the tasks so far, in seconds.
     """
 
     def __init__(
@@ -232,14 +231,14 @@ class WorkerPool:
 
     @property
     def target(self) -> int:
-        """How many tasks to hold, so that no process waits for one."""
+        """Number of tasks to hold, so that no process waits for one."""
         windows = [self._window(seat.working) for seat in self._seats if seat.working]
         if not windows or self.mean_s is None:
             return sum(windows)
         return sum(windows) + min(MOST_RESERVED, int(RESERVE_S / self.mean_s * len(windows)))
 
     def ready_s(self, now: float) -> float:
-        """Return for how many seconds a process could take tasks; 0 if none can."""
+        """Return the seconds since the first process became ready; 0 if none is."""
         processes = [seat.working for seat in self._seats]
         since = [each.ready_at for each in processes if each and each.ready_at is not None]
         return now - min(since, default=now)
@@ -283,7 +282,7 @@ class WorkerPool:
         return None
 
     def ended(self, process: WorkerProcess, ended: TaskEnded) -> Job | None:
-        """Return the task that has ended in a process, or ``None`` if it was given up before."""
+        """Return the job of a task that has ended, or ``None`` if it was given up before."""
         job = process.take(ended.slot)
         if job is None or job.is_given_up:
             return None
@@ -298,7 +297,7 @@ class WorkerPool:
         return job
 
     def snapshots(self) -> tuple[ProcessSnapshot, ...]:
-        """Return what each process does now."""
+        """Return the current state of each process."""
         return tuple(process.snapshot() for process in self._processes())
 
     def given_up(self) -> set[int]:
@@ -331,7 +330,7 @@ class WorkerPool:
             process.cancel([(slot, job.number)])
 
     def abandon(self, job: Job, why: str) -> None:
-        """Kill the process that works on a task; its other tasks run again."""
+        """Kill the process that works on a task; its other tasks are retried."""
         for process, _ in self._holders(job):
             seat = self._seats[process.number]
             if seat.kill_at is None:
@@ -352,10 +351,10 @@ class WorkerPool:
     # --- processes -------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Start processes that are missing, and kill those that take too long.
+        """Start missing processes, and kill those that exceed a limit.
 
         Raises:
-            ChunkflowError: a process could not start several times in a row.
+            ChunkflowError: a process has failed to start several times in a row.
         """
         is_due = now >= self._watch_at
         if is_due:
@@ -366,7 +365,7 @@ class WorkerPool:
                     self._begin(seat, now)
                 continue
             if seat.kill_at is not None and now >= seat.kill_at:
-                if now >= seat.kill_at + END_S:  # it waits in the kernel, as for a dead file server
+                if now >= seat.kill_at + END_S:  # blocked in the kernel, as by a dead file server
                     self.exited(seat.process)
                     continue
                 seat.process.kill()
@@ -376,14 +375,14 @@ class WorkerPool:
     def _begin(self, seat: _Seat, now: float) -> None:
         try:
             seat.process = WorkerProcess(seat.number, self._start, seat.device, self._post)
-        except OSError as error:  # there are too many processes, or no memory for one
+        except OSError as error:  # too many processes, or not enough memory
             seat.restart_at = now + RESTART_S
-            self._start_failed(seat, None, f"no process can be started: {error}")
+            self._start_failed(seat, None, f"the system cannot start a process: {error}")
 
     def _watch(self, seat: _Seat, process: WorkerProcess, now: float) -> None:
         if not process.poll():
             seat.times_gone += 1
-            if seat.times_gone > 4:  # a process that it started keeps the pipe open
+            if seat.times_gone > 4:  # one of its child processes keeps the pipe open
                 self.exited(process)
             return
         if seat.kill_at is not None:
@@ -392,13 +391,13 @@ class WorkerPool:
         if verdict is not None:
             seat.verdict = verdict
             seat.kill_at = now + STACKS_S
-            if process.window:  # before that it may not have installed the handler yet
+            if process.window:  # else it may not have installed the signal handler yet
                 process.dump_stacks()
 
     def _hanging(
         self, seat: _Seat, process: WorkerProcess, now: float
     ) -> tuple[int | None, str] | None:
-        """Return the slot of a task that takes too long (``None``: the process does), and why."""
+        """Return the slot of a task that exceeds its limit (``None``: the process), and why."""
         if not process.window:
             limit_s = self._durations.limit.start_s
             if now - process.began <= limit_s:
@@ -428,11 +427,11 @@ class WorkerPool:
         process.poll()
 
     def exited(self, process: WorkerProcess) -> None:
-        """Find out why a process has ended, blame a task if one is at fault, and retry the others.
+        """Determine why a process has ended, blame a task if one is at fault, retry the others.
 
         Raises:
             OptionError: the command line is wrong.
-            ChunkflowError: several processes in a row could not start.
+            ChunkflowError: several processes in a row have failed to start.
         """
         seat = self._seats[process.number]
         if seat.process is not process:
@@ -441,7 +440,9 @@ class WorkerPool:
         cause, output = process.cause()
         jobs = {slot: job for slot, job in process.jobs.items() if not job.is_given_up}
         begun = [slot for slot in process.begun() if slot in jobs]
-        verdict, was_ready, was_asked = seat.verdict, process.window > 0, process.is_ending
+        verdict = seat.verdict
+        was_ready = process.window > 0
+        was_asked_to_end = process.is_ending
         places = {slot: process.place(slot) for slot in begun}
         taken = {slot: at.seconds for slot in begun if (at := process.progress(slot))}
         seat.process = None
@@ -451,7 +452,7 @@ class WorkerPool:
         seat.idle_since = None
         process.jobs.clear()
         process.close()
-        if was_asked:
+        if was_asked_to_end:
             return
         if verdict is not None:
             blamed, why = verdict
@@ -463,7 +464,7 @@ class WorkerPool:
                 why = f"the process was {cause}" if cause.startswith("killed") else cause
                 why = f"{why} in {places[blamed]}"
             logger.warning("worker process %d has died: %s", seat.number, cause)
-            seat.deaths += not begun  # else a task is at fault, and is or will be found
+            seat.deaths += not begun  # if tasks had begun, one of them is to blame
         pause = RESTART_S * 2 ** min(seat.deaths, 10) if seat.deaths > 1 else 0.0
         seat.restart_at = time.monotonic() + min(LONGEST_RESTART_S, pause)
         suspects = [] if verdict or blamed is not None else begun
@@ -479,8 +480,8 @@ class WorkerPool:
             self._start_failed(seat, process.broken, verdict[1] if verdict else cause)
         elif seat.deaths > TRANSIENT_STARTS:
             msg = (
-                f"worker process {seat.number} has died {seat.deaths} times in a row, at last: "
-                f"{cause}"
+                f"worker process {seat.number} has died {seat.deaths} times in a row, the last "
+                f"time: {cause}"
             )
             raise ChunkflowError(msg)
 
@@ -491,18 +492,18 @@ class WorkerPool:
         is_transient = broken is not None and broken.fault.kind == "transient"
         if seat.failed_starts >= (TRANSIENT_STARTS if is_transient else STARTS):
             msg = (
-                f"worker process {seat.number} could not begin, {seat.failed_starts} times in a "
+                f"worker process {seat.number} has failed to start {seat.failed_starts} times in a "
                 f"row: {cause}"
             )
             raise ChunkflowError(msg)
 
     def end(self) -> None:
-        """End all processes in order, and kill those that do not end within `END_S`."""
+        """Ask all processes to end, and kill those that do not end within `END_S`."""
         processes = self._processes()
         for process in processes:
             if process.window:
                 process.end()
-            else:  # it is still loading what nobody needs any more
+            else:  # it is still starting
                 process.kill()
         deadline = time.monotonic() + END_S
         for process in processes:
@@ -525,24 +526,24 @@ class WorkerPool:
 
 
 class WorkerProcess:
-    """A worker process as its supervisor sees it, and the tasks that it holds.
+    """The supervisor's handle of a worker process, and the tasks that the process holds.
 
     Args:
-        number: in the pool.
-        start: what it runs.
-        device: that it sees, or ``None`` for all.
+        number: position in the pool.
+        start: what the process runs.
+        device: the device that it sees; ``None``: all.
         post: called in a thread with the process and a list of its messages, or ``None`` when its
             pipe has ended.
 
     Attributes:
-        jobs: that it holds, by slot of its board.
+        jobs: slot of the progress board -> the job in it.
         operators: labels of the pipeline's operators; empty before it is ready.
-        stages: of these operators.
-        began: when it was started, by the monotonic clock.
-        ready_at: when it became ready for tasks, by the monotonic clock.
-        device: that it sees, or ``None`` for all.
-        window: how many tasks its pipeline can hold; 0 before it is ready.
-        broken: why its pipeline cannot go on, if it has reported that.
+        stages: stage of each of these operators.
+        began: time at which it was started, in seconds of the monotonic clock.
+        ready_at: time at which it became ready for tasks, by the same clock.
+        device: the device that it sees; ``None``: all.
+        window: number of tasks that its pipeline can hold; 0 before it is ready.
+        broken: why its pipeline cannot continue, if the process has reported that.
         is_ending: whether it was asked to end.
     """
 
@@ -555,7 +556,7 @@ class WorkerProcess:
     ) -> None:
         """Start the process.
 
-        It lives no longer than the thread that calls this: the kernel kills it with that thread.
+        The kernel kills it when the calling thread ends.
         """
         context = multiprocessing.get_context("spawn")
         self.number = number
@@ -589,8 +590,7 @@ class WorkerProcess:
         self.process = context.Process(
             target=process_main, args=(theirs, pickled, options), name=f"child-{number}"
         )
-        # Signals that arrive while it starts wait until it ignores them; the process that tracks
-        # shared memory must not receive them either.
+        # Block stop signals until the new process ignores them, and in the resource tracker.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
         try:
             resource_tracker.ensure_running()
@@ -635,11 +635,11 @@ class WorkerProcess:
         return job
 
     def cancel(self, tasks: Iterable[tuple[int, int]]) -> None:
-        """Stop tasks before their next operator: slot, number. They are held until they end."""
+        """Stop tasks, given as (slot, number), before their next operator; they stay in `jobs`."""
         send(self._connection, ("cancel", list(tasks)))
 
     def progress(self, slot: int) -> TaskProgress | None:
-        """Return where a task is, or ``None`` if it has not begun, or has ended."""
+        """Return the progress of a task, or ``None`` if it has not begun, or has ended."""
         return self._board.progress(slot)
 
     def is_untouched(self, slot: int) -> bool:
@@ -651,7 +651,7 @@ class WorkerProcess:
         return [slot for slot in self.jobs if self._board.progress(slot) is not None]
 
     def place(self, slot: int) -> str:
-        """Name the operator that works on a task, for messages."""
+        """Return the operator that works on a task, for messages."""
         progress = self.progress(slot)
         if progress is None or progress.operator is None:
             return "between two operators"
@@ -660,7 +660,7 @@ class WorkerProcess:
         return f"operator {self.operators[progress.operator]}"
 
     def snapshot(self) -> ProcessSnapshot:
-        """Return what the process does now."""
+        """Return the current state of the process."""
         tasks = []
         for slot, job in self.jobs.items():
             progress = self._board.progress(slot)
@@ -683,11 +683,11 @@ class WorkerProcess:
             tuple(sorted(tasks, key=lambda task: -task.seconds)),
         )
 
-    # --- its life --------------------------------------------------------------------------------
+    # --- life cycle ------------------------------------------------------------------------------
 
     def poll(self) -> bool:
-        """Note how much memory the process has; return whether it is alive."""
-        with suppress(OSError, ValueError, IndexError):  # there is no /proc, or no such process
+        """Measure the memory of the process; return whether it is alive."""
+        with suppress(OSError, ValueError, IndexError):  # no /proc, or the process has ended
             status = Path(f"/proc/{self.process.pid}/status").read_text()
             peak, self._memory_bytes = (
                 1024 * int(status.partition(f"{name}:")[2].split(maxsplit=1)[0])
@@ -697,42 +697,42 @@ class WorkerProcess:
         return self.process.is_alive()
 
     def end(self) -> None:
-        """Ask it to end after the tasks that it holds."""
+        """Ask the process to end after the tasks that it holds."""
         self.is_ending = True
         send(self._connection, ("end", None))
 
     def dump_stacks(self) -> None:
-        """Make it write down the stacks of its threads; it goes on."""
+        """Make the process print the stacks of its threads; it continues."""
         with suppress(OSError, TypeError):  # it has ended
             os.kill(self.process.pid, STACKS_SIGNAL)  # type: ignore[arg-type]
 
     def kill(self) -> None:
-        """Kill it; returns before its pipe has ended."""
+        """Kill the process; returns before its pipe has ended."""
         self.process.kill()
 
     def reap(self) -> None:
-        """Wait for the process, whose pipe has ended, and close the pipe; `cause` still works.
+        """Wait for a process whose pipe has ended, and close the pipe; `cause` still works.
 
-        A process that waits in the kernel, as for a file server that does not answer, cannot be
-        killed: it is left behind.
+        A process that is blocked in the kernel, as by a file server that does not answer, cannot be
+        killed, and is abandoned.
         """
         self.process.join(5)
         if self.process.is_alive():
             self.process.kill()
             self.process.join(5)
-        # The thread may be about to read. One that waits for a process left behind dies with us.
+        # The reader may be in a read. One that waits for an abandoned process ends with us.
         if self._reader is not threading.current_thread():
             self._reader.join(1)
         self._connection.close()
 
     def cause(self) -> tuple[str, str]:
-        """Return why it died, and what Python printed when it crashed."""
+        """Return why the process died, and what Python printed when it crashed."""
         output = self._crash_file.text()
         if self.broken is not None:
             return self.broken.fault.reason, self.broken.fault.traceback or output
         code = self.process.exitcode
         if code is None:
-            return "cannot be killed: it waits in the kernel, as for a file server", output
+            return "cannot be killed: it is blocked in the kernel, as by a file server", output
         if code >= 0:
             return f"ended with exit code {code}", output
         if -code == signal.SIGKILL:
@@ -745,17 +745,17 @@ class WorkerProcess:
         peak = f"; its peak was {describe_bytes(self._peak_bytes)}" if self._peak_bytes else ""
         if memory_kills() > self._memory_kills:
             return f"by the system for lack of memory{peak}"
-        return f"most likely for memory, or by hand{peak}"
+        return f"most likely for lack of memory, or by a person{peak}"
 
     def close(self) -> None:
-        """Close its files."""
+        """Close the files of the process."""
         self._crash_file.file.close()
         with suppress(ValueError):  # it cannot be killed
             self.process.close()
 
 
 class _CrashFile:
-    """A file without a name, for what Python prints when a process crashes."""
+    """An unnamed temporary file for what Python prints when a process crashes."""
 
     def __init__(self) -> None:
         self.file = tempfile.TemporaryFile()  # noqa: SIM115 closed with the process
@@ -774,7 +774,7 @@ def _descriptor(handed: Any) -> int:
 
 
 def memory_kills() -> int:
-    """Return how many processes the system has killed for lack of memory, as far as it reports."""
+    """Count the processes that the system has reported as killed for lack of memory."""
     kills = 0
     for path in _memory_kill_files():
         with suppress(OSError, ValueError, IndexError):
@@ -784,7 +784,7 @@ def memory_kills() -> int:
 
 
 def _memory_kill_files() -> list[Path]:
-    """Return the files that count these kills: of the machine, and of our control group."""
+    """Return the files that count these kills, of the machine and of our control group."""
     files = [Path("/proc/vmstat")]
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():

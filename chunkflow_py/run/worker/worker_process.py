@@ -1,4 +1,4 @@
-"""What runs inside a worker process: the pipeline, which takes its tasks from the supervisor.
+"""The main function of a worker process: runs the pipeline on tasks from the supervisor.
 
 ```
 supervisor -- tasks, cancel, end --> TaskFeed -> pipeline (main thread) -> Sender -- outcomes -->
@@ -6,8 +6,8 @@ supervisor -- tasks, cancel, end --> TaskFeed -> pipeline (main thread) -> Sende
                                              ProgressBoard (shared memory)
 ```
 
-A worker process decides nothing. It ignores signals that ask a worker to stop, and never outlives
-its supervisor: on Linux the kernel kills it then, elsewhere the end of its pipe ends it.
+A worker process makes no decisions. It ignores signals that ask a worker to stop, and never
+outlives its supervisor: on Linux the kernel kills it, elsewhere it exits when its pipe ends.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
     MakePipeline = Callable[["TaskFeed"], Pipeline]
 
-STACKS_SIGNAL = signal.SIGUSR2  # makes a process write down the stacks of its threads
-SEND_S = 10.0  # for the last messages
+STACKS_SIGNAL = signal.SIGUSR2  # makes a process print the stacks of its threads
+SEND_S = 10.0  # time to send the last messages
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-MOST_TASKS = 256  # in one process: slots of its board
+MOST_TASKS = 256  # tasks of one process, and slots of its board
 
 _PR_SET_PDEATHSIG = 1
 _BETWEEN_OPERATORS = -1
@@ -60,16 +60,16 @@ _ENDED = -2
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """How a worker process is set up.
+    """Options of a worker process.
 
     Attributes:
-        board: where it notes its progress.
+        board: shared memory for its progress.
         crash_file: descriptor of the file for what Python prints when the process crashes.
         supervisor: process id of the supervisor.
-        device: the one device that it sees (``CUDA_VISIBLE_DEVICES``); ``None``: all.
-        threads: for libraries that read the environment; ``None``: as the environment says.
-        environment: further variables.
-        log_level: lowest level of log messages that the supervisor wants.
+        device: the only device that it sees (``CUDA_VISIBLE_DEVICES``); ``None``: all.
+        threads: number of threads of compute libraries; ``None``: the environment decides.
+        environment: further environment variables.
+        log_level: lowest level of the log messages to forward.
     """
 
     board: ProgressBoard
@@ -85,13 +85,13 @@ class ProcessOptions:
 
 
 class PipelineReady(NamedTuple):
-    """All operators have been entered.
+    """Message: all operators have been entered.
 
     Attributes:
-        profile: compute profile of all operators, if any has one.
-        operators: their labels.
-        window: how many tasks the pipeline can hold.
-        stages: of the operators: read, compute or write.
+        profile: compute profile of all operators; ``None`` if none has one.
+        operators: labels of the operators.
+        window: number of tasks that the pipeline can hold.
+        stages: stage of each operator: read, compute or write.
     """
 
     profile: dict[str, str] | None
@@ -101,17 +101,17 @@ class PipelineReady(NamedTuple):
 
 
 class TaskEnded(NamedTuple):
-    """A task has reached the end of the pipeline.
+    """Message: a task has reached the end of the pipeline.
 
     Attributes:
-        slot: of the board.
-        number: of the task.
-        state: ``done``, ``skipped``, ``failed``, or ``lost`` if its lease was.
+        slot: slot of the task on the board.
+        number: number of the task.
+        state: ``done``, ``skipped``, ``failed``, or ``lost`` if its lease was lost.
         reason: why it was skipped.
         fault: why it failed.
-        seconds: by operator.
-        written: what was stored: URL, size, checksum.
-        missing_blocks: see `Task`.
+        seconds: run time by operator.
+        written: URL, size and checksum of each stored object.
+        missing_blocks: number of blocks that were read as the fill value, see `Task`.
     """
 
     slot: int
@@ -125,11 +125,11 @@ class TaskEnded(NamedTuple):
 
 
 class LogMessage(NamedTuple):
-    """A message of the process's log.
+    """Message: an entry of the process's log.
 
     Attributes:
-        level: of `logging`.
-        text: of one or more lines.
+        level: level of `logging`.
+        text: one or more lines.
     """
 
     level: int
@@ -137,11 +137,11 @@ class LogMessage(NamedTuple):
 
 
 class PipelineBroken(NamedTuple):
-    """The pipeline cannot be made, or cannot go on.
+    """Message: the pipeline cannot be made, or cannot continue.
 
     Attributes:
-        fault: why.
-        is_usage: whether the command line itself is wrong, so that no other try would help.
+        fault: the reason.
+        is_usage: whether the command line is wrong, so that a retry would not help.
     """
 
     fault: Fault
@@ -153,13 +153,13 @@ class PipelineBroken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """Where a task is that has begun and not ended.
+    """The progress of a task that has begun and not ended.
 
     Attributes:
         operator: position of the operator that works on it; ``None`` between two operators.
-        seconds: since its first operator began.
-        done: parts that the operator has done, such as patches.
-        total: parts of the operator; 0 if it does not report any.
+        seconds: time since its first operator began.
+        done: number of parts that the operator has done, such as patches.
+        total: number of all its parts; 0 if the operator does not report parts.
     """
 
     operator: int | None
@@ -169,15 +169,15 @@ class TaskProgress:
 
 
 class ProgressBoard:
-    """Progress of each task of a worker process, in memory that its supervisor shares.
+    """Progress of the tasks of a worker process, in memory shared with its supervisor.
 
-    A crash can come between two messages. The board is written before an operator begins and after
-    it ends, by one store into memory each, so that after any crash it shows exactly which tasks had
-    begun, in which operator, and when. It has one slot for each task; pickling it hands over the
-    memory.
+    Messages would not be enough, as a process can crash before it sends one. The board is written
+    before an operator begins and after it ends, by one memory store each. So after a crash it shows
+    exactly which tasks had begun, in which operator, and when. It has a slot for each task.
+    Pickling the board passes on the shared memory.
 
     Args:
-        context: of the processes that share it.
+        context: context of the processes that share it.
     """
 
     def __init__(self, context: SpawnContext) -> None:
@@ -196,7 +196,7 @@ class ProgressBoard:
         self._state[slot] = 0
 
     def progress(self, slot: int) -> TaskProgress | None:
-        """Return where the task of a slot is, or ``None`` if it has not begun, or has ended."""
+        """Return the progress of a slot's task, or ``None`` if it has not begun, or has ended."""
         state = self._state[slot]
         if state in (0, _ENDED):
             return None
@@ -210,31 +210,31 @@ class ProgressBoard:
 
     @property
     def network_seconds(self) -> float | None:
-        """For how long the network has run; ``None`` without a network."""
+        """Run time of the network in seconds; ``None`` without a network."""
         seconds: float = self._sums[0]
         return None if seconds < 0 else seconds
 
     @property
     def read_bytes(self) -> int:
-        """How many bytes loaders have fetched, as far as they count."""
+        """Number of stored bytes that loaders have fetched, for loaders that count them."""
         return int(self._sums[1])
 
     # Called by the worker process
 
     def begin(self, slot: int, operator: int) -> None:
-        """Note that operator number *operator* begins on the task."""
+        """Note that the operator at position *operator* begins to work on the task."""
         if not self._since[slot]:
             self._since[slot] = time.monotonic()
         self._total[slot] = 0
         self._state[slot] = operator + 1
 
     def advance(self, slot: int, done: int, total: int) -> None:
-        """Note how many parts of the operator are done."""
+        """Note how many of the operator's parts are done."""
         self._done[slot] = done
         self._total[slot] = total
 
     def count(self, network_seconds: float | None, read_bytes: int) -> None:
-        """Note for how long the network has run, and how much was read."""
+        """Note the run time of the network, and the number of bytes read."""
         self._sums[0] = -1.0 if network_seconds is None else network_seconds
         self._sums[1] = read_bytes
 
@@ -254,10 +254,10 @@ def process_main(connection: Connection, pickled: bytes, options: ProcessOptions
     """Run a pipeline over the tasks that the supervisor sends; the main function of the process.
 
     Args:
-        connection: to the supervisor.
-        pickled: function that makes the pipeline from its source. Its modules are imported here,
-            once the environment is set.
-        options: how to set up the process.
+        connection: pipe to the supervisor.
+        pickled: pickled function that makes the pipeline from its source. Unpickling imports its
+            modules, and happens after the environment is set.
+        options: options of the process.
     """
     _set_up(options)
     sender = Sender(connection)
@@ -274,16 +274,16 @@ def process_main(connection: Connection, pickled: bytes, options: ProcessOptions
         status = 0
     sender.close()
     if status:
-        # Threads of the pipeline may still be at work; nothing that they do counts any more.
+        # Do not wait for threads of the pipeline: their results are not needed any more.
         os._exit(status)
 
 
 def _set_up(options: ProcessOptions) -> None:
     """Ignore stop signals, die with the supervisor, report crashes, and set the environment."""
-    # The supervisor alone handles them; terminals and Slurm send them to every process.
+    # Terminals and Slurm send these signals to every process, but only the supervisor handles them.
     for number in STOP:
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, leave_closed_terminal)  # and go on
+    signal.signal(signal.SIGHUP, leave_closed_terminal)  # continues
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
     if sys.platform == "linux":
         import ctypes
@@ -310,7 +310,7 @@ def _run_pipeline(pickled: bytes, feed: TaskFeed, sender: Sender, board: Progres
             if ended.fault and ended.fault.breaks_process:
                 sender.send(PipelineBroken(ended.fault))
                 sender.close()
-                os._exit(1)  # the board still shows which task was in which operator
+                os._exit(1)  # the board still shows this task in its operator, for the blame
             board.end(task.lease.slot)
             feed.forget(task.lease)
             sender.send(ended)
@@ -319,24 +319,25 @@ def _run_pipeline(pickled: bytes, feed: TaskFeed, sender: Sender, board: Progres
 
 @dataclass(slots=True, eq=False)
 class ProcessLease:
-    """The lease of a task inside a worker process; the supervisor renews and ends the real one."""
+    """A stand-in for a task's lease in a worker process; the supervisor holds the real one."""
 
     slot: int
     number: int
     lost: bool = False
 
     def acknowledge(self) -> None:
-        """Do nothing: the supervisor does it once the task is recorded."""
+        """Do nothing; the supervisor acknowledges once the task is recorded."""
 
     def release(self) -> None:
-        """Do nothing: the supervisor does it once the failure is counted."""
+        """Do nothing; the supervisor releases once the failure is counted."""
 
 
 class TaskFeed:
     """The tasks that the supervisor sends; the source of the pipeline.
 
     Attributes:
-        boxes: into which outputs must fit; set by the function that makes the pipeline, if known.
+        boxes: boxes into which outputs must fit; set by the function that makes the pipeline, if
+            they are known.
     """
 
     boxes: Boxes | None = None
@@ -358,13 +359,13 @@ class TaskFeed:
             yield Task(Region.parse(box), lease=lease)
 
     def add(self, tasks: Iterable[tuple[int, int, str]]) -> None:
-        """Add tasks: slot, number, box."""
+        """Add tasks, given as (slot, number, box)."""
         for slot, number, box in tasks:
             lease = self._leases[slot, number] = ProcessLease(slot, number)
             self._waiting.put((lease, box))
 
     def cancel(self, tasks: Iterable[tuple[int, int]]) -> None:
-        """Stop tasks before their next operator: slot, number."""
+        """Stop tasks, given as (slot, number), before their next operator."""
         for key in tasks:
             if lease := self._leases.get(key):
                 lease.lost = True
@@ -377,7 +378,7 @@ class TaskFeed:
         """End the iteration after the tasks that were added."""
         self._waiting.put(None)
 
-    stop = end  # the hook of a source: a pipeline that fails must not wait for another task
+    stop = end  # the hook of sources that ends a wait for tasks when the pipeline fails
 
 
 class _BoardListener(Listener):
@@ -426,7 +427,7 @@ class _BoardListener(Listener):
 
 
 def task_ended(task: Task, lease: ProcessLease) -> TaskEnded:
-    """Describe how a task ended; a task that cannot be described has failed."""
+    """Describe how a task ended; if that raises an error, the task has failed."""
     try:
         return _task_ended(task, lease)
     except Exception as error:  # noqa: BLE001  (a plugin may have put anything into the task)
@@ -449,7 +450,7 @@ def _task_ended(task: Task, lease: ProcessLease) -> TaskEnded:
 
 
 def _sendable(stored: Stored) -> tuple[str, int | None, str | None]:
-    """Return what was stored, as types that can be pickled."""
+    """Return URL, size and checksum as built-in types, which can be pickled."""
     size, checksum = stored.size, stored.checksum
     return (
         str(stored.url),
@@ -475,15 +476,15 @@ def profile_of(operators: Sequence[Operator]) -> dict[str, str] | None:
 
 
 def send(connection: Connection, messages: object) -> None:
-    """Send over a pipe; messages to a process that has ended are dropped."""
+    """Send messages over a pipe; drop them if the receiving process has ended."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.send_bytes(pickle.dumps(messages, protocol=5))
 
 
 class Sender:
-    """Sends messages from a thread of its own; those that arrive together go as one.
+    """Sends messages in its own thread, batching those that arrive together.
 
-    If sending fails, the process ends: its supervisor would wait for outcomes that never come.
+    If sending fails, the process exits, as its supervisor would wait forever for outcomes.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -498,7 +499,7 @@ class Sender:
         self._waiting.put(message)
 
     def close(self) -> None:
-        """Wait until everything is sent, or nobody reads it."""
+        """Wait until all messages are sent, or `SEND_S` have passed."""
         self._waiting.put(None)
         self._thread.join(SEND_S)
 
@@ -540,7 +541,7 @@ def _receive(connection: Connection, feed: TaskFeed) -> None:
 
 @contextlib.contextmanager
 def _ends_process() -> Iterator[None]:
-    """End the process if its link to the supervisor fails; the supervisor then sees its death."""
+    """Exit the process if its link to the supervisor fails; the supervisor notices the exit."""
     try:
         yield
     except BaseException:  # noqa: BLE001
@@ -556,7 +557,7 @@ def _forward_log(level: int, send: Callable[[object], None]) -> None:
 
 
 class _LogForwarder(logging.Handler):
-    """Sends log messages to the supervisor, which alone writes to stderr, in order."""
+    """Sends log messages to the supervisor, the only process that writes to stderr."""
 
     def __init__(self, send: Callable[[object], None]) -> None:
         super().__init__()
