@@ -97,9 +97,9 @@ def _rows(grid: BoxGrid, positions: NDArray[Any]) -> NDArray[Any]:
 
 
 def read_regions(path: str | Path) -> list[Region]:
-    """Read the boxes of a file, in its order, without duplicates; log the number of duplicates.
+    """Read the boxes of a file, in its order, without duplicates.
 
-    Box strings may have a time index.
+    Box strings may have a time index. The number of duplicates is logged.
 
     Args:
         path: a .csv, .json or .npy file in the format at the top of this module.
@@ -133,7 +133,7 @@ def read_regions(path: str | Path) -> list[Region]:
 
 
 def read_rows(path: str | Path, first: int, count: int) -> tuple[list[BoundingBox], int]:
-    """Return some boxes of a .npy file and the number of all its boxes; read nothing else.
+    """Read consecutive boxes of a .npy file; also return how many boxes it holds.
 
     Args:
         path: the file.

@@ -240,7 +240,7 @@ class DirectoryQueue:
         return texts
 
     def _open(self, now: int) -> bool:
-        """Open one whose worker was killed while opening it, or else a new pack."""
+        """Open a pack: one whose worker was killed while opening it, or else a new one."""
         opening, ends = f"{self._root}/opening", now + int(1000 * OPENING_S)
         for name in names_in(opening):
             match = OPENING.fullmatch(name)

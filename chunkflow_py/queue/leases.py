@@ -87,7 +87,7 @@ class Held:
 
 
 class LeaseKeeper:
-    """Renews the leases of the messages that it holds, each after a third of its duration.
+    """Renews the leases of messages, each after a third of its duration.
 
     Args:
         queue: the queue of the messages.
@@ -156,7 +156,7 @@ class LeaseKeeper:
         return held
 
     def drop(self, *held: Held) -> None:
-        """Stop renewing these leases; call this before acknowledging or releasing the messages.
+        """Stop renewing these leases; call it before acknowledging or releasing messages.
 
         Waits up to `DROP_WAIT_S` for a renewal that is under way, which would otherwise hide a
         message again after its release.

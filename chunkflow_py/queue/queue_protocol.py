@@ -52,7 +52,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Numbers of messages in a queue; approximate for SQS.
+    """The numbers of messages in a queue; approximate for SQS.
 
     Attributes:
         waiting: messages that can be received now or after a delay.
@@ -195,7 +195,7 @@ def open_queue(url: str, *, create: bool = False, lease_s: int | None = None) ->
 def poll_for_messages(
     take: Callable[[], list[Message]], wait_s: float, pauses_s: tuple[float, float]
 ) -> list[Message]:
-    """Call *take* until it returns messages or *wait_s* has passed; for queues without events.
+    """Call *take* until it returns messages or *wait_s* has passed.
 
     Args:
         take: returns the messages that can be received now.

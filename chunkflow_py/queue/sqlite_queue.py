@@ -469,7 +469,7 @@ class _BootClock:
 
 
 def _namespace_offset_s() -> float:
-    """Return by how much CLOCK_BOOTTIME is ahead here; see time_namespaces(7)."""
+    """Return the offset of CLOCK_BOOTTIME in this time namespace; see time_namespaces(7)."""
     try:
         lines = _OFFSETS.read_text().splitlines()
     except OSError:  # a kernel without time namespaces

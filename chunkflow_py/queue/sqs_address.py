@@ -26,7 +26,7 @@ LEASE_S = 120
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a queue; ``None`` where boto3 decides.
+    """The name and location of a queue; boto3 chooses what is ``None``.
 
     Attributes:
         name: name of the queue.
@@ -73,7 +73,7 @@ def find_or_create(client: SqsClient, place: Place, *, create: bool, lease_s: in
 
 
 def address_of_dead(client: SqsClient, address: str) -> str | None:
-    """Return the address of a queue's dead letters, or ``None`` if it has no place for them."""
+    """Return the address of the dead-letter queue of a queue, or ``None``."""
     policy = attributes_of(client, address, "RedrivePolicy").get("RedrivePolicy")
     if not policy:
         return None

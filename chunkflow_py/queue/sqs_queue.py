@@ -129,7 +129,10 @@ class SqsQueue:
     # --- receiving -----------------------------------------------------------------------------
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return up to *most* messages, by concurrent requests of which only the first waits."""
+        """Return up to *most* messages, each leased for *lease_s* from now.
+
+        Sends concurrent requests for 10 messages each; only the first request waits.
+        """
         end = time.monotonic() + wait_s
         while True:
             poll_s = max(0, min(LONGEST_POLL_S, math.ceil(end - time.monotonic())))
@@ -167,11 +170,14 @@ class SqsQueue:
         return [each for each in answer.get("Messages", ()) if each.get("ReceiptHandle")]
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
-        """Remove messages; SQS accepts most handles whose lease has ended, too."""
+        """Remove messages; return those whose lease SQS reports as lost, which it rarely does."""
         return self._change_messages("delete_message_batch", messages)
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
-        """Make leases end *lease_s* from now; more than 12 hours after receipt they are lost."""
+        """Make leases end *lease_s* from now; return the messages whose lease was lost.
+
+        SQS extends no lease beyond 12 hours after receipt; such a lease counts as lost.
+        """
         # A short budget, as the caller renews other leases too, and retries in time.
         return self._change_messages(
             "change_message_visibility_batch",

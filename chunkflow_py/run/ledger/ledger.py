@@ -124,7 +124,7 @@ class Ledger:
     # Reading
 
     def find(self, numbers: Iterable[int]) -> dict[int, State]:
-        """Return number -> state of those of the given tasks that have ended."""
+        """Return the states of the given tasks that have ended, by number."""
         states: dict[int, State] = {}
         waiting = set(numbers)
         headers = self._segments.headers({self.segment_of(number) for number in waiting})
@@ -155,10 +155,11 @@ class Ledger:
                 yield number
 
     def ended(self) -> int:
-        """Return the number of tasks that have ended; cheaper than `counts`, for frequent calls.
+        """Return the number of tasks that have ended; cheaper than `counts`.
 
-        Reads no records, and skips segments in which all tasks had ended before. It misses tasks
-        that another process has reopened in those: confirm by `counts` that all tasks have ended.
+        It reads no records, and skips segments in which all tasks had ended at an earlier call. So
+        it does not notice when another process reopens tasks there: confirm by `counts` that all
+        tasks have ended.
         """
         keys = [key for key in self._journal.listed() if _is_record(key)]
         headers = self._segments.headers(self._segments.listed() - self._full.keys())
@@ -270,7 +271,7 @@ class Ledger:
         return list(attempts.values())
 
     def unreadable(self) -> dict[str, str]:
-        """Return address -> problem of each object that could not be read so far."""
+        """Return the objects that could not be read so far: address -> problem."""
         segments, journal = self._segments.damaged.items(), self._journal.unreadable.items()
         reasons = {self._segments.address(segment): reason for segment, reason in segments}
         return reasons | {self._journal.address(key): reason for key, reason in journal}
@@ -373,7 +374,9 @@ class Ledger:
     def _judged(
         self, keys: dict[int, JournalKey], firsts: list[bool], records: Sequence[Record]
     ) -> dict[int, bool]:
-        """Return index -> whether a record is its task's; records to put again are missing.
+        """Decide which records are those of their tasks: index -> whether it is.
+
+        Records that must be put again are missing in the result.
 
         Args:
             keys: index in *records* -> key under which the record was put.
@@ -440,7 +443,7 @@ def _records(entries: Iterable[LedgerEntry | None], headers: SegmentHeaders) -> 
 def _failures(
     entries: Iterable[LedgerEntry | None], headers: SegmentHeaders
 ) -> Iterator[FailedAttempt]:
-    """Yield the journal's failures that are not void."""
+    """Yield the failures of the journal that belong to the current generation of their task."""
     for entry in entries:
         if entry is None or headers.is_void(entry):
             continue

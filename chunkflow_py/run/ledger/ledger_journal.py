@@ -157,7 +157,7 @@ class Journal:
         self._store.put(self._path(key), sealed(text).encode())
 
     def put_records(self, texts: Sequence[tuple[JournalKey, str]]) -> list[bool]:
-        """Store records of different tasks; return for each whether it is the first of its task."""
+        """Store records of different tasks; return for each whether it is its task's first."""
         if removed("put-if-absent"):
             map_concurrently(lambda item: self.put(*item), texts, self._store.connections)
             return [True] * len(texts)
@@ -195,7 +195,7 @@ class Journal:
         return {int(segment): some for segment, some in paths.items() if _NUMBER.fullmatch(segment)}
 
     def _parsed_keys(self, paths: Iterable[str]) -> Iterator[JournalKey]:
-        """Yield the keys of entries of this ledger; other paths are left out."""
+        """Parse the paths of this ledger's entries; ignore other paths."""
         for path in paths:
             match = _KEY.fullmatch(path[len(self._root) :])
             if match is None:

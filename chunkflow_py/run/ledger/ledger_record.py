@@ -46,7 +46,7 @@ _LONGEST_NAME = 300
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """How a task ended; each task has at most one, and it does not change.
+    """The record of a task that has ended; a task has at most one, which does not change.
 
     Attributes:
         number: number of the task in the plan of its step.

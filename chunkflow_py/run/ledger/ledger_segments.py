@@ -550,7 +550,7 @@ class Compactor:
         map_concurrently(compact, segments, self._segments.at_once)
 
     def by_chance(self, entries: int) -> None:
-        """Compact with a probability of *entries* / `COMPACT_EVERY`; called after writing them."""
+        """Compact with a probability of *entries* / `COMPACT_EVERY`, the entries just written."""
         if random.random() * COMPACT_EVERY >= entries:  # noqa: S311 not a secret
             return
         if not self._busy.acquire(blocking=False):
@@ -610,4 +610,4 @@ class _BusyError(Exception):
 
 
 class _NothingToAddError(Exception):
-    """Another process has compacted the same entries, which is frequent at the end of a run."""
+    """Another process has compacted the same entries, as often at the end of a run."""

@@ -71,12 +71,12 @@ _BROKEN_DEVICE = ("CUDA error:", "CUDNN_STATUS_INTERNAL_ERROR", "device-side ass
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a task failed.
+    """The classified cause of a failed task.
 
     Attributes:
         kind: ``permanent``, ``transient`` or ``resource``; see the table of this module.
         reason: one sentence.
-        traceback: of the exception, or what the process printed when it crashed.
+        traceback: traceback of the exception, or the output of the process when it crashed.
         shortage: the resource that is missing, for the kind ``resource``.
         breaks_process: whether the next task in the same process would fail, too.
     """
@@ -164,7 +164,7 @@ def skip_reason(skip: Skip) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLimits:
-    """The number of failures of each kind that end a task, and the delay between attempts.
+    """Limits of the failures of a task, by kind, and the delay between attempts.
 
     Attributes:
         permanent: limit of failures that are the task's own fault.
@@ -308,9 +308,11 @@ class FailurePolicy:
         return Decision("stop", fault, 0.0, f"worker {worker} has {problem}: {fault.reason}")
 
     def _blame_memory(self, task: int) -> Literal["task", "nobody", "worker"]:
-        """Blame the task if others have succeeded here, but the worker if two tasks fail in a row.
+        """Blame the task or the worker for a lack of memory.
 
-        A worker on which no task has succeeded tries another one before it stops.
+        If tasks have succeeded on this worker, the task is blamed, but the worker if another task
+        ran out of memory just before. A worker on which no task has succeeded tries a second task
+        before it is blamed.
         """
         last, self._short_of_memory = self._short_of_memory, task
         if self._has_succeeded:

@@ -74,7 +74,7 @@ DISTRUST_S = 5.0  # interval of checks above which the ledger is asked even if t
 
 @dataclass
 class WorkerOutcome:
-    """How a worker's part of a step ended.
+    """The result of a worker's part of a step.
 
     Attributes:
         state: ``complete``: every task of the plan is recorded, by any worker;

@@ -177,7 +177,7 @@ def _servers() -> list[_Amazon | _Google]:
 
 
 class StopRequested(Interrupted):
-    """A signal asks the worker to stop; not an `Exception`, so that no error handler catches it."""
+    """A signal asks the worker to stop; not an `Exception`, so that no handler catches it."""
 
 
 @contextmanager

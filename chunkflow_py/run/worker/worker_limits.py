@@ -177,7 +177,7 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskLimit:
-    """How long a task may run before it is killed: the option ``--task-limit``.
+    """The run time after which a task is killed (``--task-limit``).
 
     Attributes:
         seconds: limit of every task; infinite: no limit; ``None``: ``auto``.

@@ -1,4 +1,4 @@
-"""The worker processes of a supervisor: hands them tasks, and kills, restarts and blames.
+"""The pool of worker processes: hands out tasks, restarts processes, and blames fatal tasks.
 
 ```
 jobs -> ready ---------> process 0: a b c     as many tasks as its pipeline can hold
@@ -73,7 +73,7 @@ _SIGNALS = {
 
 @dataclass(frozen=True)
 class ProcessStart:
-    """What all worker processes of a supervisor run.
+    """The program and environment of all worker processes of a supervisor.
 
     Attributes:
         make_pipeline: makes and checks the pipeline of the step from its source; must be picklable.
@@ -171,7 +171,7 @@ class _Seat:
 
     @property
     def working(self) -> WorkerProcess | None:
-        """The process, if it takes tasks."""
+        """The process if it accepts tasks, else ``None``."""
         process = self.process
         return process if process and process.window and not process.is_ending else None
 
@@ -224,7 +224,7 @@ class WorkerPool:
         self._ready.extend(jobs)
 
     def run_alone(self, job: Job) -> None:
-        """Run a task with no other in its process."""
+        """Run a task as the only one in its process."""
         self._alone.append(job)
         if not any(seat.runs_alone for seat in self._seats):
             self._seats[job.number % len(self._seats)].runs_alone = True
@@ -635,7 +635,10 @@ class WorkerProcess:
         return job
 
     def cancel(self, tasks: Iterable[tuple[int, int]]) -> None:
-        """Stop tasks, given as (slot, number), before their next operator; they stay in `jobs`."""
+        """Stop tasks, given as (slot, number), before their next operator.
+
+        They stay in `jobs` until they have ended.
+        """
         send(self._connection, ("cancel", list(tasks)))
 
     def progress(self, slot: int) -> TaskProgress | None:
