@@ -71,7 +71,9 @@ class Held:
         """Stop renewing, and remove the message from the queue unless the lease is lost."""
         self._keeper.drop(self)
         if self._lost or self._keeper.queue.acknowledge([self.message]):
-            logger.warning("the lease of %s was lost before it was finished", self.message.body)
+            logger.warning(
+                "the lease of %s was lost before its task was acknowledged", self.message.body
+            )
 
     def release(self, delay_s: float = 0.0) -> None:
         """Stop renewing, and let others receive the message after *delay_s*."""

@@ -142,7 +142,9 @@ class Acknowledger(BatchThread):
             else:
                 lost = self._try(partial(self._queue.acknowledge, messages)) or []
                 for message in lost:
-                    logger.debug("the lease of %s was lost before its end", message.body)
+                    logger.debug(
+                        "the lease of %s was lost before its task was acknowledged", message.body
+                    )
 
     def _try(self, request: Callable[[], Result]) -> Result | None:
         for tries in range(TRIES):
