@@ -1,4 +1,4 @@
-"""Options of subcommands that work off a run, and the way of working that they describe."""
+"""Options of subcommands that execute a run, and the worker settings that they describe."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from chunkflow_py.core.plain_text import is_digits
 from chunkflow_py.errors import OptionError
+from chunkflow_py.pipeline.terminal import option_headings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,55 +40,71 @@ class SecondsOr(click.ParamType["float | str"]):
 # fmt: off
 _OPTIONS = (
     click.option("--processes", "-n", type=click.IntRange(min=1), default=1, show_default=True,
-                 help="Processes that work at the same time; with --gpus on each of them."),
+                 help="Number of worker processes; with --gpus, per GPU."),
     click.option("--gpus", metavar="LIST",
-                 help="all, or numbers such as 0,1: each process sees one of them."),
+                 help="GPUs to use: all, or numbers such as 0,1. Each process uses one."),
     click.option("--threads", type=click.IntRange(min=1),
                  help="Threads of each process for computing.  [default: OMP_NUM_THREADS, or all]"),
     click.option("--until-complete/--no-until-complete", default=True, show_default=True,
-                 help="Leave when the run is complete; or wait for more."),
-    click.option("--max-tasks", type=click.IntRange(min=1), help="Leave after so many tasks."),
+                 help="Stop when the run is complete, or wait for more tasks."),
+    click.option("--max-tasks", type=click.IntRange(min=1),
+                 help="Stop after this number of tasks."),
     click.option("--walltime", type=SecondsOr("auto"),
-                 help="Seconds until the machine is preempted: tasks that would take longer are "
-                      "not started; auto: as Slurm says."),
+                 help="Seconds until the machine is preempted; start no task that would take "
+                      "longer. auto: the limit of the Slurm job."),
     click.option("--idle-exit", type=_SECONDS,
-                 help="Leave after so many seconds without a task."),
-    click.option("--max-cost", type=_SECONDS, help="Leave when this worker has cost so much."),
-    click.option("--cost-per-hour", type=_SECONDS, help="Of this machine, for --max-cost."),
+                 help="Stop after this many seconds without a task."),
+    click.option("--max-cost", type=_SECONDS, help="Stop when this worker has cost this much."),
+    click.option("--cost-per-hour", type=_SECONDS,
+                 help="Cost of this machine per hour, for --max-cost."),
     click.option("--lease", type=click.FloatRange(min=1), default=120.0, show_default=True,
-                 help="Seconds after which a task of a worker that died goes to another."),
+                 help="Seconds until the task of a dead worker goes to another one."),
     click.option("--grace", type=click.FloatRange(min=0), default=90.0, show_default=True,
-                 help="Seconds for finishing what is begun when asked to stop."),
+                 help="Seconds to finish running tasks after a request to stop."),
     click.option("--task-limit", type=SecondsOr("auto", "none"), default="auto", show_default=True,
                  help="Cut off a task that has run for this many seconds; auto: 6 h until 8 tasks "
                       "have finished, then 20 times their median, but at least 1 h."),
     click.option("--max-failures", type=click.IntRange(min=1), default=3, show_default=True,
-                 help="Failed attempts after which a task is given up."),
+                 help="Failed attempts of a task before it becomes a dead letter."),
     click.option("--no-code", is_flag=True,
                  help="Refuse model files and plugins: built-in networks with weights only."),
     click.option("--worker-name", default=f"{socket.gethostname()}-{os.getpid()}",
                  help="Name of this worker in records.  [default: host and process]"),
     click.option("--metrics-port", type=click.IntRange(0, 65535),
-                 help="Serve metrics to Prometheus on this port; 0: on one that is free."),
+                 help="Port for Prometheus metrics; 0: any free port."),
     click.option("--metrics-address", default="127.0.0.1", show_default=True,
-                 help="Where --metrics-port listens; 0.0.0.0: also for other machines."),
+                 help="Address for --metrics-port; 0.0.0.0: reachable from other machines."),
 )
 # fmt: on
+_HEADINGS = {
+    "Resources": ("processes", "gpus", "threads"),
+    "When to stop": (
+        "until_complete",
+        "max_tasks",
+        "walltime",
+        "idle_exit",
+        "max_cost",
+        "cost_per_hour",
+        "grace",
+    ),
+    "Failures": ("lease", "task_limit", "max_failures"),
+    "Metrics": ("metrics_port", "metrics_address"),
+}  # fmt: skip
 
 
 def working_options() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declare how a run is worked off; `working_from` reads it."""
+    """Declare the options of a worker; `working_from` reads them."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(_OPTIONS):
             function = option(function)
-        return function
+        return option_headings(_HEADINGS)(function)
 
     return decorate
 
 
 def working_from(options: dict[str, Any]) -> Callable[[], WorkOptions]:
-    """Check the options, and return what reads them when the subcommand acts.
+    """Check the options, and return a function that makes the worker settings from them.
 
     Raises:
         OptionError: two options contradict each other.

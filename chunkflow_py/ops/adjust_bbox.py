@@ -26,12 +26,12 @@ def adjust_bbox(bbox: BoundingBox, low: Zyx, high: Zyx) -> BoundingBox:
     """Return *bbox* with *low* added to its start and *high* to its stop (voxels, zyx).
 
     Raises:
-        GeometryError: no voxel would be left.
+        GeometryError: the new box would be empty.
     """
     start, stop = bbox.start + low, bbox.stop + high
     if not all(a < b for a, b in zip(start, stop, strict=True)):
         msg = (
-            f"--corner-offset {low} {high} leaves nothing of box {bbox}: it would begin at "
+            f"--corner-offset {low} {high} makes box {bbox} empty: it would begin at "
             f"{start} and end at {stop} (zyx, voxels); move its faces by less"
         )
         raise GeometryError(msg)
@@ -39,8 +39,7 @@ def adjust_bbox(bbox: BoundingBox, low: Zyx, high: Zyx) -> BoundingBox:
 
 
 _NO_BOX = (
-    "adjust-bbox finds no box to adjust in the task; begin the line with create-bbox or "
-    "generate-tasks"
+    "adjust-bbox needs a task with a box; begin the pipeline with create-bbox or generate-tasks"
 )
 
 
@@ -52,11 +51,11 @@ class BoxAdjuster(OperatorBase):
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Refuse a line without boxes, or one whose smallest box would vanish."""
+        """Refuse a pipeline without boxes, or whose smallest box would become empty."""
         if not outline.has_tasks:
             raise GeometryError(_NO_BOX)
         boxes = outline.boxes or ()
-        # Of a grid, however large, the last box is the smallest: the region's end may cut it off.
+        # The last box of a grid is the smallest: the end of the region may cut it off.
         for box in (boxes[0], boxes[len(boxes) - 1]) if isinstance(boxes, BoxGrid) else boxes:
             adjust_bbox(box, *self.face_offsets)
 
@@ -64,7 +63,7 @@ class BoxAdjuster(OperatorBase):
         """Move the faces.
 
         Raises:
-            GeometryError: the task has no box, or nothing of it is left.
+            GeometryError: the task has no box, or the new box would be empty.
         """
         if task.region is None:
             raise GeometryError(_NO_BOX)

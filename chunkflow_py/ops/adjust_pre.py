@@ -3,10 +3,11 @@
 Example: chunkflow load-synapses -f tbars.h5 load-h5 -f em.h5 adjust-pre --img-threshold 60
 save-synapses -f adjusted.h5
 
-A voxel is dark if it is below --img-threshold; it is the deeper, the farther the nearest voxel is
-that is not, up to --radius. A T-bar moves to the deepest voxel within --radius of it along each
-axis, of equals to the nearest. One without a dark voxel around it, or outside of the chunk, stays
-where it is. Tasks need a margin of twice the radius: --expand-margin-size auto.
+A voxel is dark if it is below --img-threshold. Its depth is the distance to the nearest voxel that
+is not dark, at most --radius. Each T-bar moves to the deepest voxel within --radius along each
+axis; if several are equally deep, to the nearest of them. A T-bar without a dark voxel around it,
+or outside of the chunk, does not move. Tasks need a margin of twice the radius:
+--expand-margin-size auto.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _FAR = 1e6
 def adjust_pre(
     synapses: Synapses, image: Chunk, img_threshold: float = 60, radius: int = 4
 ) -> Synapses:
-    """Return *synapses* with their T-bars in the middle of dark spots.
+    """Move the T-bars of *synapses* to the middle of dark spots.
 
     Args:
         synapses: with positions in voxels of the image.
         image: (z, y, x) or (1, z, y, x), any real dtype.
-        img_threshold: in the unit of the voxels; what is below is dark.
-        radius: how far a T-bar may move along each axis, voxels; depth is measured up to as many
+        img_threshold: voxels below this value are dark, in the unit of the voxels.
+        radius: largest move of a T-bar along each axis, voxels; also the largest depth, in units
             of the shortest edge of a voxel.
 
     Raises:
@@ -62,24 +63,24 @@ def adjust_pre(
     check_threshold(img_threshold, image.dtype, image.kind, "--img-threshold")
     voxels = image.array.reshape(image.size)
     edges = np.asarray(image.voxel_size_nm) / min(image.voxel_size_nm)
-    window = (4 * radius + 1,) * 3  # where it may go, and what decides on the depth there
+    window = (4 * radius + 1,) * 3  # possible moves, and the voxels that determine the depth there
     around = np.indices(window).reshape(3, -1).T - 2 * radius
     nearest = np.argsort(np.square(around * edges).sum(axis=1), kind="stable")
     nearest = nearest[np.abs(around[nearest]).max(axis=1) <= radius]
     local = synapses.pre - np.asarray(image.voxel_offset)
     rows = np.flatnonzero(np.all((local >= 0) & (local < voxels.shape), axis=1))
     pre = synapses.pre.copy()
-    for some in np.array_split(rows, 1 + rows.size * len(around) // _AT_ONCE):
-        places = local[some, None] + around
+    for batch in np.array_split(rows, 1 + rows.size * len(around) // _AT_ONCE):
+        places = local[batch, None] + around
         outside = np.any((places < 0) | (places >= voxels.shape), axis=2)
         places[outside] = 0
         dark = (voxels[tuple(np.moveaxis(places, 2, 0))] < img_threshold) | outside
         # One transform for all windows, which are too far from each other to matter.
         depth = distance_transform_edt(dark.reshape(-1, *window), sampling=(_FAR, *edges))
         depth = np.where(outside, -1, np.minimum(depth, radius).reshape(dark.shape))[:, nearest]
-        best = depth.argmax(axis=1)  # of equals the first, which is the nearest
-        moves = depth[np.arange(len(some)), best] > 0
-        pre[some[moves]] += around[nearest[best[moves]]]
+        best = depth.argmax(axis=1)  # the first of equal depths, which is the nearest
+        moves = depth[np.arange(len(batch)), best] > 0
+        pre[batch[moves]] += around[nearest[best[moves]]]
     return replace(synapses, pre=pre)
 
 
@@ -95,11 +96,11 @@ class Adjuster(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* with what decides where T-bars in it go."""
+        """Return *box* grown by twice the radius, which determines the moves of its T-bars."""
         return box.grow((2 * self.radius,) * 3)
 
     def __call__(self, task: Task) -> Task:
-        """Move the T-bars; a task without synapses has ``None``."""
+        """Move the T-bars; without synapses the result is ``None``."""
         from chunkflow_py.core.synapses import Synapses
 
         if task[self.synapses_name] is None:
@@ -118,7 +119,7 @@ class Adjuster(OperatorBase):
 @click.option("--img-threshold", type=float, default=60, show_default=True,
               help="Voxels below this value are dark.")  # fmt: skip
 @click.option("--radius", type=click.IntRange(min=1), default=4, show_default=True,
-              help="How far a T-bar may move along each axis, voxels.")  # fmt: skip
+              help="Largest move of a T-bar along each axis, voxels.")  # fmt: skip
 def command(
     input_name: str, synapses_name: str, output_name: str, img_threshold: float, radius: int
 ) -> Adjuster:

@@ -7,9 +7,9 @@ Two segments are merged while 1 - the mean affinity of their shared face is belo
 (3, z, y, x) in [0, 1] with channels x, y, z, each to the lower neighbour; integer types are
 divided by their maximum.
 
-Where tasks divide a volume, labels are unique in the volume (--global-ids), else in the chunk. A
-segment that tasks have cut gets one label in stages: let each task load a margin, agglomerate,
-save-overlap; then link-labels, solve-labels, relabel.
+If tasks divide a volume, labels are unique in the volume (--global-ids), otherwise in the chunk. To
+give a segment that crosses task boundaries one label, let each task load a margin and run
+agglomerate and save-overlap; then run link-labels, solve-labels and relabel.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def agglomerate(
 
     Args:
         chunk: (3, z, y, x) affinities in [0, 1], see `segmentation.agglomerate.agglomerate`.
-        fragments: what is merged: a chunk or array (z, y, x) of labels, or how to make them,
+        fragments: a chunk or array (z, y, x) of labels to merge, or the method that makes them,
             ``waterz`` or ``seeded``; ``None`` is ``waterz``.
         threshold: segments are merged while 1 - mean affinity is below it.
-        settings: further ones of `segmentation.agglomerate.agglomerate`.
+        settings: further arguments of `segmentation.agglomerate.agglomerate`.
 
     Returns:
         A chunk (z, y, x) of kind segmentation: labels 1 to N, 0 for background; uint32 or uint64.
@@ -79,20 +79,20 @@ class Agglomerator(OperatorBase):
     settings: dict[str, Any] = field(default_factory=dict)
     numbering: Numbering | None = None
     cut_remedy: ClassVar[str] = hook_value(
-        "load a margin (--expand-margin-size), store what tasks share by save-overlap, and join "
-        "the segments by stitch-labels"
+        "load a margin (--expand-margin-size), store the overlaps of tasks with save-overlap, and "
+        "join the segments with stitch-labels"
     )
     margin_helps: ClassVar[bool] = hook_value(True)
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """See whether ids can be unique in the volume, if they have to."""
+        """Check that ids can be unique in the volume, if they have to be."""
         if self.numbering:
             self.numbering.prepare(outline)
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
-        """Return what labels hold."""
+        """Return dtype, channels and kind of the labels."""
         numbering = self.numbering
         dtype = numbering.dtype if numbering and numbering.makes_global else "uint32"
         return type(read)(dtype, 1, "segmentation")
@@ -109,7 +109,7 @@ class Agglomerator(OperatorBase):
     @property
     @hook
     def code(self) -> tuple[str, ...]:
-        """What it runs that is not part of this package, in words."""
+        """Descriptions of code from outside this package that the operator runs."""
         return score_code(self.settings)
 
     def __call__(self, task: Task) -> Task:
@@ -129,19 +129,19 @@ def _number(name: str, default: float, text: str) -> Decorator:
 
 
 @operator("compute")
-@_number("--threshold", 0.7, "Merge while 1 - mean affinity is below; higher merges more.")
+@_number("--threshold", 0.7, "Merge while 1 - mean affinity is below this; higher merges more.")
 @_number("--aff-threshold-low", 0.001, "A voxel with no affinity above this is background.")
 @_number("--aff-threshold-high", 0.9999, "Voxels joined by this or more share a fragment.")
 @_number("--interior-threshold", 0.7, "Mean affinity of a seed (--fragments seeded).")
 @click.option("--flip-channel/--no-flip-channel", default=True, show_default=True,
-              help="The channels are x, y, z (flip), or z, y, x already.")  # fmt: skip
+              help="Order of the channels: x, y, z (flip) or z, y, x.")  # fmt: skip
 @click.option(
     "--scoring-function", default=MEAN_AFFINITY, show_default=True, help="C++ type of the score."
 )
 @click.option("--fragments", type=click.Choice(["waterz", "seeded"]), default="waterz",
               show_default=True,
-              help="Watershed on the affinities, or from seeds amid the cells.")  # fmt: skip
-@click.option("--fragments-name", type=ItemName("in"), help="Merge the labels of this chunk.")
+              help="Watershed on the affinities, or from seeds inside the cells.")  # fmt: skip
+@click.option("--fragments-name", type=ItemName("in"), help="Name of a chunk of labels to merge.")
 @numbering_options()
 @input_option()
 @output_option()
@@ -159,7 +159,7 @@ def command(
     check_affinity_thresholds(settings["aff_threshold_low"], settings["aff_threshold_high"])
     check_threshold(settings["threshold"], settings["scoring_function"])
     if fragments_name and fragments == "seeded":
-        msg = f"--fragments-name {fragments_name} leaves nothing for --fragments seeded; drop one"
+        msg = f"--fragments-name {fragments_name} replaces --fragments seeded; leave one out"
         raise OptionError(msg)
     settings["fragments"] = fragments
     return Agglomerator(input_name, output_name, fragments_name, settings, numbering_from(settings))

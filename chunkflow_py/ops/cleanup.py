@@ -2,7 +2,7 @@
 
 Example: chunkflow cleanup --dir flags/ --mode empty --suffix .h5
 
-It is a line of its own. Only files that lie in the folder itself are removed: no folders, and no
+It runs as a pipeline of its own. Only files directly in the folder are removed, not folders or
 links. With --dry-run before the command they are only listed. The folder may be a URL, such as
 s3://bucket/flags.
 """
@@ -37,14 +37,14 @@ Mode = Literal["exist", "empty", "not-empty"]
 def cleanup(
     folder: str, mode: Mode = "exist", suffix: str = "", *, dry_run: bool = False
 ) -> tuple[list[str], int]:
-    """Remove files that lie in a folder, and return their names and how many files are left.
+    """Remove files of a folder; return their names and the number of remaining files.
 
-    Links, folders, and temporary files of those who write at the moment are left alone.
+    Links, folders, and temporary files of running writers are kept.
 
     Args:
         folder: path or URL.
-        mode: remove whatever ``exist``s, what is ``empty``, or what is ``not-empty``.
-        suffix: only of files whose name ends like this.
+        mode: remove all files (``exist``), only ``empty`` or only ``not-empty`` ones.
+        suffix: ending of the names of files to remove.
         dry_run: remove nothing; return what would be removed.
 
     Raises:
@@ -69,7 +69,7 @@ def _local_files(url: str) -> Iterator[tuple[str, int]]:
     path = Path(url.removeprefix("file://"))
     with os_errors("read", path), os.scandir(path) as entries:
         for entry in entries:
-            # A link may lead out of the folder, or be all there is of something elsewhere.
+            # A link may lead out of the folder.
             if entry.is_file(follow_symlinks=False) and not entry.name.startswith(TEMPORARY_PREFIX):
                 yield entry.name, entry.stat(follow_symlinks=False).st_size
 
@@ -77,13 +77,13 @@ def _local_files(url: str) -> Iterator[tuple[str, int]]:
 def _objects(store: Store) -> Iterator[tuple[str, int]]:
     for key in store.list():
         size = None if "/" in key else store.size(key)
-        if size is not None:  # it may be gone by now
+        if size is not None:  # deleted since it was listed
             yield key, size
 
 
 @dataclass
 class Cleaner(OperatorBase):
-    """Removes files when the line runs."""
+    """Removes files when the pipeline runs."""
 
     folder: str = "./"
     mode: Mode = "exist"
@@ -92,22 +92,22 @@ class Cleaner(OperatorBase):
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Refuse a line with tasks, for each of which the same would be done again.
+        """Refuse a pipeline with tasks: each of them would remove the same files.
 
         Raises:
-            OptionError: says so.
+            OptionError: the pipeline has tasks.
         """
         if outline.has_tasks:
-            msg = "cleanup would remove the same files for every task; make it a line of its own"
+            msg = "cleanup would remove the same files for every task; run it in its own pipeline"
             raise OptionError(msg)
 
     def __call__(self, task: Task) -> Task:
-        """Remove the files and say how many there were."""
-        removed, left = cleanup(self.folder, self.mode, self.suffix, dry_run=self.dry_run)
+        """Remove the files and print how many."""
+        removed, remaining = cleanup(self.folder, self.mode, self.suffix, dry_run=self.dry_run)
         for name in removed if self.dry_run else ():
             echo(name)
         would = "would remove" if self.dry_run else "removed"
-        echo(f"{would} {len(removed)} files of {self.folder}; {left} are left")
+        echo(f"{would} {len(removed)} files of {self.folder}; {remaining} remain")
         return task
 
 
@@ -119,9 +119,9 @@ class Cleaner(OperatorBase):
     type=click.Choice(["exist", "empty", "not-empty"]),
     default="exist",
     show_default=True,
-    help="Remove all files, those of no bytes, or those with any.",
+    help="Remove all files, only empty ones, or only non-empty ones.",
 )
-@click.option("--suffix", "-s", help="Only files whose name ends like this.")
+@click.option("--suffix", "-s", help="Ending of the names of files to remove.  [default: any]")
 def command(folder: str, mode: Mode, suffix: str | None) -> Cleaner:
     """Take the folder."""
     return Cleaner(folder, mode, suffix or "", is_dry_run())

@@ -2,10 +2,10 @@
 
 Example: chunkflow create-chunk save-h5 -f chunk.h5 cloud-watch --log-name em-run
 
-Every operator before it becomes a metric: its label is the name, the unit is seconds, the
+Each operator before this one becomes a metric in seconds, named after the operator's label. The
 dimension compute_device is the GPU or processor, and --log-name is the namespace. Region and
-credentials come from the environment, as for any AWS client. An outage of CloudWatch is a warning;
-if it refuses the credentials, the task fails.
+credentials come from the environment, as for any AWS client. If CloudWatch cannot be
+reached, a warning is logged; if it refuses the credentials, the task fails.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def cloud_watch(log: dict[str, Any], log_name: str = "chunkflow") -> None:
     from chunkflow_py.volume.output import compute_device
 
     if not isinstance(log.get("timer"), dict):
-        msg = f"a log has a timer with seconds by label; this one has {', '.join(log) or 'nothing'}"
+        msg = (
+            f"a log needs a timer with seconds by label; this one has {', '.join(log) or 'nothing'}"
+        )
         raise OptionError(msg)
     service = CloudWatch(log_name)
     service.put(log["timer"], log.get("compute_device") or compute_device())
@@ -60,7 +62,7 @@ class CloudWatcher:
     _service: CloudWatch | None = field(default=None, repr=False)
 
     def __enter__(self) -> CloudWatcher:
-        """Look for region and credentials, before the first task."""
+        """Check region and credentials before the first task."""
         from chunkflow_py.ops.viewing.metrics import CloudWatch
 
         self._service = CloudWatch(self.log_name)
@@ -72,7 +74,7 @@ class CloudWatcher:
             self._service.close()
 
     def __call__(self, task: Task) -> Task:
-        """Send what the operators so far took."""
+        """Send the seconds that each operator before this one took."""
         from chunkflow_py.volume.output import compute_device
 
         if self._service is None:
@@ -91,5 +93,5 @@ class CloudWatcher:
     help="Namespace of the metrics.",
 )
 def command(log_name: str) -> CloudWatcher:
-    """Take the namespace; the service is called when the line starts."""
+    """Make the operator; CloudWatch is called when the pipeline starts."""
     return CloudWatcher(log_name)

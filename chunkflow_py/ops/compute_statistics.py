@@ -1,16 +1,16 @@
-"""Count intensities of one task, for whole volumes.
+"""Count the intensities of each task, for whole volumes.
 
 Example: chunkflow load-h5 -f raw.h5 compute-statistics --statistics-path raw-statistics
 
 Each task stores its histogram as one small object below --statistics-path. `chunkflow
-sum-statistics URL` adds them up to count, mean, deviation and percentiles, prints them, and writes
-the file for `inference --normalize-statistics`; `normalize-contrast --levels URL` takes them by
-section. A task that is killed or runs twice is counted once; margins around its box are not
-counted.
+sum-statistics URL` combines them into count, mean, standard deviation and percentiles, prints them,
+and writes the file for `inference --normalize-statistics`; `normalize-contrast --levels URL` uses
+the histograms of sections. A task that is killed or runs twice is counted once. Margins around its
+box are not counted.
 
-Integers are counted by value, so that everything is exact. Floating point is counted in --bins
-equal bins from --range LOW to HIGH (of probability and affinity maps: 0 to 1), which is how exact
-percentiles are; mean, deviation and extremes are those of the voxels.
+Integers are counted by value, so all results are exact. Floating-point values are counted in --bins
+equal bins from --range LOW to HIGH (0 to 1 for probability and affinity maps); percentiles are
+exact to one bin. Mean, standard deviation, minimum and maximum are always exact.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class StatisticsCounter(OperatorBase):
     """Stores the histograms of every task's chunk.
 
     Attributes:
-        store: where they go.
-        input_name: of the chunk.
-        mask_name: of a chunk that is 0 where voxels do not count, or ``None``.
-        span: where bins lie, or ``None``: integers by value, maps from 0 to 1.
-        bins: how many.
-        per_section: a histogram a section, or one a task.
+        store: destination of the histograms.
+        input_name: name of the chunk to count.
+        mask_name: name of a chunk that is 0 at voxels to ignore, or ``None``.
+        span: lowest and highest value of the bins, or ``None``: integers by value, maps 0 to 1.
+        bins: number of bins in the span.
+        per_section: one histogram per section (z) instead of one per task.
     """
 
     store: CountStore
@@ -66,10 +66,10 @@ class StatisticsCounter(OperatorBase):
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Check what can be known before the first task.
+        """Check range and boxes before the first task.
 
         Raises:
-            OptionError: floating-point voxels come without a range of values.
+            OptionError: voxels are floating point, and no range of values is given.
             GeometryError: boxes of tasks overlap.
         """
         from chunkflow_py.store.task_counts import check_tasks
@@ -81,8 +81,8 @@ class StatisticsCounter(OperatorBase):
             and not self._bins(voxels.dtype, voxels.kind)
         ):
             msg = (
-                f"{voxels.dtype} voxels are counted in bins; say with --range LOW HIGH where they "
-                "lie, such as --range 0 1"
+                f"{voxels.dtype} voxels are counted in bins; give their limits with --range LOW "
+                "HIGH, such as --range 0 1"
             )
             raise OptionError(msg)
         check_tasks(outline.boxes)
@@ -114,15 +114,15 @@ class StatisticsCounter(OperatorBase):
 @operator("write")
 @input_option(help="Name of the chunk to count.")
 @click.option("--statistics-path", "-s", metavar="URL", required=True,
-              help="Folder or prefix for the counts of all tasks, with nothing else in it.")
+              help="Folder or prefix only for the counts of all tasks.")
 @click.option("--mask-name", "-m", type=ItemName("in"),
-              help="Name of a mask; voxels where it is 0 are not counted.")
+              help="Name of a mask; do not count voxels where it is 0.")
 @click.option("--range", "span", type=float, nargs=2, metavar="LOW HIGH",
               help="Count in bins from LOW to HIGH.  [default: integers by value, maps 0 to 1]")
 @click.option("--bins", type=click.IntRange(min=1), default=1000, show_default=True,
               help="Number of bins in the range.")
 @click.option("--per-section/--whole", default=True, show_default=True,
-              help="A histogram for each section (z), as normalize-contrast needs, or one a task.")
+              help="One histogram per section (z), as normalize-contrast needs, or per task.")
 def command(statistics_path: str, **options: Any) -> StatisticsCounter:
     """Check the range."""
     # fmt: on

@@ -3,10 +3,10 @@
 Example: chunkflow load-h5 -f map.h5 connected-components -t 0.5 save-h5 -f pieces.h5
 
 An affinity map of three channels is averaged over its channels before the threshold. Without
---threshold, neighbours of equal value hang together, and 0 is background.
+--threshold, neighbours of equal value are connected, and 0 is background.
 
-Where tasks divide a volume, labels are unique in the volume (--global-ids), for stitch-labels or
-link-labels, solve-labels and relabel, which join what tasks have cut; else in the chunk.
+If tasks divide a volume, labels are unique in the volume (--global-ids), otherwise in the chunk.
+stitch-labels, or link-labels, solve-labels and relabel, join components across task boundaries.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ def connected_components(
     numbering: Numbering | None = None,
     bbox: BoundingBox | None = None,
 ) -> Chunk:
-    """Return one label for each connected piece of *chunk*.
+    """Label each connected component of *chunk*.
 
     Args:
         chunk: (z, y, x) or (1, z, y, x), any real dtype; with a threshold also the three channels
             of an affinity map, which are averaged.
         threshold: in the unit of the voxels; voxels above it are foreground. Without one, the
-            chunk is a mask or a segmentation: voxels of equal value hang together.
+            chunk is a mask or a segmentation: neighbours of equal value are connected.
         connectivity: 6 (neighbours share a face), 18 (or an edge) or 26 (or a corner).
-        numbering: for ids that are unique in the volume (default: in the chunk).
-        bbox: box of the task, for such ids (default: that of the chunk).
+        numbering: makes ids that are unique in the volume (default: in the chunk).
+        bbox: box of the task, which *numbering* uses (default: that of the chunk).
 
     Returns:
         A chunk (z, y, x) of kind segmentation: labels 1 to N without gaps, 0 for background;
-        uint32, or uint64 where there are more, or where they are unique in the volume.
+        uint32, or uint64 if they exceed it or are unique in the volume.
 
     Raises:
-        OptionError: the connectivity is none of the three, or the threshold is a fraction of 1 and
+        OptionError: the connectivity is not 6, 18 or 26, or the threshold is a fraction of 1 and
             the chunk a map of integers.
-        ChunkError: the channels are not 1 or 3, or a map comes without a threshold.
+        ChunkError: the chunk has neither 1 nor 3 channels, or is a map without a threshold.
         MissingExtraError: the library cc3d is not installed.
     """
     from chunkflow_py.segmentation.labels import components
@@ -88,14 +88,14 @@ class Labeller(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """See whether threshold and ids suit what the line (an `Outline`) says."""
+        """Check the threshold against the input's dtype, and the numbering against the tasks."""
         if self.threshold is not None and outline.voxels is not None:
             check_threshold(self.threshold, outline.voxels.dtype, outline.voxels.kind)
         self.numbering.prepare(outline)
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
-        """Return what labels hold."""
+        """Return dtype, channels and kind of the labels."""
         dtype = self.numbering.dtype if self.numbering.makes_global else "uint32"
         return type(read)(dtype, 1, "segmentation")
 

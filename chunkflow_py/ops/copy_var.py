@@ -44,7 +44,7 @@ class Copier(OperatorBase):
     "--deep-copy/--shallow-copy",
     default=True,
     show_default=True,
-    help="Copy the voxels, or give the same ones a second name.",
+    help="Copy the voxels, or share them under a second name.",
 )
 def command(from_name: str, to_name: str, deep_copy: bool) -> Copier:
     """Take the names."""

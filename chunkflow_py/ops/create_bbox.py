@@ -20,7 +20,7 @@ def create_bbox(start: Zyx, stop: Zyx | None = None, size: Zyx | None = None) ->
     """
     start, end = region_of(start, stop, size, names=("--start", "--stop", "--size"))
     if end is None:
-        msg = f"a box from --start {start} needs its --stop or its --size as well"
+        msg = f"a box from --start {start} also needs --stop or --size"
         raise OptionError(msg)
     return BoundingBox(start, end)
 

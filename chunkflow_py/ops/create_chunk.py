@@ -1,6 +1,6 @@
 """Create a synthetic chunk: sine pattern, zeros or random.
 
-uint16, uint32 and uint64 make labels, of which the patterns sin and random hold four.
+uint16, uint32 and uint64 make labels; the patterns sin and random have four of them.
 
 Example: chunkflow create-chunk --size 36 448 448 --pattern random save-h5 -f random.h5
 """
@@ -34,18 +34,18 @@ def create_chunk(
     voxel_offset: Zyx = Zyx(0, 0, 0),
     voxel_size_nm: tuple[float, float, float] = (1.0, 1.0, 1.0),
 ) -> Chunk:
-    """Return a synthetic chunk, the same at every call.
+    """Return a synthetic chunk, identical at every call.
 
     Args:
         size: extent, voxels, zyx.
-        dtype: of the voxels.
-        pattern: ``zero``, or of floating point and uint8 an image: ``sin`` (a product of three
-            sine waves, period 32 voxels of global position) or ``random`` (uniform, seeded), in
-            [0, 1] or [0, 255]. Of the other types the labels 1 to 4 and 0 between them: ``sin``
-            (slabs across the diagonal, those of chunkflow 1.x) or ``random`` (blocks of 8×8×8
-            voxels, seeded).
-        voxel_offset: of the first voxel.
-        voxel_size_nm: nanometres, zyx.
+        dtype: type of the voxels.
+        pattern: ``zero``, ``sin`` or ``random``. Floating point and uint8 make an image in
+            [0, 1] or [0, 255]: ``sin`` is a product of three sine waves (period 32 voxels of
+            global position), ``random`` is uniform and seeded. The other types make the labels
+            1 to 4, with 0 between them: ``sin`` makes slabs across the diagonal, as chunkflow
+            1.x did, ``random`` seeded blocks of 8×8×8 voxels.
+        voxel_offset: global position of the first voxel, zyx.
+        voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
     """
     import numpy as np
 
@@ -110,7 +110,7 @@ class ChunkMaker(OperatorBase):
 
     @hook
     def voxels(self) -> Voxels:
-        """Return what the chunk holds."""
+        """Return dtype, channels and kind of the chunk."""
         from chunkflow_py.core.chunk import Voxels
 
         return Voxels(self.dtype, 1, _meaning(self.dtype))
@@ -129,7 +129,7 @@ class ChunkMaker(OperatorBase):
 @click.option("--dtype", "-d", type=click.Choice(DTYPES), default="uint8", show_default=True,
               help="Type of the voxels.")  # fmt: skip
 @click.option("--pattern", "-p", type=click.Choice(["sin", "zero", "random"]), default="sin",
-              show_default=True, help="What the voxels show.")  # fmt: skip
+              show_default=True, help="Pattern of the voxels.")  # fmt: skip
 @zyx_option("--voxel-offset", "-t", default=(0, 0, 0), show_default=True,
             help="Global position of the first voxel, voxels, zyx.")  # fmt: skip
 @floats_option("--voxel-size", "-e", default=(1, 1, 1), show_default=True,

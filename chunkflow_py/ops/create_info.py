@@ -2,8 +2,8 @@
 
 Example: chunkflow create-info -v file://em -z 64 512 512 -d uint8 -s 40 4 4 -b 64 64 64
 
-What options do not say is taken from the chunk, if the line has made one: its domain, voxel size,
-type and channels.
+Without an option, domain, voxel size, type and channels are those of the chunk, if the pipeline has
+made one.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Number of channels, if it is not the chunk's.",
+    help="Number of channels, instead of the chunk's.",
 )
-@click.option("--layer-type", "-t", type=click.Choice(["image", "segmentation"]), help="Of voxels.")
-@click.option("--data-type", "-d", type=click.Choice(PRECOMPUTED_DTYPES), help="Of voxels.")
+@click.option("--layer-type", "-t", type=click.Choice(["image", "segmentation"]),
+              help="Meaning of the voxels.")  # fmt: skip
+@click.option("--data-type", "-d", type=click.Choice(PRECOMPUTED_DTYPES),
+              help="Type of the voxels.")  # fmt: skip
 @click.option(
     "--encoding", "-e", type=click.Choice(PRECOMPUTED_ENCODINGS), default="raw",
     show_default=True, help="Compression of the blocks.",

@@ -2,9 +2,9 @@
 
 Example: chunkflow create-volume -v zarr://out.zarr -z 64 512 512 -d uint8 -s 40 4 4 -b 64 64 64
 
-What options do not say is taken from the volume of --like, else from the chunk, if the line has
-made one. --sharded --task-memory 8GB makes the largest shards that a task can write in this memory
-and prints the size of such tasks; see docs/volumes.md.
+Properties without an option are those of the volume of --like, else of the chunk, if the pipeline
+has made one. --sharded --task-memory 8GB chooses the largest shards that a task can write within
+this memory and prints the size of such tasks; see docs/volumes.md.
 """
 
 from __future__ import annotations
@@ -36,28 +36,31 @@ _ZARR_ONLY = ("channel_names", "ome_version", "order")
 
 @operator("write")
 @volume_path_option("Volume, such as zarr://out.zarr or precomputed://s3://bucket/em.")
-@click.option("--like", metavar="URL", help="Take what is not said from this volume.")
+@click.option("--like", metavar="URL", help="Volume to copy the other properties from.")
 @click.option("--like-mip", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Level of it that is meant.")  # fmt: skip
+              help="Resolution level of --like.")  # fmt: skip
 @click.option("--use-https/--use-credential", default=False, show_default=True,
-              help="Take it from a public bucket without credentials.")  # fmt: skip
+              help="Read --like from a public bucket without credentials.")  # fmt: skip
 @click.option("--channel-num", "-c", type=click.IntRange(min=1), help="Number of channels.")
-@click.option("--kind", "--layer-type", "-t", type=click.Choice(KINDS), help="Of voxels.")
-@click.option("--data-type", "-d", help="Of voxels, such as uint8 or float32.")
+@click.option("--kind", "--layer-type", "-t", type=click.Choice(KINDS),
+              help="Meaning of the voxels.")  # fmt: skip
+@click.option("--data-type", "-d", help="Type of the voxels, such as uint8 or float32.")
 @click.option("--encoding", "-e", type=click.Choice(ENCODINGS),
               help="Compression of the blocks.  [default: the format's]")  # fmt: skip
 @zyx_option("--block-size", "-b", minimum=1,
             help="Extent of a block, voxels, zyx.  [default: up to 64]")  # fmt: skip
-@zyx_option("--shard-size", minimum=1, help="Blocks that are written as one, voxels, zyx.")
+@zyx_option(
+    "--shard-size", minimum=1, help="Extent of a shard (blocks written as one), voxels, zyx."
+)
 @click.option("--sharded", is_flag=True, help="Choose the shards by --task-memory.")
-@click.option("--task-memory", help="Memory that a task may take, such as 8GB.")
+@click.option("--task-memory", help="Memory limit of a task, such as 8GB.")
 @click.option("--times", type=click.IntRange(min=1), help="Number of time points.")
 @click.option("--channel-names", type=NAMES, help="Names of the channels (OME-Zarr).")
 @click.option("--ome-version", type=click.Choice(["0.4", "0.5"]),
-              help="Of an OME-Zarr; 0.4 is zarr v2, without shards.  [default: 0.5]")  # fmt: skip
+              help="OME-Zarr version; 0.4 is zarr v2, without shards.  [default: 0.5]")  # fmt: skip
 @click.option("--order", type=click.Choice(["xyz", "zyx"]),
               help="Order of the axes of a zarr array.  [default: zyx]")  # fmt: skip
-@click.option("--plain", is_flag=True, help="Make a zarr array alone, not an OME-Zarr image.")
+@click.option("--plain", is_flag=True, help="Make a bare zarr array instead of an OME-Zarr image.")
 @creating_options(like=True)
 def command(
     sharded: bool,
@@ -73,7 +76,7 @@ def command(
     from chunkflow_py.volume.new_volume import checked_dtype
 
     if sharded == (task_memory is None) or (sharded and shard_size is not None):
-        msg = "shards are said by --shard-size, or chosen by --sharded with --task-memory 8GB"
+        msg = "give --shard-size, or let --sharded with --task-memory 8GB choose the shards"
         raise OptionError(msg)
     check_shard(shard_size, options["block_size"])
     checked_dtype(data_type, "--data-type")

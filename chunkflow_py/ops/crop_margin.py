@@ -34,11 +34,11 @@ def crop_margin(chunk: Chunk, low: Zyx, high: Zyx) -> Chunk:
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any dtype.
-        low: voxels to cut off before, zyx.
-        high: voxels to cut off after, zyx.
+        low: voxels to cut off at the start of each axis, zyx.
+        high: voxels to cut off at the end of each axis, zyx.
 
     Raises:
-        GeometryError: nothing would be left.
+        GeometryError: the result would be empty.
     """
     if any(a + b >= size for a, b, size in zip(low, high, chunk.size, strict=True)):
         msg = (
@@ -52,7 +52,7 @@ def crop_margin(chunk: Chunk, low: Zyx, high: Zyx) -> Chunk:
 def crop_to_box(chunk: Chunk, bbox: BoundingBox | None) -> Chunk:
     """Return the part of *chunk* inside *bbox*, as a view.
 
-    A box that reaches beyond the volume's end is cropped to what of it lies in the volume.
+    If the box reaches beyond the end of the volume, its part inside of the volume is used.
 
     Raises:
         GeometryError: there is no box, or the chunk does not hold all of it.
@@ -64,14 +64,14 @@ def crop_to_box(chunk: Chunk, bbox: BoundingBox | None) -> Chunk:
 
 
 _NO_BOX = (
-    "crop-margin finds no box of a task to crop to; give --margin-size, or begin the line with "
-    "create-bbox or generate-tasks"
+    "crop-margin needs a task with a box to crop to; give --margin-size, or begin the pipeline "
+    "with create-bbox or generate-tasks"
 )
 
 
 @dataclass
 class MarginCropper(OperatorBase):
-    """Crops one chunk of a task, and the task's box with it where that is asked for."""
+    """Crops one chunk of a task, and with ``crop_bbox`` the task's box."""
 
     margins: tuple[Zyx, Zyx] | None
     crop_bbox: bool
@@ -84,20 +84,20 @@ class MarginCropper(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Take what the rest of the line needs for a task's box: that is never cropped."""
+        """Keep the voxels that later operators need for a task's box: these are not cropped."""
         self._needed = required
 
     @property
     @hook
     def face_offsets(self) -> tuple[Zyx, Zyx]:
-        """How the low and the high faces of the task's box move."""
+        """Offsets of the low and the high faces of the task's box, voxels, zyx."""
         if self.margins is None or not self.crop_bbox:
             return Zyx(0, 0, 0), Zyx(0, 0, 0)
         return self.margins[0], -self.margins[1]
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Refuse a line whose tasks have no box to crop to, before any work is done."""
+        """Refuse a pipeline whose tasks have no box to crop to."""
         if self.margins is None and not outline.has_tasks:
             raise GeometryError(_NO_BOX)
 
@@ -135,7 +135,7 @@ class MarginCropper(OperatorBase):
     "--crop-bbox/--no-crop-bbox",
     default=False,
     show_default=True,
-    help="Move the faces of the task's box by the margins, too.",
+    help="Also shrink the task's box by the margins.",
 )
 @input_option()
 @output_option()

@@ -2,8 +2,9 @@
 
 Example: chunkflow generate-tasks -v em -c 256 256 256 load-volume -v em downsample-upload -v em
 
-Each level is made from the next finer one. Levels whose blocks two tasks would share, and those in
-shards, are refused before the first task: downsample-volume makes them when all tasks are done.
+Each level is made from the next finer one. Levels in shards, and levels with blocks that
+two tasks would share, are refused before the first task; downsample-volume makes these when all
+tasks are done.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ import click
 
 from chunkflow_py.errors import OptionError
 from chunkflow_py.ops.options.saving_options import announced
-from chunkflow_py.ops.options.volume_options import access_from, requester_pays_option
+from chunkflow_py.ops.options.volume_options import (
+    access_from,
+    fill_missing_option,
+    requester_pays_option,
+)
 from chunkflow_py.pipeline.operator import operator
 from chunkflow_py.pipeline.params import input_option, mip_option, zyx_option
 
@@ -31,7 +36,7 @@ if TYPE_CHECKING:
     minimum=1,
     default=(2, 2, 2),
     show_default=True,
-    help="Shrinkage from level to level, zyx.",
+    help="Downsampling factor between levels, zyx.",
 )
 @mip_option(
     "--chunk-mip", "-c", help="Level of the chunk.  [default: --mip before the first command]"
@@ -48,26 +53,21 @@ if TYPE_CHECKING:
     type=click.IntRange(min=2),
     default=5,
     show_default=True,
-    help="Level to stop before.",
+    help="First level not to write.",
 )
-@click.option(
-    "--fill-missing/--no-fill-missing",
-    default=True,
-    show_default=True,
-    help="Read blocks that are not stored as zeros; or stop at them.",
-)
+@fill_missing_option()
 @click.option(
     "--mode",
     type=click.Choice(["auto", "mean", "mode"]),
     default="auto",
     show_default=True,
-    help="Average, or the most frequent value; auto: that for labels.",
+    help="Average, or most frequent value; auto: most frequent for labels.",
 )
 @requester_pays_option()
 def command(
     volume_path: str | None, chunk_mip: int, start_mip: int | None, **options: Any
 ) -> PyramidOutput:
-    """Take the levels; they are opened later."""
+    """Check the options; the levels are opened later."""
     from chunkflow_py.volume.protocol import VolumeOptions
     from chunkflow_py.volume.pyramid import PyramidOutput
 

@@ -12,12 +12,35 @@ import click
 
 from chunkflow_py.pipeline.operator import transform
 from chunkflow_py.pipeline.params import NAMES, NUMBERS, ItemNames, floats_option, zyx_option
+from chunkflow_py.pipeline.terminal import option_headings
 
 if TYPE_CHECKING:
     from chunkflow_py.inference.inferencer import Inferencer
 
 
 @transform
+@option_headings(
+    {
+        "Patches": (
+            "input_patch_size", "output_patch_size", "output_patch_overlap", "grid", "pad",
+            "patch_divisor", "output_margin", "skip_empty_patches", "patch_mask",
+            "patch_mask_mip",
+        ),
+        "Input": (
+            "num_input_channels", "normalize", "normalize_statistics", "normalize_percentiles",
+            "model_voxel_size_nm",
+        ),
+        "Output": (
+            "num_output_channels", "output_dtype", "output_kind", "output_names",
+            "output_channels", "activation", "activate", "bump",
+        ),
+        "Speed and memory": (
+            "batch_size", "lower_batch", "device", "backend", "dtype", "compile", "tf32",
+            "cuda_graphs",
+        ),
+        "Legacy": ("output_crop_margin", "patch_num", "mask_output_chunk"),
+    }
+)  # fmt: skip
 @click.option(
     "--convnet-model",
     "-m",

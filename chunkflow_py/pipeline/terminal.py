@@ -1,12 +1,15 @@
-"""Printing, and help pages: all commands use these. Imports next to nothing, for `--help`."""
+"""Printing and help pages of all commands. Imports almost nothing, to keep `--help` fast."""
 
 from __future__ import annotations
 
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from chunkflow_py.core.plain_text import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Command(click.Command):
@@ -17,9 +20,48 @@ class Command(click.Command):
     """
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return --help and -h, less what the command's own options are called."""
+        """Return --help and -h, except names that the command's own options have."""
         taken = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
         return [name for name in ("--help", "-h") if name not in taken]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write options without a heading, then headings in the order of their first options."""
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                sections.setdefault(getattr(param, "heading", "Options"), []).append(record)
+        for heading, records in sections.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+def option_headings(
+    headings: dict[str, tuple[str, ...]],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Show options of a command below headings in its help; place it above the options.
+
+    Args:
+        headings: heading -> names of parameters, such as ``{"Blending": ("bump", "grid")}``.
+
+    Raises:
+        ValueError: the command has no parameter of one of the names.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        params = {param.name: param for param in getattr(function, "__click_params__", [])}
+        for heading, names in headings.items():
+            for name in names:
+                if name not in params:
+                    msg = (
+                        f"no option {name} to show below {heading!r}; options: {', '.join(params)}"
+                    )
+                    raise ValueError(msg)
+                params[name].heading = heading
+        return function
+
+    return decorate
 
 
 def echo(message: object = "", *, err: bool = False, file: IO[Any] | None = None) -> None:

@@ -62,10 +62,10 @@ def test_in_a_line(tmp_path):
     assert result.stdout.splitlines()[:2] == ["a", "b"]
     assert "would remove 2 files" in result.stdout
     result = run.invoke(cli, ["cleanup", "-d", str(tmp_path), "-s", "a"])
-    assert result.stdout == f"removed 1 files of {tmp_path}; 1 are left\n"
+    assert result.stdout == f"removed 1 files of {tmp_path}; 1 remain\n"
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
     line = ["create-bbox", "-s", "0", "0", "0", "-z", "1", "1", "1", "cleanup"]
     result = run.invoke(cli, [*line, "-d", str(tmp_path)])
-    assert (result.exit_code, "a line of its own" in result.output) == (2, True)
+    assert (result.exit_code, "in its own pipeline" in result.output) == (2, True)
     with pytest.raises(VolumeError, match="no such file"):
         cleanup(str(tmp_path / "none"))

@@ -66,4 +66,4 @@ def test_marks_in_a_bucket(s3):
     result = run(*TASKS, *skip, *mark, "-s", "-twice")
     assert result.exit_code == 0, result.output
     result = run("cleanup", "-d", s3.url, "-m", "empty")
-    assert f"removed 3 files of {s3.url}; 0 are left" in result.output
+    assert f"removed 3 files of {s3.url}; 0 remain" in result.output

@@ -16,7 +16,11 @@ import click
 
 from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.ops.options.saving_options import ENCODINGS, check_shard
-from chunkflow_py.ops.options.volume_options import access_from, access_options
+from chunkflow_py.ops.options.volume_options import (
+    access_from,
+    access_options,
+    fill_missing_option,
+)
 from chunkflow_py.pipeline.params import channels_option, mip_option, zyx_option
 
 if TYPE_CHECKING:
@@ -49,8 +53,7 @@ if TYPE_CHECKING:
               help="Blocks to encode or decode at the same time.  [default: one a core]")
 @click.option("--overwrite/--resume", default=False, show_default=True,
               help="Write what is stored already, too; or leave it out.")
-@click.option("--fill-missing/--no-fill-missing", default=True, show_default=True,
-              help="Read blocks that are not stored as zeros; or stop at them.")
+@fill_missing_option()
 @access_options()
 def command(
     source: str, target: str, dtype: str | None, shard_size: Zyx | None, block_size: Zyx | None,

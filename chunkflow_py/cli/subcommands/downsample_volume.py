@@ -17,7 +17,11 @@ import click
 
 from chunkflow_py.cli.subcommands import subcommand
 from chunkflow_py.errors import OptionError
-from chunkflow_py.ops.options.volume_options import access_from, requester_pays_option
+from chunkflow_py.ops.options.volume_options import (
+    access_from,
+    fill_missing_option,
+    requester_pays_option,
+)
 from chunkflow_py.pipeline.params import zyx_option
 
 if TYPE_CHECKING:
@@ -45,8 +49,7 @@ logger = logging.getLogger(__name__)
                  "or shards, about 64 MiB]")
 @click.option("--resume/--overwrite", default=False, show_default=True,
               help="Leave out what is stored already; or make it again.")
-@click.option("--fill-missing/--no-fill-missing", default=True, show_default=True,
-              help="Read blocks that are not stored as zeros; or stop at them.")
+@fill_missing_option()
 @click.option("--parallel", type=click.IntRange(min=1),
               help="Blocks to encode or decode at the same time.  [default: one a core]")
 @requester_pays_option()

@@ -1,4 +1,4 @@
-"""Options of commands that write or create volumes, and the saver or creator that they describe."""
+"""Options shared by commands that write or create volumes, and the objects they describe."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from chunkflow_py.pipeline.params import (
     mip_option,
     zyx_option,
 )
+from chunkflow_py.pipeline.terminal import option_headings
 from chunkflow_py.volume import ZARR_ENCODINGS
 
 if TYPE_CHECKING:
@@ -47,16 +48,31 @@ ENCODINGS = tuple(dict.fromkeys((*PRECOMPUTED_ENCODINGS, *ZARR_ENCODINGS)))
 def saving_options(
     *block_names: str, encodings: Sequence[str] = ENCODINGS, encoding: str | None = None
 ) -> Decorator:
-    """Declare what every saver of volumes takes; `output_from` reads it.
+    """Declare the options of all volume savers; `output_from` reads them.
 
     Args:
-        block_names: names of the option of the block size, its long one last.
-        encodings: that the format has.
-        encoding: the format's default.
+        block_names: spellings of the block size option, the long one last.
+        encodings: encodings of the format.
+        encoding: default encoding of the format.
     """
-    usual: dict[str, Any] = {"default": encoding, "show_default": True} if encoding else {}
-    told = "Compression of a new volume." + ("" if encoding else "  [default: the format's]")
+    default: dict[str, Any] = {"default": encoding, "show_default": True} if encoding else {}
+    encoding_help = "Compression of a new volume." + (
+        "" if encoding else "  [default: the format's]"
+    )
     return together(
+        option_headings(
+            {
+                "New volume": (
+                    "create",
+                    "times",
+                    "block_size",
+                    "shard_size",
+                    "encoding",
+                    "factor",
+                ),
+                "Records": ("upload_log", "create_thumbnail"),
+            }
+        ),
         input_option(),
         mip_option(),
         click.option("--time", type=TIME, help="Time index to write.  [default: the task's]"),
@@ -69,25 +85,25 @@ def saving_options(
             "--upload-log/--no-upload-log",
             default=False,
             show_default=True,
-            help="Write where the time went to log/BOX.json in the volume.",
+            help="Write the seconds of each operator to log/BOX.json in the volume.",
         ),
         click.option(
             "--create-thumbnail/--no-create-thumbnail",
             default=False,
             show_default=True,
-            help="Write the last channel, shrunk along y and x, to thumbnail in the volume.",
+            help="Write the last channel, downsampled along y and x, to thumbnail in the volume.",
         ),
         click.option(
             "--intensity-threshold",
             "-t",
             type=float,
-            help="Save nothing if all voxels are below this.",
+            help="Skip saving if all voxels are below this.",
         ),
         click.option(
             "--fill-missing/--no-fill",
             default=False,
             show_default=True,
-            help="Store blocks of zeros too; or leave them out.",
+            help="Store blocks that are all zero, or leave them out.",
         ),
         zyx_option(
             *block_names,
@@ -96,15 +112,17 @@ def saving_options(
             help="Block of a new volume, voxels, zyx.  [default: up to 64, to fit the tasks]",
         ),
         zyx_option(
-            "--shard-size", minimum=1, help="Blocks of a new volume written as one, voxels, zyx."
+            "--shard-size",
+            minimum=1,
+            help="Shard of a new volume (blocks written as one), voxels, zyx.",
         ),
-        click.option("--encoding", type=click.Choice(encodings), help=told, **usual),
+        click.option("--encoding", type=click.Choice(encodings), help=encoding_help, **default),
         zyx_option(
             "--factor",
             minimum=1,
             default=(2, 2, 2),
             show_default=True,
-            help="Shrinkage from level to level of a new volume, zyx.",
+            help="Downsampling factor between levels of a new volume, zyx.",
         ),
         click.option(
             "--create/--no-create", default=True, show_default=True, help="Create a missing volume."
@@ -119,19 +137,19 @@ def parallel_option() -> Decorator:
         "--parallel",
         "-p",
         type=click.IntRange(min=0),
-        help="Blocks to encode and write at the same time; 0: one a core.  [default: 0]",
+        help="Blocks to encode and write at the same time; 0: one per core.  [default: 0]",
     )
 
 
 def output_from(
     url: str, options: Mapping[str, Any], *, format: str | None = None, **more: Any
 ) -> VolumeOutput:
-    """Return what writes a volume as `saving_options` describe.
+    """Return the output that `saving_options` describe.
 
     Args:
-        url: of the volume.
-        options: by their names.
-        format: of the volume, where the address does not say it.
+        url: address of the volume.
+        options: values of the options by parameter name.
+        format: format of the volume, if the address does not name it.
         more: further attributes of `VolumeSaver`.
 
     Raises:
@@ -149,15 +167,15 @@ def output_from(
         access=access_from(options),
     )
     context = click.get_current_context()
-    said = {key: options[key] for key in taken}
+    settings = {key: options[key] for key in taken}
     if context.get_parameter_source("encoding") is click.core.ParameterSource.DEFAULT:
-        said["encoding"] = None  # that is the format's own; a volume may exist with another
+        settings["encoding"] = None  # the format's default; an existing volume may have another
     saver = VolumeSaver(
         url,
         format=format,
         opening=opening,
         announced=announced(),
-        **{**said, **more},
+        **{**settings, **more},
     )
     kept = ("input_name", "intensity_threshold", "upload_log", "create_thumbnail")
     return VolumeOutput(
@@ -166,7 +184,7 @@ def output_from(
 
 
 def check_shard(shard_size: Zyx | None, block_size: Zyx | None) -> None:
-    """Refuse shards that are not made of whole blocks.
+    """Refuse a shard size that is not a multiple of the block size.
 
     Raises:
         OptionError: names the nearest size that works.
@@ -174,11 +192,11 @@ def check_shard(shard_size: Zyx | None, block_size: Zyx | None) -> None:
     if shard_size is None:
         return
     if block_size is None:
-        msg = f"--shard-size {shard_size} needs a block size, of which it is a multiple; give both"
+        msg = f"--shard-size {shard_size} must be a multiple of the block size; give both"
         raise OptionError(msg)
     if any(shard_size % block_size):
         near = -(-shard_size // block_size) * block_size
-        msg = f"--shard-size {shard_size} is no multiple of the block {block_size}; try {near}"
+        msg = f"--shard-size {shard_size} is not a multiple of the block {block_size}; try {near}"
         raise OptionError(msg)
 
 
@@ -186,40 +204,40 @@ def check_format(url: str, format: str, options: Collection[str]) -> None:
     """Refuse options of one format for a volume whose address names another.
 
     Args:
-        url: of the volume.
-        format: that has these options.
-        options: names of those that were given, as of parameters.
+        url: address of the volume.
+        format: format that these options belong to.
+        options: parameter names of the given options.
 
     Raises:
         OptionError: names the option and both formats.
     """
     from chunkflow_py.volume.location import Location
 
-    found = Location.parse(url).format
-    if options and found not in (None, format):
+    actual = Location.parse(url).format
+    if options and actual not in (None, format):
         name = next(iter(options)).replace("_", "-")
-        msg = f"--{name} is for {format} volumes, but {url} is a {found} volume; leave it out"
+        msg = f"--{name} is for {format} volumes, but {url} is a {actual} volume; leave it out"
         raise OptionError(msg)
 
 
 def announced() -> Announced:
-    """Return what the commands of this line will create, shared by all of them.
+    """Return the volumes that the commands of this pipeline will create, shared by all of them.
 
-    Address of the volume -> its description at mip 0, or ``None`` if only a chunk will tell.
+    Address of the volume -> its description at mip 0, or ``None`` if it depends on a chunk.
     """
     context = click.get_current_context()
-    found: Announced = context.meta.setdefault("chunkflow_py.announced", {})
-    return found
+    volumes: Announced = context.meta.setdefault("chunkflow_py.announced", {})
+    return volumes
 
 
 # --- creating -----------------------------------------------------------------------------------
 
 
 def creating_options(*, like: bool = False) -> Decorator:
-    """Declare what every creator of volumes takes; `creator_from` reads it.
+    """Declare the options of commands that create volumes; `creator_from` reads them.
 
     Args:
-        like: another volume may say what options do not.
+        like: whether the command has --like, a volume that provides the other properties.
     """
     return together(
         click.option(
@@ -228,7 +246,7 @@ def creating_options(*, like: bool = False) -> Decorator:
             "-i",
             default="chunk",
             show_default=True,
-            help="Chunk to describe, if the line has made one.",
+            help="Name of a chunk that provides the properties, if the pipeline has one.",
         ),
         floats_option("--voxel-size", "-s", help="Edge lengths of a voxel, nm, zyx."),
         zyx_option("--voxel-offset", "-o", help="Global position of the first voxel, zyx."),
@@ -239,7 +257,7 @@ def creating_options(*, like: bool = False) -> Decorator:
             minimum=1,
             default=None if like else (2, 2, 2),
             show_default="those of --like, else 2 2 2" if like else True,
-            help="Shrinkage from each level to the next, zyx.",
+            help="Downsampling factor from each level to the next, zyx.",
         ),
         click.option(
             "--max-mip",
@@ -247,13 +265,13 @@ def creating_options(*, like: bool = False) -> Decorator:
             type=click.IntRange(min=0),
             default=0,
             show_default=True,
-            help="The coarsest level.",
+            help="Coarsest level.",
         ),
         click.option(
             "--overwrite/--no-overwrite",
             default=False,
             show_default=True,
-            help="Replace the description of another volume that is there.",
+            help="Replace the description of an existing volume.",
         ),
         requester_pays_option(),
     )
@@ -263,19 +281,19 @@ def creator_from(options: Mapping[str, Any], **more: Any) -> VolumeCreator:
     """Return the creator that `creating_options` describe.
 
     Args:
-        options: by their names.
+        options: values of the options by parameter name.
         more: further attributes of `VolumeCreator`.
     """
     from chunkflow_py.volume.new_volume import VolumeCreator
 
-    said = dict(options)
-    opening = opening_from(said)
-    del said["requester_pays"]
+    settings = dict(options)
+    opening = opening_from(settings)
+    del settings["requester_pays"]
     return VolumeCreator(
-        said.pop("volume_path"),
+        settings.pop("volume_path"),
         opening=opening,
         announced=announced(),
         command=click.get_current_context().info_name or "create-volume",
-        **said,
+        **settings,
         **more,
     )

@@ -1,4 +1,4 @@
-"""Options that commands on volumes share, and the loader that they describe."""
+"""Options shared by commands that read volumes, and the loader that they describe."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from chunkflow_py.pipeline.params import (
     output_option,
     zyx_option,
 )
+from chunkflow_py.pipeline.terminal import option_headings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,13 +45,13 @@ def volume_path_option(help: str) -> Decorator:
 
 
 def access_options() -> Decorator:
-    """Declare how to call on a cloud: ``--use-https/--use-credential``, ``--requester-pays``."""
+    """Declare cloud access: ``--use-https/--use-credential``, ``--requester-pays``."""
     return together(
         click.option(
             "--use-https/--use-credential",
             default=False,
             show_default=True,
-            help="Take a public bucket without credentials.",
+            help="Read a public bucket without credentials.",
         ),
         requester_pays_option(),
     )
@@ -62,36 +63,59 @@ def requester_pays_option() -> Decorator:
         "--requester-pays/--owner-pays",
         default=False,
         show_default=True,
-        help="Have the requests billed to you, as some buckets of S3 and GCS ask for.",
+        help="Bill requests to your account, as some S3 and GCS buckets require.",
+    )
+
+
+def fill_missing_option() -> Decorator:
+    """Declare ``--fill-missing/--no-fill-missing`` of a command that reads volumes."""
+    return click.option(
+        "--fill-missing/--no-fill-missing",
+        default=True,
+        show_default=True,
+        help="Read missing blocks as zeros, or fail at them.",
     )
 
 
 def reading_options() -> Decorator:
-    """Declare what every loader of volumes takes; `loader_from` reads it."""
+    """Declare the options of all volume loaders; `loader_from` reads them."""
     return together(
+        option_headings(
+            {
+                "Part to read": (
+                    "chunk_start",
+                    "chunk_stop",
+                    "chunk_size",
+                    "expand_margin_size",
+                    "channels",
+                    "time",
+                ),
+                "Missing or damaged data": (
+                    "fill_missing",
+                    "validate_mip",
+                    "blackout_sections",
+                ),
+                "Cloud access": ("use_https", "requester_pays"),
+            }
+        ),
         mip_option(),
         zyx_option("--chunk-start", "-s", help="First voxel to read, global, zyx."),
-        zyx_option("--chunk-stop", help="End of what to read, exclusive, global, zyx."),
-        zyx_option("--chunk-size", "-z", minimum=1, help="Extent of what to read, voxels, zyx."),
+        zyx_option("--chunk-stop", help="End of the part to read, exclusive, global, zyx."),
+        zyx_option("--chunk-size", "-z", minimum=1, help="Extent to read, voxels, zyx."),
         expand_margin_option("-e"),
         channels_option("-c"),
         click.option("--time", type=TIME, help="Time index to read.  [default: the task's]"),
-        click.option(
-            "--fill-missing/--no-fill-missing",
-            default=True,
-            show_default=True,
-            help="Read blocks that are not stored as zeros; or stop at them.",
-        ),
+        fill_missing_option(),
         click.option(
             "--validate-mip",
             type=click.IntRange(min=0),
-            help="Compare each chunk with this coarser level, to find blocks that got lost.",
+            help="Coarser level to compare each chunk with, to find lost blocks.",
         ),
         click.option(
             "--blackout-sections/--no-blackout-sections",
             default=False,
             show_default=True,
-            help="Set the sections that blackout_section_ids.json of the volume lists to 0.",
+            help="Set the sections listed in the volume's blackout_section_ids.json to 0.",
         ),
         access_options(),
         output_option(),
@@ -109,11 +133,11 @@ def loader_from(
     """Return the loader that `reading_options` describe.
 
     Args:
-        url: of the volume.
-        options: by their names.
-        format: of the volume, where the address does not say it.
-        voxel_size_nm: instead of the volume's.
-        kind: what the voxels mean, instead of what the volume says.
+        url: address of the volume.
+        options: values of the options by parameter name.
+        format: format of the volume, if the address does not name it.
+        voxel_size_nm: voxel size to use instead of the volume's, nanometres, zyx.
+        kind: meaning of the voxels to use instead of the volume's.
 
     Raises:
         OptionError: two options contradict each other.
@@ -158,7 +182,7 @@ def access_from(options: Mapping[str, Any]) -> Any:
 
 
 def opening_from(options: Mapping[str, Any]) -> VolumeOptions:
-    """Return how to use a volume of which only `access_options` were asked."""
+    """Return the settings of a volume for a command that has only `access_options`."""
     from chunkflow_py.volume.protocol import VolumeOptions
 
     return VolumeOptions(access=access_from(options))
