@@ -37,7 +37,7 @@ def test_a_task_without_box_is_refused():
     """There must be a box to adjust."""
     result = CliRunner().invoke(cli, ["adjust-bbox", "-c", "0", "0", "0", "1", "1", "1"])
     assert result.exit_code == 1
-    assert "no box to adjust" in result.output
+    assert "needs a task with a box" in result.output
 
 
 def test_margins_are_negotiated_on_the_adjusted_box():

@@ -58,7 +58,7 @@ def test_without_box_and_margins_there_is_nothing_to_crop_to():
     """A line without boxes has to give margins, which is told before any work is done."""
     result = CliRunner().invoke(cli, ["--verbose", "create-chunk", "crop-margin"])
     assert result.exit_code == 1
-    assert "no box of a task to crop to; give --margin-size" in result.output
+    assert "needs a task with a box to crop to; give --margin-size" in result.output
     assert "create-chunk failed" not in result.output
     assert "elapsed" not in result.output  # no run, so no table
 

@@ -192,7 +192,7 @@ def check_shard(shard_size: Zyx | None, block_size: Zyx | None) -> None:
     if shard_size is None:
         return
     if block_size is None:
-        msg = f"--shard-size {shard_size} must be a multiple of the block size; give both"
+        msg = f"--shard-size {shard_size} needs a block size that divides it; give both"
         raise OptionError(msg)
     if any(shard_size % block_size):
         near = -(-shard_size // block_size) * block_size
