@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from chunkflow_py.queue.memory_queue import MemoryQueue
-from chunkflow_py.store.network_retry import Manners
+from chunkflow_py.store.network_retry import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ BATCH = 10  # messages of one request
 LISTED = 1000  # keys of one request
 LATENCY_S = {"GET": 0.03, "PUT": 0.06, "LIST": 0.08, "DELETE": 0.03}
 CONNECTIONS = 16  # of a worker
-MANNERS = Manners()
+RETRY_POLICY = RetryPolicy()
 
 
 class Clock:
@@ -96,7 +96,7 @@ class SimulatedS3:
             self.elapsed += -(-fits // connections) * LATENCY_S[kind] / self._connections
             if number:
                 self.slow_downs += number
-                bound = min(MANNERS.longest_wait_s, MANNERS.first_wait_s * 2**tries)
+                bound = min(RETRY_POLICY.longest_wait_s, RETRY_POLICY.first_wait_s * 2**tries)
                 self.elapsed += random.uniform(0, bound)
                 tries += 1
         if len(self._rates) > 100_000:

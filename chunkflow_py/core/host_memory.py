@@ -25,7 +25,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
-class Need:
+class OperatorMemory:
     """What one operator of a line takes at its peak, of the host's memory.
 
     Attributes:

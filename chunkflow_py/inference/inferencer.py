@@ -9,7 +9,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.chunk import Chunk, Voxels
-from chunkflow_py.core.host_memory import Need, describe_bytes
+from chunkflow_py.core.host_memory import OperatorMemory, describe_bytes
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.inference.backend_comparison import compare
 from chunkflow_py.inference.backend_factory import create_backend
@@ -204,7 +204,7 @@ class Inferencer(OperatorBase):
         return None if self._workload is None else estimate_memory(self._workload)
 
     @hook
-    def memory(self, _: Zyx | None) -> Need | None:
+    def memory(self, _: Zyx | None) -> OperatorMemory | None:
         """Return what the network takes, once it is loaded; ``None`` if that is not known."""
         if self._workload is None:
             return None
@@ -216,7 +216,7 @@ class Inferencer(OperatorBase):
             OUTPUT,
         )  # counted by the pipeline; weights are loaded already
         held = {part: size for part, size in expected.host.items() if part not in own}
-        return Need(self._workload.output_size, held=held, complete=expected.complete)
+        return OperatorMemory(self._workload.output_size, held=held, complete=expected.complete)
 
     @hook
     def check_memory(self, line_bytes: int) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from chunkflow_py.core.chunk import Chunk
-    from chunkflow_py.core.host_memory import Need
+    from chunkflow_py.core.host_memory import OperatorMemory
     from chunkflow_py.core.task import Task
 
 logger = logging.getLogger(__name__)
@@ -71,11 +71,11 @@ class Downsampler(OperatorBase):
         return box.aligned_outward(self.factor).intersection(domain)
 
     @hook
-    def memory(self, size: Zyx | None) -> Need | None:
+    def memory(self, size: Zyx | None) -> OperatorMemory | None:
         """Return what the result of a chunk of extent *size* takes; planes are made one by one."""
-        from chunkflow_py.core.host_memory import Need
+        from chunkflow_py.core.host_memory import OperatorMemory
 
-        return None if size is None else Need(size // self.factor + 1)
+        return None if size is None else OperatorMemory(size // self.factor + 1)
 
     def __call__(self, task: Task) -> Task:
         """Shrink the chunk."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from chunkflow_py.core.geometry import BoxGrid, Zyx
 from chunkflow_py.core.host_memory import (
     FIRST_USE,
-    Need,
+    OperatorMemory,
     available_host_bytes,
     describe_bytes,
     resident_bytes,
@@ -178,7 +178,7 @@ def largest_size(boxes: Boxes | None) -> Zyx | None:
     return max((box.size for box in boxes or ()), key=Zyx.product, default=None)
 
 
-def _need(stage: Operator, size: Zyx | None, read: int) -> tuple[Need, bool]:
+def _need(stage: Operator, size: Zyx | None, read: int) -> tuple[OperatorMemory, bool]:
     """Return what an operator takes, and whether it is known.
 
     One that does not say makes chunks as large as it reads; to save one takes a copy, encoded.
@@ -187,7 +187,7 @@ def _need(stage: Operator, size: Zyx | None, read: int) -> tuple[Need, bool]:
     if said is not None:
         return said, said.complete
     work = read if stage.lane == "write" else 0
-    return Need(work=work), not isinstance(stage.body, HasMemory)
+    return OperatorMemory(work=work), not isinstance(stage.body, HasMemory)
 
 
 def voxel_bytes(voxels: Voxels | None) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from chunkflow_py.core.chunk import Chunk, Voxels
-    from chunkflow_py.core.host_memory import Need
+    from chunkflow_py.core.host_memory import OperatorMemory
     from chunkflow_py.core.outputs import Output
     from chunkflow_py.core.task import Task
     from chunkflow_py.store.store_protocol import Leftover
@@ -407,7 +407,7 @@ class RunsNetwork(Protocol):
 class HasMemory(Protocol):
     """A body that foretells how much memory it takes; asked when all bodies have been entered."""
 
-    def memory(self, size: Zyx | None) -> Need | None:
+    def memory(self, size: Zyx | None) -> OperatorMemory | None:
         """Return it, for a first input of extent *size* (if known), or ``None`` if unknown."""
 
 

@@ -21,7 +21,7 @@ from chunkflow_py.store.network_retry import (
     TRANSIENT_STATUS,
     CallFailedError,
     Failure,
-    Manners,
+    RetryPolicy,
     retried,
 )
 from chunkflow_py.store.store_address import without_secrets
@@ -29,7 +29,9 @@ from chunkflow_py.store.store_address import without_secrets
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-RETRY_POLICY = Manners(connect_s=5, stall_s=10, budget_s=150, unreachable_s=150, longest_wait_s=8)
+RETRY_POLICY = RetryPolicy(
+    connect_s=5, stall_s=10, budget_s=150, unreachable_s=150, longest_wait_s=8
+)
 REFUSED_S = 60.0  # how long to reload credentials that are refused
 RELOAD_S = 3.0  # shortest time between two reloads
 LONGEST_POLL_S = 20

@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from chunkflow_py.errors import VolumeError, needs_extra
-from chunkflow_py.store.network_retry import Manners
+from chunkflow_py.store.network_retry import RetryPolicy
 from chunkflow_py.store.store_protocol import Access
 
 if TYPE_CHECKING:
@@ -26,13 +26,18 @@ if TYPE_CHECKING:
 SCHEMES = ("file", "s3", "gs", "https", "http", "mem")
 
 
-def open_store(url: str, access: Access = Access(), *, manners: Manners | None = None) -> Store:  # noqa: B008 frozen
+def open_store(
+    url: str,
+    access: Access = Access(),  # noqa: B008 frozen
+    *,
+    retry_policy: RetryPolicy | None = None,
+) -> Store:
     """Return the objects below *url*; nothing has to be there yet.
 
     Args:
         url: of the folder or prefix, such as ``/data/em`` or ``s3://bucket/em``.
         access: how to call on a cloud.
-        manners: deadlines and retries of calls over a network; the defaults unless given.
+        retry_policy: deadlines and retries of calls over a network; the defaults unless given.
 
     Raises:
         VolumeError: the scheme is not known, or there are no credentials.
@@ -50,11 +55,11 @@ def open_store(url: str, access: Access = Access(), *, manners: Manners | None =
     if scheme in ("http", "https"):
         with needs_extra("cloud", f"{scheme}://"):
             from chunkflow_py.store.web_store import WebStore
-        return WebStore(scheme, path, manners or Manners())
+        return WebStore(scheme, path, retry_policy or RetryPolicy())
     if scheme in SCHEMES:
         with needs_extra("cloud", f"{scheme}://"):
             from chunkflow_py.store.object_store import open_cloud
-        return open_cloud(scheme, path, access, manners or Manners())
+        return open_cloud(scheme, path, access, retry_policy or RetryPolicy())
     near = get_close_matches(scheme, SCHEMES, n=1, cutoff=0.3)
     words = f"did you mean {near[0]}://?" if near else f"known are {', '.join(SCHEMES)}"
     msg = f"cannot open {scheme}://…: unknown scheme {scheme}://; {words}"

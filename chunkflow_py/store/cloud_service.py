@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from obstore.store import ObjectStore
 
-    from chunkflow_py.store.network_retry import CallFailedError, Failure, Manners
+    from chunkflow_py.store.network_retry import CallFailedError, Failure, RetryPolicy
 
 REFUSED_S = 60.0  # for which credentials that are refused are looked for anew
 RENEW_S = 3.0  # between two looks
@@ -80,30 +80,32 @@ class Service:
     endpoint: str | None = None
     clients: dict[Any, ObjectStore] = field(default_factory=dict, repr=False, compare=False)
 
-    def client(self, manners: Manners, *, is_upload: bool = False) -> ObjectStore:
+    def client(self, retry_policy: RetryPolicy, *, is_upload: bool = False) -> ObjectStore:
         """Return a client.
 
         Args:
-            manners: its deadlines.
+            retry_policy: its deadlines.
             is_upload: for large uploads: an answer begins only when all has been sent, and parts
                 are tried again one by one.
         """
-        if (manners, is_upload) in self.clients:
-            return self.clients[manners, is_upload]
+        if (retry_policy, is_upload) in self.clients:
+            return self.clients[retry_policy, is_upload]
         options: dict[str, Any] = {
             "allow_http": True,
-            "connect_timeout": timedelta(seconds=manners.connect_s),
-            "read_timeout": timedelta(seconds=manners.longest_s if is_upload else manners.stall_s),
-            "timeout": timedelta(seconds=manners.longest_s),
+            "connect_timeout": timedelta(seconds=retry_policy.connect_s),
+            "read_timeout": timedelta(
+                seconds=retry_policy.longest_s if is_upload else retry_policy.stall_s
+            ),
+            "timeout": timedelta(seconds=retry_policy.longest_s),
             "user_agent": "chunkflow_py",
         }
         if self.headers:
             options["default_headers"] = self.headers
         retries = {
             "max_retries": 3 if is_upload else 0,
-            "retry_timeout": timedelta(seconds=manners.budget_s),
+            "retry_timeout": timedelta(seconds=retry_policy.budget_s),
         }
-        return self.clients.setdefault((manners, is_upload), self.make(options, retries))
+        return self.clients.setdefault((retry_policy, is_upload), self.make(options, retries))
 
     def check_writable(self) -> None:
         """Refuse what Google never allows.

@@ -31,7 +31,7 @@ TRANSIENT_STATUS = (408, 425, 429, 500, 502, 503, 504)
 
 
 @dataclass(frozen=True)
-class Manners:
+class RetryPolicy:
     """How calls over a network are made; all in seconds.
 
     Attributes:
@@ -93,7 +93,7 @@ class CallFailedError(Exception):
 def retried(
     call: Callable[[], Result],
     understand: Callable[[Exception], Failure],
-    manners: Manners,
+    retry_policy: RetryPolicy,
     where: str,
     silent_s: float = 0.0,
 ) -> Result:
@@ -102,14 +102,14 @@ def retried(
     Args:
         call: one try; may be made many times.
         understand: what its exception means; raises those that are not of the network.
-        manners: how often and how long.
+        retry_policy: how often and how long.
         where: for the log, without credentials.
         silent_s: for which an answer may be waited for without a word in the log.
 
     Raises:
         CallFailedError: the failure is not transient, or the budget is spent.
     """
-    waiting = _Waiting(where, time.monotonic(), manners.budget_s, silent_s)
+    waiting = _Waiting(where, time.monotonic(), retry_policy.budget_s, silent_s)
     with _NOTES.watch(waiting):
         for tries in count(1):
             try:
@@ -122,9 +122,11 @@ def retried(
             if failure.status is not None:
                 _HEARD.add(where)
             elapsed = time.monotonic() - waiting.start
-            bound = min(manners.longest_wait_s, manners.first_wait_s * 2 ** min(tries - 1, 30))
+            bound = min(
+                retry_policy.longest_wait_s, retry_policy.first_wait_s * 2 ** min(tries - 1, 30)
+            )
             wait = random.uniform(0, bound)  # noqa: S311 not a secret
-            limit = _limit(failure, manners, where)
+            limit = _limit(failure, retry_policy, where)
             if not failure.is_transient or elapsed >= limit:
                 # The cause is left out: it holds the answer as sent, which is not for people.
                 raise CallFailedError(failure, tries, elapsed) from None
@@ -137,12 +139,12 @@ def retried(
 _HEARD: set[str] = set()  # who has ever answered in this process
 
 
-def _limit(failure: Failure, manners: Manners, where: str) -> float:
+def _limit(failure: Failure, retry_policy: RetryPolicy, where: str) -> float:
     if not failure.is_unreachable:
-        return manners.budget_s
+        return retry_policy.budget_s
     if where in _HEARD:
-        return manners.unreachable_s
-    return min(manners.unheard_s, manners.unreachable_s)
+        return retry_policy.unreachable_s
+    return min(retry_policy.unheard_s, retry_policy.unreachable_s)
 
 
 @dataclass(eq=False)

@@ -32,7 +32,7 @@ from chunkflow_py.store.network_retry import (
     TRANSIENT_STATUS,
     CallFailedError,
     Failure,
-    Manners,
+    RetryPolicy,
     retried,
 )
 
@@ -137,18 +137,18 @@ class CloudStore:
     is_local = False
     connections = CONNECTIONS
 
-    def __init__(self, service: Service, manners: Manners) -> None:
+    def __init__(self, service: Service, retry_policy: RetryPolicy) -> None:
         """Take what knows how to make clients.
 
         Args:
             service: the bucket, its address and its credentials.
-            manners: deadlines and retries.
+            retry_policy: deadlines and retries.
         """
         self._service = service
-        self._manners = manners
+        self._retry_policy = retry_policy
         self._slots = threading.BoundedSemaphore(CONNECTIONS)
         try:
-            self._client = service.client(manners)
+            self._client = service.client(retry_policy)
         except (BaseError, ValueError) as error:
             msg = f"cannot open {service.url}: {_first_line(error)}; check its address"
             raise VolumeError(msg) from None
@@ -170,14 +170,14 @@ class CloudStore:
 
         if self._service.identity in _SEEN:
             understand = patiently(understand, self._renew)
-        return retried(one_try, understand, self._manners, self._service.root)
+        return retried(one_try, understand, self._retry_policy, self._service.root)
 
     def _renew(self) -> None:
         """Make a client that asks for credentials, unless that was just done."""
         if time.monotonic() - self._renewed > RENEW_S:
             self._renewed = time.monotonic()
             self._service.clients.clear()
-            self._client, self._patient = self._service.client(self._manners), None
+            self._client, self._patient = self._service.client(self._retry_policy), None
 
     def _fail(self, action: str, key: str, failed: CallFailedError) -> NoReturn:
         raise self._service.error(f"{action} {self.url}/{key}".rstrip("/"), failed) from None
@@ -327,7 +327,7 @@ class CloudStore:
         if size <= PART_BYTES // 4:
             return self._client
         if self._patient is None:
-            self._patient = self._service.client(self._manners, is_upload=True)
+            self._patient = self._service.client(self._retry_policy, is_upload=True)
         return self._patient
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
@@ -383,7 +383,7 @@ class CloudStore:
         """Replace an object by what *change* makes of it, against concurrent updates."""
         self._service.check_writable()
         start = time.monotonic()
-        while time.monotonic() - start < self._manners.budget_s:
+        while time.monotonic() - start < self._retry_policy.budget_s:
             found = self._fetch(key, None)
             old, condition, earlier = None, _NEW, _NO_MARKS
             if found is not None:
@@ -396,7 +396,7 @@ class CloudStore:
                 return new
         msg = (
             f"cannot update {self.url}/{key}: other processes changed it all the time for "
-            f"{self._manners.budget_s:g} s; run fewer of them"
+            f"{self._retry_policy.budget_s:g} s; run fewer of them"
         )
         raise VolumeError(msg)
 
@@ -415,11 +415,11 @@ def _marks(answer: Any) -> tuple[str, ...]:
     return tuple(str(answer.attributes.get(_MARKS, "")).split())
 
 
-def open_cloud(scheme: str, path: str, access: Access, manners: Manners) -> CloudStore:
+def open_cloud(scheme: str, path: str, access: Access, retry_policy: RetryPolicy) -> CloudStore:
     """Return the objects at ``scheme://path``.
 
     Raises:
         VolumeError: the address is incomplete, or there are no credentials.
         MissingExtraError: a library of the cloud is not installed.
     """
-    return CloudStore(open_service(scheme, path, access), manners)
+    return CloudStore(open_service(scheme, path, access), retry_policy)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from chunkflow_py.store.network_reach import Reach
-    from chunkflow_py.store.network_retry import Manners
+    from chunkflow_py.store.network_retry import RetryPolicy
 
 CONNECTIONS = 32
 LARGEST_BYTES = 1 << 31  # of an answer, where the caller names no bound
@@ -64,7 +64,7 @@ class WebStore:
     connections = CONNECTIONS
     reach = staticmethod(reach_of)
 
-    def __init__(self, scheme: str, path: str, manners: Manners) -> None:
+    def __init__(self, scheme: str, path: str, retry_policy: RetryPolicy) -> None:
         """Take an address apart; nothing is sent yet.
 
         Raises:
@@ -77,7 +77,7 @@ class WebStore:
             msg = f"cannot open {self.url} with what follows ? or # in its address; leave that out"
             raise VolumeError(msg)
         self._root = f"{scheme}://{host}"
-        self._manners = manners
+        self._retry_policy = retry_policy
         self._headers = {"User-Agent": "chunkflow_py"}
         if parts.username:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -85,7 +85,7 @@ class WebStore:
         options: dict[str, Any] = {
             "maxsize": CONNECTIONS,
             "block": True,
-            "timeout": urllib3.Timeout(connect=manners.connect_s, read=manners.stall_s),
+            "timeout": urllib3.Timeout(connect=retry_policy.connect_s, read=retry_policy.stall_s),
             # Redirects are followed and failures retried here, not there.
             "retries": urllib3.Retry(connect=0, read=0, status=0, other=0, redirect=0),
         }
@@ -102,7 +102,7 @@ class WebStore:
             made = (
                 urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
             )
-            made.pool_classes_by_scheme = _pools(manners, connected)
+            made.pool_classes_by_scheme = _pools(retry_policy, connected)
             return made
 
         self._pool = pool(self._set_origin)
@@ -147,7 +147,7 @@ class WebStore:
             return answer.status, answer.headers, body
 
         try:
-            return retried(call, _understand, self._manners, self._root)
+            return retried(call, _understand, self._retry_policy, self._root)
         except CallFailedError as failed:
             self._fail(key, failed)
 
@@ -371,19 +371,19 @@ class _Until(io.RawIOBase):
         super().close()
 
 
-def _pools(manners: Manners, connected: Callable[[socket.socket], None]) -> dict[str, Any]:
+def _pools(retry_policy: RetryPolicy, connected: Callable[[socket.socket], None]) -> dict[str, Any]:
     """Return urllib3's pools by scheme, whose answers end in time.
 
     Args:
-        manners: how long an answer may take.
+        retry_policy: how long an answer may take.
         connected: called with each new connection; may raise.
     """
 
     class Answer(HTTPResponse):
         def __init__(self, connection: Any, *args: Any, **options: Any) -> None:
             super().__init__(connection, *args, **options)
-            end = time.monotonic() + manners.longest_s
-            raw = _Until(self.fp.detach(), connection, manners.stall_s, end)
+            end = time.monotonic() + retry_policy.longest_s
+            raw = _Until(self.fp.detach(), connection, retry_policy.stall_s, end)
             self.fp = io.BufferedReader(raw)
 
     class Plain(HTTPConnection):

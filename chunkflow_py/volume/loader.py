@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Region, Zyx
-from chunkflow_py.core.host_memory import Need
+from chunkflow_py.core.host_memory import OperatorMemory
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.volume import open_volume
@@ -293,10 +293,10 @@ class VolumeLoader(OperatorBase):
         return None if (volume := self._known_volume()) is None else volume.voxel_size_nm
 
     @hook
-    def memory(self, size: Zyx | None) -> Need | None:  # noqa: ARG002  (nothing is read from)
+    def memory(self, size: Zyx | None) -> OperatorMemory | None:  # noqa: ARG002  (nothing is read from)
         """Return what reading takes: chunks with their margin, blocks being decoded, the cache."""
         if not self.source.is_shared:
-            return Need()
+            return OperatorMemory()
         covered = [self._covered(task) for task in self._samples()]
         if not covered:
             return None
@@ -304,7 +304,7 @@ class VolumeLoader(OperatorBase):
         touched = max(blocks.voxels for _, blocks in covered) * self._voxel_bytes
         options = self.source.options if isinstance(self.source, StoredVolume) else VolumeOptions()
         threads = options.parallel or os.cpu_count() or 1
-        return Need(
+        return OperatorMemory(
             size=max((box.size for box, _ in covered), key=Zyx.product),
             work=_COPIES * min(threads * block, touched),
             held={"blocks kept for later tasks": options.cache_bytes or self._shared_bytes()},

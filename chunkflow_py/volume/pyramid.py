@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from chunkflow_py.core.chunk import Chunk, Voxels
-    from chunkflow_py.core.host_memory import Need
+    from chunkflow_py.core.host_memory import OperatorMemory
     from chunkflow_py.core.task import Task
     from chunkflow_py.store.store_protocol import Leftover
     from chunkflow_py.volume.protocol import Volume, VolumeSpec
@@ -229,15 +229,15 @@ class PyramidOutput(OperatorBase):
                 yield from stored_inside(volume, tasks, shrink)
 
     @hook
-    def memory(self, size: Zyx | None) -> Need | None:
+    def memory(self, size: Zyx | None) -> OperatorMemory | None:
         """Return what all levels of a chunk of extent *size* take, and their encoded blocks."""
-        from chunkflow_py.core.host_memory import Need
+        from chunkflow_py.core.host_memory import OperatorMemory
 
         if size is None or self._volumes is None:
             return None
         fine = self._volumes[0]
         voxel_bytes = fine.dtype.itemsize * (fine.channels or 1)
-        return Need(work=4 * (size // self.factor + 1).product() * voxel_bytes)
+        return OperatorMemory(work=4 * (size // self.factor + 1).product() * voxel_bytes)
 
     # --- what the levels are -----------------------------------------------------------------
 
@@ -356,13 +356,13 @@ class FinerReader(OperatorBase):
         return Voxels(str(fine.dtype), fine.channels or 1, fine.kind, fine.channels is not None)
 
     @hook
-    def memory(self, size: Zyx | None) -> Need | None:
+    def memory(self, size: Zyx | None) -> OperatorMemory | None:
         """Return what reading takes for tasks of extent *size*."""
-        from chunkflow_py.core.host_memory import Need
+        from chunkflow_py.core.host_memory import OperatorMemory
 
         if size is None:
             return None
-        return Need((size * self.factor).low(self.fine.bounds.size))
+        return OperatorMemory((size * self.factor).low(self.fine.bounds.size))
 
     def __call__(self, task: Task) -> Task:
         """Read them."""

@@ -9,7 +9,7 @@ import pytest
 
 from chunkflow_py.errors import VolumeUnreachableError
 from chunkflow_py.store import open_store
-from chunkflow_py.store.network_retry import Manners
+from chunkflow_py.store.network_retry import RetryPolicy
 from chunkflow_py.store.object_store import CONNECTIONS
 from drills.clouds import LEDGER, in_cloud
 from drills.invariants import check
@@ -64,7 +64,7 @@ def test_half_open(make_drill, s3, expected):
 
 
 HASTY = replace(
-    Manners(), stall_s=0.5, longest_s=2.0, budget_s=3.0, unreachable_s=3.0, longest_wait_s=0.2
+    RetryPolicy(), stall_s=0.5, longest_s=2.0, budget_s=3.0, unreachable_s=3.0, longest_wait_s=0.2
 )
 
 
@@ -72,7 +72,7 @@ HASTY = replace(
 @pytest.mark.parametrize("kind", ["stall", "drip"])
 def test_calls_on_the_store_end_by_their_deadline(s3, kind):
     """However the answer comes, a call of the ledger's store ends, and says that it was late."""
-    store = open_store(s3.url, manners=HASTY)
+    store = open_store(s3.url, retry_policy=HASTY)
     store.put("a", b"0123456789" * 100)
     # A byte in time before the connection counts as dead: only the deadline of the try ends it.
     with s3.faults({"type": kind, "s": 0.1}) as faults:

@@ -11,7 +11,12 @@ import pytest
 
 from chunkflow_py import BoxGrid, Pipeline, Task, Zyx
 from chunkflow_py.core.chunk import Voxels
-from chunkflow_py.core.host_memory import FIRST_USE, Need, available_host_bytes, resident_bytes
+from chunkflow_py.core.host_memory import (
+    FIRST_USE,
+    OperatorMemory,
+    available_host_bytes,
+    resident_bytes,
+)
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.forecast import forecast
 from chunkflow_py.pipeline.lanes import lanes_of
@@ -57,7 +62,7 @@ class Body:
         self,
         alive: Alive,
         made: Voxels | None,
-        need: Need | None = None,
+        need: OperatorMemory | None = None,
         *,
         at_once: bool = False,
     ) -> None:
@@ -66,7 +71,7 @@ class Body:
             del self.__dict__["made"]
         self.name = ""
 
-    def memory(self, size: Zyx | None) -> Need | None:
+    def memory(self, size: Zyx | None) -> OperatorMemory | None:
         return self.need
 
     def voxels(self) -> Any:
@@ -86,9 +91,16 @@ class Body:
 def line(alive: Alive, *, at_once: bool, begins: bool = False) -> list[Operator]:
     """Return a loader of a margin, a network of three channels and a saver."""
     bodies = [
-        Body(alive, Voxels("uint8", 1, "image"), Need(SIZE + (2, 8, 8), work=500), at_once=at_once),
-        Body(alive, Voxels("float32", 3, "affinity"), Need(SIZE, held={"workspace": 7_000})),
-        Body(alive, None, Need(work=1_000), at_once=at_once),
+        Body(
+            alive,
+            Voxels("uint8", 1, "image"),
+            OperatorMemory(SIZE + (2, 8, 8), work=500),
+            at_once=at_once,
+        ),
+        Body(
+            alive, Voxels("float32", 3, "affinity"), OperatorMemory(SIZE, held={"workspace": 7_000})
+        ),
+        Body(alive, None, OperatorMemory(work=1_000), at_once=at_once),
     ]
     bodies[0].name, bodies[1].name = "image", "map"
     return [
@@ -163,7 +175,7 @@ def run(ahead: int | None, share: float, caplog: Any, tasks: int = 12) -> Pipeli
     stages = line(Alive(), at_once=False)
     for stage in (stages[0], stages[2]):
         stage.call = lambda task: task
-        stage.body.need = Need(SIZE, work=int(share * available))
+        stage.body.need = OperatorMemory(SIZE, work=int(share * available))
     stages[1].call = lambda task: task
     grid = BoxGrid(Zyx(0, 0, 0), SIZE, SIZE, Zyx(tasks, 1, 1))
     pipeline = Pipeline(stages, Source("boxes", TaskSource(grid)), ahead=ahead)

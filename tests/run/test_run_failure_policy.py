@@ -13,7 +13,7 @@ from chunkflow_py import errors
 from chunkflow_py.errors import OperatorError, VolumeError
 from chunkflow_py.run.worker.failure_policy import FailurePolicy, Fault, fault_of
 from chunkflow_py.store import open_store
-from chunkflow_py.store.network_retry import Manners
+from chunkflow_py.store.network_retry import RetryPolicy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +69,9 @@ def test_causes_may_go_in_a_circle() -> None:
 def test_a_network_down_is_transient(tmp_path: Path) -> None:
     """What the store raises when nobody answers says that it may pass."""
     pytest.importorskip("obstore")
-    store = open_store("http://127.0.0.1:9/nothing", manners=Manners(unheard_s=0.1, connect_s=0.1))
+    store = open_store(
+        "http://127.0.0.1:9/nothing", retry_policy=RetryPolicy(unheard_s=0.1, connect_s=0.1)
+    )
     with pytest.raises(VolumeError) as caught:
         store.get("a")
     assert fault_of(caught.value).kind == "transient"

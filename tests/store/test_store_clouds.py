@@ -13,10 +13,10 @@ from rigs.s3 import SECRET
 from chunkflow_py.errors import VolumeError
 from chunkflow_py.store import open_store
 from chunkflow_py.store.amazon import bucket_region
-from chunkflow_py.store.network_retry import Manners
+from chunkflow_py.store.network_retry import RetryPolicy
 from chunkflow_py.store.store_protocol import Access
 
-QUICK = Manners(connect_s=1, stall_s=1, budget_s=2, unreachable_s=1)
+QUICK = RetryPolicy(connect_s=1, stall_s=1, budget_s=2, unreachable_s=1)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_endpoint_of_s3_alone(s3, monkeypatch):
     """The address for S3 comes before that for all services."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3.endpoint + "/")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    assert open_store(s3.url, manners=QUICK).get("key") is None
+    assert open_store(s3.url, retry_policy=QUICK).get("key") is None
 
 
 class Buckets(http.server.BaseHTTPRequestHandler):

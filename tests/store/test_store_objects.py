@@ -19,11 +19,11 @@ from chunkflow_py.errors import (
 )
 from chunkflow_py.store import cloud_service, network_retry, open_store
 from chunkflow_py.store import object_store as objects_module
-from chunkflow_py.store.network_retry import Manners
+from chunkflow_py.store.network_retry import RetryPolicy
 from chunkflow_py.store.store_protocol import Access
 from chunkflow_py.testing.store_contract import StoreContract, run_together
 
-QUICK = Manners(connect_s=1, stall_s=0.5, budget_s=2, unreachable_s=1)
+QUICK = RetryPolicy(connect_s=1, stall_s=0.5, budget_s=2, unreachable_s=1)
 DENIED = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 EXPIRED = "<Error><Code>ExpiredToken</Code><Message>The token has expired.</Message></Error>"
 CONFLICT = "<Error><Code>ConditionalRequestConflict</Code><Message>again</Message></Error>"
@@ -162,7 +162,7 @@ def test_a_write_on_condition_that_lost_is_not_taken_for_the_first(s3):
 
 def test_an_error_with_status_200_for_good(s3):
     """It is given up when the budget is spent, as what may pass later."""
-    store = open_store(s3.url, manners=QUICK)
+    store = open_store(s3.url, retry_policy=QUICK)
     with (
         s3.faults({"type": "status", "code": 200, "body": ERROR}),
         pytest.raises(VolumeUnreachableError, match=r"200 with .* \(\d+ tries in"),
@@ -195,7 +195,7 @@ def test_missing_bucket(s3, method):
 @pytest.mark.parametrize("method", gate_runs(METHODS, "get", "put_if_absent"))
 def test_every_call_ends(s3, method):
     """A server that does not answer is left after a deadline, tried again, and given up."""
-    store = open_store(s3.url, manners=QUICK)
+    store = open_store(s3.url, retry_policy=QUICK)
     with s3.faults(SLOW):
         start = time.monotonic()
         with pytest.raises(
@@ -207,7 +207,7 @@ def test_every_call_ends(s3, method):
 
 def test_budget(s3):
     """503 for good is given up when the budget is spent, with what was said and how often."""
-    store = open_store(s3.url, manners=QUICK)
+    store = open_store(s3.url, retry_policy=QUICK)
     start = time.monotonic()
     with s3.faults({"type": "status", "code": 503}) as faults:
         with pytest.raises(VolumeError, match=r"503 SlowDown \(\d+ tries in \d+ s\)"):
@@ -230,7 +230,7 @@ def test_long_calls_are_in_the_log(s3, caplog, monkeypatch, rule, words):
     monkeypatch.setattr(network_retry._NOTES, "_said_of_waiting", -1e9)
     monkeypatch.setattr(network_retry._NOTES, "LONG_S", 1)
     monkeypatch.setattr(network_retry._NOTES, "LONG_WITHOUT_AN_ANSWER_S", 1)
-    store = open_store(s3.url, manners=Manners(stall_s=3, budget_s=3, longest_wait_s=0.5))
+    store = open_store(s3.url, retry_policy=RetryPolicy(stall_s=3, budget_s=3, longest_wait_s=0.5))
     with s3.faults(rule), pytest.raises(VolumeError):
         store.get("key")
     lines = "\n".join(f"{each.levelname} {each.getMessage()}" for each in caplog.records)
@@ -241,7 +241,7 @@ def test_long_calls_are_in_the_log(s3, caplog, monkeypatch, rule, words):
 @pytest.mark.parametrize("s3", ["ministack"], indirect=True)
 def test_interrupt(s3):
     """Ctrl-C ends a call that waits for its server."""
-    store = open_store(s3.url, manners=Manners(stall_s=20))
+    store = open_store(s3.url, retry_policy=RetryPolicy(stall_s=20))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(1, os.kill, [os.getpid(), signal.SIGINT])
     try:
@@ -259,19 +259,19 @@ def test_interrupt(s3):
 @pytest.mark.parametrize("s3", ["ministack"], indirect=True)
 def test_nobody_ever_there(s3, monkeypatch):
     """Who has never answered is given up sooner than who has."""
-    manners = Manners(connect_s=1, unreachable_s=3, unheard_s=0.5)
-    heard = open_store(s3.url, manners=manners)
+    retry_policy = RetryPolicy(connect_s=1, unreachable_s=3, unheard_s=0.5)
+    heard = open_store(s3.url, retry_policy=retry_policy)
     heard.get("key")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     seconds = []
     for url in ("s3://never-heard-of/em", s3.url):
-        store = open_store(url, manners=manners)
+        store = open_store(url, retry_policy=retry_policy)
         start = time.monotonic()
         with pytest.raises(VolumeError, match="check the network and the address http://127"):
             store.get("key")
         seconds.append(time.monotonic() - start)
     assert seconds[0] < 3 <= seconds[1]
-    assert Manners().unheard_s <= 5
+    assert RetryPolicy().unheard_s <= 5
 
 
 @pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504])
@@ -298,7 +298,7 @@ def test_what_does_not_pass(s3, code):
 def test_nobody_there(s3, monkeypatch):
     """An address where nobody listens is one sentence that names it."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    store = open_store(s3.url, manners=QUICK)
+    store = open_store(s3.url, retry_policy=QUICK)
     with pytest.raises(VolumeError, match=r"check the network and the address http://127.0.0.1:9"):
         store.get("key")
 
@@ -306,7 +306,7 @@ def test_nobody_there(s3, monkeypatch):
 @pytest.mark.parametrize("read", ["get", "get_range"])
 def test_never_cut_short(s3, read):
     """Half a body is never returned: the call is made again, and given up in the end."""
-    store, data = open_store(s3.url, manners=QUICK), bytes(range(256)) * 4096
+    store, data = open_store(s3.url, retry_policy=QUICK), bytes(range(256)) * 4096
     store.put("key", data)
     reads = {"get": store.get, "get_range": lambda key: store.get_range(key, 0, len(data))}
     with s3.faults({"type": "truncate", "count": 2}) as faults:

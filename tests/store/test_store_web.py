@@ -16,11 +16,11 @@ from rigs.s3 import SECRET
 from chunkflow_py.errors import VolumeError, VolumeUnreachableError
 from chunkflow_py.store import open_store
 from chunkflow_py.store.network_reach import may_send_on, reach_of
-from chunkflow_py.store.network_retry import Manners
+from chunkflow_py.store.network_retry import RetryPolicy
 from chunkflow_py.store.web_store import WebStore, _unpacked
 from chunkflow_py.testing.peak_memory import peak_of
 
-QUICK = Manners(connect_s=1, stall_s=1, budget_s=2, unreachable_s=1)
+QUICK = RetryPolicy(connect_s=1, stall_s=1, budget_s=2, unreachable_s=1)
 
 
 class Files(http.server.SimpleHTTPRequestHandler):
@@ -111,11 +111,11 @@ def test_web_is_read_only(web):
 
 def test_password_in_an_address(web):
     """Name and password in an address are sent to the server, and said nowhere else."""
-    store = open_store(f"http://me:{SECRET}@{web[0]}/em", manners=QUICK)
+    store = open_store(f"http://me:{SECRET}@{web[0]}/em", retry_policy=QUICK)
     assert store.get("info") == b"0123456789"
     assert Files.asked[0]["authorization"].startswith("Basic ")
     assert store.url == f"http://{web[0]}/em"
-    gone = open_store(f"http://me:{SECRET}@127.0.0.1:9/em", manners=QUICK)
+    gone = open_store(f"http://me:{SECRET}@127.0.0.1:9/em", retry_policy=QUICK)
     with pytest.raises(
         VolumeError, match=r"check the network and the address http://127"
     ) as caught:
@@ -148,7 +148,7 @@ def test_faults(web):
     """What may pass is tried again, half a body is never returned, and a refusal stands."""
     (web[1] / "em" / "block").write_bytes(bytes(range(256)) * 400)
     with servers.proxy(f"http://{web[0]}") as faults:
-        store = open_store(f"{faults.address}/em", manners=QUICK)
+        store = open_store(f"{faults.address}/em", retry_policy=QUICK)
         faults.set(
             {"type": "status", "count": 1},
             {"type": "reset", "count": 1},
@@ -255,8 +255,10 @@ def hostile(serve, monkeypatch):
 def quick(address, **changes):
     """Return the store of a server, with little patience."""
     scheme, _, path = address.partition("://")
-    manners = replace(QUICK, longest_s=1, budget_s=1) if not changes else replace(QUICK, **changes)
-    return WebStore(scheme, path, manners)
+    retry_policy = (
+        replace(QUICK, longest_s=1, budget_s=1) if not changes else replace(QUICK, **changes)
+    )
+    return WebStore(scheme, path, retry_policy)
 
 
 @pytest.mark.parametrize(

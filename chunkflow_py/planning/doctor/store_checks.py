@@ -15,7 +15,7 @@ from chunkflow_py.planning.doctor.finding import Finding
 from chunkflow_py.run.run_directory import RunDirectory
 from chunkflow_py.store import open_store
 from chunkflow_py.store.cloudvolume_secrets import aws_session
-from chunkflow_py.store.network_retry import Manners
+from chunkflow_py.store.network_retry import RetryPolicy
 from chunkflow_py.store.store_address import without_secrets
 from chunkflow_py.volume.location import Location
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from chunkflow_py.store.store_protocol import Store
 
 # The user waits for the answer, so retries end early.
-RETRY_POLICY = Manners(stall_s=10, budget_s=5, unreachable_s=5)
+RETRY_POLICY = RetryPolicy(stall_s=10, budget_s=5, unreachable_s=5)
 PROBE_BYTES = 1 << 20
 _CLOUDS = {"s3": "https://s3.amazonaws.com", "gs": "https://storage.googleapis.com"}
 
@@ -40,7 +40,7 @@ def check_store(url: str, *, write: bool = False) -> Iterator[Finding]:
     shown = without_secrets(url)
     try:
         place = Location.parse(url).store_url
-        store = open_store(place, manners=RETRY_POLICY)
+        store = open_store(place, retry_policy=RETRY_POLICY)
         start = time.monotonic()
         listed = _read(store)
         seconds = time.monotonic() - start
