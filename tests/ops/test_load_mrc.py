@@ -103,8 +103,8 @@ def test_images_stacks_and_compressed_files():
     ("line", "message"),
     [
         ("load-mrc -f missing.mrc", "missing.mrc does not exist"),
-        ("load-mrc -f text.mrc", "which is damaged or no MRC file"),
-        ("load-mrc -f cut.mrc", "which is damaged or no MRC file"),
+        ("load-mrc -f text.mrc", "which is damaged or not an MRC file"),
+        ("load-mrc -f cut.mrc", "which is damaged or not an MRC file"),
         ("load-mrc -f waves.mrc", "holds complex64, but a chunk holds real numbers"),
         ("load-mrc -f axes.mrc", "its axes are [3, 2, 2], not 1, 2 and 3"),
     ],

@@ -124,7 +124,7 @@ def test_a_header_reads_no_file_of_another_folder():
     Path("a.nhdr").write_text(text.replace("data file: a", "data file: deep/a"))
     result = run("load-nrrd -f a.nhdr")
     assert result.exit_code == 1
-    assert "names deep/a.raw.gz for its voxels, which is no file beside it" in result.stderr
+    assert "stores its voxels in deep/a.raw.gz, which is not one file in" in result.stderr
 
 
 def test_prefixes_and_empty_files():
@@ -142,7 +142,7 @@ def test_prefixes_and_empty_files():
     ("line", "message"),
     [
         ("load-nrrd -f missing.nrrd", "missing.nrrd does not exist"),
-        ("load-nrrd -f text.nrrd", "is not a NRRD file; check --file-name"),
+        ("load-nrrd -f text.nrrd", "is not an NRRD file; check --file-name"),
         ("load-nrrd -f cut.nrrd", "is damaged"),
         ("load-nrrd -f five.nrrd", "has 5 axes, sizes [1, 1, 1, 1, 1]"),
         ("load-nrrd -f good.nrrd -c 1", "has channel 0 only, but channel 1"),

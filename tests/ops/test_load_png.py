@@ -63,8 +63,8 @@ def test_python_reads_one_section(volume):
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ("-p missing/", 1, "missing is no PNG file, no folder"),
-        ("-p pngs/0000x", 1, "0000x is no PNG file, no folder"),
+        ("-p missing/", 1, "missing is not a PNG file, a folder"),
+        ("-p pngs/0000x", 1, "0000x is not a PNG file, a folder"),
         ("-p text.png", 1, "text.png, which is not a PNG image"),
         ("-p pngs --channels 1", 1, "has channel 0 only, but channel 1 was asked for"),
         ("-p pngs -c 4 0 0 -s 6 7 8", 1, "box 4-10_0-7_0-8 reaches outside of sections pngs"),

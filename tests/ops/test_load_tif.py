@@ -87,7 +87,7 @@ def test_python_reads_a_part(volume):
     [
         ("-f missing.tif", 1, "missing.tif does not exist"),
         ("-f text.tif", 1, "text.tif is not a TIFF file"),
-        ("-f nothing", 1, "folder nothing holds no .tif section"),
+        ("-f nothing", 1, "folder nothing contains no .tif files"),
         ("-f volume.tif -c 2", 1, "has channels 0 to 1, but channel 2"),
         ("-f volume.tif -d int3", 2, "int3"),
         ("", 2, "--file-name"),

@@ -156,7 +156,7 @@ def test_a_full_disk_is_one_sentence(limit):
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ("-f folder.h5", 1, "there is a folder of this name"),
+        ("-f folder.h5", 1, "a folder of this name exists"),
         ("-f file/a.h5", 1, "is a file, not a folder"),
         ("-f a.h5 -s 0 1 1", 2, "0 is not in the range"),
         ("-f a.h5 -d complex64", 2, "complex64"),

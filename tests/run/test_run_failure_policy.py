@@ -99,7 +99,7 @@ def test_a_locked_file_is_transient(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     from chunkflow_py.volume.files import hdf5_file
 
-    monkeypatch.setattr(hdf5_file, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(hdf5_file, "LOCK_WAIT_S", 0.05)
     path = tmp_path / "out.h5"
     h5py.File(path, "w").close()
     with path.open("rb") as held:

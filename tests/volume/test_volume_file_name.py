@@ -59,7 +59,7 @@ def test_an_impossible_place_is_refused(tmp_path):
     """A folder of that name, or a file in the place of a folder, is told before any work."""
     (tmp_path / "taken.h5").mkdir()
     (tmp_path / "file").touch()
-    with pytest.raises(VolumeError, match="there is a folder of this name"):
+    with pytest.raises(VolumeError, match="a folder of this name exists"):
         FileName(str(tmp_path / "taken.h5"), H5).check_writable()
     for name in ("file/out.h5", "file/new/prefix_"):
         with pytest.raises(VolumeError, match="file is a file, not a folder"):

@@ -90,8 +90,8 @@ class TestContract(LocalContract):
     test_left_out_blocks_are_reported = None  # nothing is said
 
     def test_stored_units(self, url):
-        """The blocks of a file are no objects, and nobody is told that there are none."""
-        with pytest.raises(VolumeError, match="an HDF5 file is one"):
+        """The blocks of a file are not separate objects: listing them is refused."""
+        with pytest.raises(VolumeError, match="not separate objects: it is one file"):
             self.create(url).stored_units()
 
     def objects(self, url):
@@ -107,7 +107,7 @@ class TestContract(LocalContract):
 
     def test_higher_mip(self, url):
         """A dataset is level 0 alone, which is told before anything is made."""
-        with pytest.raises(VolumeError, match="with mip 2: a dataset of an HDF5 file is mip 0"):
+        with pytest.raises(VolumeError, match="with mip 2: a dataset of an HDF5 file has mip 0"):
             self.create(url, mip=2)
 
     def test_stored_objects_are_reported(self, url):
@@ -181,7 +181,7 @@ def test_creating_again(url):
 def test_what_hdf5_has_not_is_refused(url, tmp_path):
     """Levels, time points, shards and remote files are told before anything is made."""
     for changes, words in [
-        ({"max_mip": 1}, "mip 0 alone"),
+        ({"max_mip": 1}, "has mip 0 only"),
         ({"times": 3}, "3 time points"),
         ({"shard_size": BLOCK * 2}, "with shards"),
     ]:
@@ -318,7 +318,7 @@ def test_a_file_of_other_programs(tmp_path):
 def test_a_file_of_no_bytes(tmp_path):
     """A file of no bytes is neither a volume nor a place for one."""
     (tmp_path / "a.h5").touch()
-    with pytest.raises(VolumeNotFoundError, match="no bytes; create the volume first"):
+    with pytest.raises(VolumeNotFoundError, match="empty file; create the volume first"):
         open_volume(f"h5://{tmp_path}/a.h5")
-    with pytest.raises(VolumeError, match="no bytes; remove it"):
+    with pytest.raises(VolumeError, match="empty file; remove it"):
         create_volume(spec(), f"h5://{tmp_path}/a.h5")

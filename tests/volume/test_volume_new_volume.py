@@ -32,7 +32,7 @@ BYTES = Voxels("uint8", 1, "image")
         ("precomputed://{}", {"encoding": "jpeg"}, Voxels("uint16", 1, None), "hold uint16"),
         ("precomputed://{}", {"encoding": "jpeg"}, Voxels("uint8", 2, None), "hold 2 channels"),
         ("precomputed://{}", {"times": 3}, BYTES, "no time axis; got 3 time points"),
-        ("h5://{}.h5", {"mip": 1}, BYTES, "mip 0 alone"),
+        ("h5://{}.h5", {"mip": 1}, BYTES, "has mip 0 only"),
         (
             "zarr2://{}",
             {"block_size": Zyx(8, 8, 8), "shard_size": Zyx(16, 16, 16)},

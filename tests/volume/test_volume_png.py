@@ -56,7 +56,7 @@ def test_channels_are_one_grey_image_or_an_error(tmp_path):
 
 
 def test_numbers_are_positions(tmp_path, caplog):
-    """A number in a name is its z; a gap is filled with zeros and told."""
+    """A number in a name is its z; a gap is read as zeros, with a warning."""
     for number in (12, 10, 13):
         section(tmp_path / f"raw_{number:05d}.png", number)
     section(tmp_path / "other.png", 99)
@@ -100,7 +100,7 @@ def test_colours_are_channels(tmp_path):
 
 def test_wrong_sections_are_told_apart(tmp_path):
     """A missing prefix, another format, damage and other sizes have their own sentences."""
-    with pytest.raises(VolumeNotFoundError, match="is no PNG file, no folder"):
+    with pytest.raises(VolumeNotFoundError, match="is not a PNG file, a folder"):
         open_png(tmp_path)
     with pytest.raises(VolumeNotFoundError, match="no such file"):
         open_png(tmp_path / "missing" / "raw_")
@@ -120,7 +120,7 @@ def test_wrong_sections_are_told_apart(tmp_path):
 
 def test_empty_chunks_are_refused(tmp_path):
     """A chunk without voxels is told instead of being an empty image."""
-    with pytest.raises(ChunkError, match="holds no voxel"):
+    with pytest.raises(ChunkError, match="has no voxels"):
         write_pngs(tmp_path, Chunk(np.zeros((2, 0, 3), "uint8")))
 
 

@@ -125,7 +125,7 @@ def test_sections_of_a_folder_must_agree(tmp_path):
 
 def test_wrong_files_are_told_apart(tmp_path):
     """An empty folder, a missing file, another format and other axes have their own sentences."""
-    with pytest.raises(VolumeNotFoundError, match=r"holds no \.tif section"):
+    with pytest.raises(VolumeNotFoundError, match=r"contains no \.tif files"):
         open_tiff(tmp_path)
     with pytest.raises(VolumeNotFoundError, match="no such file"):
         open_tiff(tmp_path / "a.tif")
@@ -144,9 +144,9 @@ def test_wrong_files_are_told_apart(tmp_path):
 @pytest.mark.parametrize(
     ("array", "kind", "compression", "message"),
     [
-        (np.zeros((1, 16, 16), "uint16"), "image", "jpeg", "jpeg holds uint8 images"),
+        (np.zeros((1, 16, 16), "uint16"), "image", "jpeg", "jpeg holds only uint8 images"),
         (np.zeros((1, 16, 16), "uint8"), "segmentation", "jpeg", "holds labels; use"),
-        (np.zeros((0, 16, 16), "uint8"), "image", "zlib", "holds no voxel"),
+        (np.zeros((0, 16, 16), "uint8"), "image", "zlib", "has no voxels"),
     ],
 )
 def test_what_tiff_cannot_hold_is_refused(tmp_path, array, kind, compression, message):

@@ -1,4 +1,4 @@
-"""Which file a task reads or writes: one name for all tasks, or a prefix and the task's box."""
+"""Names of the files that tasks read or write: one for all, or a prefix followed by the box."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 
 def local_path(text: str, option: str) -> str:
-    """Return the path on this machine that *text* names, without ``file://``.
+    """Return a local path, without ``file://``.
 
     Raises:
-        OptionError: it names a place on another machine.
+        OptionError: *text* is a URL of another store.
     """
     path = text.removeprefix("file://")
     if "://" in path:
-        msg = f"{option} {text} is not on this machine's disk; give a path"
+        msg = f"{option} {text} is not on this machine; give a local path"
         raise OptionError(msg)
     return path
 
 
 @dataclass(frozen=True)
 class OnePath:
-    """The value of an option that names the same file, folder or prefix for all tasks.
+    """An option's value: one file, folder or prefix that all tasks share.
 
     Attributes:
-        fixed_path: that path.
-        option: for messages.
+        fixed_path: the file, folder or prefix.
+        option: its name in messages.
     """
 
     fixed_path: Path
@@ -60,10 +60,10 @@ class FileName:
 
     Attributes:
         name: a name with an extension, or a prefix without one.
-        extensions: those of the format, with their dots; the first is put after a prefix.
-        option: for messages.
-        reads: whether the file is read; then one that exists under this very name is no prefix.
-        folders: whether that may also be a folder (of sections).
+        extensions: of the format, with dots; the first is appended after a prefix and a box.
+        option: its name in messages.
+        reads: whether tasks read the file; then an existing file of this name is not a prefix.
+        folders: whether an existing folder (of sections) is not a prefix either.
     """
 
     name: str
@@ -73,16 +73,16 @@ class FileName:
     folders: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a URL of a store that is not this machine's.
+        """Remove ``file://`` from the name.
 
         Raises:
-            OptionError: *name* is such a URL.
+            OptionError: *name* is a URL of another store.
         """
         object.__setattr__(self, "name", local_path(self.name, self.option))
 
     @property
     def is_prefix(self) -> bool:
-        """Whether the box of a task is part of its file's name."""
+        """Whether each task has its own file, with its box in the name."""
         if self.name.lower().endswith(self.extensions):
             return False
         path = Path(self.name).expanduser()
@@ -90,47 +90,47 @@ class FileName:
 
     @property
     def fixed_path(self) -> Path | None:
-        """The one file of all tasks, or ``None`` for a prefix."""
+        """The file that all tasks share, or ``None`` for a prefix."""
         return None if self.is_prefix else Path(self.name).expanduser()
 
     @property
     def place(self) -> str:
-        """The file, or the files of all tasks with BOX for their boxes; an absolute path."""
-        whole = f"{self.name}BOX{self.extensions[0]}" if self.is_prefix else self.name
-        return str(Path(whole).expanduser().absolute())
+        """Absolute path of the file; with a prefix, ``BOX`` stands for the box of a task."""
+        name = f"{self.name}BOX{self.extensions[0]}" if self.is_prefix else self.name
+        return str(Path(name).expanduser().absolute())
 
     def path(self, region: Region | BoundingBox | None) -> Path:
         """Return the file of one task.
 
         Raises:
-            VolumeNotFoundError: it is to be read, and there is nothing of this name.
-            VolumeError: the name is a prefix, but there is no box to go behind it.
+            VolumeNotFoundError: the task reads the file, but it does not exist.
+            VolumeError: the name is a prefix, but there is no box to append.
         """
         if not self.is_prefix:
             return Path(self.name).expanduser()
         if region is None and self.reads and not Path(self.name).expanduser().exists():
             msg = (
                 f"{self.option} {self.name} does not exist; check the path, or give the prefix of "
-                f"one {self.extensions[0]} file a task in a line that has tasks"
+                f"one {self.extensions[0]} file per task in a pipeline that has tasks"
             )
             raise VolumeNotFoundError(msg)
         if region is None:
             msg = (
                 f"{self.option} {self.name} has no extension {self.extensions[0]}, so it is a "
-                "prefix for the box of a task, but this line has no tasks; write "
+                "prefix for the box of a task, but this pipeline has no tasks; write "
                 f"{self.name}{self.extensions[0]}"
             )
             raise VolumeError(msg)
         return Path(f"{self.name}{region}{self.extensions[0]}").expanduser()
 
     def check_written_once(self, tasks: Sized | None) -> None:
-        """Refuse one file name for several tasks that write.
+        """Refuse one file name for several tasks that write it.
 
         Args:
             tasks: the tasks (or their boxes), or ``None`` if they are not known in advance.
 
         Raises:
-            OptionError: every task would replace the file of the one before.
+            OptionError: each task would replace the file of the previous task.
         """
         if tasks is None or self.is_prefix or len(tasks) < 2:
             return
@@ -138,20 +138,20 @@ class FileName:
         prefix = f"{path.with_suffix('')}_"
         msg = (
             f"{self.option} {self.name} is one file, which each of the {len(tasks)} tasks of this "
-            f"line would replace; give a prefix instead: {self.option} {prefix} makes "
+            f"pipeline would replace; give a prefix instead: {self.option} {prefix} makes "
             f"{prefix}0-64_0-512_0-512{path.suffix} for the task 0-64_0-512_0-512"
         )
         raise OptionError(msg)
 
     def check_writable(self) -> None:
-        """Refuse a place where no file can be written, before any work is done.
+        """Check before the first task that the file can be created.
 
         Raises:
-            VolumeError: a folder has this name, or a part of the path is a file.
+            VolumeError: the name is that of a folder, or a parent in the path is a file.
         """
         path = self.fixed_path
         if path is not None and path.is_dir():
-            msg = f"cannot write {path}: there is a folder of this name; choose another name"
+            msg = f"cannot write {path}: a folder of this name exists; choose another name"
             raise VolumeError(msg)
         folder = (Path(f"{self.name}0").expanduser() if path is None else path).parent
         while not folder.exists() and folder != folder.parent:

@@ -1,4 +1,4 @@
-"""Write one chunk of each task to a file, whatever its format."""
+"""The part that all operators share that save a chunk of each task to a local file."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ class FileSaver(OperatorBase):
     """Writes a chunk of every task to a file.
 
     Attributes:
-        files: name of the file, or prefix of one file a task.
-        write: (path, chunk) -> the whole file, under its final name only when complete.
+        files: name of the file, or prefix of one file per task.
+        write: (path, chunk) -> None; writes the file, which has its final name only when complete.
         input_name: name of the chunk in the task.
-        touch: make an empty file where the item is ``None`` (a task without a result).
-        others: types that *write* takes as well as chunks.
+        touch: what to do if the item is ``None`` (a task without a result): with ``True`` make an
+            empty file, with ``False`` no file; ``None`` refuses such a task.
+        others: types other than chunks that *write* accepts.
     """
 
     files: FileName
@@ -45,21 +46,21 @@ class FileSaver(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """The file or files."""
+        """The file, or the files of all tasks."""
         return self.files.place
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the file, or the file of every task."""
+        """Return the file, or the files of all tasks, as one output."""
         return (Output("file", f"file://{self.files.place}"),)
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check the name against the tasks of the line (an `Outline`).
+        """Check the name against the tasks of the pipeline (an `Outline`).
 
         Raises:
             OptionError: several tasks would write one file.
-            VolumeError: no file can be made there.
+            VolumeError: the file cannot be created.
         """
         self.files.check_written_once(outline.boxes)
         self.files.check_writable()

@@ -1,7 +1,7 @@
-"""A file that holds one array, as a read-only volume; and a file of each task as a source of them.
+"""A file with one array as a read-only volume, and the source that opens the file of each task.
 
-A format offers a function path -> `FileVolume` (or ``None`` for a file of no bytes). Which file a
-task reads, and what errors and messages say, is the same for all formats.
+A format provides a function path -> `FileVolume` (or ``None`` for an empty file). Names of files,
+checks and messages are the same for all formats.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ ORIGIN = Zyx(0, 0, 0)
 
 
 class FileVolume:
-    """An array in a file as a `Volume` that is only read, known by its header.
+    """A read-only `Volume`: one array in a file, opened by its header.
 
-    Voxels are read from the file at each `read`; the whole file counts as one block.
+    Each `read` reads voxels from the file; the whole file counts as one block.
 
     Attributes:
         url: file and array, for messages.
         shape: (z, y, x) or (c, z, y, x).
         bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
-            single_writer: as `Volume` says.
+            single_writer: see `Volume`.
     """
 
     times: int | None = None
@@ -69,7 +69,7 @@ class FileVolume:
         voxel_size_nm: tuple[float, float, float] | None = None,
         kind: Kind | None = None,
     ) -> None:
-        """Take what the header says.
+        """Take shape, dtype and position from the header.
 
         Args:
             url: file and array, for messages.
@@ -77,11 +77,11 @@ class FileVolume:
             dtype: of its voxels, in any byte order.
             read_part: (slices zyx, channels or ``None``) -> voxels.
             voxel_offset: global position of the first voxel, voxels, zyx (default: the origin).
-            voxel_size_nm: nanometres, zyx (default: `UNIT_NM`, of which loaders warn).
-            kind: what the voxels mean, if known.
+            voxel_size_nm: nanometres, zyx (default: `UNIT_NM`; loaders then warn).
+            kind: meaning of the voxels, if known.
 
         Raises:
-            ChunkError: the array has other dimensions than a chunk, or does not hold real numbers.
+            ChunkError: the array is neither 3D nor 4D, or does not hold real numbers.
         """
         if len(shape) not in (3, 4):
             section = f"; store a section as {(1, *shape)}" if len(shape) == 2 else ""
@@ -110,7 +110,7 @@ class FileVolume:
         *,
         time: int | None = None,  # noqa: ARG002  (the same at all times)
     ) -> Chunk:
-        """Return the voxels inside *bbox* (default: all), as `Volume.read` says."""
+        """Return the voxels inside *bbox* (default: all), see `Volume.read`."""
         box = self.bounds if bbox is None else bbox
         check_inside(box, self.bounds, self.url)
         check_channels(channels, self.channels, self.url)
@@ -124,22 +124,22 @@ class FileVolume:
         return Chunk(array, box.start, self.voxel_size_nm, self.kind, self.bounds)
 
     def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
-        """Refuse to write."""
+        """Raise an error: the file is read only."""
         del time
-        msg = f"cannot write {chunk.bbox} to {self.url}: this file is only read; write to zarr://"
+        msg = f"cannot write {chunk.bbox} to {self.url}: this file is read only; write to zarr://"
         raise VolumeError(msg)
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
-        """Return nothing: no task writes objects of its own."""
+        """Return an empty list: tasks do not write objects of their own."""
         return []
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Refuse: a file is one object."""
-        msg = f"the blocks of {self.url} are not objects of their own: it is one file"
+        """Raise an error: the blocks of a file are not separate objects."""
+        msg = f"the blocks of {self.url} are not separate objects: it is one file"
         raise VolumeError(msg)
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
-        """Return whether *bbox* is stored: all of a file is."""
+        """Return ``True``: a file is stored completely."""
         del time
         check_inside(bbox, self.bounds, self.url)
         return True
@@ -150,13 +150,13 @@ OpenFile = Callable[["Path"], "FileVolume | None"]
 
 @dataclass
 class FileSource(VolumeSource):
-    """A file for all tasks, or one file for each of them.
+    """A source that opens one file for all tasks, or one file per task.
 
     Attributes:
-        files: name of the file, or prefix of one file a task.
-        open_file: path -> its volume, or ``None`` for a file of no bytes.
-        removes_empty: whether to delete a file that holds nothing, or nothing but zeros.
-        open_whole: opens a file that is read whole (default: *open_file*).
+        files: name of the file, or prefix of one file per task.
+        open_file: path -> its volume, or ``None`` for an empty file.
+        removes_empty: whether to delete a file that is empty or holds only zeros.
+        open_whole: like *open_file*, for a file that is read whole (default: *open_file*).
     """
 
     files: FileName | OnePath
@@ -183,7 +183,7 @@ class FileSource(VolumeSource):
         cache_bytes: int = 0,  # noqa: ARG002
         is_whole: bool = False,
     ) -> FileVolume | None:
-        """Open the file of a task, or return ``None`` for a file of no bytes."""
+        """Open the file of a task, or return ``None`` for an empty file."""
         path = self.files.path(region)
         if isinstance(self.files, FileName) and not path.exists():
             msg = f"{path} does not exist; check {self.files.option}"
@@ -196,7 +196,7 @@ class FileSource(VolumeSource):
         path = self.files.path(region)
         with os_errors("remove", path):
             path.unlink()
-        logger.info("removed %s, which held nothing but zeros", path)
+        logger.info("removed %s, which held only zeros", path)
 
 
 def three_numbers(values: Iterable[Any], what: str) -> tuple[float, float, float]:

@@ -7,8 +7,8 @@
 | voxel size nm | dataset ``voxel_size``   | attribute ``voxel_size_nm``, ``voxel_size``, the same |
 | kind          | attribute ``layer_type`` | the same                                              |
 
-All triples are zyx, voxels or nanometres. Attributes of the dataset stand above all else, and
-those of the file below.
+All triples are zyx, in voxels or nanometres. "The same" is the place in the column before.
+Attributes of the dataset take precedence over datasets, and these over attributes of the file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ EXTENSIONS = (".h5", ".hdf5", ".hdf")
 BLOCK_SIZE = Zyx(64, 64, 64)
 _LISTED = 20  # datasets that a message names
 
-# How the kinds are spelled in files, so that other tools of the field read them.
+# Spelling of the kinds in files, which other tools of the field read.
 LAYER_TYPES: dict[Kind, str] = {
     "image": "image",
     "segmentation": "segmentation",
@@ -70,18 +70,18 @@ def open_hdf5(
     *,
     one_only: bool = False,
 ) -> FileVolume | None:
-    """Open the array of an HDF5 file by its header, or ``None`` for a file of no bytes.
+    """Open the array of an HDF5 file by its header, or return ``None`` for an empty file.
 
     Args:
         path: of the file.
-        dataset_path: which dataset, such as ``/volumes/raw`` (default: see the module).
+        dataset_path: of the dataset, such as ``/volumes/raw`` (default: see the module).
         voxel_offset: global position of the first voxel, instead of the file's.
         voxel_size_nm: instead of the file's, nanometres, zyx.
         kind: instead of the file's.
-        one_only: refuse a file of several datasets, none of them ``main``, if no name is given.
+        one_only: without *dataset_path*, refuse a file of several datasets without ``main``.
 
     Raises:
-        VolumeNotFoundError: there is no such file or dataset; names those that exist.
+        VolumeNotFoundError: there is no such file or dataset; the message lists those that exist.
         VolumeError: it is not an HDF5 file, or is damaged.
         ChunkError: the dataset is neither 3D nor 4D.
     """
@@ -109,12 +109,12 @@ def _is_array(item: object) -> bool:
 def find_dataset(
     file: h5py.File, path: Path, dataset_path: str | None, *, one_only: bool = False
 ) -> h5py.Dataset:
-    """Return the dataset of that name, or without a name the one the module says.
+    """Return the dataset of that name; without a name, ``main`` or the first array.
 
     Raises:
-        VolumeNotFoundError: there is no such dataset; names those that exist.
-        VolumeError: it does not hold numbers, or not in this file; or *one_only*, and there are
-            several.
+        VolumeNotFoundError: there is no such dataset; the message lists those that exist.
+        VolumeError: it does not hold numbers, or stores them in another file; or *one_only*, and
+            the choice is ambiguous.
     """
     if dataset_path is None:
         main = item_at(file, "main", str(path))
@@ -148,9 +148,9 @@ def find_dataset(
 
 
 def _listing(file: h5py.File) -> str:
-    found = datasets_in(file)
-    shown = [f"{item.name} {item.shape}" for item in found[:_LISTED]]
-    more = [f"and {len(found) - _LISTED} more"] if len(found) > _LISTED else []
+    datasets = datasets_in(file)
+    shown = [f"{item.name} {item.shape}" for item in datasets[:_LISTED]]
+    more = [f"and {len(datasets) - _LISTED} more"] if len(datasets) > _LISTED else []
     return ", ".join([*shown, *more]) or "groups"
 
 
@@ -172,10 +172,10 @@ def _triple(
 
 
 def _voxel_offset(file: h5py.File, dataset: h5py.Dataset, what: str) -> Zyx:
-    found = _triple(file, dataset, "voxel_offset", "voxel_offset", "origin")
-    if found is None:
+    triple = _triple(file, dataset, "voxel_offset", "voxel_offset", "origin")
+    if triple is None:
         return ORIGIN
-    name, values = found
+    name, values = triple
     numbers = three_numbers(values, f"{name} of {what}")
     if any(v != int(v) for v in numbers):
         msg = f"{name} of {what} must be whole voxels (zyx), got {numbers}; give --voxel-offset"
@@ -184,10 +184,10 @@ def _voxel_offset(file: h5py.File, dataset: h5py.Dataset, what: str) -> Zyx:
 
 
 def _voxel_size_nm(file: h5py.File, dataset: h5py.Dataset, what: str) -> tuple[float, float, float]:
-    found = _triple(file, dataset, "voxel_size", "voxel_size_nm", "voxel_size")
-    if found is None:
+    triple = _triple(file, dataset, "voxel_size", "voxel_size_nm", "voxel_size")
+    if triple is None:
         return UNIT_NM
-    name, values = found
+    name, values = triple
     numbers = three_numbers(values, f"{name} of {what}")
     if min(numbers) <= 0:
         msg = f"{name} of {what} must be positive (nm, zyx), got {numbers}; give --voxel-size"
@@ -224,10 +224,10 @@ def _read_part(
 
 
 def check_compression(compression: str) -> None:
-    """Refuse a compression that this build of HDF5 cannot write.
+    """Check that this build of HDF5 can write a compression.
 
     Raises:
-        OptionError: names those that it can.
+        OptionError: it cannot; the message lists those that it can write.
     """
     available = [name for name in ("gzip", "lzf", "szip") if name in h5py.filters.encode]
     if compression not in available:
@@ -255,15 +255,15 @@ def write_hdf5(
         block_size: extent of a stored block, voxels, zyx (default: 64 64 64, or less where the
             chunk is smaller).
         compression: ``gzip``, ``lzf`` or ``szip``.
-        with_offset: write ``voxel_offset``.
+        with_offset: whether to write ``voxel_offset``.
         voxel_size_nm: to write instead of the chunk's, nanometres, zyx.
 
-    A segmentation gets the dataset ``unique_nonzeros``, its labels but 0 in ascending order, as
-    from chunkflow 1.x.
+    As in chunkflow 1.x, a segmentation also gets the dataset ``unique_nonzeros``: its labels
+    without 0, in ascending order.
 
     Raises:
         OptionError: the compression is not available.
-        VolumeError: the file cannot be written, such as on a full disk; what was there is kept.
+        VolumeError: the file cannot be written, such as on a full disk; an existing file is kept.
     """
     check_compression(compression)
     size = chunk.size.low(block_size or BLOCK_SIZE)
@@ -284,7 +284,7 @@ def write_hdf5(
         labels: set[int] | None = None
         if chunk.kind == "segmentation" and chunk.dtype.kind in "iu":
             labels = set()
-        # One layer of blocks after the other: after a failure nothing more is compressed.
+        # Layer by layer of blocks, so that compression stops soon after a failed write.
         for index in np.ndindex(chunk.shape[:-3]):
             for start in range(0, chunk.size.z, max(1, size.z)):
                 part = (*index, slice(start, start + size.z))

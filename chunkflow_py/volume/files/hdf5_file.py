@@ -1,12 +1,12 @@
-"""Opening HDF5 files, one thread of this process at a time: to read, or as their only writer.
+"""Access to HDF5 files: any number of processes read a file, one process writes to it.
 
-HDF5 keeps parts of a file in memory and cannot be opened for reading and writing by one process
-at once, so a file is opened for one read or one write and closed again. Between the processes
-there are two locks:
+HDF5 keeps parts of a file in memory, and a process cannot open a file for reading and writing at
+the same time. Each read and each write therefore opens the file and closes it again, one thread of
+the process at a time. Two locks coordinate the processes:
 
 ```
-em.h5         HDF5's own: shared while it is read, exclusive while one write lasts
-em.h5.lock    held by the process that writes to the file, from its first write to its end
+em.h5         HDF5's own lock: shared during a read, exclusive during a write
+em.h5.lock    held by the process that writes to the file, from its first write until it ends
 ```
 """
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PATIENCE_S = 30.0  # for another process that reads or writes the file right now
+LOCK_WAIT_S = 30.0  # wait for another process that reads or writes the file
 _STEP_S = 0.02
-# what h5py raises for damaged files; all of them again as a VolumeError
+# what h5py raises for damaged files; each is translated into a VolumeError
 _FOREIGN = (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError)
 
-_guard = RLock()  # HDF5 itself lets one thread work at a time
+_guard = RLock()  # HDF5 runs one thread at a time
 
 
 @contextmanager
@@ -44,8 +44,8 @@ def reading(path: Path) -> Iterator[h5py.File]:
 
     Raises:
         VolumeNotFoundError: there is no such file.
-        VolumeError: it is not an HDF5 file, is damaged, or is written by another process for
-            longer than `PATIENCE_S`.
+        VolumeError: it is not an HDF5 file, is damaged, or another process writes to it for longer
+            than `LOCK_WAIT_S`.
     """
     check_signature(path)
     try:
@@ -60,29 +60,29 @@ def reading(path: Path) -> Iterator[h5py.File]:
 
 
 def check_signature(path: Path) -> None:
-    """Refuse what is not an HDF5 file.
+    """Check that a path is an HDF5 file.
 
     Raises:
         VolumeNotFoundError: there is no such file.
-        VolumeError: it is a folder or holds something else.
+        VolumeError: it is a folder or a file of another format.
     """
     with os_errors("read", path):
         if path.is_dir():
             msg = f"{path} is a folder, not an HDF5 file; name a file"
             raise VolumeError(msg)
         if not h5py.is_hdf5(path):
-            with path.open("rb"):  # a missing or forbidden file is told as such
+            with path.open("rb"):  # a missing or unreadable file raises its own error
                 pass
             msg = f"{path} is not an HDF5 file; check its name"
             raise VolumeError(msg)
 
 
 def _opened_when_free(path: Path) -> h5py.File:
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + LOCK_WAIT_S
     while True:
         try:
             return h5py.File(path, "r")
-        except BlockingIOError as error:  # HDF5's lock: somebody writes
+        except BlockingIOError as error:  # HDF5's lock: another process writes
             if time.monotonic() > end:
                 msg = f"cannot read {path}: another process is writing to it; wait until it is done"
                 raise VolumeError(msg) from error
@@ -91,11 +91,11 @@ def _opened_when_free(path: Path) -> h5py.File:
 
 @contextmanager
 def writing(path: Path) -> Iterator[tuple[h5py.File, Sink]]:
-    """Open an existing file for writing, and leave it on the disk when the block ends.
+    """Open an existing file for writing; flush it to the disk at the end of the ``with`` block.
 
     Raises:
-        VolumeError: it cannot be written, such as on a full disk, or others read it for longer
-            than `PATIENCE_S`.
+        VolumeError: it cannot be written, such as on a full disk, or other processes read it for
+            longer than `LOCK_WAIT_S`.
     """
     with _guard, os_errors("write", path):
         sink = Sink(path)
@@ -105,17 +105,17 @@ def writing(path: Path) -> Iterator[tuple[h5py.File, Sink]]:
                 with h5py.File(sink, "r+") as file:
                     yield file, sink
             except _FOREIGN as error:
-                sink.check()  # what went wrong first
+                sink.check()  # raises the first failure
                 if isinstance(error, ChunkflowError):
                     raise
                 reason = (str(error).strip("'\"").splitlines() or [type(error).__name__])[0]
-                msg = f"cannot write {path}, which seems damaged: {reason}; make it again"
+                msg = f"cannot write {path}, which seems damaged: {reason}; create it again"
                 raise VolumeError(msg) from error
             sink.sync()
 
 
 class WriterLock:
-    """The right of this process to write to a file, given back when nobody holds this object."""
+    """The exclusive right of this process to write to a file, released with the last reference."""
 
     _held: ClassVar[WeakValueDictionary[str, WriterLock]] = WeakValueDictionary()
 
@@ -141,12 +141,12 @@ class WriterLock:
                         "one writer; wait until it is done, or write a zarr volume, which has many"
                     )
                     raise VolumeError(msg) from None
-                os.close(handle)  # its last holder has removed it meanwhile
+                os.close(handle)  # the previous holder has removed the lock file meanwhile
         finalize(self, _unlock, lock, handle, os.getpid())
 
     @classmethod
     def of(cls, path: Path) -> WriterLock:
-        """Return the lock of *path* that this process holds, or take it."""
+        """Return the lock of *path*; take it unless this process already holds it."""
         with _guard:
             key = f"{os.getpid()} {path.resolve()}"
             lock = cls._held.get(key)
@@ -156,18 +156,18 @@ class WriterLock:
 
 
 def _unlock(lock: Path, handle: int, process: int) -> None:
-    if os.getpid() == process:  # a child that inherited it has no right to it
+    if os.getpid() == process:  # a forked process does not own the lock
         with suppress(OSError):
             lock.unlink()
     os.close(handle)
 
 
 class Sink(io.RawIOBase):
-    """A file whose failures HDF5 does not see, raised at `check` and when it is closed.
+    """A file that hides failed writes from HDF5 and raises them at `check` and on closing.
 
     HDF5 keeps parts of a file in memory and writes them when it closes; a write that fails there
-    crashes the process at its end. So after the first failure (a full disk) nothing more is
-    written, HDF5 closes in peace, and the failure is raised afterwards.
+    crashes the process when it exits. After the first failure (a full disk) this file therefore
+    ignores further writes, so that HDF5 closes normally, and raises the failure afterwards.
     """
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
@@ -178,12 +178,12 @@ class Sink(io.RawIOBase):
         self._failure: OSError | None = None
 
     def lock(self, path: Path) -> None:
-        """Take HDF5's own lock, which keeps the readers of other processes out.
+        """Take HDF5's own lock, which keeps other processes from reading.
 
         Raises:
-            VolumeError: they have read it for longer than `PATIENCE_S`.
+            VolumeError: other processes read the file for longer than `LOCK_WAIT_S`.
         """
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + LOCK_WAIT_S
         while True:
             try:
                 return fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -194,23 +194,23 @@ class Sink(io.RawIOBase):
                 time.sleep(_STEP_S)
 
     def check(self) -> None:
-        """Raise the first failure, if there was one."""
+        """Raise the first failed write, if any."""
         if self._failure is not None:
             raise self._failure
 
     def sync(self) -> None:
-        """Wait until the disk has it all; raise the first failure, if there was one."""
+        """Flush the file to the disk; raise the first failed write, if any."""
         self.check()
         os.fsync(self._handle)
 
     def __exit__(self, *exception: object) -> None:
-        """Close the file, then raise the first failure."""
+        """Close the file, then raise the first failed write, if any."""
         os.close(self._handle)
         super().__exit__(*exception)  # type: ignore[arg-type]
         self.check()
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a position; the end is where it would be had every write worked."""
+        """Move to a position; the end counts ignored writes as written."""
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._length}
         self._position = origin[whence] + offset
         return self._position
@@ -220,7 +220,7 @@ class Sink(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Fill *buffer*, with zeros behind the end."""
+        """Fill *buffer* from the file, with zeros beyond its end."""
         view = memoryview(buffer).cast("B")
         data = os.pread(self._handle, len(view), self._position)
         view[: len(data)] = data
@@ -229,7 +229,7 @@ class Sink(io.RawIOBase):
         return len(view)
 
     def write(self, data: Any) -> int:
-        """Write *data*, unless a write has failed before."""
+        """Write *data*; after a failed write, only advance the position."""
         view = memoryview(data).cast("B")
         done = 0
         while self._failure is None and done < len(view):

@@ -3,14 +3,14 @@
 ```
 h5://em.h5            dataset main, with voxel_offset and voxel_size beside it, as save-h5 writes
 h5://em.h5            the only dataset of a file without main
-h5://em.h5:/a/raw     any other, with attributes voxel_offset, voxel_size_nm and layer_type
+h5://em.h5:/a/raw     any other dataset, with attributes voxel_offset, voxel_size_nm and layer_type
 ```
 
-What holds: a write is on the disk when it returns, readers see the file before or after it, a
-second process that writes is refused, and a full disk leaves the blocks that were there before
-and an open file. What does not, because HDF5 changes a file in place: a process or machine that
-dies in the middle of a write may leave a damaged file, and a block that was written over may be
-gone. Zarr has none of this and takes many writers.
+Guarantees: a write is on the disk when it returns; readers see the file before or after a write,
+never during it; a second writing process is refused; a full disk keeps existing blocks and leaves
+a file that can be opened. Not guaranteed, because HDF5 changes a file in place: if a process or
+machine dies during a write, the file may be damaged, and a block that was being overwritten may be
+lost. Zarr has neither problem and allows many writers.
 """
 
 from __future__ import annotations
@@ -47,22 +47,21 @@ _MAIN = "main"
 
 
 class Hdf5Volume:
-    """A dataset as a `Volume`.
+    """A dataset of an HDF5 file as a `Volume`.
 
     Args:
-        place: what was opened.
+        place: location of the file and the dataset.
         mode: ``r`` or ``r+``.
-        opening: ``fill_missing`` and ``store_zeros`` are followed; HDF5 itself encodes one block
-            at a time, and cannot forget a block: what is there is overwritten with zeros.
+        opening: only ``fill_missing`` and ``store_zeros`` have an effect. HDF5 encodes one block at
+            a time and cannot remove a block: an existing one is overwritten with zeros.
 
     Attributes:
         url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
-            single_writer: as `Volume` says; a dataset that is not stored in blocks is one block.
+            single_writer: see `Volume`; a dataset that is not stored in blocks counts as one block.
 
     Raises:
         VolumeNotFoundError: there is no such file or dataset.
-        VolumeError: the file cannot be read, holds nothing, or several datasets and no name is
-            given.
+        VolumeError: the file cannot be read, or has several datasets and no name is given.
     """
 
     single_writer = True
@@ -75,7 +74,7 @@ class Hdf5Volume:
         self._place = place
         array = open_hdf5(self._path, place.dataset, one_only=True)
         if array is None:
-            msg = f"{self.url} is a file of no bytes; create the volume first"
+            msg = f"{self.url} is an empty file; create the volume first"
             raise VolumeNotFoundError(msg)
         self._array = array
         self.bounds, self.channels, self.kind = array.bounds, array.channels, array.kind
@@ -91,7 +90,7 @@ class Hdf5Volume:
         self.mips: tuple[int, ...] = (0,)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Say how another process opens it again."""
+        """Reopen the volume in another process."""
         return Hdf5Volume, (self._place, self._mode, self._opening)
 
     def read(
@@ -101,7 +100,7 @@ class Hdf5Volume:
         *,
         time: int | None = None,  # noqa: ARG002  (the same at all times)
     ) -> Chunk:
-        """Return the voxels inside *bbox*, as `Volume.read` says."""
+        """Return the voxels inside *bbox*, see `Volume.read`."""
         check_inside(bbox, self.bounds, self.url)
         if not self._opening.fill_missing and (missing := next(self._missing(bbox), None)):
             msg = (
@@ -112,10 +111,10 @@ class Hdf5Volume:
         return self._array.read(bbox, channels)
 
     def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
-        """Write *chunk*, as `Volume.write` says; this process stays the only writer.
+        """Write *chunk*, see `Volume.write`; this process stays the only writer.
 
         Returns:
-            Nothing: the file is one object for all tasks, and no write is the last one.
+            An empty tuple: all tasks share the file, which any later write changes.
 
         Raises:
             VolumeError: also if another process writes to the file.
@@ -137,21 +136,21 @@ class Hdf5Volume:
                 if self._is_left_out(dataset, box, part):
                     continue
                 dataset[(..., *box.slices(self.bounds.start))] = part
-                sink.check()  # after a failure nothing more is compressed
+                sink.check()  # stop compressing after a failed write
         return ()
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
-        """Return nothing: no task writes objects of its own."""
+        """Return an empty list: tasks do not write objects of their own."""
         return []
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:  # noqa: ARG002
-        """Tell whether every block that *bbox* touches is stored, as `Volume.has_blocks` says."""
+        """Return whether every block that *bbox* touches is stored, see `Volume.has_blocks`."""
         check_inside(bbox, self.bounds, self.url)
         return next(self._missing(bbox), None) is None
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Refuse to tell: the file is one object, which one process writes."""
-        msg = f"the blocks of {self.url} are no objects: an HDF5 file is one; write to zarr://"
+        """Raise an error: the blocks of an HDF5 file are not separate objects."""
+        msg = f"the blocks of {self.url} are not separate objects: it is one file; write to zarr://"
         raise VolumeError(msg)
 
     @property
@@ -160,7 +159,7 @@ class Hdf5Volume:
         return self._name
 
     def claim(self) -> None:
-        """Make this process the only one that writes to the file, if it is not yet.
+        """Make this process the only writer of the file, unless it already is.
 
         Raises:
             VolumeError: another process writes to the file.
@@ -177,7 +176,7 @@ class Hdf5Volume:
                     yield box
 
     def _boxes(self, bbox: BoundingBox) -> Iterator[BoundingBox]:
-        """Yield the boxes of the blocks that *bbox* touches, cut off at the bounds."""
+        """Yield the boxes of the blocks that *bbox* touches, clipped to the bounds."""
         if bbox.is_empty:
             return
         whole = bbox.aligned_outward(self.block_size, self.bounds.start)
@@ -185,7 +184,7 @@ class Hdf5Volume:
             yield box.intersection(self.bounds)
 
     def _stored(self, dataset: h5py.Dataset, box: BoundingBox) -> Iterator[bool]:
-        """Yield for every block of *box*, one or more along the channels, whether it is stored."""
+        """Yield whether each block of *box* is stored; there may be several along the channels."""
         if self._blocks is None:
             yield dataset.id.get_storage_size() > 0
             return
@@ -201,11 +200,11 @@ class Hdf5Volume:
 
 
 def open_volume(place: Location, mip: int, mode: Mode, opening: VolumeOptions) -> Hdf5Volume:
-    """Open the dataset that *place* names, or the one that `hdf5` finds.
+    """Open the dataset that *place* names, or the default that `find_dataset` chooses.
 
     Raises:
         VolumeNotFoundError: there is no such file, dataset or level.
-        VolumeError: it cannot be read; or, to write, another process writes to it.
+        VolumeError: it cannot be read; or *mode* is ``r+`` and another process writes to it.
     """
     _check_local(place)
     if not place.folder.exists():
@@ -225,8 +224,9 @@ def create_volume(
 ) -> Hdf5Volume:
     """Create the dataset that *place* names (default: ``main``), and open it for writing.
 
-    The file is made if it is missing; other datasets of an existing one stay. Processes that
-    create the same dataset at once all find it; the first one to write is its writer.
+    The file is created if it does not exist; other datasets of an existing file are kept. If
+    several processes create the same dataset at once, all open the same one; the first to write
+    is its only writer.
 
     Args:
         spec: of the dataset; its encoding is one of `ENCODINGS`, ``gzip`` by default.
@@ -235,8 +235,8 @@ def create_volume(
         opening: how to use it.
 
     Raises:
-        VolumeError: it cannot be written, there is another one of that name, or *spec* asks for
-            what HDF5 has not: levels, time points or shards.
+        VolumeError: it cannot be written, a different dataset of that name exists, or *spec* asks
+            for what HDF5 does not support: levels, time points or shards.
     """
     check_new(spec, place, mip)
     name = place.dataset or _MAIN
@@ -254,7 +254,7 @@ def create_volume(
 
 
 def address_of_dataset(path: Path, name: str | None) -> str:
-    """Return where in its file a dataset is, the same for all its names.
+    """Return the address of a dataset in its file, which is the same for all its names.
 
     Raises:
         VolumeNotFoundError: there is no such file or dataset.
@@ -265,7 +265,7 @@ def address_of_dataset(path: Path, name: str | None) -> str:
 
 
 def _create_file(spec: VolumeSpec, path: Path, name: str) -> None:
-    """Make the whole file under another name; whoever is first gives it the final one."""
+    """Create the file under a temporary name, then link it unless another process was first."""
     temporary = path.with_name(f".tmp-{secrets.token_hex(4)}-{path.name}")
     with os_errors("write", path):
         make_folder(path.parent)
@@ -290,7 +290,7 @@ def _create_file(spec: VolumeSpec, path: Path, name: str) -> None:
 def _exists(path: Path, name: str) -> bool:
     with os_errors("read", path):
         if path.stat().st_size == 0:
-            msg = f"{path} is a file of no bytes; remove it to create a volume there"
+            msg = f"{path} is an empty file; remove it to create a volume there"
             raise VolumeError(msg)
     with reading(path) as file:
         return item_at(file, name, str(path)) is not None
@@ -336,7 +336,7 @@ def check_new(
     mip: int,
     **_: Any,
 ) -> None:
-    """Refuse what `create_volume` would refuse, as `new_volume.check_new` says."""
+    """Check a spec without creating anything, see `new_volume.check_new`."""
     _check_local(place)
     _check_spec(spec, place, mip)
 
@@ -345,14 +345,14 @@ def _check_spec(spec: VolumeSpec, place: Location, mip: int) -> None:
     if mip or spec.max_mip:
         msg = (
             f"cannot create {place} with mip {max(mip, spec.max_mip)}: a dataset of an HDF5 file "
-            "is mip 0 alone; write zarr:// or precomputed:// for more"
+            "has mip 0 only; write zarr:// or precomputed:// for more"
         )
         raise VolumeError(msg)
     if spec.times is not None:
         msg = f"cannot create {place} with {spec.times} time points: write zarr:// for those"
         raise VolumeError(msg)
     if spec.shard_size is not None:
-        msg = f"cannot create {place} with shards: HDF5 has none; leave the shard size out"
+        msg = f"cannot create {place} with shards: HDF5 does not have shards; omit the shard size"
         raise VolumeError(msg)
     available = [name for name in ENCODINGS if name == "raw" or name in h5py.filters.encode]
     if spec.encoding not in (None, *available):
@@ -362,7 +362,7 @@ def _check_spec(spec: VolumeSpec, place: Location, mip: int) -> None:
 
 
 def _check_same(volume: Hdf5Volume, spec: VolumeSpec) -> None:
-    """Refuse a dataset that is there already and is not what was to be created."""
+    """Raise an error if an existing dataset differs from *spec*."""
     blocks = spec.bounds.size.low(spec.block_size)
     for what, there, wanted in (
         ("bounds", volume.bounds, spec.bounds),

@@ -1,10 +1,10 @@
-"""MRC files of electron microscopy, for reading: parts of them by a map of the file.
+"""MRC files of electron microscopy, read only; uncompressed files are memory-mapped.
 
 | what         | read from                                                                      |
 |--------------|--------------------------------------------------------------------------------|
-| axes         | mapc, mapr, maps: which of x, y, z the columns, rows and sections are          |
-| voxel size   | the cell by its sampling, in ångström; none is 1 nm                            |
-| voxel offset | nxstart, nystart, nzstart, voxels (the origin has another meaning in each tool) |
+| axes         | mapc, mapr, maps: the axis (x, y, z) of the columns, rows and sections         |
+| voxel size   | cell dimensions divided by the sampling, ångström; 1 nm if they are not set    |
+| voxel offset | nxstart, nystart, nzstart, voxels (each tool uses the origin differently)      |
 | mode 0       | bytes: signed by the standard, unsigned by IMOD and many cameras               |
 
 Formats: https://www.ccpem.ac.uk/mrc_format/mrc2014.php and, for the meaning of bytes,
@@ -48,9 +48,9 @@ Bytes = Literal["auto", "signed", "unsigned"]
 _PACKED = {".gz": "gzip members", ".bz2": "bz2"}
 _IMOD_STAMP, _IMOD_AT, _SIGNED_BIT = 1146047817, 40, 1
 _HEADER_BYTES, _EXTENDED_AT, _ORDER_AT, _BIG_ENDIAN = 1024, 92, 212, 0x11
-_EXTENDED_BYTES = 1 << 26  # the largest are those of series of thousands of images
+_EXTENDED_BYTES = 1 << 26  # limit; series of thousands of images have the largest
 _VOXEL_BYTES = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 6: 2, 12: 2, 101: 1}  # by mode
-_MORE_BYTES = 1 << 20  # that some programs leave behind the voxels
+_MORE_BYTES = 1 << 20  # that some programs write after the voxels
 _ANGSTROM = 0.1  # nm
 
 
@@ -60,20 +60,20 @@ def open_mrc(
     voxel_size_nm: tuple[float, float, float] | None = None,
     stored_bytes: Bytes = "auto",
 ) -> FileVolume | None:
-    """Open the array of a MRC file by its header.
+    """Open the array of an MRC file by its header.
 
     Args:
         path: of the file.
         voxel_offset: global position of the first voxel, instead of the file's.
         voxel_size_nm: instead of the file's, nanometres, zyx.
-        stored_bytes: what bytes (mode 0) are; ``auto``: as IMOD's header says, else unsigned if
-            the largest value that the header tells is above 127, else signed.
+        stored_bytes: whether bytes (mode 0) are signed. ``auto`` follows the flag of IMOD in the
+            header; without one, bytes are unsigned if the maximum in the header is above 127.
 
     Returns:
-        The array, or ``None`` for a file of no bytes.
+        The array, or ``None`` for an empty file.
 
     Raises:
-        VolumeError: it is not a MRC file, or is damaged.
+        VolumeError: it is not an MRC file, or is damaged.
         ChunkError: it holds complex numbers.
     """
     with os_errors("read", path):
@@ -97,33 +97,35 @@ def open_mrc(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Yield the file, its data mapped unless it is compressed."""
+    """Yield the file; its data are memory-mapped unless they are compressed."""
     try:
         with os_errors("read", path):
             codec, most = _checked(path)
             content = None if codec is None else decode(codec, path.read_bytes(), most)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of files with more bytes than they need
+            warnings.simplefilter("ignore")  # about surplus bytes at the end
             if content is None:
                 file = mrcfile.mmap(str(path), mode="r")
-            else:  # mrcfile unpacks all that there is
+            else:  # mrcfile itself would decompress without a limit
                 file = MrcInterpreter(iostream=io.BytesIO(content))
         with file:
             yield file
     except (ChunkError, VolumeError):
         raise
     except (ValueError, OSError, EOFError, ArithmeticError, MemoryError, zlib.error) as error:
-        why = str(error).rstrip(".")
-        msg = f"cannot read {path}, which is damaged or no MRC file: {why}; check --file-name"
+        reason = str(error).rstrip(".")
+        msg = (
+            f"cannot read {path}, which is damaged or not an MRC file: {reason}; check --file-name"
+        )
         raise VolumeError(msg) from error
 
 
 def _checked(path: Path) -> tuple[str | None, int]:
-    """Return how a file is compressed, and how many bytes it unpacks to by its header.
+    """Return the compression of a file, and its decompressed bytes according to the header.
 
     Raises:
-        ValueError: its extended header, which is read whole, is longer than the file or any is.
-        VolumeError: it is compressed, and takes more memory than there is.
+        ValueError: its extended header, which is read whole, is longer than the file or the limit.
+        VolumeError: it is compressed and does not fit into memory.
     """
     codec = _PACKED.get(path.suffix.lower())
     with path.open("rb") as file:
@@ -131,7 +133,7 @@ def _checked(path: Path) -> tuple[str | None, int]:
         stream: Any = openers[codec](file) if codec else file
         head = stream.read(_HEADER_BYTES)
     if len(head) < _HEADER_BYTES:
-        return codec, _HEADER_BYTES  # mrcfile says what is wrong
+        return codec, _HEADER_BYTES  # mrcfile reports the error
     order: Literal["big", "little"] = "big" if head[_ORDER_AT] == _BIG_ENDIAN else "little"
     columns, rows, sections, mode, *others = np.frombuffer(
         head, np.dtype(np.int32).newbyteorder(order)
@@ -139,7 +141,7 @@ def _checked(path: Path) -> tuple[str | None, int]:
     extended = others[_EXTENDED_AT // 4 - 4]
     most = _EXTENDED_BYTES if codec else min(path.stat().st_size, _EXTENDED_BYTES)
     if not 0 <= extended <= most:
-        msg = f"its extended header has {extended} bytes, but may have {most}"
+        msg = f"its extended header has {extended} bytes, more than the limit of {most}"
         raise ValueError(msg)
     size = columns * rows * sections * _VOXEL_BYTES.get(mode, 1)
     if codec is not None:
@@ -158,7 +160,7 @@ def _ordered(file: Any, path: Path) -> NDArray[Any]:
         if any(stored):
             msg = f"{path} is damaged: its axes are {stored}, not 1, 2 and 3; write it again"
             raise VolumeError(msg)
-        stored = [3, 2, 1]  # as old tools leave it
+        stored = [3, 2, 1]  # old tools do not set them
     lead = data.ndim - 3
     order = [lead + stored.index(axis) for axis in (3, 2, 1)]
     return data.transpose([*range(lead), *order])
@@ -181,8 +183,8 @@ def _dtype(file: Any, stored_bytes: Bytes) -> np.dtype[Any]:
     header = file.header
     if stored_bytes == "auto":
         order = header.mode.dtype.newbyteorder(header.mode.dtype.byteorder)
-        words = np.frombuffer(header.extra2.tobytes(), order)
-        stamp, flags = words[_IMOD_AT // 4 : _IMOD_AT // 4 + 2]
+        fields = np.frombuffer(header.extra2.tobytes(), order)
+        stamp, flags = fields[_IMOD_AT // 4 : _IMOD_AT // 4 + 2]
         if stamp == _IMOD_STAMP:
             unsigned = not flags & _SIGNED_BIT
         else:

@@ -1,4 +1,4 @@
-"""NumPy files: one array, without a place."""
+"""NumPy files (``.npy``): one array, without position or voxel size."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def open_npy(
     voxel_offset: Zyx | None = None,
     voxel_size_nm: tuple[float, float, float] | None = None,
 ) -> FileVolume | None:
-    """Open the array of a .npy file by its header, or ``None`` for a file of no bytes.
+    """Open the array of a .npy file by its header, or return ``None`` for an empty file.
 
     Args:
         path: of the file.
         voxel_offset: global position of the first voxel, zyx (default: the origin).
-        voxel_size_nm: nanometres, zyx (default: 1 nm, of which loaders warn).
+        voxel_size_nm: nanometres, zyx (default: 1 nm; loaders then warn).
 
     Raises:
         VolumeError: it is not a .npy file, or is damaged.
-        ChunkError: the array is neither 3D nor 4D, or not of numbers.
+        ChunkError: the array is neither 3D nor 4D, or does not hold numbers.
     """
     with os_errors("read", path):
         if path.stat().st_size == 0:
@@ -56,7 +56,7 @@ def open_npy(
 def _mapped(path: Path) -> NDArray[Any]:
     try:
         with os_errors("read", path):
-            # Mapped, so that only what a cut needs is read; pickles could run code.
+            # Memory-mapped, so that only the requested part is read; pickles could run code.
             check_npy_header(path)
             array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, ArithmeticError, MemoryError) as error:

@@ -2,8 +2,8 @@
 
 | what         | written as                             | read from, the first that exists    |
 |--------------|----------------------------------------|-------------------------------------|
-| axes         | labels x, y, z and c, x the fastest    | labels, space directions, --order   |
-| channels     | the slowest axis, of kind list         | an axis that lies in no space       |
+| axes         | labels x, y, z and c; x is fastest     | labels, space directions, --order   |
+| channels     | the slowest axis, of kind list         | an axis without a space direction   |
 | voxel size   | space directions, space units nm       | space directions, spacings          |
 | voxel offset | key voxel_offset, zyx; space origin    | the key, space origin by voxel size |
 | kind         | key layer_type                         | the same                            |
@@ -69,21 +69,21 @@ def open_nrrd(
     kind: Kind | None = None,
     order: str = "xyz",
 ) -> FileVolume | None:
-    """Open the array of a NRRD file by its header.
+    """Open the array of an NRRD file by its header.
 
     Args:
-        path: of the file; a header whose voxels are in another file of the same folder will do.
+        path: of the file, or of a header whose voxels are in another file of the same folder.
         voxel_offset: global position of the first voxel, instead of the file's.
         voxel_size_nm: instead of the file's, nanometres, zyx.
         kind: instead of the file's.
-        order: of the axes in space, the fastest first, where the header does not name them.
+        order: of the spatial axes, fastest first, if the header does not name them.
 
     Returns:
-        The array, or ``None`` for a file of no bytes.
+        The array, or ``None`` for an empty file.
 
     Raises:
-        VolumeError: it is not a NRRD file, is damaged, or its voxels are in another folder.
-        ChunkError: it has other axes than a chunk, or holds no numbers.
+        VolumeError: it is not an NRRD file, is damaged, or its voxels are in another folder.
+        ChunkError: its axes are not those of a chunk, or it does not hold numbers.
     """
     with os_errors("read", path):
         if path.stat().st_size == 0:
@@ -112,7 +112,7 @@ def open_nrrd(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
-    """Yield the header, and the file where the header ends."""
+    """Yield the header, and the file positioned at the end of the header."""
     try:
         with os_errors("read", path), path.open("rb") as file:
             yield _header(file), file
@@ -124,7 +124,7 @@ def _opened(path: Path) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
         what = (
             f"damaged ({error}); write it again"
             if damaged
-            else "not a NRRD file; check --file-name"
+            else "not an NRRD file; check --file-name"
         )
         msg = f"cannot read {path}, which is {what}"
         raise VolumeError(msg) from error
@@ -135,16 +135,16 @@ def _opened(path: Path) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
         ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, MemoryError,
         RuntimeError, zlib.error,
     ) as error:  # fmt: skip
-        msg = f"cannot read {path}, which is damaged or no NRRD file: {error}; write it again"
+        msg = f"cannot read {path}, which is damaged or not an NRRD file: {error}; write it again"
         raise VolumeError(msg) from error
 
 
 def _header(file: IO[bytes]) -> dict[str, Any]:
-    """Return the header; the file is then where it ends.
+    """Return the header; afterwards the file is positioned at the end of the header.
 
     Raises:
-        ValueError: it has no end, or no such sizes as an array has.
-        Exception: whatever the damage makes the library stumble on.
+        ValueError: it has no end, or a size is not between 1 and the limit.
+        Exception: any error of the library on a damaged header.
     """
     head = io.BytesIO(file.read(_HEADER_BYTES))
     header: dict[str, Any] = nrrd.read_header(head)
@@ -153,13 +153,13 @@ def _header(file: IO[bytes]) -> dict[str, Any]:
         raise ValueError(msg)
     file.seek(head.tell())
     if not all(0 < int(n) <= _LONGEST for n in header["sizes"]):
-        msg = f"its sizes are {header['sizes']}"
+        msg = f"its sizes are {header['sizes']}, not all between 1 and {_LONGEST}"
         raise ValueError(msg)
     return header
 
 
 def _axes(header: Mapping[str, Any], order: str, path: Path) -> str:
-    """Return the names of the axes, the fastest first."""
+    """Return the names of the axes, fastest first."""
     count = int(header["dimension"])
     kinds = [str(kind).lower() for kind in header.get("kinds", [])]
     spatial = [i for i in range(count) if not kinds or kinds[i] in _SPATIAL]
@@ -170,7 +170,7 @@ def _axes(header: Mapping[str, Any], order: str, path: Path) -> str:
     if not 2 <= len(spatial) <= 3 or count - len(spatial) > 1:
         msg = (
             f"{path} has {count} axes, sizes {[*map(int, header['sizes'])]}, {len(spatial)} of "
-            "them in space; a chunk has z, y, x, or channels too"
+            "them spatial; a chunk has the axes z, y, x and optionally channels"
         )
         raise ChunkError(msg)
     labels = [str(label).strip().lower() for label in header.get("labels", [])]
@@ -182,16 +182,16 @@ def _axes(header: Mapping[str, Any], order: str, path: Path) -> str:
 
 
 def _vectors(header: Mapping[str, Any]) -> NDArray[Any] | None:
-    """Return the space directions, a row an axis, NaN for those that lie in no space."""
-    found = header.get("space directions")
-    if found is None:
+    """Return the space directions, one row per axis; NaN for axes that are not spatial."""
+    rows = header.get("space directions")
+    if rows is None:
         return None
-    width = max((len(row) for row in found if row is not None), default=0)
-    return np.array([[np.nan] * width if row is None else row for row in found], float)
+    width = max((len(row) for row in rows if row is not None), default=0)
+    return np.array([[np.nan] * width if row is None else row for row in rows], float)
 
 
 def _along(vectors: NDArray[Any] | None, spatial: Sequence[int]) -> str:
-    """Return along which of x, y, z the axes lie, if the directions say that of each."""
+    """Return the nearest of x, y, z for each spatial axis; empty if two axes share one."""
     if vectors is None or vectors.shape[1] != len(spatial):
         return ""
     nearest = np.abs(vectors[list(spatial)]).argmax(axis=1)
@@ -207,14 +207,14 @@ def _voxel_size(header: Mapping[str, Any], axes: str, path: Path) -> tuple[float
     else:
         return UNIT_NM
     sizes = {a: float(step) for a, step in zip(axes, steps, strict=True)}
-    found = header.get("space units") or header.get("units") or [""]
-    word = str(found[0]).strip().lower().removesuffix("s")  # as in microns
-    unit = None if word in _NO_UNITS else word
+    units = header.get("space units") or header.get("units") or [""]
+    name = str(units[0]).strip().lower().removesuffix("s")  # as in microns
+    unit = None if name in _NO_UNITS else name
     return ome.nanometres([sizes.get(a, 1.0) for a in "zyx"], [unit] * 3, str(path))
 
 
 def _offset(header: Mapping[str, Any], axes: str, path: Path) -> Zyx:
-    """Return the position of the first voxel; that of an image that is turned is not known."""
+    """Return the position of the first voxel; the origin if the image is rotated."""
     if "voxel_offset" in header:
         numbers = three_numbers(str(header["voxel_offset"]).split(), f"voxel_offset of {path}")
         return Zyx.of(int(v) for v in numbers)
@@ -234,7 +234,7 @@ def _offset(header: Mapping[str, Any], axes: str, path: Path) -> Zyx:
 
 def _dtype(header: Mapping[str, Any], path: Path) -> np.dtype[Any]:
     try:
-        dtype = nrrd.reader._determine_datatype(header)  # what read_data calls
+        dtype = nrrd.reader._determine_datatype(header)  # as read_data does
     except KeyError as error:
         msg = f"{path} holds values of type {header['type']}, but a chunk holds numbers"
         raise ChunkError(msg) from error
@@ -245,18 +245,21 @@ def _dtype(header: Mapping[str, Any], path: Path) -> np.dtype[Any]:
 
 
 def _data_file(header: Mapping[str, Any], path: Path) -> Path | None:
-    """Return the file with the voxels, if it is another one.
+    """Return the file with the voxels, or ``None`` if they follow the header.
 
     Raises:
-        VolumeError: it is in another folder, or there are several: a header from somewhere else
-            must not name any file of this machine.
+        VolumeError: it is in another folder, or there are several. A header of unknown origin must
+            not make this program read arbitrary files.
     """
     name = header.get("data file", header.get("datafile"))
     if name is None:
         return None
     file = path.parent / str(name)
     if file.resolve().parent != path.parent.resolve() or len(str(name).split()) > 1:
-        msg = f"{path} names {name} for its voxels, which is no file beside it; join the two"
+        msg = (
+            f"{path} stores its voxels in {name}, which is not one file in the same folder; join "
+            "the two"
+        )
         raise VolumeError(msg)
     return file
 
@@ -274,19 +277,19 @@ def _read_part(
 
 
 def _voxels(path: Path, header: dict[str, Any], file: IO[bytes]) -> NDArray[Any]:
-    """Return all voxels, axes as in the header; raw ones are mapped, not read."""
-    apart = _data_file(header, path)
+    """Return all voxels, axes as in the header; raw ones are memory-mapped."""
+    data_file = _data_file(header, path)
     plain = header.get("encoding") == "raw" and not any(
         key in header for key in ("line skip", "lineskip", "byte skip", "byteskip")
     )
     if plain:
         sizes = tuple(int(n) for n in header["sizes"])
-        start = 0 if apart else file.tell()
-        return np.memmap(apart or path, _dtype(header, path), "r", start, sizes, "F")
+        start = 0 if data_file else file.tell()
+        return np.memmap(data_file or path, _dtype(header, path), "r", start, sizes, "F")
     check_fits(_data_bytes(header, path), f"{path}, which is compressed and read whole,")
-    if apart is None:
+    if data_file is None:
         return _read_data(header, file, path)
-    with apart.open("rb") as other:
+    with data_file.open("rb") as other:
         return _read_data(header, other, path)
 
 
@@ -295,28 +298,29 @@ def _data_bytes(header: Mapping[str, Any], path: Path) -> int:
 
 
 def _read_data(header: Mapping[str, Any], file: IO[bytes], path: Path) -> NDArray[Any]:
-    """Return the voxels, axes as in the header, from a file where the header has ended.
+    """Return the voxels, axes as in the header, from a file positioned after its header.
 
     Raises:
-        ValueError: it holds another number of them, or the header skips more than there is.
+        ValueError: the number of voxels differs from the header, or the header skips more lines or
+            bytes than the file has.
     """
     size, length = _data_bytes(header, path), os.fstat(file.fileno()).st_size
     lines = int(header.get("lineskip", header.get("line skip", 0)))
     skipped = int(header.get("byteskip", header.get("byte skip", 0)))
     encoding = str(header["encoding"]).lower()
     if not 0 <= lines <= length or not -1 <= skipped <= max(length, size):
-        msg = f"it skips {lines} lines and {skipped} bytes of {length}"
+        msg = f"its header skips {lines} lines and {skipped} bytes of {length}"
         raise ValueError(msg)
     for _ in range(lines):
         if not file.readline():
-            msg = f"it skips {lines} lines, but has fewer"
+            msg = f"its header skips {lines} lines, but the file has fewer"
             raise ValueError(msg)
     if encoding in _TEXT:
         plain = {name: header[name] for name in ("type", "dimension", "sizes", "encoding")}
-        found: NDArray[Any] = nrrd.read_data(plain, file, str(path))
-        return found
+        voxels: NDArray[Any] = nrrd.read_data(plain, file, str(path))
+        return voxels
     if encoding not in _PACKED:
-        msg = f"its encoding {encoding!r} is not known; known are raw, gzip, bzip2 and text"
+        msg = f"its encoding {encoding!r} is not supported; use raw, gzip, bzip2 or text"
         raise ValueError(msg)
     most = size + (skipped if skipped > 0 else 0 if skipped == 0 else _HEADER_BYTES)
     content = memoryview(decode(_PACKED[encoding], file.read(), most))
@@ -336,22 +340,24 @@ def write_nrrd(path: Path, chunk: Chunk, encoding: str = "gzip") -> None:
     Args:
         path: of the file; replaced if it exists.
         chunk: (z, y, x) or (c, z, y, x), numbers; bool is written as uint8.
-        encoding: one of `ENCODINGS`; of ``raw``, parts can be read alone.
+        encoding: one of `ENCODINGS`; readers can read parts of a ``raw`` file.
 
     Raises:
-        ChunkError: the format has no such numbers.
-        VolumeError: the file cannot be written; what was there is kept.
+        ChunkError: NRRD does not support the dtype.
+        VolumeError: the file cannot be written; an existing file is kept.
     """
     array = chunk.array.astype(np.uint8) if chunk.dtype == bool else chunk.array
     if array.dtype == np.float16:
-        msg = f"NRRD has no {array.dtype}; convert the chunk by --dtype, such as float32"
+        msg = (
+            f"NRRD does not support {array.dtype}; convert the chunk with --dtype, such as float32"
+        )
         raise ChunkError(msg)
     if path.suffix.lower() == ".nhdr":
         msg = f"{path} would be a header without voxels; write {path.with_suffix('.nrrd')}"
         raise VolumeError(msg)
     channel = chunk.ndim == 4
     x_to_z = chunk.voxel_size_nm[::-1]
-    directions = np.full((chunk.ndim, 3), np.nan)  # of a channel axis there are none
+    directions = np.full((chunk.ndim, 3), np.nan)  # a channel axis has no direction
     directions[:3] = np.diag(x_to_z)
     header: dict[str, Any] = {
         "encoding": encoding,

@@ -1,10 +1,10 @@
-"""PNG sections: one grey image a section, named by its z.
+"""Stacks of PNG sections: one grey image per section, named by its z.
 
 | path             | sections                                                            |
 |------------------|---------------------------------------------------------------------|
-| ``a/7.png``      | that one                                                            |
-| ``a/`` (folder)  | all of it; names that are numbers are the z, others are in order    |
-| ``a/raw_``       | all that begin so; what follows, if it is a number, is the z        |
+| ``a/7.png``      | this file                                                           |
+| ``a/`` (folder)  | all files; if all names are numbers they are z, else sorted by name |
+| ``a/raw_``       | files with this prefix; z or sorted by name, from the rest of it    |
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from chunkflow_py.volume.files.sections import SectionStack, natural_order
 with needs_extra("image", "reading and writing PNG"):
     from PIL import Image
 
-_SECTION = re.compile(r"(?:t(?P<time>[0-9]+)_)?(?P<z>-?[0-9]+)\.png")  # as they are written
+_SECTION = re.compile(r"(?:t(?P<time>[0-9]+)_)?(?P<z>-?[0-9]+)\.png")  # as `PngSaver` names them
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,14 +73,14 @@ def open_png(
     voxel_size_nm: tuple[float, float, float] | None = None,
     digit_num: int = 5,
 ) -> FileVolume:
-    """Open PNG sections as one volume, by the first section's size.
+    """Open PNG sections as one volume, with the shape and dtype of the first section.
 
     Args:
         path: a file, a folder or a prefix, see the module.
-        voxel_offset: global position of the first section's first voxel (default: 0, and z as
-            the first section is numbered).
-        voxel_size_nm: nanometres, zyx (default: 1 nm, of which loaders warn).
-        digit_num: digits of the numbers in names, where 7.png and 00007.png both exist.
+        voxel_offset: global position of the first voxel, zyx (default: y and x are 0, and z is the
+            number of the first section, or 0 without numbers).
+        voxel_size_nm: nanometres, zyx (default: 1 nm; loaders then warn).
+        digit_num: digits of the number in a name, used if 7.png and 00007.png both exist.
 
     Raises:
         VolumeNotFoundError: there are no such sections.
@@ -88,7 +88,9 @@ def open_png(
     """
     files, numbered = _sections(path, digit_num)
     if not files:
-        msg = f"{path} is no PNG file, no folder with sections and no prefix of any; check --path"
+        msg = (
+            f"{path} is not a PNG file, a folder of PNG sections or a prefix of them; check --path"
+        )
         raise VolumeNotFoundError(msg)
     stack = SectionStack(files, read_png, f"sections {path}", EXTENSIONS)
     offset = voxel_offset or Zyx(min(files) if numbered else 0, 0, 0)
@@ -147,10 +149,10 @@ def read_png(path: Path) -> NDArray[Any]:
 
 @dataclass
 class PngSaver(OperatorBase):
-    """Writes every section of a chunk to a file named by its z.
+    """Operator that writes each section of a chunk to a file named by its z.
 
     Attributes:
-        folder: path or URL of any store; made if missing.
+        folder: path or URL of any store; created if it does not exist.
         dtype: ``uint8`` or ``uint16``.
         input_name: name of the chunk in the task.
     """
@@ -164,21 +166,21 @@ class PngSaver(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """The folder."""
+        """The folder, without ``file://``."""
         return open_store(str(self.folder)).url.removeprefix("file://")
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the folder."""
+        """Return the folder as the only output."""
         return (Output("objects", f"{open_store(str(self.folder)).url.rstrip('/')}/"),)
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Refuse tasks (of an `Outline`) that share a section.
+        """Check that the tasks (of an `Outline`) do not share sections.
 
         Raises:
             OptionError: two tasks would write the same section.
-            VolumeError: no folder can be made there.
+            VolumeError: the folder cannot be created.
         """
         if open_store(str(self.folder)).is_local:
             FileName(f"{self.destination}/", EXTENSIONS, option="--output-path").check_writable()
@@ -203,7 +205,7 @@ class PngSaver(OperatorBase):
 
     @hook
     def leftovers(self, tasks: Any) -> Iterator[Leftover]:
-        """Yield the sections that are there of those that *tasks* write."""
+        """Yield the existing sections that *tasks* write."""
         region = None if self._outline is None else self._outline.region
         if region is None:
             return
@@ -217,10 +219,10 @@ class PngSaver(OperatorBase):
                 yield Leftover(f"{store.url}/{key}", partial(store.delete, key))
 
     def __call__(self, task: Task) -> Task:
-        """Write the sections.
+        """Write the sections of the chunk.
 
         Raises:
-            ChunkError: the chunk has several channels, or a voxel does not fit.
+            ChunkError: the chunk has several channels, or a value does not fit into the dtype.
             VolumeError: a file cannot be written, or an earlier task has written it.
         """
         chunk = task.chunk(self.input_name)
@@ -241,28 +243,29 @@ class PngSaver(OperatorBase):
 def write_pngs(
     folder: str | Path, chunk: Chunk, dtype: str = "uint8", prefix: str = ""
 ) -> list[Stored]:
-    """Write every section of *chunk* to a file named by its z, such as ``00042.png``.
+    """Write each section of *chunk* to a file named by its z, such as ``00042.png``.
 
-    Each file has its name only when it is complete.
+    Each file has its final name only when it is complete.
 
     Args:
-        folder: path or URL of any store; made if missing.
-        chunk: (z, y, x), or (c, z, y, x) with one channel; of an affinity map, the mean of the
-            channels x and y is shown.
-        dtype: ``uint8`` or ``uint16``; maps become integers by 255·p (65535·p).
-        prefix: of the names.
+        folder: path or URL of any store; created if it does not exist.
+        chunk: (z, y, x), or (c, z, y, x) with one channel; for an affinity map, the mean of the
+            channels x and y is written.
+        dtype: ``uint8`` or ``uint16``; probabilities p become integers 255·p (65535·p).
+        prefix: of the file names.
 
     Returns:
-        What was stored, by address.
+        The stored files, sorted by address.
 
     Raises:
-        ChunkError: the chunk has several channels, or no voxels, or a voxel does not fit.
+        ChunkError: the chunk has several channels, has no voxels, or a value does not fit into the
+            dtype.
         VolumeError: a file cannot be written, such as on a full disk.
     """
     array = chunk.array
     if chunk.ndim == 4 and chunk.kind == "affinity" and chunk.channels == 3:
         array = array[:2].mean(axis=0, dtype=np.float32)
-        if chunk.dtype.kind in "iu":  # the mean of whole numbers is rounded to one
+        if chunk.dtype.kind in "iu":  # round the mean of integers
             array = np.rint(array).astype(chunk.dtype)
     elif chunk.ndim == 4:
         if chunk.channels != 1:
@@ -273,7 +276,7 @@ def write_pngs(
             raise ChunkError(msg)
         array = array[0]
     if array.size == 0:
-        msg = f"chunk {chunk.bbox} holds no voxel, and PNG has no empty images"
+        msg = f"chunk {chunk.bbox} has no voxels, and PNG does not support empty images"
         raise ChunkError(msg)
     grey = converted(chunk.with_array(array), dtype).array
     with (

@@ -1,4 +1,4 @@
-"""A stack of section images, one file each, read as one array."""
+"""Stacks of section images, one file per section, read as one array."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def natural_order(path: Path) -> list[tuple[int, int | str]]:
-    """Return a sort key by which ``s2.png`` comes before ``s10.png``."""
+    """Return a sort key that puts ``s2.png`` before ``s10.png``."""
     parts = re.split(r"([0-9]+)", path.name)
     return [(0, int(part)) if is_digits(part) else (1, part) for part in parts]
 
@@ -38,9 +38,9 @@ class SectionStack:
     """Section images by their number; the lowest number is the first section of the array.
 
     Attributes:
-        files: number -> file; a number that is left out is a missing section.
-        read_section: file -> (y, x) or (c, y, x).
-        what: for messages.
+        files: number -> file; a skipped number is a missing section, which is read as zeros.
+        read_section: file -> array (y, x) or (c, y, x).
+        what: description of the stack for messages.
         extensions: of the format, for messages.
     """
 
@@ -55,14 +55,14 @@ class SectionStack:
         voxel_size_nm: tuple[float, float, float] | None,
         kind: Kind | None = None,
     ) -> FileVolume:
-        """Return the stack as one volume, by the first section's shape and dtype.
+        """Return the stack as one volume, with the shape and dtype of the first section.
 
         Raises:
             VolumeNotFoundError: there is no section.
             VolumeError: the first section cannot be read.
         """
         if not self.files:
-            msg = f"{self.what} holds no {self.extensions[0]} section; check the path"
+            msg = f"{self.what} contains no {self.extensions[0]} files; check the path"
             raise VolumeNotFoundError(msg)
         first = self.read_section(self.files[min(self.files)])
         depth = max(self.files) + 1 - min(self.files)
@@ -103,20 +103,20 @@ class SectionStack:
             if section.shape != shape or section.dtype != dtype:
                 msg = (
                     f"section {path} is {section.dtype} of shape {section.shape}, but the "
-                    f"first of {self.what} is {dtype} of shape {shape}; make them agree"
+                    f"first of {self.what} is {dtype} of shape {shape}; all sections must agree"
                 )
                 raise ChunkError(msg)
             chosen = section if channels is None else section[list(channels)]
             result[..., number - numbers.start, :, :] = chosen[(..., *slices[1:])]
 
-        there = [number for number in numbers if number in self.files]
-        if there:
-            # Files are unpacked side by side; the error of the first that has one is raised.
-            with ThreadPoolExecutor(min(len(there), os.cpu_count() or 1), "sections") as pool:
-                list(pool.map(place, there))
+        existing = [number for number in numbers if number in self.files]
+        if existing:
+            # Files are decoded in parallel; the first error in the order of sections is raised.
+            with ThreadPoolExecutor(min(len(existing), os.cpu_count() or 1), "sections") as pool:
+                list(pool.map(place, existing))
         if missing:
             logger.warning(
-                "%d of %d sections of %s are missing and were filled with zeros: %s",
+                "%d of %d sections of %s are missing and were read as zeros: %s",
                 len(missing), len(numbers), self.what, ", ".join(map(str, missing[:10])),
             )  # fmt: skip
         return result

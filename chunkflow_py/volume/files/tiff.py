@@ -1,15 +1,15 @@
 """TIFF files and folders of TIFF sections.
 
-What is written is a plain stack, a page a section (and channel), that any viewer opens. Place and
-meaning go into the description of the first page, as JSON: ``axes`` (ZYX or CZYX), ``shape``,
-``voxel_offset``, ``voxel_size_nm``, ``layer_type``; the xy voxel size into the resolution tags too.
+Chunks are written as a plain stack that any viewer opens, one page per section (and channel). The
+description of the first page is JSON with ``axes`` (ZYX or CZYX), ``shape``, ``voxel_offset``,
+``voxel_size_nm`` and ``layer_type``; the resolution tags hold the xy voxel size, too.
 
-Of other programs' files the voxel size is that of OME-XML (PhysicalSizeX, Y, Z with their units,
-https://docs.openmicroscopy.org/ome-model/) or of ImageJ: the resolution tags count pixels in one
-``unit`` of the description, and ``spacing`` is the step along z in it, 1 if it is left out.
+For files of other programs, the voxel size is read from OME-XML (PhysicalSizeX, Y, Z and their
+units, https://docs.openmicroscopy.org/ome-model/) or from ImageJ's description: the resolution
+tags give pixels per ``unit``, and ``spacing`` is the step along z in this unit, 1 by default.
 
-Reading, the axes named in the file count; of ``ZCYX`` (ImageJ) or ``ZYXS`` (samples) the channel
-comes first in the chunk. Only the pages that a cut needs are read.
+Axes are read as the file names them; for ``ZCYX`` (ImageJ) or ``ZYXS`` (samples) the channel axis
+is moved to the front. Only the pages that a box needs are read.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 EXTENSIONS = (".tif", ".tiff")
 
-# The spellings of the option; packints and delta are none of TIFF's own, so their nearest is used.
+# Names of the option; TIFF does not have packints and delta, so the nearest compression is used.
 COMPRESSIONS: dict[str, dict[str, Any]] = {
     "": {},
     "zlib": {"compression": "zlib"},
@@ -60,7 +60,7 @@ COMPRESSIONS: dict[str, dict[str, Any]] = {
     "jpeg": {"compression": "jpeg"},
 }
 
-# Compressions by their codes: those that imagecodecs unpacks into the room of a part, and images.
+# Codes of compressions: those that imagecodecs decodes into a buffer of fixed size, and images.
 _BOUNDED = (5, 8, 32773, 32946, 34925, 34926, 50000)  # lzw, deflate, packbits, lzma, zstd
 _IMAGES = {
     6: "jpeg", 7: "jpeg", 33003: "jpeg2000", 33004: "jpeg2000", 33005: "jpeg2000",
@@ -72,7 +72,7 @@ _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+
 _UNITS = {"Å": "angstrom", "pm": "picometer", "dm": "decimeter", "in": "inch", "microns": "micron"}
 _OTHER_FILE = re.compile(r"FileName\s*=\s*[\"']([^\"']*)")  # of OME-XML
 _CLASSIC_LIMIT = 2**32 - 2**25  # bytes; beyond, offsets need 64 bits
-_MOST = 2.0**32 - 1  # pixels per cm that a resolution tag can say
+_MOST = 2.0**32 - 1  # pixels per cm that a resolution tag can hold
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -84,20 +84,20 @@ def open_tiff(
     voxel_size_nm: tuple[float, float, float] | None = None,
     kind: Kind | None = None,
 ) -> FileVolume | None:
-    """Open the array of a TIFF file or of a folder of sections, by its header.
+    """Open the array of a TIFF file, or of a folder of sections, by its header.
 
     Args:
-        path: of the file or folder; sections are taken in the order of their names.
+        path: of the file or folder; sections are sorted by name.
         voxel_offset: global position of the first voxel, instead of the file's.
         voxel_size_nm: instead of the file's, nanometres, zyx.
         kind: instead of the file's.
 
     Returns:
-        The array, or ``None`` for a file of no bytes.
+        The array, or ``None`` for an empty file.
 
     Raises:
-        VolumeError: it is not a TIFF file, is damaged, or the folder holds none.
-        ChunkError: it has other axes than a chunk.
+        VolumeError: it is not a TIFF file, is damaged, or the folder has no TIFF files.
+        ChunkError: its axes are not those of a chunk.
     """
     if path.is_dir():
         return _open_folder(path, voxel_offset, voxel_size_nm, kind)
@@ -143,7 +143,7 @@ def _open_folder(
 
 
 def _voxel_size(file: tifffile.TiffFile, what: str) -> tuple[float, float, float] | None:
-    """Return the voxel size that a file says, nanometres, zyx, if it says it of all three axes."""
+    """Return the voxel size, nanometres, zyx, if the file has it for all three axes."""
     saved = (file.shaped_metadata or [{}])[0] if file.is_shaped else {}
     if "voxel_size_nm" in saved:
         return three_numbers(saved["voxel_size_nm"], f"voxel_size_nm of {what}")
@@ -152,11 +152,11 @@ def _voxel_size(file: tifffile.TiffFile, what: str) -> tuple[float, float, float
         attributes = dict(_ATTRIBUTE.findall(pixels[0])) if pixels else {}
         sizes = [attributes.get(f"PhysicalSize{axis}", "") for axis in "ZYX"]
         units = [html.unescape(attributes.get(f"PhysicalSize{axis}Unit", "µm")) for axis in "ZYX"]
-    elif file.is_imagej and "unit" in (said := file.imagej_metadata or {}):
+    elif file.is_imagej and "unit" in (description := file.imagej_metadata or {}):
         tags = [file.pages.first.tags.get(f"{axis}Resolution") for axis in "YX"]
         steps = [tag.value[1] / tag.value[0] for tag in tags if tag is not None and tag.value[0]]
-        sizes = [str(step) for step in (said.get("spacing", 1.0), *steps)]
-        unit = str(said["unit"]).replace("\\u00B5", "µ")  # as Java writes it
+        sizes = [str(step) for step in (description.get("spacing", 1.0), *steps)]
+        unit = str(description["unit"]).replace("\\u00B5", "µ")  # as Java writes it
         units = [unit] * 3
     else:
         return None
@@ -173,7 +173,7 @@ def _read_section(path: Path) -> NDArray[Any]:
     with _opened(path) as file:
         shape = _Layout(file, path).shape
     if shape[-3] != 1:
-        msg = f"section {path} holds {shape[-3]} sections; a folder has one a file"
+        msg = f"{path} holds {shape[-3]} sections; in a folder, each file must hold one"
         raise ChunkError(msg)
     part = _read_part(path, (slice(0, 1), slice(0, shape[-2]), slice(0, shape[-1])), None)
     return part[..., 0, :, :]
@@ -198,25 +198,31 @@ def _opened(path: Path) -> Iterator[tifffile.TiffFile]:
 
 
 def _check_names(file: tifffile.TiffFile, path: Path) -> None:
-    """Refuse an OME-TIFF of several files, one of which is not beside it.
+    """Refuse an OME-TIFF that names files outside its own folder.
 
     Raises:
-        VolumeError: a header from somewhere else must not name any file of this machine.
+        VolumeError: it names such a file. A header of unknown origin must not make this program
+            read arbitrary files.
     """
     for name in _OTHER_FILE.findall(file.ome_metadata or "") if file.is_ome else ():
         if name != PurePath(name).name or "\\" in name or "&" in name:
-            msg = f"{path} names {name} for its voxels, which is no file beside it; join the two"
+            msg = (
+                f"{path} stores voxels in {name}, which is not a file in the same folder; join the "
+                "two"
+            )
             raise VolumeError(msg)
 
 
 class _Layout:
-    """How the axes of a file become (z, y, x) or (c, z, y, x).
+    """Mapping of the axes of a file to (z, y, x) or (c, z, y, x).
 
     Attributes:
         shape: of the chunk.
-        stored: extents of the axes as they are in the file, with those of length 1.
-        order: position of c (if any), z, y and x among the stored axes.
-        pages: the page of each (leading axes), or ``None`` where pages are no whole sections.
+        series: the first series of the file.
+        stored: extents of the axes in the file, including those of length 1.
+        order: position of c (if any), z, y and x among the stored axes; -1 for a z that is absent.
+        leading: number of stored axes before y and x.
+        by_page: whether each page holds a whole section.
     """
 
     def __init__(self, file: tifffile.TiffFile, path: Path) -> None:
@@ -238,7 +244,7 @@ class _Layout:
         if len(places) != 2 or len(deep) > 1:
             msg = (
                 f"{path} has axes {axes} of extent {self.stored}; a chunk is ZYX or CZYX, so "
-                "leave one time or one channel in a file"
+                "split the file into one per time point or channel"
             )
             raise ChunkError(msg)
         # A single section has no z axis; any dropped axis of length 1 can stand in for it.
@@ -253,11 +259,12 @@ class _Layout:
 
 
 def _check_page(page: Any, path: Path) -> None:
-    """Refuse a page whose parts are longer than noise would be, or unpack to more than a part.
+    """Check the strips or tiles ("parts") of a page before they are decoded.
 
     Raises:
-        VolumeError: a part is; or the compression has no bound here.
-        ValueError: the header of a compressed image says that it is larger than a part.
+        VolumeError: a part has more bytes than compressed noise would; or the compression is not
+            supported, because the decoded size is not limited.
+        ValueError: a compressed image declares more pixels than a part has.
     """
     if page is None or page.compression == 1:
         return
@@ -265,8 +272,8 @@ def _check_page(page: Any, path: Path) -> None:
     if kind not in (*_BOUNDED, *_IMAGES):
         known = ", ".join(str(code) for code in sorted((*_BOUNDED, *_IMAGES)))
         msg = (
-            f"{path} is compressed by code {kind}, which is not read, as nothing tells how much "
-            f"it unpacks to; known are {known}; save it again, as zlib (8)"
+            f"{path} has compression {kind}, which is not supported because its decoded size is "
+            f"not limited; supported are {known}; save it again with zlib (8)"
         )
         raise VolumeError(msg)
     pixels = int(np.prod(page.chunks, dtype=np.int64))
@@ -276,8 +283,8 @@ def _check_page(page: Any, path: Path) -> None:
         for start, length in zip(page.dataoffsets, page.databytecounts, strict=False):
             if length > most:
                 msg = (
-                    f"{path} is damaged: a part of a page has {length} bytes, but may have {most}; "
-                    "write it again"
+                    f"{path} is damaged: a strip or tile has {length} bytes, more than the limit "
+                    f"of {most}; write it again"
                 )
                 raise VolumeError(msg)
             if kind in _IMAGES and length:
@@ -293,8 +300,8 @@ def _read_part(
         extents = zip(slices, layout.shape[-3:], strict=True)
         is_whole = channels is None and all(s == slice(0, extent) for s, extent in extents)
         if is_whole or not layout.by_page:
-            # All pages at once, in threads; or pages that are no sections (planes of samples,
-            # volumes in one page), which are cut afterwards.
+            # Read all pages in parallel: the whole array is requested, or pages are not sections
+            # (planes of samples, volumes in one page) and the box is cut out afterwards.
             if layout.series.dataoffset is None:
                 for page in layout.series.pages:
                     _check_page(page, path)
@@ -316,7 +323,7 @@ def _read_part(
 
 
 def _section(layout: _Layout, channel: int, section: int, path: Path) -> NDArray[Any]:
-    """Return section number *section* of one channel, (y, x), from its page alone."""
+    """Return one section of one channel, (y, x); read only its page."""
     index = [0] * len(layout.stored)
     for place, value in zip(layout.order[-3::-1], (section, channel), strict=False):
         if place >= 0:
@@ -324,7 +331,7 @@ def _section(layout: _Layout, channel: int, section: int, path: Path) -> NDArray
     leading = layout.stored[: layout.leading]
     number = int(np.ravel_multi_index(index[: layout.leading], leading)) if leading else 0
     page = layout.series.pages[number]
-    if page is None:  # a page that was left out stands for zeros
+    if page is None:  # an omitted page stands for zeros
         return np.zeros([layout.stored[i] for i in layout.order[-2:]], layout.series.dtype)
     _check_page(page, path)
     image: Any = page.asarray().reshape(layout.stored[layout.leading :])
@@ -342,20 +349,21 @@ def write_tiff(path: Path, chunk: Chunk, compression: str = "zlib") -> None:
     Args:
         path: of the file; replaced if it exists.
         chunk: (z, y, x) or (c, z, y, x), numbers; bool is written as uint8.
-        compression: one of `COMPRESSIONS`; ``jpeg`` loses detail and takes uint8 images only.
+        compression: one of `COMPRESSIONS`; ``jpeg`` is lossy and accepts uint8 images only.
 
     Raises:
-        ChunkError: the chunk is empty, or jpeg cannot hold it.
-        VolumeError: the file cannot be written, such as on a full disk; what was there is kept.
+        ChunkError: the chunk is empty, or *compression* is ``jpeg`` and its dtype or kind is not
+            supported.
+        VolumeError: the file cannot be written, such as on a full disk; an existing file is kept.
     """
     array = chunk.array.astype(np.uint8) if chunk.dtype == bool else chunk.array
     if array.size == 0:
-        msg = f"chunk {chunk.bbox} holds no voxel, and TIFF has no empty images; save it as HDF5"
+        msg = f"chunk {chunk.bbox} has no voxels, and TIFF cannot store empty images; save as HDF5"
         raise ChunkError(msg)
     if compression == "jpeg" and (array.dtype != np.uint8 or chunk.kind == "segmentation"):
         what = "labels" if chunk.kind == "segmentation" else f"{array.dtype} voxels"
         msg = (
-            f"jpeg holds uint8 images, but chunk {chunk.bbox} holds {what}; "
+            f"jpeg holds only uint8 images, but chunk {chunk.bbox} holds {what}; "
             "use --compression zlib, or --dtype uint8 for an image"
         )
         raise ChunkError(msg)
@@ -368,7 +376,7 @@ def write_tiff(path: Path, chunk: Chunk, compression: str = "zlib") -> None:
     }
     options = dict(COMPRESSIONS[compression])
     if array.dtype.kind != "f" and array.dtype.itemsize == 8:
-        options.pop("predictor", None)  # TIFF has no differences of 64-bit integers
+        options.pop("predictor", None)  # the predictor does not support 64-bit integers
     with replacing(path) as temporary:
         tifffile.imwrite(
             temporary,

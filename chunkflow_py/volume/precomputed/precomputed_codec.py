@@ -228,12 +228,12 @@ def _check_segmentation(
     if len(data) % 4:
         msg = f"it holds {len(data)} bytes, not a whole number of 32 bit words"
         raise ValueError(msg)
-    words = np.frombuffer(data, "<u4")
+    content = np.frombuffer(data, "<u4")
     count = math.prod(-(-n // cell) for n, cell in zip(extent, cells, strict=True))
-    if len(words) < 1 + 2 * count or words[0] != 1:
-        msg = f"it holds {len(words)} words, fewer than the header of {count} cells"
+    if len(content) < 1 + 2 * count or content[0] != 1:
+        msg = f"it holds {len(content)} words, fewer than the header of {count} cells"
         raise ValueError(msg)
-    channel = words[1:].astype(np.int64)
+    channel = content[1:].astype(np.int64)
     heads = channel[: 2 * count].reshape(count, 2)
     tables, widths, voxels = heads[:, 0] & 0xFFFFFF, heads[:, 0] >> 24, heads[:, 1]
     for width in np.unique(widths).tolist():
