@@ -1,13 +1,14 @@
-"""Find labels of neighbouring tasks to be joined.
+"""Find labels of neighbouring tasks to join.
 
 Example: chunkflow generate-tasks -v parts.zarr -c 64 256 256 link-labels -v parts.zarr -l links
 
-The second phase of labels over a whole volume; solve-labels comes next. The tasks must be those
-that made the labels, whose ids are unique in the volume (connected-components --global-ids).
+This is the second phase of labelling a whole volume; solve-labels comes next. The tasks must be the
+ones that made the labels, whose ids are unique in the volume (connected-components --global-ids).
 
-With --volume-path, labels that touch across a face of a task are linked; only planes of voxels at
-the faces are read. With --overlap-path, of what save-overlap stored: segments that are each other's
-best partner where the tasks overlap, by --minimum-overlap. Each task stores one small object.
+With --volume-path, labels that touch across a task boundary are linked; only the planes of voxels
+at the boundary are read. With --overlap-path, the overlaps that save-overlap stored are compared:
+two segments are linked if each overlaps the other most, and by at least --minimum-overlap. Each
+task stores one small object.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SECTION = "segment"
 
 @dataclass
 class LabelLinker(OperatorBase):
-    """Stores the links of every task, as a linker of `segmentation.labels.linking` finds them."""
+    """Stores the links that a linker of `segmentation.labels.linking` finds in each task."""
 
     links_path: str
     linker: Any
@@ -44,29 +45,29 @@ class LabelLinker(OperatorBase):
     @property
     @hook
     def origins(self) -> tuple[str, ...]:
-        """What is read."""
+        """URLs of the volumes that are read."""
         places: tuple[str, ...] = self.linker.places
         return places
 
     @property
     @hook
     def destination(self) -> str:
-        """Where links are stored."""
+        """Where the links are stored."""
         return place_of(self.links_path)
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """See whether what is to be linked is there (the line: an `Outline`).
+        """Check the labels before the first task; *outline* is an `Outline`.
 
         Raises:
             VolumeNotFoundError: there is no volume of labels.
-            ChunkError: its voxels are no labels.
+            ChunkError: its voxels are not labels.
             OptionError: tasks have no boxes.
         """
         if not outline.has_tasks:
             msg = (
-                "link-labels looks at the faces of a task's box, but no task has one; put "
-                "generate-tasks in front of it, as it was when the labels were made"
+                "link-labels links labels across task boundaries, but no task has a box; put "
+                "the same generate-tasks in front of it that made the labels"
             )
             raise OptionError(msg)
         self.linker.prepare()
@@ -79,7 +80,7 @@ class LabelLinker(OperatorBase):
         from chunkflow_py.store.store_protocol import Access
 
         if task.region is None:
-            msg = "a task without a box has no faces; let generate-tasks make it"
+            msg = "a task without a box has no boundary; put generate-tasks in front of it"
             raise OptionError(msg)
         pairs = self.linker(task.region)
         store = RecordingStore(open_store(self.destination, self.access or Access()))
@@ -92,14 +93,14 @@ class LabelLinker(OperatorBase):
 @operator("write")
 @click.option("--links-path", "-l", required=True, metavar="URL",
               help="Folder or prefix for the links.")
-@click.option("--volume-path", "-v", help="Volume of the labels: link those that touch.")
+@click.option("--volume-path", "-v", help="Volume of labels: link labels that touch.")
 @mip_option()
 @connectivity_option()
 @click.option("--values-path", metavar="URL",
-              help="Volume that was labelled, where it was a segmentation and no mask: labels are "
-                   "linked where its values are the same.")
+              help="Volume that was labelled, if a segmentation and not a mask: link labels "
+                   "only where its values are equal.")
 @click.option("--overlap-path", "-p", metavar="URL",
-              help="What save-overlap stored: link segments by the voxels they share.")
+              help="Overlaps of save-overlap: link segments by the voxels they share.")
 @overlap_options()
 @access_options()
 def command(
@@ -107,7 +108,7 @@ def command(
     values_path: str | None, overlap_path: str | None, minimum_overlap: float,
     minimum_overlap_voxels: int, **options: Any,
 ) -> LabelLinker:
-    """See which of the two ways it is."""
+    """Choose the linker: by touching labels or by overlaps."""
     # fmt: on
     from chunkflow_py.segmentation.labels.linking import OverlapLinker, TouchLinker
     from chunkflow_py.volume.protocol import VolumeOptions
@@ -115,7 +116,7 @@ def command(
     access = access_from(options)
     if (volume_path is None) == (overlap_path is None):
         msg = (
-            "link-labels takes the labels of --volume-path, or what save-overlap stored at "
+            "link-labels reads labels at --volume-path or overlaps of save-overlap at "
             "--overlap-path; give one of the two"
         )
         raise OptionError(msg)

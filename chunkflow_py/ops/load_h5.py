@@ -3,7 +3,8 @@
 Example: chunkflow load-h5 -f raw.h5 -s 64 256 256 save-h5 -f corner.h5
 
 A name without an extension is a prefix: with the task 0-64_0-256_0-256 in front, `-f raw_` reads
-raw_0-64_0-256_0-256.h5. An empty file, as save-h5 leaves for a task without a result, gives None.
+raw_0-64_0-256_0-256.h5. An empty file, which save-h5 writes for a task without a result, gives
+None.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ def load_h5(
     channels: tuple[int, ...] | None = None,
     dtype: str | None = None,
 ) -> Chunk | None:
-    """Return a dataset of an HDF5 file as a chunk, or ``None`` for a file of no bytes.
+    """Return a dataset of an HDF5 file as a chunk, or ``None`` if the file has 0 bytes.
 
     Args:
         path: of the file.
-        dataset_path: which dataset (default: ``main``, else the first that is 3D or 4D).
+        dataset_path: which dataset (default: ``main``, else the first 3D or 4D dataset).
         bbox: the part to read, in global voxels (default: all).
         channels: which channels of a (c, z, y, x) dataset, in this order (default: all).
         dtype: type of the voxels (default: that of the file).
@@ -66,11 +67,11 @@ def load_h5(
 
 
 @operator("read")
-@file_name_option("HDF5 file, or prefix of one file a task.")
+@file_name_option("HDF5 file, or prefix for one file per task.")
 @click.option(
     "--dataset-path",
     "-d",
-    help="Dataset inside the file.  [default: main, else the first that is 3D or 4D]",
+    help="Dataset inside the file.  [default: main, else the first 3D or 4D dataset]",
 )
 @dtype_option(DTYPES, "-e")
 @layer_type_option()
@@ -84,13 +85,13 @@ def load_h5(
     "--set-bbox/--no-set-bbox",
     default=False,
     show_default=True,
-    help="Make the chunk's box that of the task.",
+    help="Set the task's box to that of the chunk.",
 )
 @click.option(
     "--remove-empty/--do-not-remove",
     default=False,
     show_default=True,
-    help="Delete the file if it was read whole and holds nothing but zeros, or nothing.",
+    help="Delete the file if it was read whole and is empty or all zero.",
 )
 @output_option()
 def command(
@@ -101,7 +102,7 @@ def command(
     remove_empty: bool,
     **options: Any,
 ) -> VolumeLoader:
-    """Take the file and the part of it."""
+    """Return a loader of the file, or of a part of it."""
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.hdf5 import EXTENSIONS, open_hdf5

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def parse_json(data: bytes, what: str) -> Any:
-    """Return what a JSON file holds: dictionaries, lists, numbers and texts.
+    """Parse a JSON file into dictionaries, lists, numbers and strings.
 
     Args:
         data: the whole file.
         what: its name, for messages.
 
     Raises:
-        VolumeError: it is not JSON; says where it goes wrong.
+        VolumeError: it is not JSON; the message gives the position of the error.
     """
     try:
         return parse_document(data, None)
@@ -52,7 +52,7 @@ class JsonLoader(OperatorBase):
     @property
     @hook
     def origin(self) -> str:
-        """The file or files, which nothing of the line may replace."""
+        """The input files, which no other operator may overwrite."""
         return self.files.place
 
     def __call__(self, task: Task) -> Task:
@@ -63,10 +63,12 @@ class JsonLoader(OperatorBase):
 
 
 @operator("read")
-@click.option("--file-path", "-f", required=True, help="File or URL, or prefix of one a task.")
+@click.option(
+    "--file-path", "-f", required=True, help="File or URL, or prefix for one file per task."
+)
 @output_option("--output-name", "-o", default="dict", help="Name of the content.")
 def command(file_path: str, output_name: str) -> JsonLoader:
-    """Take the file."""
+    """Return the operator for the file."""
     from chunkflow_py.store.task_files import TaskFiles
 
     return JsonLoader(TaskFiles(file_path, ".json", (".json",), "--file-path"), output_name)

@@ -2,9 +2,9 @@
 
 Example: chunkflow load-mrc -f tomogram.mrc save-h5 -f tomogram.h5
 
-The voxel size is that of the header, ångström told as nm. Only what a task needs is read, unless
-the file is compressed (.mrc.gz). A name without an extension is a prefix: with the task
-0-64_0-256_0-256 in front, `-f raw_` reads raw_0-64_0-256_0-256.mrc.
+The voxel size is that of the header, converted from ångström to nm. Only the part that a task needs
+is read, unless the file is compressed (.mrc.gz). A name without an extension is a prefix: with the
+task 0-64_0-256_0-256 in front, `-f raw_` reads raw_0-64_0-256_0-256.mrc.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DTYPES = ("uint8", "uint16", "float32", "float64")
 def load_mrc(
     path: str | Path, bbox: BoundingBox | None = None, dtype: str | None = None, **place: Any
 ) -> Chunk | None:
-    """Return the array of a MRC file as a chunk, or ``None`` for a file of no bytes.
+    """Return the array of a MRC file as a chunk, or ``None`` if the file has 0 bytes.
 
     Args:
         path: of the file: a volume (z, y, x), an image, or a stack of volumes (c, z, y, x).
@@ -54,7 +54,7 @@ def load_mrc(
 
 
 @operator("read")
-@file_name_option("MRC file, or prefix of one file a task.", "--fname")
+@file_name_option("MRC file, or prefix for one file per task.", "--fname")
 @placement_options()
 @dtype_option(DTYPES, "-d")
 @click.option(
@@ -63,12 +63,12 @@ def load_mrc(
     type=click.Choice(["auto", "signed", "unsigned"]),
     default="auto",
     show_default=True,
-    help="What bytes (mode 0) are; auto: what IMOD notes, else by the largest value in the header.",
+    help="Sign of bytes (mode 0); auto: IMOD's flag, else the largest value in the header.",
 )
 @expand_margin_option()
 @output_option()
 def command(file_name: str, **options: Any) -> VolumeLoader:
-    """Take the file and its place."""
+    """Return a loader of the file."""
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.mrc import EXTENSIONS, open_mrc
 

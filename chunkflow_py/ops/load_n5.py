@@ -2,8 +2,9 @@
 
 Example: chunkflow load-n5 -f em.n5 -p volumes/raw/s0 -s 0 0 0 -z 64 512 512 save-h5 -f cut.h5
 
-The part is what --chunk-start, --chunk-stop and --chunk-size say, else the task's box with margin,
-else the whole dataset. Axes, voxel size and offset are taken from the attributes.
+The part is given by --chunk-start, --chunk-stop and --chunk-size; otherwise it is the task's box
+with its margin, or the whole dataset if there are no tasks. Axes, voxel size and offset are taken
+from the attributes.
 """
 
 from __future__ import annotations
@@ -24,17 +25,19 @@ if TYPE_CHECKING:
 @click.option(
     "--n5-dir", "--store", "-f", required=True, help="Folder or address of the container."
 )
-@click.option("--group-path", "--path", "-p", help="Dataset, or group of levels, inside of it.")
+@click.option(
+    "--group-path", "--path", "-p", help="Dataset, or group of levels, inside the container."
+)
 @reading_options()
 @floats_option(
-    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx, instead of the dataset's."
+    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx, overriding the dataset's."
 )
 @click.option(
     "--layer-type",
     "--type",
     "-l",
     type=click.Choice(["image", "segmentation"]),
-    help="What the voxels mean.  [default: as the attributes say]",
+    help="Kind of the voxels.  [default: from the attributes]",
 )
 @click.option(
     "--driver", "-b", type=click.Choice(["n5"]), default="n5", show_default=True,
@@ -48,6 +51,6 @@ def command(
     driver: str,
     **options: Any,
 ) -> VolumeLoader:
-    """Take the dataset and the part of it."""
+    """Return a loader of the dataset."""
     url = n5_dir if group_path is None else f"{n5_dir.rstrip('/')}/{group_path.strip('/')}"
     return loader_from(url, options, format=driver, voxel_size_nm=voxel_size, kind=layer_type)

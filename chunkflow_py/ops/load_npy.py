@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def load_npy(
     path: str | Path, channels: tuple[int, ...] | None = None, **place: object
 ) -> Chunk | None:
-    """Return the array of a .npy file as a chunk, or ``None`` for a file of no bytes.
+    """Return the array of a .npy file as a chunk, or ``None`` if the file has 0 bytes.
 
     Args:
         path: of the file; (z, y, x) or (c, z, y, x), numbers.
@@ -39,7 +39,7 @@ def load_npy(
 
     Raises:
         VolumeError: the file cannot be read.
-        ChunkError: the array is not a chunk's, or has not these channels.
+        ChunkError: the array is not 3D or 4D numbers, or lacks one of these channels.
     """
     from chunkflow_py.volume.files.npy import open_npy
 
@@ -48,12 +48,12 @@ def load_npy(
 
 
 @operator("read")
-@file_name_option(".npy file, or prefix of one file a task.")
+@file_name_option(".npy file, or prefix for one file per task.")
 @assumed_placement_options("Global position of the first voxel, voxels, zyx.", "-s")
 @chunk_options("-c")
 @click.pass_context
 def command(ctx: click.Context, /, file_name: str, **options: Any) -> VolumeLoader:
-    """Take the file and its place."""
+    """Return a loader of the file."""
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.npy import EXTENSIONS, open_npy
 

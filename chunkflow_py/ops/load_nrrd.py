@@ -2,8 +2,8 @@
 
 Example: chunkflow load-nrrd -f raw.nrrd -s 40 4 4 save-h5 -f raw.h5
 
-A header names its fastest axis first: that is x, unless its labels or space directions, or --order,
-say otherwise. Lengths without a unit are nanometres. A name without an extension is a prefix: with
+A header names its fastest axis first: that is x, unless its labels, its space directions or --order
+name another. Lengths without a unit are nanometres. A name without an extension is a prefix: with
 the task 0-64_0-256_0-256 in front, `-f raw_` reads raw_0-64_0-256_0-256.nrrd.
 """
 
@@ -39,7 +39,7 @@ def load_nrrd(
     dtype: str | None = None,
     **place: Any,
 ) -> Chunk | None:
-    """Return the array of a NRRD file as a chunk, or ``None`` for a file of no bytes.
+    """Return the array of a NRRD file as a chunk, or ``None`` if the file has 0 bytes.
 
     Args:
         path: of the file.
@@ -60,7 +60,7 @@ def load_nrrd(
 
 
 @operator("read")
-@file_name_option("NRRD file, or prefix of one file a task.")
+@file_name_option("NRRD file, or prefix for one file per task.")
 @placement_options()
 @layer_type_option()
 @dtype_option(DTYPES, "-d")
@@ -69,11 +69,11 @@ def load_nrrd(
     type=click.Choice(["xyz", "zyx"]),
     default="xyz",
     show_default=True,
-    help="Axes of a file that does not name them, the fastest first.",
+    help="Axis order of a file without axis names, fastest first.",
 )
 @chunk_options("-c")
 def command(file_name: str, **options: Any) -> VolumeLoader:
-    """Take the file and its place."""
+    """Return a loader of the file."""
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.nrrd import EXTENSIONS, open_nrrd
 

@@ -1,11 +1,11 @@
-"""Load PNG slices, all or those a task needs.
+"""Load PNG slices, all or only those of a task.
 
 Example: chunkflow load-png -p pngs/ -x 40 4 4 save-h5 -f raw.h5
 
 The path is a folder, one file, or a prefix: `-p pngs/raw_` reads pngs/raw_00000.png and so on. The
-box of a task, or --chunk-size, chooses sections by their numbers, which are z. Where all sections
-are loaded, the first one lies at --voxel-offset, whatever its number; with --voxel-offset this
-holds for tasks, too.
+number of a slice is its z: the box of a task, or --chunk-size, selects slices by number. If all
+slices are loaded, the first one lies at --voxel-offset, whatever its number; with --voxel-offset
+this holds for tasks, too.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ def load_png(
     channels: tuple[int, ...] | None = None,
     dtype: str | None = None,
 ) -> Chunk:
-    """Return PNG sections as a chunk.
+    """Return PNG slices as a chunk.
 
     Args:
         path: a folder, one file, or a prefix.
         bbox: the part to read, in global voxels (default: all).
-        voxel_offset: where the first section begins (default: 0; with *bbox* sections have their
-            numbers as z).
+        voxel_offset: position of the first slice (default: 0; with *bbox* the number of a slice is
+            its z).
         channels: which channels of colour images, in this order (default: all).
         dtype: type of the voxels (default: that of the files).
 
     Raises:
-        VolumeError: a section is missing or cannot be read.
-        ChunkError: sections differ in size or type, or do not fit into *dtype*.
+        VolumeError: a slice is missing or cannot be read.
+        ChunkError: slices differ in size or type, or do not fit into *dtype*.
     """
     from chunkflow_py.volume.conversion import converted
     from chunkflow_py.volume.files.file_volume import ORIGIN
@@ -70,10 +70,10 @@ def load_png(
     "-c",
     default=(0, 0, 0),
     show_default=True,
-    help="First voxel of the part that --chunk-size asks for, global, zyx.",
+    help="First voxel of the part of --chunk-size, global, zyx.",
 )
 @assumed_placement_options(
-    "Global position of the first voxel; if not given, parts have the z of their numbers.", "-x"
+    "Global position of the first voxel.  [default: z is the number of the first slice]", "-x"
 )
 @click.option(
     "--digit-num",
@@ -81,7 +81,7 @@ def load_png(
     type=click.IntRange(min=1),
     default=5,
     show_default=True,
-    help="Digits of the number in a name, where names differ in nothing else.",
+    help="Digits of the number in the file names, if they vary.",
 )
 @zyx_option("--chunk-size", "-s", minimum=1, help="Extent of the part to read, voxels, zyx.")
 @dtype_option(DTYPES)
@@ -100,7 +100,7 @@ def command(
     expand_margin_size: Zyx | Literal["auto"],
     output_name: str,
 ) -> VolumeLoader:
-    """Take the sections and their place."""
+    """Return a loader of the slices."""
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.files.file_name import OnePath, local_path
     from chunkflow_py.volume.files.file_volume import FileSource

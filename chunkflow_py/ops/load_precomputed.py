@@ -2,8 +2,8 @@
 
 Example: chunkflow load-precomputed -v file://em -s 0 0 0 -z 64 512 512 save-h5 -f cut.h5
 
-The part is what --chunk-start, --chunk-stop and --chunk-size say, else the task's box with its
-margin, else the whole volume.
+The part is given by --chunk-start, --chunk-stop and --chunk-size; otherwise it is the task's box
+with its margin, or the whole volume if there are no tasks.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ if TYPE_CHECKING:
 @volume_path_option("Volume, such as file://em or gs://bucket/em.")
 @reading_options()
 def command(volume_path: str, **options: Any) -> VolumeLoader:
-    """Take the volume and the part of it."""
+    """Return a loader of the volume."""
     return loader_from(volume_path, options, format="precomputed")

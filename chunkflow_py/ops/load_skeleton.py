@@ -2,9 +2,9 @@
 
 Example: chunkflow load-skeleton -p swc/ save-swc -p copies/
 
---path is an SWC file, a folder of such files, or a precomputed volume or folder of skeletons, also
-in a cloud. The last number in the name of an SWC file is the id of its object. Coordinates are
-nanometres. A MapBuffer of igneous is not read: write SWC or precomputed files instead.
+--path is an SWC file, a folder of SWC files, or a precomputed volume or folder of skeletons, on
+disk or in a bucket. The last number in the name of an SWC file is the id of its object. Coordinates
+are nanometres. A MapBuffer of igneous cannot be read: write SWC or precomputed files instead.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def load_skeleton(
     """Return skeletons by the ids of their objects.
 
     Args:
-        path: path or URL of an SWC file, of a folder of such, or of a precomputed volume or folder.
+        path: path or URL of an SWC file, of a folder of them, or of a precomputed volume or folder.
         offset_nm: added to all coordinates, nanometres, zyx.
 
     Raises:
-        VolumeNotFoundError: there are none.
+        VolumeNotFoundError: there are no skeletons.
         VolumeError: a file cannot be read.
     """
     from chunkflow_py.segmentation.skeleton_files import read_skeletons
@@ -45,18 +45,21 @@ def load_skeleton(
 
 @operator("read")
 @click.option(
-    "--path", "-p", required=True, help="SWC file, folder of such, or precomputed skeletons; a URL."
+    "--path",
+    "-p",
+    required=True,
+    help="Path or URL of an SWC file, a folder of them, or precomputed skeletons.",
 )
 @click.option(
     "--offset",
     nargs=3,
     type=float,
     metavar="Z Y X",
-    help="Added to all coordinates, nm, zyx.",
+    help="Offset to add to all coordinates, nm, zyx.",
 )
-@zyx_option("--voxel-offset", "-t", help="The same in voxels of --voxel-size, zyx.")
+@zyx_option("--voxel-offset", "-t", help="Offset to add, in voxels of --voxel-size, zyx.")
 @floats_option("--voxel-size", "-s", help="Edge lengths of a voxel, nm, for --voxel-offset.")
-@output_option(default="skels", help="Name of the skeletons, by the ids of their objects.")
+@output_option(default="skels", help="Name of the skeletons in the task.")
 def command(
     path: str,
     offset: tuple[float, float, float] | None,
@@ -64,7 +67,7 @@ def command(
     voxel_size: tuple[float, float, float] | None,
     output_name: str,
 ) -> SkeletonLoader:
-    """Work out the offset; files are read later."""
+    """Compute the offset; files are read later."""
     from chunkflow_py.segmentation.skeleton_files import SkeletonLoader
     from chunkflow_py.volume.location import FORMATS
 

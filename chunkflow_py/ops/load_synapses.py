@@ -3,9 +3,9 @@
 Example: chunkflow create-bbox -s 0 0 0 -z 64 512 512 load-synapses -f synapses.h5 --remove-outside
 
 A name without .h5, .hdf5 or .json is a prefix or a folder: with the task 0-64_0-512_0-512,
-`-f syns_` reads syns_0-64_0-512_0-512.h5, or what --suffix says instead of .h5. Read are the files
-of save-synapses, those of chunkflow 1.x, and lists of elements as DVID gives them. A file of no
-bytes or without synapses gives None, which skip-none skips.
+`-f syns_` reads syns_0-64_0-512_0-512.h5; --suffix replaces .h5. Readable are files of
+save-synapses, files of chunkflow 1.x, and lists of elements from DVID. An empty file, or one
+without synapses, gives None, which skip-none skips.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class SynapseLoader(OperatorBase):
     """Puts the synapses of a file into every task.
 
     Attributes:
-        files: where they are.
-        is_xyz: positions in the file are xyz, where it does not say itself.
-        voxel_size_nm: nanometres, zyx, instead of the file's.
-        remove_outside: keep only those whose T-bar lies in the task's box.
+        files: the input files.
+        is_xyz: positions are xyz in a file that does not name its axis order.
+        voxel_size_nm: nanometres, zyx; overrides the file's.
+        remove_outside: keep only synapses whose T-bar lies in the task's box.
         set_bbox: give the task the box in the file's name.
         output_name: of the item.
     """
@@ -57,12 +57,12 @@ class SynapseLoader(OperatorBase):
     @property
     @hook
     def origin(self) -> str:
-        """The file or files, which nothing of the line may replace."""
+        """The input files, which no other operator may overwrite."""
         return self.files.place
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Refuse a line without the boxes that are needed."""
+        """Check that tasks have the boxes that the options need."""
         if self.remove_outside and not (outline.has_tasks or self.set_bbox):
             msg = (
                 "--remove-outside keeps the synapses in the task's box, but no task has one; begin "
@@ -75,7 +75,7 @@ class SynapseLoader(OperatorBase):
 
         Raises:
             VolumeError: it is missing, or holds no synapses.
-            GeometryError: there is no box where one is needed.
+            GeometryError: the task or the file name lacks a box that is needed.
         """
         from chunkflow_py.core.synapses import Synapses
 
@@ -93,10 +93,10 @@ class SynapseLoader(OperatorBase):
 
 
 def region_in(name: str) -> Region:
-    """Return the region that the name of a file holds, such as ``syns_0-64_0-512_0-512.h5``.
+    """Parse the region in a file name, such as ``syns_0-64_0-512_0-512.h5``.
 
     Raises:
-        GeometryError: there is none.
+        GeometryError: the name has no box.
     """
     found = _BOX_IN_NAME.findall(name.rpartition("/")[2])
     if not found:
@@ -106,28 +106,30 @@ def region_in(name: str) -> Region:
 
 
 @operator("read")
-@click.option("--file-path", "-f", required=True, help="File or URL, or prefix of one a task.")
-@click.option("--suffix", "-s", help="How the names behind a prefix end.  [default: .h5]")
+@click.option(
+    "--file-path", "-f", required=True, help="File or URL, or prefix for one file per task."
+)
+@click.option("--suffix", "-s", help="End of the file names, with a prefix.  [default: .h5]")
 @click.option(
     "--c-order/--f-order",
     default=True,
     show_default=True,
-    help="Positions are zyx in the file, or xyz, where it does not say itself.",
+    help="Axis order of positions in a file that does not name it.",
 )
 @floats_option(
-    "--resolution", "-r", help="Edge lengths of a voxel, nm, zyx, instead of the file's."
+    "--resolution", "-r", help="Edge lengths of a voxel, nm, zyx, overriding the file's."
 )
 @click.option(
     "--remove-outside/--keep-all",
     default=False,
     show_default=True,
-    help="Keep the synapses whose T-bar lies in the task's box, or all.",
+    help="Keep only synapses whose T-bar lies in the task's box, or all.",
 )
 @click.option(
     "--set-bbox/--not-set-bbox",
     default=False,
     show_default=True,
-    help="Give the task the box in the file's name.",
+    help="Set the task's box to the one in the file name.",
 )
 @output_option("--output-name", "-o", default="syns", help="Name of the synapses.")
 def command(
@@ -139,7 +141,7 @@ def command(
     set_bbox: bool,
     output_name: str,
 ) -> SynapseLoader:
-    """Take the file."""
+    """Return the operator for the file."""
     from chunkflow_py.store.task_files import TaskFiles
 
     files = TaskFiles(file_path, suffix or ".h5", (".h5", ".hdf5", ".json"), "--file-path")

@@ -2,7 +2,7 @@
 
 Example: chunkflow load-tensorstore -d zarr3 -k gs://bucket/em -s 0 0 0 -z 64 512 512
 
-The array is said by --spec, JSON of TensorStore or a file that holds it, or by --driver and
+Give the array as --spec, which is TensorStore's JSON or a file of it, or as --driver and
 --kvstore; see https://google.github.io/tensorstore/spec.html. Axes and voxel size are taken from
 its dimensions.
 """
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 
 
 @operator("read")
-@click.option("--spec", "-f", help="JSON, a file of it, or an address of TensorStore.")
+@click.option("--spec", "-f", help="TensorStore spec: JSON, a file of JSON, or an address.")
 @click.option("--driver", "-d", help="Format of the array, such as zarr3 or n5.")
 @click.option("--kvstore", "-k", help="Folder or address of the array.")
 @click.option(
     "--cache",
     type=click.IntRange(min=0),
-    help="Bytes of decoded blocks to keep.  [default: what the tasks share]",
+    help="Bytes of decoded blocks to cache.  [default: the blocks that tasks share]",
 )
 @click.option("--axes", help="Names of the dimensions, such as xyzc.  [default: their labels]")
-@floats_option("--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx, instead of its own.")
+@floats_option("--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx, overriding its own.")
 @click.option(
     "--layer-type",
     "-l",
     type=click.Choice(["image", "segmentation"]),
-    help="What the voxels mean.  [default: as the array says]",
+    help="Kind of the voxels.  [default: from the array]",
 )
 @zyx_option("--chunk-start", "-s", help="First voxel to read, global, zyx.")
-@zyx_option("--chunk-stop", help="End of what to read, exclusive, global, zyx.")
-@zyx_option("--chunk-size", "-z", minimum=1, help="Extent of what to read, voxels, zyx.")
+@zyx_option("--chunk-stop", help="End of the part to read, exclusive, global, zyx.")
+@zyx_option("--chunk-size", "-z", minimum=1, help="Extent of the part to read, voxels, zyx.")
 @expand_margin_option("-e")
 @channels_option("-c")
 @output_option()
@@ -65,7 +65,7 @@ def command(
     channels: tuple[int, ...] | None,
     output_name: str,
 ) -> VolumeLoader:
-    """Take the array and the part of it; it is opened later."""
+    """Return a loader, which opens the array later."""
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.tensorstore_volume import loader_of, parsed_spec
 

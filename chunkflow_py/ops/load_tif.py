@@ -2,8 +2,8 @@
 
 Example: chunkflow load-tif -f raw.tif -s 40 4 4 save-h5 -f raw.h5
 
-A name without an extension that is no folder is a prefix: with the task 0-64_0-256_0-256 in front,
-`-f raw_` reads raw_0-64_0-256_0-256.tif.
+A name that has no extension and is not a folder is a prefix: with the task 0-64_0-256_0-256 in
+front, `-f raw_` reads raw_0-64_0-256_0-256.tif.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def load_tif(
     channels: tuple[int, ...] | None = None,
     dtype: str | None = None,
 ) -> Chunk | None:
-    """Return a TIFF file or a folder of sections as a chunk, or ``None`` for a file of no bytes.
+    """Return a TIFF file or a folder of slices as a chunk, or ``None`` if the file has 0 bytes.
 
     Args:
         path: of the file or folder.
@@ -55,13 +55,13 @@ def load_tif(
 
 
 @operator("read")
-@file_name_option("TIFF file, folder of sections, or prefix of files.")
+@file_name_option("TIFF file, folder of slices, or prefix for one file per task.")
 @placement_options()
 @layer_type_option()
 @dtype_option(DTYPES, "-d")
 @chunk_options("-c")
 def command(file_name: str, **options: Any) -> VolumeLoader:
-    """Take the file and its place."""
+    """Return a loader of the file."""
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.tiff import EXTENSIONS, open_tiff
 

@@ -2,9 +2,10 @@
 
 Example: chunkflow load-volume -v s3://bucket/em.zarr -s 0 0 0 -z 64 512 512 save-h5 -f cut.h5
 
-The part is what --chunk-start, --chunk-stop and --chunk-size say, else the task's box with its
-margin, else the whole volume. The format is found out, or said: precomputed://, zarr://, n5:// or
-h5://FILE:DATASET before a path or an address of a cloud (file://, s3://, gs://, https://).
+The part is given by --chunk-start, --chunk-stop and --chunk-size; otherwise it is the task's box
+with its margin, or the whole volume if there are no tasks. The format is
+detected, or given by precomputed://, zarr://, n5:// or h5://FILE:DATASET in front of a path or an
+address (file://, s3://, gs://, https://).
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 @operator("read")
 @volume_path_option("Volume, such as em.zarr, s3://bucket/em or h5://em.h5:main.")
 @reading_options()
-@floats_option("--voxel-size", help="Edge lengths of a voxel, nm, zyx, instead of the volume's.")
+@floats_option("--voxel-size", help="Edge lengths of a voxel, nm, zyx, overriding the volume's.")
 def command(
     volume_path: str, voxel_size: tuple[float, float, float] | None, **options: Any
 ) -> VolumeLoader:
-    """Take the volume and the part of it."""
+    """Return a loader of the volume."""
     return loader_from(volume_path, options, voxel_size_nm=voxel_size)

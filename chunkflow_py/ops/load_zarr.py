@@ -28,13 +28,13 @@ DRIVERS = {"local": "zarr", "n5": "n5", "NestedDirectoryStore": "zarr"}
 @click.option("--path", "-p", help="Array or image inside the store.")
 @reading_options()
 @floats_option(
-    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx, instead of the store's."
+    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx, overriding the store's."
 )
 @click.option(
     "--driver",
     "-b",
     type=click.Choice(list(DRIVERS)),
-    help="Kind of store.  [default: found out from the files]",
+    help="Kind of store.  [default: detected]",
 )
 def command(
     store: str,
@@ -43,7 +43,7 @@ def command(
     driver: str | None,
     **options: Any,
 ) -> VolumeLoader:
-    """Take the store and the part of it."""
+    """Return a loader of the array."""
     url = store if path is None else f"{store.rstrip('/')}/{path.strip('/')}"
     format = None if driver is None else DRIVERS[driver]
     return loader_from(url, options, format=format, voxel_size_nm=voxel_size)

@@ -1,11 +1,11 @@
-"""Summarize where the time of a run went, from its logs.
+"""Summarize the time per operator from the logs of a run.
 
 Example: chunkflow log-summary --log-dir volume/log --plot times.png
 
-The logs are those that --upload-log of a saver writes to log/ in its volume, in any store. For
-each device and operator: the tasks, the time of all of them and its share, mean, least and most
-seconds of a task, and millions of voxels a second (of the task's box, or of --output-size). A file
-that is no log is named and left out.
+A saver with --upload-log writes these logs to log/ in its volume, in any store. For each device and
+operator, the table lists the number of tasks, their total time and its share, the mean, minimum and
+maximum seconds per task, and millions of voxels per second (of the task's box, or of
+--output-size). A file that is not a log is skipped with a warning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SECTION = "view"
 
 
 def log_summary(log_dir: str, output_size: Zyx | None = None) -> RunLog:
-    """Return where the time went, by device and operator.
+    """Return the times by device and operator.
 
     Args:
         log_dir: URL of the folder of the logs.
@@ -38,7 +38,7 @@ def log_summary(log_dir: str, output_size: Zyx | None = None) -> RunLog:
 
     Raises:
         VolumeNotFoundError: there are no logs.
-        VolumeError: none of the files is one, or they cannot be read.
+        VolumeError: none of the files is a log, or they cannot be read.
     """
     from chunkflow_py.ops.viewing.run_log import read_logs
 
@@ -47,7 +47,7 @@ def log_summary(log_dir: str, output_size: Zyx | None = None) -> RunLog:
 
 @dataclass
 class LogSummary:
-    """Prints the summary, and gives one empty task to what follows.
+    """Prints the summary and makes one empty task for the operators that follow.
 
     Attributes:
         log_dir: URL of the folder of the logs.
@@ -83,9 +83,9 @@ class LogSummary:
     "--output-size",
     "-s",
     minimum=1,
-    help="Voxels that a task makes, for the speed.  [default: its box]",
+    help="Output extent of a task, zyx, to compute the speed.  [default: its box]",
 )
-@click.option("--plot", help="PNG file (any store) to draw the times to.")
+@click.option("--plot", help="PNG file (any store) to plot the times to.")
 def command(log_dir: str, output_size: Zyx | None, plot: str | None) -> LogSummary:
-    """Take the folder; a dry run draws nothing."""
+    """Return the source; a dry run draws no plot."""
     return LogSummary(log_dir, output_size, None if is_dry_run() else plot)

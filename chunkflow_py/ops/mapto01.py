@@ -2,7 +2,7 @@
 
 Example: chunkflow load-h5 -f raw.h5 normalize-intensity mapto01 save-h5 -f unit.h5
 
-Values outside of [-1, 1] are an error: which they are would depend on the chunk.
+Values outside of [-1, 1] are an error.
 """
 
 from __future__ import annotations
@@ -51,5 +51,5 @@ def mapto01(chunk: Chunk) -> Chunk:
 
 @transform
 def command() -> Callable[[Chunk], Chunk]:
-    """There is nothing to set up."""
+    """Return the transform."""
     return mapto01

@@ -1,12 +1,13 @@
-"""Leave an empty file: the task got this far.
+"""Write an empty file that marks a task as done.
 
 Example: chunkflow generate-tasks -v file://em -c 64 512 512 load-volume -v file://em
 save-h5 -f out_ mark-complete -p done/
 
-The file is called by the prefix, the task's box and the suffix; the prefix may be a URL, such as
-s3://bucket/done/. What savers before it in the line write is stored for good by then; a task that
-fails or is skipped gets no mark. A file that exists already keeps its content. skip-task-by-file
-looks for such files; a run (submit, work) needs none: its ledger says what is done.
+The file name is the prefix, the task's box and the suffix; the prefix may be a URL, such as
+s3://bucket/done/. The outputs of the savers before it are durable before the file is written. A
+task that fails or is skipped gets no file. A file that exists already keeps its content.
+skip-task-by-file looks for such files; a run (submit, work) needs none: its ledger records which
+tasks are done.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SECTION = "steer"
 
 @dataclass
 class Marker(OperatorBase):
-    """Leaves an empty file for every task that comes so far."""
+    """Writes an empty file for each task that reaches this operator."""
 
     files: TaskFiles
     thread_safe: bool = field(default=True, init=False, metadata=HOOK)
@@ -39,7 +40,7 @@ class Marker(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """The files."""
+        """Where the files are written."""
         return self.files.place
 
     @hook
@@ -49,10 +50,10 @@ class Marker(OperatorBase):
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Refuse a line whose tasks have no box.
+        """Check that tasks have boxes, which the file names need.
 
         Raises:
-            OptionError: says what to put in front.
+            OptionError: the message names the operator that is missing.
         """
         if not outline.has_tasks:
             msg = (
@@ -62,7 +63,7 @@ class Marker(OperatorBase):
             raise OptionError(msg)
 
     def __call__(self, task: Task) -> Task:
-        """Make the file, durably.
+        """Write the file durably.
 
         Raises:
             VolumeError: it cannot be written.
@@ -72,10 +73,10 @@ class Marker(OperatorBase):
 
 
 @operator("write")
-@click.option("--prefix", "-p", required=True, help="How the name begins; a path or URL.")
-@click.option("--suffix", "-s", default="", show_default="empty", help="How the name ends.")
+@click.option("--prefix", "-p", required=True, help="Path or URL that the file names begin with.")
+@click.option("--suffix", "-s", default="", show_default="empty", help="End of the file names.")
 def command(prefix: str, suffix: str) -> Marker:
-    """Take the name of the file."""
+    """Return the operator for the files."""
     from chunkflow_py.store.task_files import TaskFiles
 
     return Marker(TaskFiles(prefix, suffix))

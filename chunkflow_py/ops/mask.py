@@ -2,9 +2,9 @@
 
 Example: chunkflow load-h5 -f raw.h5 mask --volume-path zarr://mask.zarr --mip 0 save-h5 -f out.h5
 
-The mask may be coarser, by any factor: each voxel takes the mask voxel that holds its centre, so
-that the result does not depend on how a volume is cut into tasks. Where there is no mask it counts
-as zero.
+The mask may be coarser, by any factor: each voxel uses the mask voxel that contains its centre, so
+that the result does not depend on how a volume is cut into tasks. Outside of its bounds the mask
+counts as zero.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CACHE_BYTES = 1 << 26  # of the mask, of which neighbouring tasks read the same
 
 
 def mask(chunk: Chunk, keep: NDArray[Any] | BoxMask) -> Chunk:
-    """Return *chunk* with zeros where it is not to be kept; NaN is not kept there either.
+    """Return *chunk* with zeros, in place of NaN too, where *keep* is false.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any dtype.
@@ -66,13 +66,13 @@ class Masker(OperatorBase):
     @property
     @hook
     def keeps_voxels(self) -> bool:
-        """Whether what is made holds what the first input holds: there may be several."""
+        """Whether dtype, kind and channels of the output are those of the first input."""
         return len(self.input_names) == 1
 
     @property
     @hook
     def origin(self) -> str:
-        """The level that is read, in which nothing of the line may write."""
+        """The level that is read, which no other operator may overwrite."""
         from chunkflow_py.volume.location import Location, level_name
 
         return level_name(Location.parse(self.volume_path), self.mip)
@@ -87,7 +87,7 @@ class Masker(OperatorBase):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of the mask."""
+        """Release the mask."""
         self._volume = None
 
     def __call__(self, task: Task) -> Task:
@@ -114,11 +114,11 @@ class Masker(OperatorBase):
 @click.option("--mip", "-m", type=click.IntRange(min=0), default=5, show_default=True,
               help="Level of the mask.")  # fmt: skip
 @click.option("--inverse/--no-inverse", default=False, show_default=True,
-              help="Keep where the mask is zero instead.")  # fmt: skip
+              help="Invert the mask: keep voxels where it is zero.")  # fmt: skip
 @click.option("--fill-missing/--no-fill-missing", default=True, show_default=True,
-              help="Count what the mask does not have as zero, or as an error.")  # fmt: skip
+              help="Count missing blocks of the mask as zero, or stop with an error.")  # fmt: skip
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> Masker:
-    """Check that every input has an output."""
+    """Check that every input has an output name."""
     options["input_names"], options["output_names"] = paired_names(ctx)
     return Masker(**options)

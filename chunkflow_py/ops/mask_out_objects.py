@@ -2,8 +2,8 @@
 
 Example: chunkflow load-h5 -f seg.h5 mask-out-objects --dust-size-threshold 100 save-h5 -f kept.h5
 
-Voxels are counted in the chunk: an object that reaches out of it may count as small. Ids to keep
-are a list (34,56,78) or a JSON file of one, by its path or URL of any store.
+Voxels are counted in the chunk, so an object that extends beyond it may count as small. Ids to keep
+are a list (34,56,78), or the path or URL of a JSON file that holds a list.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SECTION = "segment"
 def mask_out_objects(
     chunk: Chunk, dust_size_threshold: int | None = None, selected: Collection[int] | None = None
 ) -> Chunk:
-    """Return *chunk* without small objects and those that are not selected.
+    """Return *chunk* without objects that are small or not selected.
 
     Args:
         chunk: (z, y, x) or (1, z, y, x) labels of any integer type; 0 is background.
@@ -39,7 +39,7 @@ def mask_out_objects(
         A chunk of the same shape and type.
 
     Raises:
-        ChunkError: the voxels are no labels, or have several channels.
+        ChunkError: the voxels are not labels, or have several channels.
         MissingExtraError: the library fastremap is not installed.
     """
     from chunkflow_py.segmentation.labels.components import single_channel
@@ -53,7 +53,7 @@ def mask_out_objects(
 
 @dataclass
 class ObjectMasker(OperatorBase):
-    """Drops objects of the chunk of every task."""
+    """Removes objects from the chunk of every task."""
 
     dust_size_threshold: int | None = None
     selected_obj_ids: str | None = None
@@ -63,15 +63,15 @@ class ObjectMasker(OperatorBase):
     @property
     @hook
     def cut_remedy(self) -> str | None:
-        """What to do against objects that count as small because they are cut."""
+        """Remedy where cutting a volume into tasks makes objects look small."""
         if not self.dust_size_threshold:
             return None
-        return "join the labels first (stitch-labels), and drop small objects in a chunk of it all"
+        return "join labels first (stitch-labels), then remove small objects from the whole volume"
 
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
-        """The file of ids, if it is one of this machine."""
+        """The file of ids, if it lies on this machine."""
         path = self.selected_obj_ids or ""
         is_local = path.endswith(".json") and "://" not in path
         return {path: "data"} if is_local else {}
@@ -80,7 +80,7 @@ class ObjectMasker(OperatorBase):
         """Read the ids.
 
         Raises:
-            VolumeError: the file is missing, or holds none.
+            VolumeError: the file is missing, or holds no list of ids.
         """
         text = self.selected_obj_ids
         if text is not None:
@@ -95,10 +95,10 @@ class ObjectMasker(OperatorBase):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Keep the ids: there are few."""
+        """Do nothing: the ids stay loaded."""
 
     def __call__(self, chunk: Chunk) -> Chunk:
-        """Drop them."""
+        """Remove the objects."""
         if self._selected is None and self.selected_obj_ids is not None:
             self.__enter__()
         return mask_out_objects(chunk, self.dust_size_threshold, self._selected)
@@ -106,11 +106,11 @@ class ObjectMasker(OperatorBase):
 
 @transform
 @click.option("--dust-size-threshold", "-d", type=click.IntRange(min=0),
-              help="Drop objects of fewer voxels.  [default: none]")  # fmt: skip
+              help="Remove objects of fewer voxels.  [default: none]")  # fmt: skip
 @click.option("--selected-obj-ids", "-s",
-              help="Keep these: 34,56,78, or a JSON file of a list.  [default: all]")  # fmt: skip
+              help="Ids to keep: 34,56,78, or a JSON file of a list.  [default: all]")  # fmt: skip
 def command(dust_size_threshold: int | None, selected_obj_ids: str | None) -> ObjectMasker:
-    """Check the list; a file is read when the line has been accepted."""
+    """Check the list; a file is read when the pipeline starts."""
     check_extra("segmentation", "mask-out-objects", "fastremap")
     if selected_obj_ids is not None and not selected_obj_ids.endswith(".json"):
         from chunkflow_py.segmentation.labels.objects import ids_of_text

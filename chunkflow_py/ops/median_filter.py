@@ -2,8 +2,8 @@
 
 Example: chunkflow load-h5 -f em.h5 median-filter --size 3 1 1 save-h5 -f clean.h5
 
-The default, 3 1 1, takes out what is in a single section. On a mask it is the majority. Tasks of a
-larger volume need a margin of half the size: give the loader --expand-margin-size auto.
+The default, 3 1 1, removes artefacts of a single slice. On a mask the median is the majority. Tasks
+of a larger volume need a margin of half the size: give the loader --expand-margin-size auto.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ def median_filter(chunk: Chunk, size: Sequence[int] = (3, 1, 1), mode: Mode = "r
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype.
-        size: extent of the box, voxels, zyx; of an even number of voxels the upper median counts.
-        mode: what lies beyond the faces of the chunk: its mirror image (``reflect``, or
+        size: extent of the box, voxels, zyx; with an even number of voxels the upper median is
+            taken.
+        mode: what lies beyond the borders of the chunk: its mirror image (``reflect``, or
             ``mirror`` without the outermost voxels twice), the ``nearest`` voxel, zeros
             (``constant``), or the opposite side (``wrap``, for whole volumes only).
 
@@ -43,7 +44,7 @@ def median_filter(chunk: Chunk, size: Sequence[int] = (3, 1, 1), mode: Mode = "r
 
     Raises:
         OptionError: the mode is none of these, or the size is not three positive numbers.
-        ChunkError: ``wrap`` is asked of a part of a volume.
+        ChunkError: ``wrap`` is requested for a part of a volume.
         MissingExtraError: SciPy is not installed.
     """
     import numpy as np
@@ -60,7 +61,7 @@ def median_filter(chunk: Chunk, size: Sequence[int] = (3, 1, 1), mode: Mode = "r
     if mode == "wrap" and chunk.bbox != chunk.domain:
         msg = (
             f"mode wrap needs the opposite side of the volume {chunk.domain}, but the chunk is "
-            f"{chunk.bbox}; choose another mode, or load all of it"
+            f"{chunk.bbox}; choose another mode, or load the whole volume"
         )
         raise ChunkError(msg)
     volumes = chunk.array.reshape(chunk.channels, *chunk.size)
@@ -83,10 +84,10 @@ def median_filter(chunk: Chunk, size: Sequence[int] = (3, 1, 1), mode: Mode = "r
     type=click.Choice(MODES),
     default="reflect",
     show_default=True,
-    help="What lies beyond the faces of the volume.",
+    help="Values beyond the border of the volume.",
 )
 def command(size: Zyx, mode: Mode) -> HaloFilter:
-    """Take the neighbourhood."""
+    """Return the transform."""
     from chunkflow_py.pipeline.halo_filter import HaloFilter
 
     check_extra("segmentation", "median-filter", "scipy")

@@ -3,14 +3,14 @@
 Example: chunkflow generate-tasks -v seg -c 64 512 512 load-precomputed -v seg \
   --expand-margin-size auto mesh -o seg then mesh-manifest -v seg
 
-Each task writes a fragment for each of its objects. With one voxel more than its box, which the
-loader reads by --expand-margin-size auto, fragments of neighbours join without a gap; surfaces are
+Each task writes a fragment for each of its objects. With a margin of one voxel, which the loader
+reads by --expand-margin-size auto, fragments of neighbouring tasks join without a gap; surfaces are
 closed where the volume ends. --output-path is a precomputed volume, whose info then names the
 folder of its meshes, or that folder itself. Coordinates are nanometres of the volume, xyz, as
 Neuroglancer and igneous have them.
 
-The files are ID:0:BOX (precomputed), of which mesh-manifest makes lists for Neuroglancer; or ID.ply
-and ID.obj, where the task is all of the volume, else ID_BOX.ply.
+The files are ID:0:BOX (precomputed), which mesh-manifest lists for Neuroglancer, or ID_BOX.ply and
+ID_BOX.obj; if one task covers the whole volume, ID.ply and ID.obj.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SECTION = "objects"
 
 
 def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
-    """Return the surface of each object of a chunk, by marching cubes, by their ids.
+    """Return the marching-cubes surface of each object of a chunk, keyed by id.
 
     Args:
         chunk: labels, (z, y, x) or (1, z, y, x), 0 is background.
@@ -41,7 +41,7 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
             ``dust_threshold``.
 
     Raises:
-        ChunkError: the voxels are no labels.
+        ChunkError: the voxels are not labels.
         MissingExtraError: zmesh is not installed.
     """
     from chunkflow_py.segmentation.mesh.mesh import create_meshes
@@ -55,7 +55,7 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
     "--mip",
     "-m",
     type=click.IntRange(min=0),
-    help="Level of the volume at --output-path that has the chunk's voxels.  [default: by their "
+    help="Level of the volume at --output-path with the chunk's voxel size.  [default: by their "
     "size]",
 )
 @floats_option("--voxel-size", "-v", help="Edge lengths of a voxel, nm.  [default: the chunk's]")
@@ -80,7 +80,7 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
     type=click.IntRange(min=0),
     default=100,
     show_default=True,
-    help="How many times fewer triangles to aim at; 0: keep all.",
+    help="Factor by which to reduce the number of triangles; 0 keeps all.",
 )
 @click.option(
     "--max-simplification-error",
@@ -88,22 +88,22 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
     type=click.FloatRange(min=0),
     default=40,
     show_default=True,
-    help="By how much the surface may move meanwhile, nm.",
+    help="Largest error of the simplified surface, nm.",
 )
-@click.option("--skip-ids", "-s", type=NUMBERS, help="Ids of objects to leave out, such as 7,12.")
+@click.option("--skip-ids", "-s", type=NUMBERS, help="Ids of objects to skip, such as 7,12.")
 @click.option("--ids", type=NUMBERS, help="Ids of the only objects to mesh, such as 7,12.")
 @click.option(
     "--dust-threshold",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Leave out objects of fewer voxels in their task.",
+    help="Skip objects with fewer voxels in the task.",
 )
 @click.option(
     "--manifest/--no-manifest",
     default=False,
     show_default=True,
-    help="Add each fragment to the list of its object at once; mesh-manifest is faster.",
+    help="List each fragment in the manifest of its object at once; mesh-manifest is faster.",
 )
 @click.option(
     "--shard/--no-shard",
@@ -125,13 +125,13 @@ def command(
     skip_ids: tuple[int, ...] | None,
     **settings: Any,
 ) -> MeshSaver:
-    """Check what the options say together; nothing is opened yet."""
+    """Check combinations of options; nothing is opened yet."""
     from chunkflow_py.segmentation.mesh.mesh_saver import MeshSaver
     from chunkflow_py.volume.location import Location
 
     if shard:
         msg = (
-            "--shard would make files that only igneous reads, by its package mapbuffer; leave it "
+            "--shard makes files that only igneous can read, by its package mapbuffer; leave it "
             "out, and let mesh-manifest --multires make one of each object, in levels of detail"
         )
         raise OptionError(msg)

@@ -2,9 +2,9 @@
 
 Example: chunkflow mesh-manifest -v precomputed://file:///data/seg --digits 2
 
-After mesh is done, each object needs a list of its fragments, in the file ID:0. Objects are shared
-out to tasks by the first digits of their ids: with --digits 2 there are 100 tasks, of which
---prefix 7 is that of the object 7, and --prefix 70 that of 70, 700, 7012 and so on.
+After mesh, each object needs a list of its fragments, the file ID:0. Tasks divide the objects by
+the first digits of their ids: with --digits 2 there are 100 tasks; --prefix 7 is the task of object
+7, and --prefix 70 that of objects 70, 700, 7012 and so on.
 
 --multires writes meshes of several levels of detail instead (Draco), which a viewer loads part by
 part, and names their folder in the info of the volume; the fragments stay as they are.
@@ -36,7 +36,7 @@ def mesh_manifest(
     Args:
         url: of a store: of a precomputed volume whose info names a folder of meshes, or of that
             folder.
-        digits: how many digits of the ids tell the tasks apart.
+        digits: how many leading digits of an id determine its task.
         prefix: number of the only task (default: all).
         multires: write meshes of several levels of detail.
 
@@ -56,7 +56,7 @@ def mesh_manifest(
     "--disbatch/--no-disbatch",
     default=False,
     show_default=True,
-    help="Do the one task whose number disBatch sets.",
+    help="Do only the task whose number disBatch sets.",
 )
 @click.option(
     "--digits",
@@ -64,7 +64,7 @@ def mesh_manifest(
     type=click.IntRange(1, 18),
     default=1,
     show_default=True,
-    help="How many digits of the ids tell tasks apart.",
+    help="Leading digits of an id that determine its task.",
 )
 @click.option(
     "--volume-path",
@@ -76,12 +76,12 @@ def mesh_manifest(
     "--multires/--legacy",
     default=False,
     show_default=True,
-    help="Write meshes of several levels of detail, or lists of fragments.",
+    help="Write meshes with several levels of detail, or lists of fragments.",
 )
 def command(
     prefix: int | None, disbatch: bool, digits: int, volume_path: str, multires: bool
 ) -> ManifestTasks:
-    """Find out which tasks there are; the volume is opened later."""
+    """Return the tasks; the volume is opened later."""
     from chunkflow_py.volume.location import Location
 
     if multires:
@@ -89,7 +89,7 @@ def command(
         check_extra("mesh", "mesh-manifest --multires", "zmesh")
     if disbatch:
         if prefix is not None:
-            msg = f"--prefix {prefix} and --disbatch both say which task to do; give one"
+            msg = f"--prefix {prefix} and --disbatch both select a task; give one"
             raise OptionError(msg)
         prefix = environment_number("DISBATCH_REPEAT_INDEX", "--disbatch")
     return mesh_manifest(Location.parse(volume_path).store_url, digits, prefix, multires=multires)

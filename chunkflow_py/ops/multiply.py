@@ -24,8 +24,8 @@ def multiply(chunk: Chunk, multiplier: Chunk) -> Chunk:
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype.
-        multiplier: (z, y, x), for all channels, or of as many channels as *chunk*; it may cover
-            more than *chunk*.
+        multiplier: (z, y, x), for all channels, or of as many channels as *chunk*; it may be
+            larger than *chunk*.
 
     Returns:
         A chunk like *chunk*; of its dtype if both hold integers, else of NumPy's common dtype.
@@ -68,7 +68,7 @@ def multiply(chunk: Chunk, multiplier: Chunk) -> Chunk:
 
 @dataclass
 class Multiplier:
-    """Multiplies several chunks of a task by one other."""
+    """Multiplies one or more chunks of a task by another chunk."""
 
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
@@ -89,5 +89,5 @@ class Multiplier:
 )
 @click.pass_context
 def command(ctx: click.Context, /, multiplier_name: str, **_: tuple[str, ...] | None) -> Multiplier:
-    """Check that every input has an output."""
+    """Check that every input has an output name."""
     return Multiplier(*paired_names(ctx), multiplier_name)

@@ -2,9 +2,9 @@
 
 Example: chunkflow load-h5 -f raw.h5 napari --inputs chunk
 
-The line goes on when the window is closed. The world is nanometres, zyx; affinities x, y, z are
-red, green and blue layers. Needs the extra: pip install 'chunkflow_py[napari]'. On a machine
-without a screen, neuroglancer and preview do the same.
+The pipeline goes on when the window is closed. Coordinates are nanometres, zyx; affinities x, y, z
+are red, green and blue layers. Needs the extra: pip install 'chunkflow_py[napari]'. On a machine
+without a screen, use neuroglancer or preview.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ SECTION = "view"
 def napari(
     items: dict[str, Any], voxel_size_nm: tuple[float, float, float] | None = None
 ) -> list[tuple[Any, dict[str, Any], str]]:
-    """Return the layers that napari is given, each as (data, settings, kind of layer).
+    """Return layers for napari, each as (data, settings, kind of layer).
 
     Args:
         items: by name: chunks (z, y, x) or (c, z, y, x), points, synapses, skeletons.
-        voxel_size_nm: of the chunks instead of their own, zyx.
+        voxel_size_nm: of the chunks, zyx; overrides their own.
 
     Raises:
         ChunkError: an item cannot be shown.
@@ -47,7 +47,7 @@ class NapariWindow(OperatorBase):
 
     Attributes:
         inputs: names of the items.
-        voxel_size_nm: of the chunks instead of their own, zyx.
+        voxel_size_nm: of the chunks, zyx; overrides their own.
     """
 
     inputs: tuple[str, ...]
@@ -55,7 +55,7 @@ class NapariWindow(OperatorBase):
     any_voxel_size: ClassVar[bool] = hook_value(True)
 
     def __enter__(self) -> NapariWindow:
-        """Find out whether napari is there, before the first task.
+        """Check before the first task that napari is installed.
 
         Raises:
             MissingExtraError: it is not installed.
@@ -64,7 +64,7 @@ class NapariWindow(OperatorBase):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
     @staticmethod
     def _library() -> Any:
@@ -101,5 +101,5 @@ class NapariWindow(OperatorBase):
     help="Names of the items to show, separated by commas.",
 )
 def command(voxel_size: tuple[float, float, float] | None, inputs: tuple[str, ...]) -> NapariWindow:
-    """Take the names; the window opens with the first task."""
+    """Return the operator; the window opens with the first task."""
     return NapariWindow(inputs, voxel_size)

@@ -2,9 +2,10 @@
 
 Example: chunkflow load-h5 -f raw.h5 neuroglancer --inputs chunk --open
 
-The address is printed; Ctrl-C ends the view, and the line goes on. Only this machine can connect,
-unless --bind-address says otherwise. Affinities x, y, z are red, green and blue. A double click
-selects a segment and shows its mesh, which is made from the chunk, or comes from --mesh-path.
+The address is printed; Ctrl-C ends the view, and the pipeline goes on. Only this machine can
+connect, unless --bind-address allows others. Affinities x, y, z are red, green and blue. A double
+click selects a segment and shows its mesh, which is computed from the chunk or read from
+--mesh-path.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class Neuroglancer(OperatorBase):
 
     Attributes:
         inputs: names of the items: chunks, points, synapses, skeletons.
-        voxel_size_nm: of the chunks instead of their own, zyx.
+        voxel_size_nm: of the chunks, zyx; overrides their own.
         port: to listen on; 0 takes a free one.
-        bind_address: which machines may connect.
-        open: the page in the browser.
-        segments: to select at first.
+        bind_address: network interface to listen on; 127.0.0.1 accepts this machine only.
+        open: whether to open the page in the browser.
+        segments: to select initially.
         mesh_path: URL of a folder of meshes, or ``None``.
     """
 
@@ -52,7 +53,7 @@ class Neuroglancer(OperatorBase):
     any_voxel_size: ClassVar[bool] = hook_value(True)
 
     def __enter__(self) -> Neuroglancer:
-        """Start the server, and turn an interrupt while a view is up into its end."""
+        """Start the server; from now on an interrupt ends the current view."""
         from chunkflow_py.ops.viewing.server import ViewerServer
 
         self._server = ViewerServer(self.bind_address, self.port)
@@ -60,13 +61,13 @@ class Neuroglancer(OperatorBase):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the server and give the interrupts back."""
+        """Stop the server and restore the signal handlers."""
         self._showing.__exit__()
         if self._server is not None:
             self._server.stop()
 
     def close(self) -> None:
-        """End the view that is up."""
+        """End the current view."""
         self._showing.close()
 
     def __call__(self, task: Task) -> Task:
@@ -86,7 +87,7 @@ class Neuroglancer(OperatorBase):
 
 @operator("write")
 @floats_option("--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: chunk's]")
-@click.option("--port", "-p", type=click.IntRange(0, 65535), help="[default: a free one]")
+@click.option("--port", "-p", type=click.IntRange(0, 65535), help="[default: any free port]")
 @click.option(
     "--inputs",
     "-i",
@@ -96,11 +97,13 @@ class Neuroglancer(OperatorBase):
     help="Names of the items to show, separated by commas.",
 )
 @click.option(
-    "--segments", type=NUMBERS, help="Segments to select at first, such as 3,17, with their meshes."
+    "--segments",
+    type=NUMBERS,
+    help="Segments to select initially, such as 3,17, with their meshes.",
 )
 @click.option(
     "--mesh-path",
-    help="Folder of meshes (any store), for the first segmentation or by themselves.",
+    help="Folder of meshes (any store), for the first segmentation or a layer of their own.",
 )
 @click.option(
     "--bind-address",
@@ -120,7 +123,7 @@ def command(
     bind_address: str,
     open: bool,
 ) -> Neuroglancer:
-    """Take the names; the server starts with the line."""
+    """Return the operator; the server starts with the pipeline."""
     return Neuroglancer(
         inputs, voxel_size, port or 0, bind_address, open, segments or (), mesh_path
     )

@@ -2,10 +2,10 @@
 
 Example: chunkflow load-h5 -f raw.h5 normalize-contrast --lower-clip-fraction 0.01 save-h5 -f n.h5
 
-Without --levels the histograms are those of the chunk, so that one section looks different from
-chunk to chunk. For a volume in chunks, count it first by compute-statistics --statistics-path URL
-and give that URL as --levels: the histograms of whole sections give the same bytes however the
-volume is cut. Luminance levels of igneous (LAYER/levels/MIP) do as well.
+Without --levels the histograms are those of the chunk, so one slice looks different from chunk to
+chunk. For a volume in chunks, first run compute-statistics --statistics-path URL and give that URL
+as --levels: with histograms of whole slices the result is the same however the volume is cut.
+Luminance levels of igneous (LAYER/levels/MIP) work as well.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ def normalize_contrast(
     result = clip((value - lower) * maxval / (upper - lower), minval, maxval)
     ```
 
-    These are the quantiles and the formula of igneous and chunkflow 1.x. Voxels of value 0 hold no
-    image (they lie outside of the tissue) and are not counted. Where lower equals upper, as in a
-    section of zeros, the section stays as it is.
+    These are the quantiles and the formula of igneous and chunkflow 1.x. Voxels of value 0 lie
+    outside of the tissue and are not counted. A slice whose lower equals its upper, such as a slice
+    of zeros, is not changed.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), uint8 or uint16; each channel has its own histograms.
         lower_clip_fraction: of the counted voxels, in [0, 1).
         upper_clip_fraction: of the counted voxels, in [0, 1).
-        minval: what a smaller result becomes.
-        maxval: what the upper intensity becomes.
-        per_section: a histogram a section (z), or one for the whole chunk, or volume.
-        levels: URL of the histograms of whole sections, or these, with fractions of their own
-            (default: the histograms of the chunk).
+        minval: lower limit of the result.
+        maxval: result for the upper quantile, and upper limit.
+        per_section: one histogram per slice (z), or one for the whole chunk or volume.
+        levels: histograms of whole slices, with their own fractions, or their URL (default: the
+            histograms of the chunk).
 
     Returns:
         A chunk of the same shape and dtype.
 
     Raises:
-        ChunkError: the dtype is another one, or cannot hold *maxval*.
-        VolumeError: a section has no histogram among *levels*.
+        ChunkError: the dtype is neither uint8 nor uint16, or cannot hold *maxval*.
+        VolumeError: a slice has no histogram among *levels*.
     """
     import numpy as np
 
@@ -94,24 +94,24 @@ class ContrastNormalizer(OperatorBase):
 
     Attributes:
         options: of `normalize_contrast`, without the levels.
-        levels: histograms of whole sections, kept from task to task.
+        levels: histograms of whole slices, kept from task to task.
     """
 
     options: dict[str, Any]
     levels: SectionLevels | None = None
     cut_remedy: str | None = field(
-        default="count the volume by compute-statistics, and give --levels", metadata=HOOK
+        default="run compute-statistics on the volume, and give --levels", metadata=HOOK
     )
     keeps_voxels: ClassVar[bool] = hook_value(True)
 
     @property
     @hook
     def origin(self) -> str | None:
-        """Where the histograms lie."""
+        """URL of the histograms."""
         return None if self.levels is None else self.levels.place
 
     def __call__(self, chunk: Chunk) -> Chunk:
-        """Return the chunk with another contrast."""
+        """Return the normalised chunk."""
         return normalize_contrast(chunk, levels=self.levels, **self.options)
 
 
@@ -125,18 +125,19 @@ _FRACTION = click.FloatRange(0, 1, max_open=True)
 @click.option("--upper-clip-fraction", "-u", type=_FRACTION, default=0.01, show_default=True,
               help="Fraction of the brightest voxels to clip.")
 @click.option("--minval", type=click.IntRange(min=0), default=1, show_default=True,
-              help="What smaller results become.")
+              help="Smallest intensity of the result.")
 @click.option("--maxval", type=click.IntRange(min=1), default=255, show_default=True,
               help="Largest intensity of the result.")
 @click.option("--per-section/--whole", default=True, show_default=True,
-              help="A histogram for each section, or one for the whole chunk (with --levels: the "
-                   "whole volume).")
+              help="One histogram per slice, or one for the whole chunk (--levels: the whole "
+                   "volume).")
 @click.option("--levels", "--levels-path", metavar="URL",
-              help="Histograms of whole sections: by compute-statistics, or luminance levels.")
+              help="Histograms of whole slices, from compute-statistics or igneous luminance "
+                   "levels.")
 @click.option("--min-coverage", type=click.FloatRange(0, 1), default=1.0, show_default=True,
-              help="Share of a section that must have been counted in --levels.")
+              help="Fraction of a slice that --levels must cover.")
 def command(levels: str | None, min_coverage: float, **options: Any) -> ContrastNormalizer:
-    """Check that the fractions leave something to stretch, and that the range is one."""
+    """Check the fractions and the range of the result."""
     # fmt: on
     lower, upper = options["lower_clip_fraction"], options["upper_clip_fraction"]
     if lower + upper >= 1:
@@ -152,5 +153,5 @@ def command(levels: str | None, min_coverage: float, **options: Any) -> Contrast
         return ContrastNormalizer(options)
     from chunkflow_py.filters.section_levels import SectionLevels
 
-    found = SectionLevels(levels, lower, upper, options["per_section"], min_coverage)
-    return ContrastNormalizer(options, found, None)
+    section_levels = SectionLevels(levels, lower, upper, options["per_section"], min_coverage)
+    return ContrastNormalizer(options, section_levels, None)

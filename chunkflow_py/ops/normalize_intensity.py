@@ -45,5 +45,5 @@ def normalize_intensity(chunk: Chunk) -> Chunk:
 
 @transform
 def command() -> Callable[[Chunk], Chunk]:
-    """There is nothing to set up."""
+    """Return the transform."""
     return normalize_intensity

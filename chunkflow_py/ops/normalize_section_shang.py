@@ -2,10 +2,10 @@
 
 Example: chunkflow load-h5 -f raw.h5 normalize-section-shang --nominalmax 255 save-h5 -f n.h5
 
-The very darkest and the very brightest value of a section are taken for voxels without image
-(blank, saturated): the section is stretched between the extremes of all others. These are those of
-the chunk, so that one section looks different from chunk to chunk; for a volume in chunks use
-normalize-contrast --levels. The result is float32.
+The smallest and the largest intensity of a slice count as blank and saturated: the slice is
+stretched between the second smallest and the second largest one. These are computed per chunk, so
+one slice looks different from chunk to chunk; for a volume in chunks use normalize-contrast
+--levels. The result is float32.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.chunk import Chunk
 
 
-@with_hooks(
-    cut_remedy="count the volume by compute-statistics, and use normalize-contrast --levels"
-)
+@with_hooks(cut_remedy="run compute-statistics on the volume, and use normalize-contrast --levels")
 @makes(lambda read: read._replace(dtype="float32"))
 def normalize_section_shang(
     chunk: Chunk,
@@ -35,18 +33,18 @@ def normalize_section_shang(
     nominalmax: float | None = None,
     clipvalues: bool = False,
 ) -> Chunk:
-    """Return *chunk* with the inner extremes of each section stretched to the nominal ones.
+    """Stretch each slice from its second smallest and second largest intensity.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), integers of at most 32 bits or floating point; each
             channel by itself.
-        nominalmin: what the second smallest value of a section becomes (default: 0).
-        nominalmax: what the second largest value becomes (default: the largest of the type; 1 for
-            floating point).
-        clipvalues: clip the result to the nominal range; else the very extremes lie outside.
+        nominalmin: result for the second smallest intensity of a slice (default: 0).
+        nominalmax: result for the second largest intensity (default: the largest of the dtype; 1
+            for floating point).
+        clipvalues: clip the result to the nominal range, which the two extremes otherwise exceed.
 
     Returns:
-        A chunk of the same shape, float32. A section without two such values is not stretched.
+        A chunk of the same shape, float32. A slice without two such intensities is not stretched.
 
     Raises:
         OptionError: *nominalmin* is not below *nominalmax*.
@@ -59,7 +57,7 @@ def normalize_section_shang(
     labels = chunk.kind == "segmentation" or (chunk.dtype.kind in "iu" and chunk.dtype.itemsize > 4)
     if labels or chunk.dtype.kind not in "iuf":
         msg = (
-            f"normalize-section-shang takes grey values, but chunk {chunk.bbox} holds "
+            f"normalize-section-shang takes intensities, but chunk {chunk.bbox} holds "
             f"{chunk.dtype} {'labels' if labels else 'voxels'}; give it the image"
         )
         raise ChunkError(msg)
@@ -84,14 +82,14 @@ def _check(low: float, high: float) -> None:
 
 @transform
 @click.option("--nominalmin", type=float,
-              help="What the darkest but one grey value becomes.  [default: 0]")  # fmt: skip
+              help="Result for the second smallest intensity.  [default: 0]")  # fmt: skip
 @click.option("--nominalmax", type=float,
-              help="What the brightest but one grey value becomes.  [default: the largest of the "
-                   "type; floats: 1]")  # fmt: skip
+              help="Result for the second largest intensity.  [default: the largest of the dtype; "
+                   "floats: 1]")  # fmt: skip
 @click.option("--clipvalues", type=bool, default=False, show_default=True,
               help="Clip the result to the nominal range.")  # fmt: skip
 def command(**options: Any) -> Callable[[Chunk], Chunk]:
-    """Check that the range is one."""
+    """Check that the minimum is below the maximum."""
     if None not in (options["nominalmin"], options["nominalmax"]):
         _check(options["nominalmin"], options["nominalmax"])
     return partial(normalize_section_shang, **options)

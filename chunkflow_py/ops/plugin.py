@@ -1,11 +1,11 @@
-"""Call a Python file of your own on the items of a task.
+"""Run your own Python function on the items of a task.
 
 Example: chunkflow create-chunk plugin -f my_filter.py -i chunk -o chunk -a "size=(3,1,1)"
 
-The file has a function execute(*items, **arguments); it is looked for in the working folder and in
-$CHUNKFLOW_PLUGIN_DIR. Its arguments are options, `--size 3 1 1`, or all in --args;
-`plugin -f my_filter.py --help` lists them. Beside items of the line, -i takes bbox, log and None.
-A file with an operator (see `chunkflow new-operator --help`) and the name of an operator work, too:
+The file defines execute(*items, **arguments); it is searched for in the working directory and in
+$CHUNKFLOW_PLUGIN_DIR. Give its arguments as options, `--size 3 1 1`, or all in --args;
+`plugin -f my_filter.py --help` lists them. Besides items of the task, -i takes bbox, log and None.
+A file with an operator (see `chunkflow new-operator --help`) or the name of an operator works, too:
 `plugin -f agglomerate --threshold 0.7`.
 """
 
@@ -39,7 +39,7 @@ SECTION = "items"
 
 
 def _log(task: Task) -> dict[str, Any]:
-    """Return what is known of a task's work so far, by the names of 1.x."""
+    """Return times, box and device of a task, with the keys of chunkflow 1.x."""
     from chunkflow_py.volume.output import compute_device
 
     return {
@@ -49,7 +49,7 @@ def _log(task: Task) -> dict[str, Any]:
     }
 
 
-# Names of what every task has, unless the line has made items of these names.
+# Inputs that every task has, unless an operator has made items of these names.
 _OF_TASKS: dict[str, Callable[[Task], Any]] = {
     NOTHING: lambda task: None,  # noqa: ARG005
     "bbox": lambda task: task.bbox,
@@ -62,15 +62,15 @@ class Plugin(OperatorBase):
     """Calls the function ``execute`` of a file for every task.
 
     Attributes:
-        name: what the plugin is called in messages.
+        name: of the plugin in messages.
         path: its file.
-        inputs: names of the items it is given; ``None`` gives it None, ``bbox`` the task's box and
+        inputs: names of the items to pass; ``None`` passes None, ``bbox`` the task's box and
             ``log`` the seconds spent so far.
-        outputs: names of the items it returns.
-        keywords: what else it is given.
-        function: what is called; loaded from *path* when the line starts.
-        is_older: whether it is written for chunkflow 1.x: it imports chunkflow, and is given and
-            returns what `chunkflow_py.pipeline.compat` has.
+        outputs: names for the items that it returns.
+        keywords: its keyword arguments.
+        function: ``execute``, loaded from *path* when the pipeline starts.
+        is_older: whether it is written for chunkflow 1.x: it imports chunkflow, and receives and
+            returns the types of `chunkflow_py.pipeline.compat`.
     """
 
     name: str
@@ -84,13 +84,13 @@ class Plugin(OperatorBase):
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
-        """The file that another machine needs, as it was typed; see `plugin_files`."""
+        """The files that another machine needs; see `plugin_files`."""
         return plugin_files(self.name, self.path)
 
     @property
     @hook
     def code(self) -> tuple[str, ...]:
-        """What it runs that is not part of this package, in words."""
+        """A description of the code from outside of this package that it runs."""
         return (f"the plugin {self.name}",)
 
     def __enter__(self) -> Plugin:
@@ -104,7 +104,7 @@ class Plugin(OperatorBase):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
     def __call__(self, task: Task) -> Task:
         """Call the function and keep what it returns."""
@@ -125,7 +125,7 @@ class Plugin(OperatorBase):
         return self.function(*values, **self.keywords) if self.function else None
 
     def _call_older(self, task: Task, values: list[Any]) -> Any:
-        """Call it with items as chunkflow 1.x has them; what it changes of them is changed."""
+        """Call it with items of chunkflow 1.x; items that it changes in place are updated."""
         from chunkflow_py.pipeline.compat.boundary import from_plugin, is_changed, to_plugin
         from chunkflow_py.pipeline.compat.imports import importable
 
@@ -139,8 +139,10 @@ class Plugin(OperatorBase):
 
 
 @operator("compute", cls=PluginCommand)
-@click.option("--input-names", "-i", type=ItemNames("in"), help="Items to give to it.")
-@click.option("--output-names", "-o", type=ItemNames("out"), help="Names of what it returns.")
+@click.option("--input-names", "-i", type=ItemNames("in"), help="Items to pass to the function.")
+@click.option(
+    "--output-names", "-o", type=ItemNames("out"), help="Names for the items that it returns."
+)
 @click.option("--file", "-f", required=True, help="Python file, or the name of an operator.")
 @click.option("--args", "-a", help="Arguments: name=value;name=value, or JSON, or any text.")
 @click.pass_context
@@ -152,14 +154,14 @@ def command(
     file: str,
     args: str | None,
 ) -> Plugin:
-    """Read the arguments; the file runs when the line starts."""
+    """Parse the arguments; the file is loaded when the pipeline starts."""
     given: dict[str, Any] = ctx.obj.keywords
     keywords = {} if args is None else parse_arguments(args)
     if twice := sorted(keywords.keys() & given.keys()):
         msg = f"argument {twice[0]!r} is given by --args and as an option; leave one out"
         raise OptionError(msg)
     inputs, outputs = input_names or (), output_names or ()
-    # So that the line knows what is read and made.
+    # The pipeline checks which items are read and made.
     ctx.params["input_names"] = tuple(name for name in inputs if name not in _OF_TASKS)
     ctx.params["output_names"] = outputs
     return Plugin(file, ctx.obj.path, inputs, outputs, keywords | given)

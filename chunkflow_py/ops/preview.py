@@ -3,9 +3,9 @@
 Example: chunkflow load-h5 -f raw.h5 preview --inputs chunk --output-path preview.png
 
 For machines without a screen. Every plane goes through the middle of its chunk, at true
-proportions, with its place and a scale bar; segmentations are in colours, affinities x, y, z red,
-green and blue, all else grey. A path without .png is a prefix: the task 0-64_0-256_0-256 writes
-`-o sheets/a_` to sheets/a_0-64_0-256_0-256.png.
+proportions, with its position and a scale bar. Segmentations are shown in colours, affinities x, y,
+z in red, green and blue, everything else in grey. A path without .png is a prefix: the task
+0-64_0-256_0-256 writes `-o sheets/a_` to sheets/a_0-64_0-256_0-256.png.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PreviewSaver(OperatorBase):
 
     Attributes:
         inputs: names of the chunks.
-        saver: where to.
+        saver: writes the files.
         width: of the longest side of each chunk, pixels.
         contrast: percentiles to show black and white (default: see `preview`).
     """
@@ -70,7 +70,7 @@ class PreviewSaver(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """The file or files."""
+        """Where the sheets are written."""
         return self.saver.destination
 
     @hook
@@ -80,7 +80,7 @@ class PreviewSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Refuse one file for several tasks."""
+        """Check that several tasks do not write one file."""
         self.saver.prepare(outline)
 
     def __call__(self, task: Task) -> Task:
@@ -113,7 +113,7 @@ class PreviewSaver(OperatorBase):
     "-o",
     default="preview.png",
     show_default=True,
-    help="PNG file (any store), or prefix of one file a task.",
+    help="PNG file (any store), or prefix for one file per task.",
 )
 @click.option(
     "--width",
@@ -121,19 +121,19 @@ class PreviewSaver(OperatorBase):
     type=click.IntRange(16, 4096),
     default=256,
     show_default=True,
-    help="Pixels of the longest side of each chunk.",
+    help="Length of the longest side of each chunk, pixels.",
 )
 @click.option(
     "--contrast",
     nargs=2,
     type=click.FloatRange(0, 100),
     metavar="LOW HIGH",
-    help="Percentiles to show black and white.  [default: 1 99.5; bytes and maps: whole range]",
+    help="Percentiles shown black and white.  [default: 1 99.5; bytes and maps: whole range]",
 )
 def command(
     inputs: tuple[str, ...], output_path: str, width: int, contrast: tuple[float, float] | None
 ) -> PreviewSaver:
-    """Take names, place and contrast."""
+    """Check the contrast and return the operator."""
     from chunkflow_py.store.task_files import ItemSaver, TaskFiles
 
     if contrast is not None and contrast[0] >= contrast[1]:

@@ -2,7 +2,7 @@
 
 Example: chunkflow load-h5 -f seg.h5 print-max-id
 
-One line a task on the standard output; a task that has a box says it, too.
+Prints one line per task to the standard output, with the task's box if it has one.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ SECTION = "segment"
 
 
 def max_id(chunk: Chunk) -> int:
-    """Return the largest id of *chunk*, whose voxels are integers; 0 of none.
+    """Return the largest id of *chunk*, whose voxels are integers; 0 if it is empty.
 
     Raises:
-        ChunkError: the voxels are no integers.
+        ChunkError: the voxels are not integers.
     """
     from chunkflow_py.segmentation.labels.objects import check_labels
 
@@ -49,5 +49,5 @@ class MaxIdPrinter:
 @operator("compute")
 @input_option(help="Name of the labels.")
 def command(input_name: str) -> MaxIdPrinter:
-    """Take the name."""
+    """Return the operator."""
     return MaxIdPrinter(input_name)

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @makes(lambda read: read._replace(dtype="uint8", channels=1, kind="image", has_channel_axis=False))
 def quantize(chunk: Chunk, mode: Literal["xy", "z"] = "xy") -> Chunk:
-    """Return 255·p rounded half to even, p clamped to [0, 1]; the rule is the same for all data.
+    """Return 255·p rounded half to even, with p clamped to [0, 1].
 
     Args:
         chunk: an affinity map (3, z, y, x) with channels x, y, z, or a probability map (z, y, x)
@@ -38,7 +38,7 @@ def quantize(chunk: Chunk, mode: Literal["xy", "z"] = "xy") -> Chunk:
         A chunk (z, y, x), uint8, of kind image.
 
     Raises:
-        ChunkError: the shape is another one, or a voxel is not a number.
+        ChunkError: the chunk has neither 1 nor 3 channels, or a voxel is NaN.
     """
     import numpy as np
 

@@ -3,8 +3,8 @@
 Example: chunkflow generate-tasks -v parts.zarr -c 64 256 256 load-volume -v parts.zarr
 relabel -t table save-volume -v zarr://labels.zarr
 
-The last phase of labels over a whole volume. Of the table a task reads the pieces that may list
-labels of its own; labels that are not listed stay.
+This is the last phase of labelling a whole volume. A task reads only the parts of the table that
+can contain its labels; labels that are not in the table stay.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def relabel(
         A chunk of the same shape, uint64, of kind segmentation.
 
     Raises:
-        ChunkError: the voxels are no labels.
+        ChunkError: the voxels are not labels.
         VolumeError: the table is missing or damaged.
     """
     from chunkflow_py.segmentation.labels.label_table import relabelled
@@ -60,12 +60,12 @@ def relabel(
 
 @dataclass
 class Relabeller(OperatorBase):
-    """Relabels a chunk of every task; the table is read when the first task comes.
+    """Relabels a chunk of every task; the table is opened with the first task.
 
     Attributes:
         table_path: URL of the table.
-        input_name, output_name: names of the chunk before and after.
-        access: how to call on the store.
+        input_name, output_name: names of the input and the output chunk.
+        access: access options of the store.
         objects: counts the objects of all tasks.
     """
 
@@ -80,16 +80,16 @@ class Relabeller(OperatorBase):
     @property
     @hook
     def origin(self) -> str:
-        """Where the table is."""
+        """URL of the table."""
         return place_of(self.table_path)
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
-        """Return what labels hold."""
+        """Return the properties of the result: uint64 labels."""
         return read._replace(dtype="uint64", kind="segmentation")
 
     def __enter__(self) -> Relabeller:
-        """Read the table with the first task."""
+        """Do nothing: the table is opened with the first task."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -114,11 +114,11 @@ class Relabeller(OperatorBase):
 
 @operator("compute")
 @click.option("--table-path", "-t", required=True, metavar="URL",
-              help="What solve-labels stored.")  # fmt: skip
+              help="Table that solve-labels stored.")  # fmt: skip
 @input_option(help="Name of the labels.")
 @output_option()
 @access_options()
 def command(table_path: str, input_name: str, output_name: str, **options: Any) -> Relabeller:
-    """Take the place of the table."""
+    """Return the operator."""
     check_extra("segmentation", "relabel", "fastremap")
     return Relabeller(table_path, input_name, output_name, access_from(options))

@@ -2,9 +2,9 @@
 
 Example: chunkflow load-h5 -f raw16.h5 rescale-intensity --low 300 --high 9000 --dtype uint8
 
-What lies outside of --low to --high is clipped. Without them, the range is that from the darkest to
-the brightest voxel of the chunk, and grey values then differ from chunk to chunk: for a volume in
-chunks say both, such as two percentiles that compute-statistics has found.
+Intensities outside of --low to --high are clipped. Without these options, the range is that of the
+chunk, so the result differs from chunk to chunk: for a volume in chunks give both, such as two
+percentiles of compute-statistics.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def rescale_intensity(
         dtype: of the result (default: that of the chunk); integers are rounded half to even.
 
     Returns:
-        A chunk of the same shape. Where all voxels are alike and no range is given, it is
+        A chunk of the same shape. If all voxels are equal and no range is given, it is
         *out_low* everywhere.
 
     Raises:
@@ -62,7 +62,7 @@ def rescale_intensity(
         kind.kind in "iu" and not np.iinfo(kind).min <= out_low < out_high <= np.iinfo(kind).max
     ):
         msg = (
-            f"grey values from {out_low:g} to {out_high:g} do not fit into {kind}, the type of "
+            f"intensities from {out_low:g} to {out_high:g} do not fit into {kind}, the type of "
             f"chunk {chunk.bbox}; say --dtype uint8, or another --out-low and --out-high"
         )
         raise ChunkError(msg)
@@ -72,7 +72,7 @@ def rescale_intensity(
     # The extremes are NaN if a voxel is.
     if np.isnan(darkest) or not np.isfinite([first, last]).all():
         msg = (
-            f"chunk {chunk.bbox} has grey values from {darkest:g} to {brightest:g}, which no range "
+            f"chunk {chunk.bbox} has intensities from {darkest:g} to {brightest:g}, which no range "
             "holds; give --low and --high, and find the operator that made NaN"
         )
         raise ChunkError(msg)
@@ -98,30 +98,30 @@ class Rescaler(OperatorBase):
     @property
     @hook
     def cut_remedy(self) -> str | None:
-        """What to say where the range is that of the chunk."""
+        """Remedy if the range is taken from each chunk."""
         given = None not in (self.options["low"], self.options["high"])
-        return None if given else "say --low and --high"
+        return None if given else "give --low and --high"
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
-        """Return what is made of voxels like *read*."""
+        """Return the properties of the result for input *read*."""
         return read._replace(dtype=self.options["dtype"] or read.dtype)
 
     def __call__(self, chunk: Chunk) -> Chunk:
-        """Return the chunk with other grey values."""
+        """Return the rescaled chunk."""
         return rescale_intensity(chunk, **self.options)
 
 
 # fmt: off
 @transform
-@click.option("--low", type=float, help="Grey value that becomes --out-low.  "
+@click.option("--low", type=float, help="Intensity to map to --out-low.  "
                                         "[default: the darkest voxel of each chunk]")
-@click.option("--high", type=float, help="Grey value that becomes --out-high.  "
+@click.option("--high", type=float, help="Intensity to map to --out-high.  "
                                          "[default: the brightest voxel of each chunk]")
 @click.option("--out-low", type=float, default=0, show_default=True,
-              help="Smallest grey value of the result.")
+              help="Smallest intensity of the result.")
 @click.option("--out-high", type=float, default=255, show_default=True,
-              help="Largest grey value of the result.")
+              help="Largest intensity of the result.")
 @click.option("--dtype", "-d", type=click.Choice(DTYPES),
               help="Type of the result.  [default: that of the chunk]")
 def command(**options: Any) -> Rescaler:

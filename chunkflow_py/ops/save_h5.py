@@ -3,8 +3,8 @@
 Example: chunkflow create-chunk save-h5 -f chunk.h5
 
 A name without an extension is a prefix: the task 0-64_0-256_0-256 writes `-f out_` to
-out_0-64_0-256_0-256.h5. The file has its name only when it is complete. Synapses and points are
-written as save-synapses and save-points write them.
+out_0-64_0-256_0-256.h5. The file gets its name only when it is complete. Synapses and points
+are written as by save-synapses and save-points.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def save_h5(
     dtype: str | None = None,
     **options: Any,
 ) -> None:
-    """Write *chunk* to an HDF5 file, which has its name only when it is complete.
+    """Write *chunk* to an HDF5 file, which gets its name only when it is complete.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), numbers of any dtype.
@@ -49,7 +49,7 @@ def save_h5(
 
     Raises:
         ChunkError: a voxel does not fit into *dtype*.
-        VolumeError: the file cannot be written; what was there is kept.
+        VolumeError: the file cannot be written; an older file is kept.
     """
     from chunkflow_py.volume.conversion import converted
     from chunkflow_py.volume.files.hdf5 import write_hdf5
@@ -59,7 +59,9 @@ def save_h5(
 
 @operator("write")
 @input_option("--input-name", "--input-chunk-name", "-i", help="Name of the chunk to save.")
-@click.option("--file-name", "-f", required=True, help="HDF5 file, or prefix of one file a task.")
+@click.option(
+    "--file-name", "-f", required=True, help="HDF5 file, or prefix for one file per task."
+)
 @zyx_option(
     "--chunk-size",
     "-s",
@@ -72,7 +74,7 @@ def save_h5(
     type=click.Choice(["gzip", "lzf", "szip"]),
     default="gzip",
     show_default=True,
-    help="How blocks are compressed.",
+    help="Compression of the blocks.",
 )
 @click.option(
     "--with-offset/--without-offset",
@@ -81,19 +83,19 @@ def save_h5(
     help="Save the global position of the first voxel.",
 )
 @floats_option(
-    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx, instead of the chunk's."
+    "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx, overriding the chunk's."
 )
 @click.option(
     "--dtype",
     "-d",
     type=click.Choice(DTYPES),
-    help="Convert the voxels; maps become uint8 by 255·p, what does not fit is an error.",
+    help="Convert the voxels; maps become uint8 by 255·p; values that do not fit are an error.",
 )
 @click.option(
     "--touch/--no-touch",
     default=True,
     show_default=True,
-    help="Make an empty file for a task whose result is None.",
+    help="Write an empty file for a task whose result is None.",
 )
 def command(
     input_name: str,
@@ -105,7 +107,7 @@ def command(
     dtype: str | None,
     touch: bool,
 ) -> FileSaver:
-    """Take the name and the layout of the file."""
+    """Return a saver of the file."""
     from chunkflow_py.core.points import Points
     from chunkflow_py.core.synapses import Synapses
     from chunkflow_py.volume.files.file_name import FileName

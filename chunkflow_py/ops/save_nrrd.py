@@ -3,8 +3,8 @@
 Example: chunkflow create-chunk save-nrrd -f chunk.nrrd
 
 The fastest axis is x, lengths are in nm, channels are the slowest axis. A name without an extension
-is a prefix: the task 0-64_0-256_0-256 writes `-f out_` to out_0-64_0-256_0-256.nrrd; without any
-name the box is the name.
+is a prefix: the task 0-64_0-256_0-256 writes `-f out_` to out_0-64_0-256_0-256.nrrd. Without
+--file-name, the box is the name.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ DTYPES = ("uint8", "uint16", "uint32", "uint64", "float32", "float64")
 def save_nrrd(
     chunk: Chunk, path: str | Path, dtype: str | None = None, encoding: str = "gzip"
 ) -> None:
-    """Write *chunk* to a NRRD file, which has its name only when it is complete.
+    """Write *chunk* to a NRRD file, which gets its name only when it is complete.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), numbers.
         path: of the file; replaced if it exists.
         dtype: type to convert to (default: that of the chunk); maps become uint8 by 255·p.
-        encoding: ``gzip``, ``bzip2`` or ``raw``; of raw files, parts can be read alone.
+        encoding: ``gzip``, ``bzip2`` or ``raw``; only raw files can be read in part.
 
     Raises:
         ChunkError: a voxel does not fit into *dtype*, or NRRD has no such type.
-        VolumeError: the file cannot be written; what was there is kept.
+        VolumeError: the file cannot be written; an older file is kept.
     """
     from chunkflow_py.volume.conversion import converted
     from chunkflow_py.volume.files.nrrd import write_nrrd
@@ -49,12 +49,12 @@ def save_nrrd(
 
 @operator("write")
 @input_option(help="Name of the chunk to save.")
-@click.option("--file-name", "-f", help="NRRD file, or prefix of one file a task.")
+@click.option("--file-name", "-f", help="NRRD file, or prefix for one file per task.")
 @click.option(
     "--dtype",
     "-t",
     type=click.Choice(DTYPES),
-    help="Convert the voxels; maps become uint8 by 255·p, what does not fit is an error.",
+    help="Convert the voxels; maps become uint8 by 255·p; values that do not fit are an error.",
 )
 @click.option(
     "--encoding",
@@ -62,10 +62,10 @@ def save_nrrd(
     type=click.Choice(["gzip", "bzip2", "raw"]),
     default="gzip",
     show_default=True,
-    help="How voxels are compressed; of raw files, parts can be read alone.",
+    help="Compression of the voxels; only raw files can be read in part.",
 )
 def command(input_name: str, file_name: str | None, dtype: str | None, encoding: str) -> FileSaver:
-    """Take the name and the compression of the file."""
+    """Return a saver of the file."""
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.file_saver import FileSaver
 

@@ -4,9 +4,9 @@ Example: chunkflow generate-tasks -v aff.zarr -c 64 256 256
 load-volume -v aff.zarr --expand-margin-size 8 32 32 agglomerate --global-ids
 save-overlap -p overlaps crop-margin --crop-bbox save-volume -v zarr://parts.zarr
 
-link-labels finds the links in it. Each task must have labelled a margin around its box, with ids of
-the whole volume (--global-ids). What is stored is twice as thick as the margin, at each face behind
-which there is another task.
+link-labels compares these overlaps. Each task must have labelled a margin around its box, with ids
+that are unique in the volume (--global-ids). At each boundary with another task, a slab twice as
+thick as the margin is stored.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SECTION = "segment"
 
 @dataclass
 class OverlapSaver(OperatorBase):
-    """Stores what each task shares with its neighbours.
+    """Stores the labels that each task shares with its neighbours.
 
     Attributes:
         path: URL of a folder or prefix.
         input_name: name of the labels.
-        access: how to call on the store.
+        access: access options of the store.
     """
 
     path: str
@@ -47,16 +47,16 @@ class OverlapSaver(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """Where overlaps are stored."""
+        """URL of the overlaps."""
         from chunkflow_py.ops.options.label_options import place_of
 
         return place_of(self.path)
 
     def __call__(self, task: Task) -> Task:
-        """Store the parts of the chunk near inner faces of the task.
+        """Store the parts of the chunk at the boundaries with other tasks.
 
         Raises:
-            GeometryError: the task has no box, or the chunk no margin around it.
+            GeometryError: the task has no box, or the chunk has no margin around it.
             ChunkError: the chunk has several channels.
         """
         from chunkflow_py.segmentation.labels.components import single_channel
@@ -68,7 +68,7 @@ class OverlapSaver(OperatorBase):
         chunk = task.chunk(self.input_name)
         region = task.own_region
         if region is None:
-            msg = "a task without a box has no neighbours; let generate-tasks make it"
+            msg = "a task without a box has no neighbours; put generate-tasks in front of it"
             raise GeometryError(msg)
         store = RecordingStore(open_store(self.destination, self.access or Access()))
         save_overlaps(store, chunk.with_array(single_channel(chunk.array)), region)
@@ -82,5 +82,5 @@ class OverlapSaver(OperatorBase):
               help="Folder or prefix for the overlaps.")  # fmt: skip
 @access_options()
 def command(input_name: str, overlap_path: str, **options: Any) -> OverlapSaver:
-    """Take the place."""
+    """Return the operator."""
     return OverlapSaver(overlap_path, input_name, access_from(options))

@@ -2,12 +2,12 @@
 
 Example: chunkflow create-chunk save-pngs -o pngs/
 
-The file of section z = 42 is 00042.png; the folder may be in any store, such as s3://bucket/pngs.
-Of an affinity map, the mean of the channels x and y is saved.
+The file of slice z = 42 is 00042.png; the folder may be in any store, such as s3://bucket/pngs. For
+an affinity map, the mean of the channels x and y is saved.
 
-A float becomes an integer by a fixed rule: a map (a probability, an affinity, or values of unknown
-meaning that lie in [0, 1]) is clamped to [0, 1] and becomes 255·p, rounded half to even (65535·p
-with -t uint16); voxels of an image are rounded half to even. What does not fit is an error.
+Floats become integers by a fixed rule. Maps (probabilities, affinities, or values of unknown kind
+in [0, 1]) are clamped to [0, 1] and become 255·p, rounded half to even (65535·p with --dtype
+uint16). Voxels of an image are rounded half to even; values that do not fit are an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
-    """Write every section of *chunk* to a PNG file named by its z.
+    """Write every slice of *chunk* to a PNG file named by its z.
 
     Args:
         chunk: (z, y, x), (1, z, y, x), or an affinity map.
@@ -51,17 +51,17 @@ def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
     type=click.Choice(["uint8", "uint16"]),
     default="uint8",
     show_default=True,
-    help="Type of the images; maps become integers by 255·p, what does not fit is an error.",
+    help="Type of the images; maps become integers by 255·p; values that do not fit are an error.",
 )
 @click.option(
     "--output-path",
     "-o",
     default="./pngs/",
     show_default=True,
-    help="Folder of the images, in any store; made if missing.",
+    help="Folder of the images, in any store; created if missing.",
 )
 def command(input_name: str, dtype: str, output_path: str) -> PngSaver:
-    """Take the folder and the type of the images."""
+    """Return the operator."""
     from chunkflow_py.volume.files.png import PngSaver
 
     return PngSaver(output_path, dtype, input_name)

@@ -23,9 +23,11 @@ SECTION = "objects"
 
 @operator("write")
 @input_option("--input-name", "-i", default="point_cloud", help="Name of the points.")
-@click.option("--file-path", "-f", required=True, help="File or URL, or prefix of one a task.")
+@click.option(
+    "--file-path", "-f", required=True, help="File or URL, or prefix for one file per task."
+)
 def command(input_name: str, file_path: str) -> ItemSaver:
-    """Take the file."""
+    """Return the operator for the file."""
     from chunkflow_py.core.points import Points
     from chunkflow_py.store.task_files import ItemSaver, TaskFiles
 

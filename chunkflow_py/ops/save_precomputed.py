@@ -2,8 +2,8 @@
 
 Example: chunkflow create-chunk --size 64 128 128 save-precomputed -v file://out
 
-A new volume has the bounds of the volume that the line reads, and blocks that fit the tasks,
-unless options say otherwise; create-info says more.
+A new volume has the bounds of the volume that the pipeline reads, and blocks that fit the tasks,
+unless options override them; see create-info.
 """
 
 from __future__ import annotations
@@ -28,5 +28,5 @@ if TYPE_CHECKING:
 @saving_options("--block-size", encodings=PRECOMPUTED_ENCODINGS, encoding="raw")
 @parallel_option()
 def command(volume_path: str, **options: Any) -> VolumeOutput:
-    """Take the description of the volume."""
+    """Return a saver of the volume."""
     return output_from(volume_path, options, format="precomputed")

@@ -2,10 +2,10 @@
 
 Example: chunkflow load-skeleton -p seg save-swc -p swc/
 
-Each skeleton becomes the file PREFIX, id, .swc; a prefix may be a URL. In a line of several tasks
-the box of the task comes before the id: parts of an object become one by skeletonize --output-path
-and aggregate-skeleton-fragments. Coordinates and radii are nanometres, x y z. SWC has no loops: of
-one, the edge that closes it is left out.
+Each skeleton is written to a file named PREFIX, id, .swc; the prefix may be a URL. With several
+tasks the box of the task comes before the id; to join the parts of an object, use skeletonize
+--output-path and aggregate-skeleton-fragments. Coordinates and radii are nanometres, x y z. SWC
+cannot store loops: the edge that closes a loop is left out.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SECTION = "objects"
 
 
 def save_swc(skeletons: dict[int, Skeleton], prefix: str = "./") -> None:
-    """Write each skeleton to a file, which has its name only when it is complete.
+    """Write each skeleton to a file, which gets its name only when it is complete.
 
     Args:
         skeletons: by the ids of their objects.
-        prefix: of the files' names: of a folder, or more; a path or URL.
+        prefix: path or URL that the file names begin with.
 
     Raises:
         VolumeError: a file cannot be written.
@@ -47,10 +47,10 @@ def save_swc(skeletons: dict[int, Skeleton], prefix: str = "./") -> None:
     "-p",
     default="./",
     show_default=True,
-    help="How the files' names begin: a folder, or more; may be a URL.",
+    help="Path or URL that the file names begin with.",
 )
 def command(input_name: str, output_prefix: str) -> SwcSaver:
-    """Take the prefix."""
+    """Return the operator."""
     from chunkflow_py.segmentation.skeleton_files import SwcSaver
 
     return SwcSaver(input_name, output_prefix)

@@ -23,9 +23,11 @@ SECTION = "objects"
 
 @operator("write")
 @input_option("--input-name", "-i", default="syns", help="Name of the synapses.")
-@click.option("--file-path", "-f", required=True, help="File or URL, or prefix of one a task.")
+@click.option(
+    "--file-path", "-f", required=True, help="File or URL, or prefix for one file per task."
+)
 def command(input_name: str, file_path: str) -> ItemSaver:
-    """Take the file; its extension says the format."""
+    """Return a saver; the extension of the file is the format."""
     from chunkflow_py.core.synapses import Synapses
     from chunkflow_py.store.task_files import ItemSaver, TaskFiles
 

@@ -3,7 +3,7 @@
 Example: chunkflow create-chunk save-tif -f chunk.tif
 
 A name without an extension is a prefix: the task 0-64_0-256_0-256 writes `-f out_` to
-out_0-64_0-256_0-256.tif; without any name the box is the name.
+out_0-64_0-256_0-256.tif. Without --file-name, the box is the name.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ DTYPES = ("uint8", "uint16", "uint32", "uint64", "float32", "float64")
 def save_tif(
     chunk: Chunk, path: str | Path, dtype: str | None = None, compression: str = "zlib"
 ) -> None:
-    """Write *chunk* to a TIFF file, which has its name only when it is complete.
+    """Write *chunk* to a TIFF file, which gets its name only when it is complete.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), numbers.
         path: of the file; replaced if it exists.
         dtype: type to convert to (default: that of the chunk); maps become uint8 by 255·p.
         compression: ``zlib``, ``lzw``, ``lzma``, ``delta`` (zlib of differences), ``packints``
-            (packbits), ``jpeg`` (loses detail) or an empty string for none.
+            (packbits), ``jpeg`` (lossy) or an empty string for none.
 
     Raises:
         ChunkError: a voxel does not fit into *dtype*, or the file cannot hold the chunk.
-        VolumeError: the file cannot be written; what was there is kept.
+        VolumeError: the file cannot be written; an older file is kept.
     """
     from chunkflow_py.volume.conversion import converted
     from chunkflow_py.volume.files.tiff import write_tiff
@@ -48,12 +48,12 @@ def save_tif(
 
 @operator("write")
 @input_option(help="Name of the chunk to save.")
-@click.option("--file-name", "-f", help="TIFF file, or prefix of one file a task.")
+@click.option("--file-name", "-f", help="TIFF file, or prefix for one file per task.")
 @click.option(
     "--dtype",
     "-t",
     type=click.Choice(DTYPES),
-    help="Convert the voxels; maps become uint8 by 255·p, what does not fit is an error.",
+    help="Convert the voxels; maps become uint8 by 255·p; values that do not fit are an error.",
 )
 @click.option(
     "--compression",
@@ -61,12 +61,12 @@ def save_tif(
     type=click.Choice(["", "zlib", "lzw", "lzma", "delta", "packints", "jpeg"]),
     default="zlib",
     show_default=True,
-    help="How pages are compressed; jpeg loses detail.",
+    help="Compression of the pages; jpeg is lossy.",
 )
 def command(
     input_name: str, file_name: str | None, dtype: str | None, compression: str
 ) -> FileSaver:
-    """Take the name and the compression of the file."""
+    """Return a saver of the file."""
     from chunkflow_py.volume.files.file_name import FileName
     from chunkflow_py.volume.files.file_saver import FileSaver
     from chunkflow_py.volume.files.tiff import EXTENSIONS

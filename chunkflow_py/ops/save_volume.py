@@ -3,8 +3,8 @@
 Example: chunkflow create-chunk --size 64 128 128 save-volume -v zarr://out.zarr
 
 A new volume needs its format in the address (precomputed://, zarr://). It has the bounds of the
-volume that the line reads, and blocks that fit the tasks, unless options say otherwise;
-create-volume says more.
+volume that the pipeline reads, and blocks that fit the tasks, unless options override them;
+see create-volume.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 @volume_path_option("Volume, such as zarr://out.zarr or precomputed://s3://bucket/em.")
 @saving_options("--block-size", "-b")
 @parallel_option()
-@click.option("--dtype", help="Convert the voxels.  [default: as they are]")
+@click.option("--dtype", help="Convert the voxels.  [default: unchanged]")
 def command(volume_path: str, dtype: str | None, **options: Any) -> VolumeOutput:
-    """Take the description of the volume."""
+    """Return a saver of the volume."""
     from chunkflow_py.volume.new_volume import checked_dtype
 
     return output_from(volume_path, options, dtype=checked_dtype(dtype, "--dtype"))

@@ -2,9 +2,9 @@
 
 Example: chunkflow create-chunk --size 64 128 128 save-zarr -s out.zarr
 
-A new volume is an OME-Zarr 0.5 image; --plain makes an array alone. Workers of chunkflow 1.x read
-zarr format 2 only, which is --ome-version 0.4. Its bounds are those of the
-volume that the line reads, and its blocks fit the tasks, unless options say otherwise.
+A new volume is an OME-Zarr 0.5 image, or with --plain a bare array. Its bounds are those of the
+volume that the pipeline reads, and its blocks fit the tasks, unless options override them. Workers
+of chunkflow 1.x read only zarr format 2: give --ome-version 0.4.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 @floats_option(
     "--resolution", "-r", help="Voxel size of a new volume at mip 0, nm, zyx.  [default: chunk's]"
 )
-@click.option("--dtype", help="Convert the voxels.  [default: as they are]")
+@click.option("--dtype", help="Convert the voxels.  [default: unchanged]")
 @click.option(
     "--infer-dtype/--no-infer-dtype",
     default=False,
     show_default=True,
-    help="Take the type of the first chunk; without --dtype that is always so.",
+    help="Take the dtype of the first chunk, which is also the default without --dtype.",
 )
 @saving_options("--chunk-size", "--block-size", "-c", encodings=ZARR_ENCODINGS, encoding="zstd")
 @parallel_option()
@@ -53,13 +53,13 @@ if TYPE_CHECKING:
     type=click.Choice(["xyz", "zyx"]),
     default="xyz",
     show_default=True,
-    help="Axis order of a new plain array. OME-Zarr is zyx unless this is given.",
+    help="Axis order of a new volume.  [default for OME-Zarr: zyx]",
 )
 @click.option(
     "--ome/--plain",
     default=True,
     show_default=True,
-    help="A new volume is an OME-Zarr image, or an array alone.",
+    help="Make a new volume an OME-Zarr image, or a plain array.",
 )
 @click.option(
     "--ome-version",
@@ -82,7 +82,7 @@ def command(
     ome_version: str | None,
     **options: Any,
 ) -> VolumeOutput:
-    """Take the description of the volume."""
+    """Return a saver of the volume."""
     from chunkflow_py.volume.new_volume import checked_dtype, shape_bounds
 
     if dtype is not None and infer_dtype:

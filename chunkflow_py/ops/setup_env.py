@@ -1,15 +1,15 @@
-"""Choose sizes, create the output, and make tasks.
+"""Choose sizes, create the output volume and make tasks.
 
-The size of tasks is the one that computes the fewest voxels twice and fits into memory: half of
---max-ram-size is for chunks and the sums of patches. Along y and x they hold whole voxels of the
-levels to --max-mip and of the thumbnail. What was chosen is printed, with the line for workers;
+The task size is the one that fits into memory and computes the fewest voxels twice: half of
+--max-ram-size is for chunks and blending buffers. Along y and x a task covers whole voxels of the
+levels up to --max-mip and of the thumbnail. The choice is printed with the command for workers;
 --dry-run before the command only prints it.
 
 Example: chunkflow setup-env --volume-start 0 0 0 -s 64 512 512 -l file://out -z 16 96 96 -x 6
 
 Positions are in voxels of mip 0; tasks are in those of --mip. The tasks run here, or are sent to
---queue-name. With --crop-chunk-margin patches are counted from the corner of each chunk, as older
-lines did it.
+--queue-name. With --crop-chunk-margin the patch grid starts at the corner of each chunk, as in
+chunkflow 1.x.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LEVEL = click.IntRange(min=0, max=16)
               help="Channels of the output; 3 for an affinity map.")  # fmt: skip
 @click.option("--dtype", "-d", type=click.Choice(["uint8", "float16", "float32"]),
               default="float32", show_default=True,
-              help="Of the output; of float16, float32 is stored.")  # fmt: skip
+              help="Type of the output; float16 is stored as float32.")  # fmt: skip
 @zyx_option("--output-patch-overlap", "-o", minimum=0,
             help="Overlap of output patches, voxels, zyx.  [default: half]")  # fmt: skip
 @zyx_option("--crop-chunk-margin", minimum=0,
@@ -56,19 +56,19 @@ _LEVEL = click.IntRange(min=0, max=16)
 @click.option("--thumbnail-mip", "-b", type=_LEVEL, default=6, show_default=True,
               help="Level of the thumbnail.")  # fmt: skip
 @click.option("--max-mip", "-x", type=_LEVEL, default=8, show_default=True,
-              help="Coarsest level of masks: tasks hold whole voxels of it.")  # fmt: skip
-@click.option("--queue-name", "-q", help="Send the tasks to this queue, which is made if missing.")
+              help="Coarsest level of masks; tasks cover whole voxels of it.")  # fmt: skip
+@click.option("--queue-name", "-q", help="Queue to send the tasks to; created if missing.")
 @click.option("--visibility-timeout", "-t", type=click.IntRange(1, 12 * 3600), default=3600,
-              show_default=True, help="Lease of its tasks, seconds.")  # fmt: skip
+              show_default=True, help="Lease of a task in the queue, seconds.")  # fmt: skip
 @click.option("--thumbnail/--no-thumbnail", default=True, show_default=True,
-              help="Make a volume for a thumbnail, too.")  # fmt: skip
+              help="Create a volume for a thumbnail, too.")  # fmt: skip
 @click.option("--encoding", "-e", default="raw", show_default=True,
               type=click.Choice(["raw", "jpeg", "compressed_segmentation", "fpzip", "kempressed"]),
               help="Compression of the blocks.")  # fmt: skip
 @floats_option("--voxel-size", "-v", default=(40, 4, 4), show_default=True,
                help="Edge lengths of a voxel at mip 0, nm, zyx.")  # fmt: skip
 @click.option("--overwrite-info/--no-overwrite-info", default=False, show_default=True,
-              help="Replace the description of another volume that is there.")  # fmt: skip
+              help="Overwrite the metadata of an existing volume that differs.")  # fmt: skip
 @requester_pays_option()
 def command(
     volume_start: Any,
@@ -78,7 +78,7 @@ def command(
     thumbnail_mip: int,
     **options: Any,
 ) -> Environment:
-    """Find the sizes; volumes are made when the whole line is accepted."""
+    """Choose the sizes; volumes are created when the pipeline starts."""
     from chunkflow_py.pipeline.sizing import Environment
 
     opening = opening_from(options)

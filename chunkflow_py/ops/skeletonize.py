@@ -2,12 +2,13 @@
 
 Example: chunkflow load-precomputed -v seg skeletonize --const 300 save-swc -p swc/
 
-Of a volume in tasks, each writes a fragment ID:BOX for each of its objects to --output-path, which
-aggregate-skeleton-fragments joins: `generate-tasks ... load-precomputed --expand-margin-size auto
-skeletonize --output-path seg`, then `aggregate-skeleton-fragments -f seg`. Fragments are in
-Neuroglancer's precomputed format, not the pickles of old igneous, which could run code.
+For a volume in tasks, each task writes a fragment ID:BOX of each of its objects to --output-path,
+and aggregate-skeleton-fragments joins them: `generate-tasks ... load-precomputed
+--expand-margin-size auto skeletonize --output-path seg`, then `aggregate-skeleton-fragments -f
+seg`. Fragments are in Neuroglancer's precomputed format, not the pickles of old igneous, which
+could run code.
 
-Lengths are nanometres. By kimimaro (TEASAR), which is under the GPL: pip install
+Lengths are nanometres. Uses kimimaro (TEASAR), which is under the GPL: pip install
 'chunkflow_py[skeleton]'.
 """
 
@@ -38,19 +39,25 @@ SECTION = "objects"
 
 # option -> what it does; defaults are kimimaro's
 TEASAR = {
-    "scale": (1.5, "Around a line, what is nearer than this times its distance to the surface"),
-    "const": (300.0, "plus this, nm, is traced already."),
-    "pdrf_scale": (100000.0, "How much lines keep to the middle of an object."),
-    "pdrf_exponent": (4, "How steeply being near to the surface costs."),
-    "soma_detection_threshold": (750.0, "A thicker object, nm, is looked at for a cell body."),
-    "soma_acceptance_threshold": (3500.0, "A thicker object, nm, has a cell body."),
-    "soma_invalidation_scale": (2.0, "As --scale, for the cell body."),
-    "soma_invalidation_const": (300.0, "As --const, for the cell body."),
+    "scale": (
+        1.5,
+        "Invalidation radius around a path, as a multiple of its distance to the surface",
+    ),
+    "const": (300.0, "Constant to add to the invalidation radius, nm."),
+    "pdrf_scale": (100000.0, "Scale of the penalty for paths near the surface."),
+    "pdrf_exponent": (4, "Exponent of the penalty for paths near the surface."),
+    "soma_detection_threshold": (
+        750.0,
+        "Radius above which an object is checked for a cell body, nm.",
+    ),
+    "soma_acceptance_threshold": (3500.0, "Radius above which an object has a cell body, nm."),
+    "soma_invalidation_scale": (2.0, "--scale for the cell body."),
+    "soma_invalidation_const": (300.0, "--const for the cell body, nm."),
 }
 
 
 def skeletonize(chunk: Chunk, **settings: Any) -> dict[int, Skeleton]:
-    """Return the centre line of each object of a chunk, by their ids.
+    """Return the centre line of each object of a chunk, keyed by id.
 
     Args:
         chunk: labels, (z, y, x) or (1, z, y, x), 0 is background.
@@ -58,7 +65,7 @@ def skeletonize(chunk: Chunk, **settings: Any) -> dict[int, Skeleton]:
             ``dust_threshold``, ``scale``, ``const``, ...
 
     Raises:
-        ChunkError: the voxels are no labels.
+        ChunkError: the voxels are not labels.
         MissingExtraError: kimimaro is not installed.
     """
     from chunkflow_py.segmentation.skeletonize import create_skeletons
@@ -80,35 +87,37 @@ def _teasar_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @operator("compute")
 @input_option(help="Name of the chunk of labels.")
-@output_option(default="skels", help="Name of the skeletons to make, by the ids of their objects.")
+@output_option(default="skels", help="Name of the resulting skeletons in the task.")
 @click.option(
     "--output-path",
-    help="URL of a precomputed volume, or of a folder, to write fragments to.  [default: none]",
+    help="URL of a precomputed volume or a folder for the fragments.  [default: none]",
 )
 @floats_option("--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: chunk's]")
 @_teasar_options
 @click.option(
-    "--max-paths", type=click.IntRange(min=1), help="Most branches of an object.  [default: all]"
+    "--max-paths",
+    type=click.IntRange(min=1),
+    help="Maximum number of branches per object.  [default: all]",
 )
 @click.option(
     "--dust-threshold",
     type=click.IntRange(min=0),
     default=1000,
     show_default=True,
-    help="Leave out pieces of no more voxels.",
+    help="Skip pieces of at most this many voxels.",
 )
 @click.option("--ids", type=NUMBERS, help="Ids of the only objects to trace, such as 7,12.")
 @click.option(
     "--fix-branching/--no-fix-branching",
     default=True,
     show_default=True,
-    help="Let branches leave where they should, or be faster.",
+    help="Correct where branches leave the trunk (slower).",
 )
 @click.option(
     "--fill-holes/--keep-holes",
     default=False,
     show_default=True,
-    help="Fill holes in objects before; labels inside of them are lost.",
+    help="Fill holes in objects first; labels inside of them are lost.",
 )
 def command(
     input_name: str,
@@ -117,7 +126,7 @@ def command(
     voxel_size: tuple[float, float, float] | None,
     **settings: Any,
 ) -> Skeletonizer:
-    """Take the options; a dry run writes no fragments."""
+    """Return the operator; a dry run writes no fragments."""
     from chunkflow_py.segmentation.skeletonize import SkeletonFragments, Skeletonizer
     from chunkflow_py.volume.location import Location
 

@@ -2,8 +2,8 @@
 
 Example: chunkflow load-h5 -f raw.h5 skip-all-zero --prefix flags/ save-h5 -f copy.h5
 
-With --prefix, an empty file is left that says so, called by prefix, box and suffix; the prefix may
-be a URL, such as s3://bucket/flags/.
+With --prefix, an empty file records the skip; its name is the prefix, the box and the suffix. The
+prefix may be a URL, such as s3://bucket/flags/.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ SECTION = "steer"
 
 
 def is_all_zero(chunk: Chunk) -> bool:
-    """Tell whether no voxel of *chunk* differs from zero."""
+    """Return whether all voxels of *chunk* are zero."""
     return not chunk.array.any()
 
 
 @dataclass
 class ZeroSkipper(OperatorBase):
-    """Ends a task early when its chunk is all zero, and may leave an empty file to say so.
+    """Ends a task early if its chunk is all zero; can record it in an empty file.
 
     Attributes:
         input_name: of the chunk.
-        flags: the files to leave, or ``None`` for none.
+        flags: the files to write, or ``None`` for none.
         adjust_size: voxels by which the box in the file's name is larger on every side.
-        chunk_bbox: name the file after the chunk's box; if not, the task's.
+        chunk_bbox: name the file after the chunk's box instead of the task's.
     """
 
     input_name: str = "chunk"
@@ -52,7 +52,7 @@ class ZeroSkipper(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the files to leave."""
+        """Return the files to write."""
         return () if self.flags is None else (self.flags.outputs,)
 
     def __call__(self, task: Task) -> Task:
@@ -76,8 +76,12 @@ class ZeroSkipper(OperatorBase):
 
 @operator("compute")
 @input_option()
-@click.option("--prefix", "-p", help="Touch a file when skipping: this, the box, the suffix.")
-@click.option("--suffix", "-s", default="", show_default="empty", help="End of the file's name.")
+@click.option(
+    "--prefix",
+    "-p",
+    help="Path or URL that the name of an empty file for each skipped task begins with.",
+)
+@click.option("--suffix", "-s", default="", show_default="empty", help="End of the file names.")
 @click.option(
     "--adjust-size", "-a", type=int, help="Voxels by which to grow the box in the file's name."
 )
@@ -94,7 +98,7 @@ def command(
     adjust_size: int | None,
     chunk_bbox: bool,
 ) -> ZeroSkipper:
-    """Take the name of the file; a dry run leaves none."""
+    """Return the operator; a dry run writes no files."""
     from chunkflow_py.store.task_files import TaskFiles
 
     flags = None if prefix is None or is_dry_run() else TaskFiles(prefix, suffix)

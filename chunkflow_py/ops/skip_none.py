@@ -2,9 +2,9 @@
 
 Example: chunkflow load-h5 -f raw.h5 skip-none --input-name chunk save-h5 -f copy.h5
 
-None stands for a task without a result: what an empty file, or a file without synapses, is loaded
-as. With --prefix, an empty file is left that says so, called by prefix, the task's box and suffix;
-the prefix may be a URL.
+None means no result: loading an empty file, or a file without synapses, gives None. With --prefix,
+an empty file records the skip; its name is the prefix, the task's box and the suffix. The prefix
+may be a URL.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SECTION = "steer"
 
 @dataclass
 class NoneSkipper(OperatorBase):
-    """Ends a task early when an item is ``None``, and may leave an empty file to say so.
+    """Ends a task early if an item is ``None``; can record it in an empty file.
 
     Attributes:
         input_name: of the item.
-        flags: the files to leave, or ``None`` for none.
+        flags: the files to write, or ``None`` for none.
     """
 
     input_name: str = "chunk"
@@ -41,7 +41,7 @@ class NoneSkipper(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the files to leave."""
+        """Return the files to write."""
         return () if self.flags is None else (self.flags.outputs,)
 
     def __call__(self, task: Task) -> Task:
@@ -60,12 +60,12 @@ class NoneSkipper(OperatorBase):
     "--touch/--no-touch",
     default=True,
     show_default=True,
-    help="Leave an empty file when skipping, if there is a --prefix.",
+    help="Write an empty file for each skipped task; needs --prefix.",
 )
-@click.option("--prefix", "-p", help="How the file's name begins; a path or URL.")
-@click.option("--suffix", "-s", help="How the file's name ends.")
+@click.option("--prefix", "-p", help="Path or URL that the file names begin with.")
+@click.option("--suffix", "-s", help="End of the file names.")
 def command(input_name: str, touch: bool, prefix: str | None, suffix: str | None) -> NoneSkipper:
-    """Take the name of the file; a dry run leaves none."""
+    """Return the operator; a dry run writes no files."""
     from chunkflow_py.store.task_files import TaskFiles
 
     flags = None if prefix is None else TaskFiles(prefix, suffix or "")

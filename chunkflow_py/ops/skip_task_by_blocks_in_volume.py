@@ -35,8 +35,8 @@ class StoredSkipper(OperatorBase):
     Attributes:
         volume_path: URL of the volume.
         mip: resolution level.
-        time: time index to look at, whatever the tasks name.
-        opening: how to call on the store.
+        time: time index to check, overriding that of the tasks.
+        opening: access options of the store.
     """
 
     volume_path: str
@@ -49,7 +49,7 @@ class StoredSkipper(OperatorBase):
     @property
     @hook
     def kept(self) -> str:
-        """The level whose blocks stay: tasks of which all are stored are done."""
+        """The level whose stored blocks mark tasks as done."""
         from chunkflow_py.volume.location import Location, level_name
 
         return level_name(Location.parse(self.volume_path), self.mip)
@@ -59,11 +59,11 @@ class StoredSkipper(OperatorBase):
         """Open the volume.
 
         Args:
-            outline: of the line, an `Outline`; ``None`` outside of one.
+            outline: of the pipeline, an `Outline`; ``None`` outside of one.
 
         Raises:
-            VolumeNotFoundError: there is none; blocks can only be looked for in one that exists.
-            OptionError: the line has no tasks with boxes.
+            VolumeNotFoundError: there is no such volume.
+            OptionError: the tasks have no boxes.
         """
         from chunkflow_py.volume import open_volume
 
@@ -77,12 +77,12 @@ class StoredSkipper(OperatorBase):
             raise OptionError(msg)
 
     def __call__(self, task: Task) -> Task:
-        """Raise `Skip` if all is stored."""
+        """Raise `Skip` if all blocks are stored."""
         if self._volume is None:
             self.prepare(None)
         volume: Any = self._volume
         if task.bbox is None or task.region is None:
-            msg = "a task without a box has no blocks; let generate-tasks or create-bbox make it"
+            msg = "a task without a box has no blocks; use generate-tasks or create-bbox"
             raise GeometryError(msg)
         inside = task.bbox.intersection(volume.bounds)
         if inside.is_empty:
@@ -102,5 +102,5 @@ class StoredSkipper(OperatorBase):
 @click.option("--time", type=click.IntRange(min=0), help="Time index.  [default: the task's]")
 @access_options()
 def command(volume_path: str, mip: int, time: int | None, **options: Any) -> StoredSkipper:
-    """Take the volume."""
+    """Return the operator."""
     return StoredSkipper(volume_path, mip, time, opening_from(options))

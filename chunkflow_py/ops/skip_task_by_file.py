@@ -1,11 +1,12 @@
-"""Skip a task by a file: there, missing, empty.
+"""Skip a task if a file exists, is missing or is empty.
 
 Example: chunkflow generate-tasks -v file://em -c 64 512 512 skip-task-by-file -p out_ -s .h5
 load-volume -v file://em save-h5 -f out_
 
-The file is called by the prefix, the task's box and the suffix, such as out_0-64_0-512_0-512.h5;
-the prefix may be a URL, such as s3://bucket/flags/. A suffix that ends with a slash means a folder
-that holds something. A run (submit, work) needs none of this: its ledger says what is done.
+The file name is the prefix, the task's box and the suffix, such as out_0-64_0-512_0-512.h5; the
+prefix may be a URL, such as s3://bucket/flags/. With a suffix that ends with a slash, a folder
+counts if it is not empty. A run (submit, work) does not need this operator: its ledger records
+which tasks are done.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ Mode = Literal["missing", "empty", "exist"]
 
 @dataclass
 class FileSkipper(OperatorBase):
-    """Ends a task early for the sake of a file.
+    """Ends a task early if its file exists, or does not.
 
     Attributes:
-        files: which belong to the tasks.
+        files: the file of each task.
         mode: skip if the file is ``missing``, is missing or holds nothing (``empty``), or
             ``exist``s.
         adjust_size: voxels by which the box in the file's name is larger on every side.
@@ -49,15 +50,15 @@ class FileSkipper(OperatorBase):
     @property
     @hook
     def kept(self) -> str | None:
-        """Where a file says that a task is done: all that the task has written."""
+        """The files that mark tasks as done, if the mode is ``exist``."""
         return None if self.mode == "exist" else ""
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Refuse a line whose tasks have no box.
+        """Check that tasks have boxes, which the file names need.
 
         Raises:
-            OptionError: says what to put in front.
+            OptionError: the message names the operator that is missing.
         """
         if not outline.has_tasks:
             msg = (
@@ -67,11 +68,11 @@ class FileSkipper(OperatorBase):
             raise OptionError(msg)
 
     def __call__(self, task: Task) -> Task:
-        """Raise `Skip` if the file is as the mode says.
+        """Raise `Skip` if the state of the file is that of the mode.
 
         Raises:
-            GeometryError: the task has no box, or nothing of it is left.
-            VolumeError: the store cannot be asked.
+            GeometryError: the task has no box, or its adjusted box is empty.
+            VolumeError: the store cannot be read.
         """
         from chunkflow_py.store.task_files import grown
 
@@ -90,19 +91,21 @@ class FileSkipper(OperatorBase):
 
 
 @operator("read")
-@click.option("--prefix", "-p", required=True, help="How the name begins; a path or URL.")
-@click.option("--suffix", "-s", default="", show_default="empty", help="How the name ends.")
+@click.option("--prefix", "-p", required=True, help="Path or URL that the file names begin with.")
+@click.option("--suffix", "-s", default="", show_default="empty", help="End of the file names.")
 @click.option(
     "--mode",
     "-m",
     type=click.Choice(["missing", "empty", "exist"]),
     default="exist",
     show_default=True,
-    help="Skip if the file is missing, is missing or empty, or exists.",
+    help="State of the file that skips the task; empty includes missing.",
 )
-@click.option("--adjust-size", "-a", type=int, help="Voxels by which to grow the box in the name.")
+@click.option(
+    "--adjust-size", "-a", type=int, help="Voxels by which to grow the box in the file name."
+)
 def command(prefix: str, suffix: str, mode: Mode, adjust_size: int | None) -> FileSkipper:
-    """Take the name of the file."""
+    """Return the operator for the files."""
     from chunkflow_py.store.task_files import TaskFiles
 
     return FileSkipper(TaskFiles(prefix, suffix), mode, adjust_size or 0)

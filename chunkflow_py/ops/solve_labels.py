@@ -1,10 +1,10 @@
-"""Find one id for each object from all links.
+"""Assign one id to each object from all links.
 
 Example: chunkflow solve-labels --links-path links --table-path table
 
-The third phase of labels over a whole volume, between link-labels and relabel: it writes a table,
-old id and new id, for relabel. One task does the whole volume, with about 250 bytes of memory for
-each label that is linked. In a run it is a stage of one task: then generate-tasks
+This is the third phase of labelling a whole volume, between link-labels and relabel: it writes the
+table of old and new ids that relabel reads. One task solves the whole volume, with about 250 bytes
+of memory per linked label. In a run it is a step of one task: then generate-tasks
 --roi-size 1 1 1 --chunk-size 1 1 1 solve-labels ...
 """
 
@@ -31,18 +31,18 @@ SECTION = "segment"
 def solve_labels(
     links_path: str, table_path: str, access: Access | None = None
 ) -> tuple[Stored, ...]:
-    """Write the table of ids that the links ask for.
+    """Write the table of new ids that the links imply.
 
     Args:
         links_path: URL of what link-labels stored.
         table_path: URL of a folder or prefix for the table.
-        access: how to call on the stores.
+        access: access options of the stores.
 
     Returns:
-        What is stored: the table depends on the links alone.
+        The objects stored; the table depends only on the links.
 
     Raises:
-        VolumeError: there are no links, they are damaged, or of several cuts into tasks.
+        VolumeError: there are no links, they are damaged, or they come from different task grids.
     """
     from chunkflow_py.segmentation.labels.linking import solve_links
     from chunkflow_py.store import open_store
@@ -66,26 +66,26 @@ class LabelSolver(OperatorBase):
     @property
     @hook
     def origin(self) -> str:
-        """Where links are."""
+        """URL of the links."""
         return place_of(self.links_path)
 
     @property
     @hook
     def destination(self) -> str:
-        """Where the table is."""
+        """URL of the table."""
         return place_of(self.table_path)
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Refuse several tasks, each of which would do all of it (the line: an `Outline`).
+        """Check that there is one task, which solves the whole volume.
 
         Raises:
-            OptionError: there are several.
+            OptionError: there are several tasks.
         """
         count = len(outline.boxes or ())
         if count > 1:
             msg = (
-                f"solve-labels does the whole volume in one task, and the line makes {count}; "
+                f"solve-labels does the whole volume in one task, but the pipeline makes {count}; "
                 "begin it with generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1"
             )
             raise OptionError(msg)
@@ -98,10 +98,10 @@ class LabelSolver(OperatorBase):
 
 @operator("write")
 @click.option("--links-path", "-l", required=True, metavar="URL",
-              help="What link-labels stored.")  # fmt: skip
+              help="Links that link-labels stored.")  # fmt: skip
 @click.option("--table-path", "-t", required=True, metavar="URL",
               help="Folder or prefix for the table.")  # fmt: skip
 @access_options()
 def command(links_path: str, table_path: str, **options: Any) -> LabelSolver:
-    """Take the two places."""
+    """Return the operator."""
     return LabelSolver(links_path, table_path, access_from(options))

@@ -2,9 +2,9 @@
 
 Example: chunkflow load-h5 -f raw.h5 statistics
 
-An image: voxels, mean, deviation, extremes and percentiles of each channel. A segmentation: number
-of objects (without 0), smallest and largest label, background voxels. All of it is about the chunk;
-for a whole volume see compute-statistics.
+For an image: number of voxels, mean, standard deviation, minimum, maximum and percentiles of each
+channel. For a segmentation: number of objects (without 0), smallest and largest label, number of
+background voxels. All are of the chunk; for a whole volume see compute-statistics.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ SECTION = "segment"
 
 
 def statistics(chunk: Chunk) -> dict[str, Any]:
-    """Return what there is to say of the voxels of *chunk*.
+    """Compute statistics of intensities, or of labels.
 
     Args:
-        chunk: (z, y, x) or (c, z, y, x), any real dtype; its kind decides, and integers of more
-            than 16 bits of unknown kind are labels.
+        chunk: (z, y, x) or (c, z, y, x), any real dtype; its kind decides, and without a kind,
+            integers of more than 16 bits are labels.
 
     Returns:
-        Of labels ``objects``, ``min_id``, ``max_id`` (``None`` without an object) and
-        ``background``, the voxels that are 0. Of grey values ``channels``: for each ``count``,
+        For labels ``objects``, ``min_id``, ``max_id`` (``None`` without an object) and
+        ``background``, the voxels that are 0. For intensities ``channels``: for each ``count``,
         ``mean``, ``std``, ``min``, ``max``, ``percentiles``, of the finite voxels; percentiles are
         exact, of floats and of integers more than 65 536 apart to a thousandth of their span.
     """
@@ -90,5 +90,5 @@ class StatisticsPrinter:
 @input_option()
 @output_option(default="statistics", help="Name of the statistics in the task.")
 def command(**options: Any) -> StatisticsPrinter:
-    """Take the names."""
+    """Return the operator."""
     return StatisticsPrinter(**options)

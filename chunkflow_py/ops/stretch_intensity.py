@@ -2,8 +2,8 @@
 
 Example: chunkflow load-h5 -f raw.h5 stretch-intensity --min-threshold 40 save-h5 -f bright.h5
 
-What lies below becomes 0 and above the largest value of the type. The thresholds are the same for
-all chunks, so that the result does not depend on how a volume is cut.
+Intensities below the thresholds become 0, those above become the largest of the dtype. The
+thresholds are the same for all chunks, so the result does not depend on how a volume is cut.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def stretch_intensity(chunk: Chunk, min_threshold: int = 0, max_threshold: int =
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), uint8 or uint16.
-        min_threshold: this and all below become 0.
-        max_threshold: this and all above become 255 (uint16: 65 535).
+        min_threshold: intensities up to this one become 0.
+        max_threshold: intensities from this one on become 255 (uint16: 65 535).
 
     Returns:
         A chunk of the same shape and dtype, rounded half to even.
 
     Raises:
-        ChunkError: the voxels are of another type.
+        ChunkError: the dtype is neither uint8 nor uint16.
         OptionError: the thresholds are not in order.
     """
     import numpy as np
@@ -61,9 +61,9 @@ def _check(low: int, high: int) -> None:
 
 @transform
 @click.option("--min-threshold", type=click.IntRange(min=0), default=0, show_default=True,
-              help="This grey value and all below become 0.")  # fmt: skip
+              help="Intensity to map to 0, with all below it.")  # fmt: skip
 @click.option("--max-threshold", type=click.IntRange(min=1), default=256, show_default=True,
-              help="This grey value and all above become the largest.")  # fmt: skip
+              help="Intensity to map to the largest of the dtype, with all above.")  # fmt: skip
 def command(**options: Any) -> Callable[[Chunk], Chunk]:
     """Check that the thresholds are in order."""
     _check(options["min_threshold"], options["max_threshold"])

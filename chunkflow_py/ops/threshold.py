@@ -2,9 +2,9 @@
 
 Example: chunkflow load-h5 -f map.h5 threshold --threshold 0.5 save-h5 -f mask.h5
 
-The threshold is in the unit of the voxels: a map of uint8 holds 255 times the probability, so that
-0.5 is refused there and 127.5 is meant. Of several channels, such as those of a softmax, --channel
-says which one.
+The threshold is in the unit of the voxels: a uint8 map holds 255 times the probability, so give
+127.5 for a probability of 0.5 (0.5 is an error there). With several channels, such as those of a
+softmax, --channel selects one.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 
 def threshold(chunk: Chunk, threshold: float = 0.5, channel: int | None = None) -> Chunk:
-    """Return where *chunk* is above *threshold*.
+    """Return the mask of voxels above *threshold*.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype.
         threshold: in the unit of the voxels; voxels equal to it are not above.
-        channel: that is compared, counted from 0 (default: the only one).
+        channel: to compare, counted from 0 (default: the only one).
 
     Returns:
         A chunk of one channel, uint8: 1 above the threshold, 0 elsewhere.
 
     Raises:
-        OptionError: there is no such channel, or several and none is chosen; or the threshold is a
-            fraction of 1 and the chunk a map of integers.
+        OptionError: the channel does not exist, or the chunk has several and none is chosen; or the
+            threshold is a fraction of 1 although the chunk is a map of integers.
         ChunkError: a voxel is NaN.
     """
     from chunkflow_py.core.chunk import above
@@ -51,13 +51,13 @@ def threshold(chunk: Chunk, threshold: float = 0.5, channel: int | None = None) 
 def _check_channel(channel: int | None, channels: int) -> None:
     if channel is None and channels > 1:
         msg = (
-            f"the chunk has {channels} channels, and a mask has one; choose by --channel 0 to "
+            f"the chunk has {channels} channels, and a mask has one; choose one of --channel 0 to "
             f"--channel {channels - 1}"
         )
         raise OptionError(msg)
     if channel is not None and not 0 <= channel < channels:
         msg = (
-            f"--channel {channel} is none of the {channels} of the chunk, counted from 0; the last "
+            f"--channel {channel} is not below {channels}, the number of channels; the last "
             f"one is --channel {channels - 1}"
         )
         raise OptionError(msg)
@@ -72,14 +72,14 @@ class Thresholder(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check the options against what the chunks will hold (of an `Outline`), if it is known."""
+        """Check the options against dtype and channels of the chunks, if they are known."""
         if (voxels := outline.voxels) is not None:
             _check_channel(self.channel, voxels.channels)
             check_threshold(self.threshold, voxels.dtype, voxels.kind)
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
-        """Return what a mask holds."""
+        """Return the properties of the mask."""
         has_axis = read.has_channel_axis and self.channel is None
         names = () if self.channel is not None else read.channel_names
         return type(read)("uint8", 1, "segmentation", has_axis, names)
@@ -104,5 +104,5 @@ class Thresholder(OperatorBase):
     help="Channel to compare, counted from 0.  [default: the only one]",
 )
 def command(**options: Any) -> Thresholder:
-    """Take the threshold and the channel."""
+    """Return the transform."""
     return Thresholder(**options)

@@ -2,9 +2,9 @@
 
 Example: chunkflow load-h5 -f written_as_xyz.h5 transpose save-h5 -f zyx.h5
 
---axes says which of the old axes become the new ones: with xyz, the new z is the old x. Offset,
-voxel size and domain change with them, the channels of affinity and vector maps, and the box of the
-task: what comes after works in the new order, so save or transpose other chunks, too.
+--axes lists the old axes that become z, y and x: with xyz, the new z is the old x. Offset, voxel
+size and domain are transposed, too, as are the channels of affinity and vector maps and the box of
+the task. Later operators use the new order, so save or transpose other chunks of the task as well.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ ORDERS = ("zyx", "zxy", "yzx", "yxz", "xzy", "xyz")
 
 
 def transpose(chunk: Chunk, axes: str = "xyz") -> Chunk:
-    """Return *chunk* with its axes in another order, as a view unless channels change places.
+    """Return *chunk* with its axes in another order, as a view unless channels are reordered.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any dtype; the channel axis stays the first.
-        axes: the old axes that become z, y and x; ``xyz`` turns their order around.
+        axes: the old axes that become z, y and x; ``xyz`` reverses them.
 
     Raises:
         OptionError: *axes* is not an order of z, y and x.
@@ -43,7 +43,7 @@ def transpose(chunk: Chunk, axes: str = "xyz") -> Chunk:
     order = _order(axes)
     array = chunk.array
     if chunk.kind in ("affinity", "vector") and chunk.channels == 3:
-        # Channels are x, y, z: the new one of an axis is the old one of what it was.
+        # Channels are x, y, z: the channel of a new axis is that of the old axis it came from.
         array = array[[2 - axis for axis in reversed(order)]]
     first = chunk.ndim - 3
     array = array.transpose((*range(first), *(first + axis for axis in order)))
@@ -61,7 +61,7 @@ def _order(axes: str) -> tuple[int, ...]:
 
 @dataclass
 class Transposer(OperatorBase):
-    """Transposes a chunk of every task. No transform: the result has another box."""
+    """Transposes a chunk of every task and the task's box."""
 
     axes: str = "xyz"
     input_name: str = "chunk"
@@ -72,23 +72,23 @@ class Transposer(OperatorBase):
     @property
     @hook
     def order(self) -> tuple[int, ...]:
-        """The old axes that become z, y and x."""
+        """Old axes that become z, y and x."""
         return _order(self.axes)
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Take the bounds and the voxel size of what comes (an `Outline`)."""
+        """Keep the `Outline`: the bounds and the voxel size of the input."""
         self._outline = outline
 
     @hook
     def bounds(self) -> BoundingBox | None:
-        """Return the bounds of what is made."""
+        """Return the bounds of the output."""
         domain = self._outline.domain
         return None if domain is None else domain.turned(self.order)
 
     @hook
     def known_voxel_size_nm(self) -> tuple[float, float, float] | None:
-        """Return the voxel size of what is made."""
+        """Return the voxel size of the output."""
         size = self._outline.voxel_size_nm
         if size is None:
             return None
@@ -107,7 +107,7 @@ class Transposer(OperatorBase):
 @input_option()
 @output_option()
 @click.option("--axes", "-a", type=click.Choice(ORDERS), default="xyz", show_default=True,
-              help="The old axes that become z, y and x.")  # fmt: skip
+              help="Old axes that become z, y and x.")  # fmt: skip
 def command(input_name: str, output_name: str, axes: str) -> Transposer:
-    """Take the order."""
+    """Return the operator."""
     return Transposer(axes, input_name, output_name)

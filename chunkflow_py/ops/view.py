@@ -2,9 +2,9 @@
 
 Example: chunkflow load-h5 -f raw.h5 view --image-chunk-name chunk --open
 
-The page is that of cloud-volume. Its address is printed; Ctrl-C ends the view, and the line goes
-on. Only this machine can connect, unless --bind-address says otherwise. Maps are shown in grey from
-0 to 1, channels as colours.
+The viewer is that of cloud-volume. Its address is printed; Ctrl-C ends the view, and the pipeline
+goes on. Only this machine can connect, unless --bind-address allows others. Maps are shown in grey
+from 0 to 1, several channels as colours.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Viewer(OperatorBase):
         image: name of the chunk; a segmentation is shown as such.
         segmentation: name of the chunk to lay over it, or ``None``.
         port: to listen on; 0 takes a free one.
-        bind_address: which machines may connect.
-        open: the page in the browser.
+        bind_address: network interface to listen on; 127.0.0.1 accepts this machine only.
+        open: whether to open the page in the browser.
     """
 
     image: str = "chunk"
@@ -48,7 +48,7 @@ class Viewer(OperatorBase):
     any_voxel_size: ClassVar[bool] = hook_value(True)
 
     def __enter__(self) -> Viewer:
-        """Start the server, and turn an interrupt while a view is up into its end."""
+        """Start the server; from now on an interrupt ends the current view."""
         from chunkflow_py.ops.viewing.micro import MicroServer
 
         self._server = MicroServer(self.bind_address, self.port)
@@ -56,20 +56,20 @@ class Viewer(OperatorBase):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the server and give the interrupts back."""
+        """Stop the server and restore the signal handlers."""
         self._showing.__exit__()
         if self._server is not None:
             self._server.stop()
 
     def close(self) -> None:
-        """End the view that is up."""
+        """End the current view."""
         self._showing.close()
 
     def __call__(self, task: Task) -> Task:
         """Show the chunks and wait.
 
         Raises:
-            ChunkError: the two do not lie in one box, or cannot be shown.
+            ChunkError: the two have different boxes, or cannot be shown.
         """
         if self._showing.ended or self._server is None:
             return task
@@ -88,7 +88,7 @@ class Viewer(OperatorBase):
     type=ItemName("in"),
     help="Name of the segmentation to lay over it.  [default: none]",
 )
-@click.option("--port", "-p", type=click.IntRange(0, 65535), help="[default: a free one]")
+@click.option("--port", "-p", type=click.IntRange(0, 65535), help="[default: any free port]")
 @click.option(
     "--bind-address",
     default="127.0.0.1",
@@ -105,5 +105,5 @@ def command(
     bind_address: str,
     open: bool,
 ) -> Viewer:
-    """Take the names; the server starts with the line."""
+    """Return the operator; the server starts with the pipeline."""
     return Viewer(image_chunk_name, segmentation_chunk_name, port or 0, bind_address, open)

@@ -174,8 +174,8 @@ def test_bad_options_end_with_2(words, said):
 @pytest.mark.parametrize(
     ("work", "remedy"),
     [
-        ("normalize-contrast", "count the volume by compute-statistics, and give --levels"),
-        ("rescale-intensity --low 0", "say --low and --high"),
+        ("normalize-contrast", "run compute-statistics on the volume, and give --levels"),
+        ("rescale-intensity --low 0", "give --low and --high"),
         ("normalize-section-shang", "use normalize-contrast --levels"),
         ("clahe", "stretch-intensity do not"),
         ("rescale-intensity --low 0 --high 9", None),

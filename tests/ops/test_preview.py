@@ -13,7 +13,7 @@ from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.errors import ChunkError
 from chunkflow_py.ops.preview import preview
 from chunkflow_py.ops.viewing.colours import grey, range_and_rule
-from chunkflow_py.ops.viewing.sheet import GAP, LINE, contact_sheet, length_in_words, round_length
+from chunkflow_py.ops.viewing.sheet import GAP, LINE, contact_sheet, format_length, round_length
 from chunkflow_py.store import open_store
 
 
@@ -82,7 +82,7 @@ def test_kinds_have_their_colours():
 def test_scale_bars_are_round(length, rounded, words):
     """A bar is 1, 2 or 5 times a power of ten, told in the unit that makes it short."""
     assert round_length(length) == pytest.approx(rounded)
-    assert length_in_words(rounded) == words
+    assert format_length(rounded) == words
 
 
 def light_sheet(dtype):

@@ -1,14 +1,14 @@
-"""Eyes: what chunks, points, synapses, skeletons and times look like.
+"""Viewers and plots of chunks, points, synapses, skeletons and times.
 
-| module                | what                                                    |
+| module                | content                                                 |
 |-----------------------|---------------------------------------------------------|
-| ``colours``           | voxels as grey values and colours, alike in every view  |
-| ``items``             | where points, synapses and skeletons lie                |
+| ``colours``           | voxels as grey levels and colours, equal in every view  |
+| ``items``             | positions of points, synapses and skeletons             |
 | ``server``            | Neuroglancer's server, and the meshes of any store      |
-| ``layers, objects``   | what it shows: of voxels, of other items                |
+| ``layers, objects``   | Neuroglancer layers of voxels, of other items           |
 | ``micro``             | cloud-volume's microviewer                              |
-| ``showing``           | a view is up until it is interrupted                    |
-| ``napari_layers``     | what napari is given                                    |
+| ``showing``           | waiting until the user ends a view                      |
+| ``napari_layers``     | layers for napari                                       |
 | ``sheet``             | contact sheets                                          |
-| ``run_log, metrics``  | where time went: in tables and plots, in CloudWatch     |
+| ``run_log, metrics``  | times per operator: tables and plots, CloudWatch        |
 """

@@ -1,10 +1,10 @@
-"""Voxels as grey values and colours, by fixed rules: a chunk looks the same whoever shows it.
+"""Map voxels to grey levels and colours, by the same rules in every viewer.
 
 | kind                  | one channel                          | several channels                  |
 |-----------------------|--------------------------------------|-----------------------------------|
 | affinity, probability | grey, 0 to 1 (integers: 0 to their   | red, green, blue, ... added up, 0 |
 |                       | largest)                             | to 1; affinities are x, y, z      |
-| segmentation          | a colour of the label's own, 0 black | -                                 |
+| segmentation          | a fixed colour per label, 0 is black | -                                 |
 | image, uint8 or bool  | grey, 0 to 255 (0 to 1)              | the same, in colours              |
 | others                | grey, percentile 1 to 99.5           | the same, of all channels         |
 """
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.chunk import Chunk, Kind
 
-# Of channels, in their order; more than these are not told apart by eye.
+# Of channels, in their order; the eye cannot distinguish more than these.
 CHANNEL_COLOURS = ("red", "lime", "blue", "cyan", "magenta", "yellow")
 CHANNEL_RGB = np.array(
     [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 0)], np.float32
 )
 
-CONTRAST = (1.0, 99.5)  # percentiles shown black and white where the type does not say a range
+CONTRAST = (1.0, 99.5)  # percentiles shown black and white if the dtype implies no range
 SAMPLE = 2**20  # voxels to take percentiles of
 
 
 def kind_of(chunk: Chunk) -> Kind:
-    """Return what *chunk* shows, guessed by dtype and channels where it does not say so."""
+    """Return the kind of *chunk*, guessed from dtype and channels if it has none."""
     if chunk.kind is not None:
         return chunk.kind
     if chunk.dtype.kind in "iu" and chunk.dtype.itemsize >= 4 and chunk.channels == 1:
@@ -53,10 +53,10 @@ def value_range(
 def range_and_rule(
     array: NDArray[Any], kind: Kind, contrast: tuple[float, float] | None = None
 ) -> tuple[tuple[float, float], str]:
-    """Return the values that are shown black and white, the second larger, and where they are from.
+    """Return the values shown black and white, and the rule that chose them.
 
-    Percentiles are those of at most a million voxels, evenly spaced, that are finite. Where they
-    coincide, as in a nearly empty image, the least and the largest voxel take their place.
+    Percentiles are computed from at most a million evenly spaced, finite voxels. If they coincide,
+    as in a nearly empty image, the smallest and the largest voxel are used instead.
 
     Args:
         array: any shape, real.
@@ -65,7 +65,8 @@ def range_and_rule(
             bytes and of maps).
 
     Returns:
-        The values, and the rule in words; empty where the type alone decides.
+        The two values, the second larger, and a description of the rule: empty if the dtype alone
+        decides.
     """
     is_map = kind in ("probability", "affinity")
     if array.dtype == bool or not array.size:
@@ -93,11 +94,11 @@ def _finite(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def grey(array: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.uint8]:
-    """Return *array* as grey values: black at the lower limit and below, white at the upper one.
+    """Return *array* as grey levels: 0 up to the lower limit, 255 from the upper one.
 
     Args:
         array: any shape, real; NaN becomes black.
-        limits: the values of black and white.
+        limits: the values shown black and white.
     """
     low, high = limits
     if array.dtype == np.uint8 and limits == (0, 255):
@@ -107,11 +108,11 @@ def grey(array: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.uint8]:
 
 
 def colours_of_channels(array: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.uint8]:
-    """Return channels as colours, added up.
+    """Return the sum of channels, each in its own colour.
 
     Args:
-        array: (c, ...), of which as many channels are shown as there are colours.
-        limits: the values of black and of a channel's full colour.
+        array: (c, ...); channels beyond the number of colours are not shown.
+        limits: the values shown as black and as the full colour of a channel.
 
     Returns:
         (..., 3) red, green, blue.
@@ -123,10 +124,10 @@ def colours_of_channels(array: NDArray[Any], limits: tuple[float, float]) -> NDA
 
 
 def colours_of_labels(labels: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return a colour for each label: always the same one, 0 is black.
+    """Return a fixed colour for each label; 0 is black.
 
     The hue is a hash of the label (the finalizer of SplitMix64, Steele et al. 2014), so that
-    neighbours in number differ; colours are bright, so that none looks like background.
+    consecutive labels differ; all colours are bright, unlike the background.
 
     Args:
         labels: any shape, integers.
@@ -152,7 +153,7 @@ def colours_of_labels(labels: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def check_labels(chunk: Chunk) -> None:
-    """Refuse a segmentation that no viewer can show.
+    """Check that viewers can show a segmentation.
 
     Raises:
         ChunkError: labels are not integers from 0 on, or lie in several channels.

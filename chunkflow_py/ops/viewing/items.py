@@ -1,4 +1,4 @@
-"""What else than chunks a task may carry to be looked at, and where it lies: nanometres, zyx.
+"""Positions of points, synapses and skeletons to show, in nanometres, zyx.
 
 | item      | what it is                                                    |
 |-----------|---------------------------------------------------------------|
@@ -6,7 +6,7 @@
 | synapses  | `chunkflow_py.core.synapses.Synapses`                               |
 | skeletons | id -> `chunkflow_py.core.skeleton.Skeleton`                         |
 
-Voxel i reaches from i·size to (i + 1)·size.
+Voxel i extends from i·size to (i + 1)·size.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Size = tuple[float, float, float]
 
 
 def skeletons_of(item: Any) -> dict[int, Skeleton] | None:
-    """Return the skeletons by their ids, or ``None`` of anything else."""
+    """Return skeletons by id, or ``None`` if *item* holds anything else."""
     if not isinstance(item, Mapping) or not item:
         return None
     if not all(isinstance(skeleton, Skeleton) for skeleton in item.values()):
@@ -42,10 +42,10 @@ def points_of(name: str, item: Any, voxel_size_nm: Size) -> NDArray[Any]:
     Args:
         name: of the item, for messages.
         item: see the module.
-        voxel_size_nm: zyx, of an item that does not know its own.
+        voxel_size_nm: zyx, for an item without a voxel size of its own.
 
     Raises:
-        ChunkError: it is none of these.
+        ChunkError: the item is of another type.
     """
     if isinstance(item, Points):
         return item.positions_nm
@@ -62,7 +62,7 @@ def points_of(name: str, item: Any, voxel_size_nm: Size) -> NDArray[Any]:
 
 
 def lines_of(item: Any, voxel_size_nm: Size) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return begin and end of each synapse's lines (pre to post); none of others."""
+    """Return start and end of the lines from pre to post; empty unless *item* is synapses."""
     if not isinstance(item, Synapses):
         nothing = np.zeros((0, 3))
         return nothing, nothing
@@ -71,12 +71,12 @@ def lines_of(item: Any, voxel_size_nm: Size) -> tuple[NDArray[Any], NDArray[Any]
 
 
 def _unit(item: Synapses, voxel_size_nm: Size) -> NDArray[Any]:
-    """Return nanometres of what *item* calls a nanometre: a voxel, if it knows no size."""
+    """Return the length in nm of a coordinate unit: a voxel if *item* has no voxel size."""
     return np.asarray(voxel_size_nm if item.voxel_size_nm is None else (1.0, 1.0, 1.0))
 
 
 def middle_of(items: Mapping[str, Any], voxel_size_nm: Size) -> tuple[float, ...] | None:
-    """Return the middle of the positions of the first item, other than chunks, that has any."""
+    """Return the centre of the first item with positions, chunks excepted."""
     for name, item in items.items():
         skeletons = skeletons_of(item)
         if skeletons is not None:

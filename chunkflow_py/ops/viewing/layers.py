@@ -1,4 +1,4 @@
-"""Chunks as layers of Neuroglancer, each where the chunk lies."""
+"""Chunks as layers of Neuroglancer, at their positions."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def layer_of(
     segments: Sequence[int] = (),
     meshes: str | None = None,
 ) -> Any:
-    """Return a layer that lies where the chunk lies.
+    """Return a layer at the position of the chunk.
 
-    A segmentation shows the mesh of each segment that is selected: made by the server from its
-    voxels, or taken from *meshes*.
+    A segmentation shows the mesh of each selected segment, which the server computes from its
+    voxels or reads from *meshes*.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x); affinities are shown as red, green and blue, other
             channels in colours of their own that can be changed in the layer's panel.
-        voxel_size_nm: instead of the chunk's own, zyx.
-        segments: of a segmentation, to select at first.
-        meshes: of a segmentation, the address of their folder as Neuroglancer has it.
+        voxel_size_nm: zyx; overrides the chunk's own.
+        segments: of a segmentation, to select initially.
+        meshes: of a segmentation, Neuroglancer's address of their folder.
 
     Raises:
         ChunkError: labels are not integers from 0 on, or lie in several channels.
@@ -84,7 +84,7 @@ def mesh_layer(address: str, segments: Iterable[int]) -> Any:
     """Return a layer of meshes alone.
 
     Args:
-        address: of their folder, as Neuroglancer has it.
+        address: Neuroglancer's address of their folder.
         segments: to show.
     """
     import neuroglancer
@@ -93,7 +93,7 @@ def mesh_layer(address: str, segments: Iterable[int]) -> Any:
 
 
 def _labels_class() -> Any:
-    """Return Neuroglancer's local volume, with its meshes where the voxels are."""
+    """Return Neuroglancer's local volume class, with meshes at the position of the voxels."""
     import neuroglancer
 
     class Labels(neuroglancer.LocalVolume):  # type: ignore[misc]
@@ -110,7 +110,7 @@ def _labels_class() -> Any:
 
 
 def _shown(array: NDArray[Any], kind: Kind) -> NDArray[Any]:
-    """Return voxels of a type that the viewer knows."""
+    """Return the voxels in a dtype that Neuroglancer supports."""
     if array.dtype == bool:
         return array.astype(np.uint8)
     if kind == "segmentation" and array.dtype.kind == "i":

@@ -24,7 +24,7 @@ class CloudWatch:
     """
 
     def __init__(self, log_name: str) -> None:
-        """Look for region and credentials.
+        """Connect with the region and credentials of the environment.
 
         Raises:
             OptionError: one of them is not set.
@@ -54,7 +54,7 @@ class CloudWatch:
             raise OptionError(msg)
 
     def put(self, seconds: Mapping[str, float], compute_device: str) -> None:
-        """Send one value a label; of an outage there is a warning, no error: work goes on.
+        """Send one value per label; an outage is only logged as a warning.
 
         Args:
             seconds: by label of the operator, which is the name of the metric.
@@ -82,9 +82,9 @@ class CloudWatch:
                     "cloudwatch:PutMetricData, or leave cloud-watch out"
                 )
                 raise VolumeRefusedError(msg) from error
-            logger.warning("CloudWatch did not take the times: %s", code)
+            logger.warning("CloudWatch did not accept the metrics: %s", code)
         except BotoCoreError as error:
-            logger.warning("CloudWatch did not take the times: %s", error)
+            logger.warning("CloudWatch did not accept the metrics: %s", error)
 
     def close(self) -> None:
         """Close the connections."""

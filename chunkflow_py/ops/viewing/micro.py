@@ -1,4 +1,4 @@
-"""cloud-volume's microviewer: one image, one segmentation, or the one over the other."""
+"""Server of cloud-volume's microviewer: an image, a segmentation, or both overlaid."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class MicroServer:
     """Serves microviewer's page and the voxels of one task.
 
     Args:
-        bind_address: which machines may connect; 127.0.0.1 is this one alone.
+        bind_address: network interface to listen on; 127.0.0.1 accepts this machine only.
         port: to listen on; 0 takes a free one.
     """
 
     def __init__(self, bind_address: str = "127.0.0.1", port: int = 0) -> None:
-        """Start to listen.
+        """Start listening.
 
         Raises:
             VolumeError: the address or port cannot be used.
@@ -55,14 +55,14 @@ class MicroServer:
         self.url = f"http://{bind_address}:{self._server.server_port}/"
 
     def show(self, image: Chunk, segmentation: Chunk | None = None) -> str:
-        """Take what the page shows from now on, and return its address.
+        """Set the chunks that the page shows, and return its address.
 
         Raises:
-            ChunkError: the two do not lie in one box, or cannot be shown.
+            ChunkError: the two have different boxes, or cannot be shown.
         """
         if segmentation is not None and segmentation.bbox != image.bbox:
             msg = (
-                f"view shows two chunks of one box, but the image is {image.bbox} and the "
+                f"view needs two chunks of the same box, but the image is {image.bbox} and the "
                 f"segmentation {segmentation.bbox}; cut both to "
                 f"{image.bbox.intersection(segmentation.bbox)}"
             )
@@ -75,11 +75,11 @@ class MicroServer:
         return self.url
 
     def clear(self) -> None:
-        """Let go of the voxels."""
+        """Release the voxels."""
         self._cutouts.clear()
 
     def stop(self) -> None:
-        """Stop to listen."""
+        """Stop listening."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -87,14 +87,14 @@ class MicroServer:
 
 
 def cutout(chunk: Chunk, layer: str | None = None) -> dict[str, Any]:
-    """Return what microviewer's server is given of one chunk.
+    """Convert a chunk to a layer of microviewer's server.
 
-    It knows 8 and 16 bits of grey, colours of 24 bits, and labels; everything else becomes grey
-    values or colours by the rules of `chunkflow_py.ops.viewing.colours`.
+    Microviewer supports grey of 8 and 16 bits, 24-bit colours, and labels; everything else is
+    converted by the rules of `chunkflow_py.ops.viewing.colours`.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x).
-        layer: ``image`` or ``segmentation`` (default: what the chunk is).
+        layer: ``image`` or ``segmentation`` (default: the kind of the chunk).
 
     Raises:
         ChunkError: a segmentation has channels or negative labels.

@@ -1,8 +1,8 @@
-"""Items of a task as the layers that napari is given: nothing of it needs napari itself.
+"""Convert items of a task to layers for napari, without importing napari.
 
-A layer is (data, settings, kind): ``getattr(viewer, f"add_{kind}")(data, **settings)``. The world
-is nanometres, zyx; as napari puts the middle of voxel 0 at *translate*, a chunk's is half a voxel
-beyond its corner, so that everything lies over everything else.
+A layer is (data, settings, kind): ``getattr(viewer, f"add_{kind}")(data, **settings)``. World
+coordinates are nanometres, zyx. napari puts the centre of voxel 0 at *translate*, so a chunk's
+*translate* is its corner plus half a voxel: that aligns chunks with points and skeletons.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ COLORMAPS = ("red", "green", "blue", "cyan", "magenta", "yellow")  # as `CHANNEL
 
 
 def napari_layers(items: Mapping[str, Any], voxel_size_nm: Size | None = None) -> list[Layer]:
-    """Return the layers of all items, in their order; ``None`` among them is left out.
+    """Return the layers of all items, in their order; ``None`` items are skipped.
 
     Args:
-        items: by name: chunks (z, y, x) or (c, z, y, x), points, synapses, skeletons. Several
-            channels become a layer each, in colours that add up.
-        voxel_size_nm: of the chunks instead of their own, zyx.
+        items: by name: chunks (z, y, x) or (c, z, y, x), points, synapses, skeletons. Each
+            channel becomes a layer in its own colour, blended additively.
+        voxel_size_nm: of the chunks, zyx; overrides their own.
 
     Raises:
         ChunkError: an item cannot be shown.
@@ -105,5 +105,5 @@ def _object_layers(name: str, item: Any, size: Size) -> list[Layer]:
 
 
 def _vectors(begins: Any, ends: Any) -> Any:
-    """Return (n, 2, 3): where each begins, and how far it reaches."""
+    """Return vectors (n, 2, 3): start and displacement of each line."""
     return np.stack([begins, ends - begins], axis=1)

@@ -44,10 +44,10 @@ def layer_of(
     Args:
         name: of the item, for messages.
         item: see `chunkflow_py.ops.viewing.items`.
-        voxel_size_nm: zyx, of an item that does not know its own.
+        voxel_size_nm: zyx, for an item without a voxel size of its own.
 
     Raises:
-        ChunkError: it is none of these.
+        ChunkError: the item is of another type.
     """
     skeletons = skeletons_of(item)
     if skeletons is not None:

@@ -1,4 +1,4 @@
-"""Where the time of a run went, from the logs that savers leave with ``--upload-log``.
+"""Times per operator, from the logs that savers write with ``--upload-log``.
 
 A log is a JSON object: ``{"timer": {label: seconds}, "bbox": box, "compute_device": name}``.
 """
@@ -30,15 +30,15 @@ COLUMNS = ("operator", "tasks", "total", "share", "mean s", "min s", "max s", "M
 
 @dataclass
 class Times:
-    """What one operator took on one device.
+    """Times of one operator on one device.
 
     Attributes:
-        tasks: that it worked on.
-        total_s: of all of them.
-        least_s: of one task.
-        most_s: of one task.
-        known_s: of the tasks whose number of voxels is known.
-        voxels: of these.
+        tasks: number of tasks.
+        total_s: seconds of all tasks.
+        least_s: smallest number of seconds of a task.
+        most_s: largest number of seconds of a task.
+        known_s: seconds of the tasks whose number of voxels is known.
+        voxels: number of voxels of these tasks.
     """
 
     tasks: int = 0
@@ -60,12 +60,12 @@ class Times:
 
     @property
     def mean_s(self) -> float:
-        """Of a task."""
+        """Mean seconds per task."""
         return self.total_s / self.tasks
 
     @property
     def mvoxel_s(self) -> float | None:
-        """Millions of voxels a second, if any task tells its voxels and took time."""
+        """Millions of voxels per second, if voxels and times are known."""
         return self.voxels / self.known_s / 1e6 if self.known_s and self.voxels else None
 
 
@@ -74,9 +74,9 @@ class RunLog:
     """The sums of many logs; memory does not grow with their number.
 
     Attributes:
-        devices: device -> operator -> its times, operators in the order of the line; the sum over
-            the operators of a task is under `TOTAL`, which comes last.
-        malformed: what could not be read, and why.
+        devices: device -> operator -> its times, operators in the order of the pipeline; the sum
+            over the operators of a task is under `TOTAL`, which comes last.
+        malformed: names of unreadable logs, with the reason.
     """
 
     devices: dict[str, dict[str, Times]] = field(default_factory=dict)
@@ -86,11 +86,11 @@ class RunLog:
         """Count one log.
 
         Args:
-            log: what its JSON says.
-            voxels: of the task, instead of those of its box.
+            log: its parsed JSON.
+            voxels: of the task; overrides those of its box.
 
         Raises:
-            ValueError: it is not a log; says why.
+            ValueError: it is not a log; the message gives the reason.
         """
         timer = log.get("timer") if isinstance(log, dict) else None
         if not isinstance(timer, dict) or not timer:
@@ -99,7 +99,7 @@ class RunLog:
         for label, seconds in timer.items():
             number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
             if not (number and 0 <= seconds < math.inf):
-                msg = f"{label} took {seconds!r}, which is no number of seconds"
+                msg = f"{label} took {seconds!r}, which is not a number of seconds"
                 raise ValueError(msg)
         operators = self.devices.setdefault(str(log.get("compute_device") or "unknown"), {})
         total = operators.pop(TOTAL, Times())
@@ -116,7 +116,7 @@ class RunLog:
 
 
 def _voxels(box: Any) -> int | None:
-    """Return the number of voxels of a box as logs write it, or ``None`` if it is none."""
+    """Return the number of voxels of a box in a log, or ``None`` if it is not a box."""
     try:
         return Region.parse(str(box)).bbox.voxels
     except ChunkflowError:
@@ -126,14 +126,14 @@ def _voxels(box: Any) -> int | None:
 def read_logs(url: str, output_size: Zyx | None = None) -> RunLog:
     """Return the sums of all logs (``*.json``) below *url*.
 
-    A malformed log is named in a warning and left out.
+    A malformed log is skipped with a warning.
 
     Args:
         url: of a folder in any store that can be listed.
         output_size: voxels of a task, zyx, for the speed (default: the box of each log).
 
     Raises:
-        VolumeNotFoundError: there is none.
+        VolumeNotFoundError: there are no logs.
         VolumeError: none of them is a log, or the store cannot be read.
     """
     store = open_store(url)
@@ -154,7 +154,7 @@ def read_logs(url: str, output_size: Zyx | None = None) -> RunLog:
                     found.add(parse_json(data or b""), voxels)
                 except (ValueError, RecursionError) as error:  # of JSON, of UTF-8, ours
                     found.malformed[key] = str(error)
-                    logger.warning("%s in %s is left out, as it is no log: %s", key, url, error)
+                    logger.warning("%s in %s is skipped, as it is not a log: %s", key, url, error)
     if not found.tasks:
         key, reason = next(iter(found.malformed.items()))
         msg = f"none of the {len(keys)} files in {url} is a log; {key}: {reason}"
@@ -163,7 +163,7 @@ def read_logs(url: str, output_size: Zyx | None = None) -> RunLog:
 
 
 def table(found: RunLog) -> str:
-    """Return the sums as a table for a terminal, a part a device."""
+    """Return a text table of the sums, one part per device."""
     parts = []
     for device, operators in sorted(found.devices.items()):
         whole = operators[TOTAL].total_s
@@ -196,7 +196,7 @@ def duration(seconds: float) -> str:
 
 
 def plot(found: RunLog) -> bytes:
-    """Return a PNG image: a bar for each operator's mean seconds a task, with least and most.
+    """Return a PNG bar plot of the mean seconds per task, with minimum and maximum.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -222,11 +222,11 @@ def plot(found: RunLog) -> bytes:
         axes.set_title(f"{device}: {operators[TOTAL].tasks:,} tasks")
         for row, times in enumerate(operators.values()):
             if times.mvoxel_s is not None:
-                words = f" {times.mvoxel_s:.3g} Mvoxel/s"
-                axes.annotate(words, (times.most_s, row), va="center")
+                speed = f" {times.mvoxel_s:.3g} Mvoxel/s"
+                axes.annotate(speed, (times.most_s, row), va="center")
         axes.margins(x=0.3)
         axes.set_xlim(left=0)
-    parts[-1].set_xlabel("seconds a task: mean, with least and most")
+    parts[-1].set_xlabel("seconds per task: mean, with minimum and maximum")
     buffer = io.BytesIO()
     FigureCanvasAgg(figure)  # which the figure then draws on
     figure.savefig(buffer, format="png", metadata={"Software": None})

@@ -1,4 +1,4 @@
-"""Neuroglancer's own web server, in this process: items of a task as layers of its viewer."""
+"""Neuroglancer's web server in this process, with items of a task as layers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ MESHES_AT_MOST = 100  # of a folder of meshes alone, selected at first
 
 
 class ViewerServer:
-    """Neuroglancer's own web server: one for the process, a viewer for each set of items.
+    """Neuroglancer's web server: one per process, with a viewer for each set of items.
 
     Args:
-        bind_address: which machines may connect; 127.0.0.1 is this one alone.
+        bind_address: network interface to listen on; 127.0.0.1 accepts this machine only.
         port: to listen on; 0 takes a free one.
     """
 
     def __init__(self, bind_address: str = "127.0.0.1", port: int = 0) -> None:
-        """Start to listen.
+        """Start listening.
 
         Raises:
             VolumeError: the address or port cannot be used.
@@ -57,14 +57,14 @@ class ViewerServer:
         segments: Sequence[int] = (),
         mesh_path: str | None = None,
     ) -> str:
-        """Make a viewer with one layer an item, and return its address.
+        """Make a viewer with one layer per item, and return its address.
 
         Args:
-            items: by the layers' names: chunks, points, synapses, skeletons; ``None`` is left out.
-            voxel_size_nm: of the chunks instead of their own, zyx.
-            segments: to select at first in layers of segmentations.
-            mesh_path: URL of a folder of meshes as Neuroglancer reads them, or of the volume that
-                has one; they join the first segmentation, or are a layer of their own.
+            items: by layer name: chunks, points, synapses, skeletons; ``None`` is skipped.
+            voxel_size_nm: of the chunks, zyx; overrides their own.
+            segments: to select initially in layers of segmentations.
+            mesh_path: URL of a folder of Neuroglancer meshes, or of a volume with such a folder;
+                shown in the first segmentation, or in a layer of their own.
 
         Raises:
             ChunkError: an item cannot be shown.
@@ -119,43 +119,43 @@ class ViewerServer:
         return self._viewers[-1]
 
     def clear(self) -> None:
-        """Let go of all items."""
+        """Release all items."""
         self._viewers.clear()
 
     def stop(self) -> None:
-        """Stop to listen."""
+        """Stop listening."""
         self.clear()
         self._library.stop()
 
 
 def check_free(bind_address: str, port: int) -> None:
-    """Refuse an address that cannot be listened on.
+    """Check that the address and port can be bound.
 
     Raises:
-        VolumeError: says why.
+        VolumeError: the message gives the reason.
     """
     try:
         family = socket.AF_INET6 if ":" in bind_address else socket.AF_INET
         socket.create_server((bind_address, port), family=family).close()
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        msg = f"cannot serve on {bind_address}:{port}: {reason}; give another --port, or none"
+        msg = f"cannot serve on {bind_address}:{port}: {reason}; give another --port, or omit it"
         raise VolumeError(msg) from error
 
 
 def _mesh_ids(keys: Iterable[str]) -> list[int]:
-    """Return the first ids of which a folder holds a manifest (``7:0``) or an index."""
+    """Return the first ids with a manifest (``7:0``) or an index in a folder."""
     found = (re.fullmatch(r"([0-9]+)(?::0|\.index)", key) for key in keys)
     return sorted(int(match[1]) for match in found if match)[:MESHES_AT_MOST]
 
 
 def _objects_handler() -> type:
-    """Return what answers requests for the objects of a store: tornado is imported late."""
+    """Return the request handler for objects of a store; imports tornado late."""
     import tornado.ioloop
     import tornado.web
 
     class ObjectsHandler(tornado.web.RequestHandler):  # type: ignore[misc, unused-ignore]
-        """Sends objects whole or in part; see RFC 9110 on ranges."""
+        """Sends whole objects or byte ranges (RFC 9110)."""
 
         def initialize(self, folder: ObjectFolder) -> None:
             self._folder, self._store = folder, open_store(folder.url)

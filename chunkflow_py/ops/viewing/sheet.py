@@ -1,4 +1,4 @@
-"""A contact sheet: chunks in their three middle planes, a chunk a row, as one PNG image.
+"""Contact sheets: a PNG image with the three middle planes of each chunk in a row.
 
 ```
  chunk: image, uint8, 0-64_0-512_0-512, voxels of 40 x 8 x 8 nm, grey from 0 to 255
@@ -48,10 +48,10 @@ class Plane:
     """One plane of a chunk.
 
     Attributes:
-        name: what is shown, such as ``xy, z = 32``.
+        name: axes and position, such as ``xy, z = 32``.
         image: (rows, columns, 3).
         size_nm: of a pixel, rows and columns.
-        labels: whether colours are of labels, which have no means.
+        labels: whether colours stand for labels, which must not be averaged.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Plane:
 
     @property
     def extent_nm(self) -> tuple[float, float]:
-        """Rows and columns."""
+        """Height and width, nm."""
         rows, columns = self.image.shape[:2]
         return rows * self.size_nm[0], columns * self.size_nm[1]
 
@@ -104,7 +104,7 @@ def contact_sheet(
     for number, (plane, (x, y), size, scale) in enumerate(laid):
         if number % 3 == 0:
             draw.text((GAP, y - LINE), rows[number // 3][0], INK, font)
-        # Labels and single voxels stay sharp when enlarged; what is shrunk is averaged.
+        # Labels and single voxels stay sharp when enlarged; shrunk images are averaged.
         picture = Image.fromarray(plane.image)
         shrunk = size[0] < picture.width and not plane.labels
         how = Image.Resampling.BOX if shrunk else Image.Resampling.NEAREST
@@ -114,7 +114,7 @@ def contact_sheet(
         below = y + size[1] + LINE + 6
         draw.rectangle((x, below, x + max(1, round(bar_nm * scale)) - 1, below + 2), INK)
         end = x + round(bar_nm * scale) + 5
-        draw.text((end, below - TEXT // 2), length_in_words(bar_nm), INK, font)
+        draw.text((end, below - TEXT // 2), format_length(bar_nm), INK, font)
     buffer = io.BytesIO()
     sheet.save(buffer, "PNG")
     return buffer.getvalue()
@@ -155,8 +155,8 @@ def _title(name: str, chunk: Chunk, kind: str, limits: tuple[float, float], rule
     if kind != "segmentation":
         shown = f"black {limits[0]:g}, {'full colour' if channels else 'white'} {limits[1]:g}"
         shown += f" ({rule})" if rule else ""
-    words = (f"{kind}", f"{chunk.dtype}{channels}", f"{chunk.bbox}", f"voxels {size} nm", shown)
-    return f"{name}: {', '.join(words)}"
+    parts = (f"{kind}", f"{chunk.dtype}{channels}", f"{chunk.bbox}", f"voxels {size} nm", shown)
+    return f"{name}: {', '.join(parts)}"
 
 
 def round_length(length: float) -> float:
@@ -165,7 +165,7 @@ def round_length(length: float) -> float:
     return max(step * power for step in (1, 2, 5) if step * power <= length * (1 + 1e-9))
 
 
-def length_in_words(nanometres: float) -> str:
+def format_length(nanometres: float) -> str:
     """Return a length with the unit that makes it short, such as ``2 um``."""
     for unit, factor in (("mm", 1e6), ("um", 1e3)):
         if nanometres >= factor:

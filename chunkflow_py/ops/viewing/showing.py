@@ -1,4 +1,4 @@
-"""A view of a task is up until it is interrupted; the line then goes on."""
+"""Wait until the user ends a view of a task; the pipeline then goes on."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Showing:
-    """Waits while something is looked at.
+    """Blocks while a view is open.
 
-    While a view is up, an interrupt (Ctrl-C) ends that view, and a termination this view and all
-    that would follow; otherwise both do what they did before.
+    While a view is open, SIGINT (Ctrl-C) ends it, and SIGTERM ends it and suppresses all later
+    views. At other times the previous signal handlers act.
 
     Attributes:
-        ended: whether the tasks that follow are not to be shown.
+        ended: whether later tasks are not shown.
     """
 
     ended: bool = field(default=False, init=False)
@@ -33,25 +33,25 @@ class Showing:
     _viewing: bool = field(default=False, init=False)
 
     def __enter__(self) -> Showing:
-        """Listen to interrupts, where this thread may."""
+        """Install the signal handlers, if this is the main thread."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._handlers[number] = signal.signal(number, self._interrupted)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the interrupts back."""
+        """Restore the signal handlers."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers.clear()
 
     def wait(self, task: Task, url: str, *, open_page: bool = False) -> None:
-        """Say where *task* is shown, and return when it has been looked at.
+        """Print the address of the view of *task*, and return when the view ends.
 
         Args:
             task: that is shown.
             url: address of the page.
-            open_page: in the browser.
+            open_page: open the page in the browser.
         """
         self._over.clear()
         self._viewing = True
@@ -63,7 +63,7 @@ class Showing:
         self._viewing = False
 
     def close(self) -> None:
-        """End the view that is up."""
+        """End the current view."""
         self._over.set()
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
