@@ -1,1 +1,1 @@
-"""The command line: catalog of operators, chain group, what a person sees."""
+"""The command line: catalog of commands, parsing of pipelines, progress and messages."""

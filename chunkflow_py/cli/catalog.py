@@ -1,4 +1,4 @@
-"""The operators and subcommands, found in the file system; none of them is imported.
+"""Catalog of the operators and subcommands, found by file name without importing them.
 
 Each file of `chunkflow_py/ops` is an operator and each file of `chunkflow_py/cli/subcommands` a
 subcommand. The file name is the command name, the first line of the docstring is the summary, and
@@ -94,7 +94,7 @@ def more() -> tuple[str, ...]:
 
 
 def is_known(name: str) -> bool:
-    """Return whether the command exists; looks into other packages only if it must."""
+    """Return whether the command exists; search other packages last."""
     return name in commands() or name in more()
 
 

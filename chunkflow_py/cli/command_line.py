@@ -20,7 +20,7 @@ _TAILS = "chunkflow_py.tails"
 
 @dataclass(frozen=True)
 class Part:
-    """One command of a line.
+    """One command of a command line.
 
     Attributes:
         stage: what the command returned.
@@ -32,12 +32,12 @@ class Part:
 
 
 def note_tail(ctx: click.Context, argv: Sequence[str]) -> None:
-    """Remember the rest of the command line from a command on."""
+    """Remember the command line from one of its commands to the end."""
     ctx.meta.setdefault(_TAILS, []).append(tuple(argv))
 
 
 def last_tail(ctx: click.Context) -> tuple[str, ...]:
-    """Return the rest of the command line from its last command on."""
+    """Return the command line from its last command to the end."""
     tails: list[tuple[str, ...]] = ctx.meta.get(_TAILS, [])
     return tails[-1] if tails else ()
 
@@ -51,7 +51,7 @@ def parts_of(ctx: click.Context, stages: Sequence[Operator | Source | Subcommand
 
 
 def read_line(argv: Sequence[str], *, mip: int = 0) -> list[Operator | Source]:
-    """Return the operators that a command line makes; nothing runs.
+    """Return the operators of a command line, without running them.
 
     Args:
         argv: of the pipeline, without global options.
@@ -73,7 +73,7 @@ def read_line(argv: Sequence[str], *, mip: int = 0) -> list[Operator | Source]:
 
 
 def check_source_first(stages: Sequence[Operator | Source | Subcommand]) -> None:
-    """Refuse a source in the middle of a line.
+    """Refuse a source that is not the first command of a pipeline.
 
     Raises:
         OptionError: there is one.
@@ -88,7 +88,7 @@ def check_source_first(stages: Sequence[Operator | Source | Subcommand]) -> None
 
 
 def operators_of(stages: Sequence[Operator | Source | Subcommand]) -> Iterator[Operator]:
-    """Yield the operators of a line; the first may be what its source does with each task."""
+    """Yield the operators of a pipeline, including one that its source applies to each task."""
     for stage in stages:
         if isinstance(stage, Operator):
             yield stage

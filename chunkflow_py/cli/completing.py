@@ -1,8 +1,8 @@
-"""What may come next in a line, for completion in bash, zsh and fish.
+"""Completion of command lines in bash, zsh and fish.
 
-A shell calls the program with what was typed so far (`COMPLETE`); it answers with what may stand at
-the cursor. Only commands that are in the line already are imported: click's own completion would
-import them all, and read a line of several commands as one.
+A shell calls the program with the command line typed so far (`COMPLETE`); the program prints the
+possible completions at the cursor. Only commands that are already in the line are imported:
+click's own completion would import all commands, and read several commands as one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHELLS = "bash", "zsh", "fish"
 
 @dataclass
 class Place:
-    """Where in a line the cursor is.
+    """Position of the cursor in a command line.
 
     Attributes:
         command: the last of the line; the program itself before the first.
@@ -110,7 +110,7 @@ def _command(word: str) -> click.Command | None:
 
 
 def candidates(argv: Sequence[str], incomplete: str) -> list[CompletionItem]:
-    """Return what may stand at the cursor.
+    """Return the possible completions at the cursor.
 
     Args:
         argv: of the command line before the cursor, without the program.
@@ -167,7 +167,7 @@ def _commands(place: Place, incomplete: str) -> list[CompletionItem]:
 
 
 class _Zsh(shell_completion.ZshComplete):
-    """Completes as click does, but for what may come next."""
+    """Completion for this shell, with the candidates of this module."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         """Return what may stand at the cursor; it takes the place of the whole word."""
@@ -175,7 +175,7 @@ class _Zsh(shell_completion.ZshComplete):
 
 
 class _Fish(shell_completion.FishComplete):
-    """Completes as click does, but for what may come next."""
+    """Completion for this shell, with the candidates of this module."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         """Return what may stand at the cursor; it takes the place of the whole word."""
@@ -227,13 +227,13 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 def register() -> None:
-    """Have click use what is here."""
+    """Register the completion classes of this module with click."""
     for name, shell in zip(SHELLS, (_Bash, _Zsh, _Fish), strict=True):
         shell_completion.add_completion_class(shell, name)
 
 
 def script(shell: str) -> str:
-    """Return what switches completion on.
+    """Return the shell script that turns on completion.
 
     Args:
         shell: one of `SHELLS`.

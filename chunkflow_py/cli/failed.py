@@ -1,4 +1,4 @@
-"""How an error ends the command line: one sentence, and an exit code."""
+"""Report of an error that ends the command line: one sentence and an exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How busy the GPUs of this process are, asked of nvidia-smi now and then."""
+"""Utilisation of the GPUs of this process, polled with nvidia-smi."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ANSWER_S = 20
 
 
 class GpuUse(NamedTuple):
-    """What one GPU does.
+    """Utilisation of one GPU.
 
     Attributes:
         number: of nvidia-smi.
@@ -37,22 +37,22 @@ class GpuWatch:
     """
 
     def __init__(self) -> None:
-        """Ask nothing yet."""
+        """Prepare; polling starts on entering."""
         self.now: list[GpuUse] = []
         self._ended = threading.Event()
 
     def __enter__(self) -> GpuWatch:
-        """Begin to ask."""
+        """Start polling."""
         if shutil.which("nvidia-smi") and os.environ.get("CUDA_VISIBLE_DEVICES") != "":
             threading.Thread(target=self._run, name="gpu-use", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ask no more; what is under way ends by itself."""
+        """Stop polling; a running query ends by itself."""
         self._ended.set()
 
     def text(self) -> str:
-        """Return how busy the GPUs are as a text; empty without a GPU."""
+        """Return the utilisation of the GPUs as text; empty without a GPU."""
         busy = [f"{use.busy:.0%}" for use in self.now if use.busy is not None]
         if not busy:
             return ""

@@ -38,7 +38,7 @@ def installed() -> dict[str, str]:
 
 
 def _entry_point_files() -> Iterator[str]:
-    """Yield what the packages on sys.path say of their entry points, the first folder first."""
+    """Yield the entry point files of the packages on sys.path, in its order."""
     for folder in sys.path:
         try:
             entries = sorted(Path(folder).iterdir())

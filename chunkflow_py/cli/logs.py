@@ -28,11 +28,11 @@ _LEVELS = {
 
 
 class _StderrHandler(logging.Handler):
-    """Writes to whatever stderr is now, so that a captured stream is honoured.
+    """Handler that writes to the current sys.stderr, which tests and callers may replace.
 
     Attributes:
         level_before: of our loggers.
-        propagated_before: whether other handlers received what our loggers say.
+        propagated_before: whether other handlers received our messages.
         as_json: whether it writes JSON lines.
         said_by_all: fields of every JSON line, such as the run.
     """
@@ -158,12 +158,12 @@ def restore_logging() -> None:
 
 
 def says_json() -> bool:
-    """Return whether stderr takes JSON lines."""
+    """Return whether stderr receives JSON lines."""
     return any(handler.as_json for handler in _handlers())
 
 
 def say_in_all(**fields: Any) -> None:
-    """Have every JSON line from now on say these, such as the run and the worker."""
+    """Add fields, such as the run and the worker, to every later JSON line."""
     for handler in _handlers():
         handler.said_by_all.update(fields)
 

@@ -1,4 +1,4 @@
-"""The progress of a pipeline, and of a worker: counts, speeds, estimates, and what a view shows.
+"""Progress of a pipeline or a worker: counts, speeds, estimates, and the rows of its view.
 
 ```
 events of a pipeline (pipeline.Listener) --> PipelineProgress --+
@@ -50,7 +50,7 @@ SAMPLES = 20  # and at least over so many steps: tasks may take minutes
 
 
 class Pace:
-    """The speed of something that grows in steps, over the last of them.
+    """Recent speed of a quantity that grows in steps.
 
     Args:
         amount: that is there at the beginning.
@@ -78,7 +78,7 @@ class Pace:
 
 @dataclass
 class Activity:
-    """An operator at work on a task.
+    """An operator that is running on a task.
 
     Attributes:
         operator: its name.
@@ -107,7 +107,7 @@ class Activity:
         return time.monotonic() - self.since
 
     def __str__(self) -> str:
-        """Return it as a view shows it."""
+        """Return the row that a view shows."""
         inside = f", {self.done} of {self.total}" if self.total else ""
         return f"{self.operator} {self.box}".strip() + f"{inside}, {duration(self.seconds)}"
 
@@ -472,6 +472,6 @@ def duration(seconds: float) -> str:
 
 
 def end_in(seconds: float) -> str:
-    """Return how long it is until the end, and the local time of day then."""
+    """Return the remaining time, and the local time at the end."""
     end = time.localtime(time.time() + seconds)
     return f"ends in {duration(seconds)}, {time.strftime('%a %H:%M', end)}"

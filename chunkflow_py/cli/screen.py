@@ -1,4 +1,4 @@
-r"""A few lines of a terminal that change in place, below all that is printed meanwhile.
+r"""A view of a few terminal lines that are updated in place, below all other output.
 
 ```
 INFO: what was printed before

@@ -244,7 +244,7 @@ class ResultMemory:
         return array.reshape(shape)
 
     def close(self) -> None:
-        """Let go of memory that lies idle, now and from now on."""
+        """Release idle memory, now and whenever an array is returned later."""
         with self._lock:
             self._open = False
             self._idle.clear()

@@ -38,7 +38,7 @@ _SKIPPED = 256  # patches in a row that are not run, after which a batch without
 
 
 class _Buffer:
-    """Room for one batch, on the host and on the device."""
+    """Memory for one batch, on the host and on the device."""
 
     def __init__(self, shape: tuple[int, ...], device: Device) -> None:
         self.host = device.host_buffer(shape, torch.float32)
@@ -168,7 +168,7 @@ def sample(patches: PatchSource, batch_size: int) -> list[torch.Tensor]:
 
 
 class _StoppedError(Exception):
-    """The run is not wanted any more."""
+    """Raised in the loader's thread when the run was stopped."""
 
 
 class PatchLoader:

@@ -49,7 +49,7 @@ _TASKS_AT_ONCE = 256  # looked up in one request to the ledger
 
 @dataclass(frozen=True)
 class StepStatus:
-    """How far a step is, by the sums in its ledger.
+    """Progress of a step, by the sums in its ledger.
 
     Attributes:
         name: of the step.
@@ -267,7 +267,7 @@ class OverTime:
 
 @dataclass
 class WorkerFacts:
-    """What one worker did.
+    """Work of one worker.
 
     Attributes:
         tasks: that it ended, in whatever way.
@@ -282,7 +282,7 @@ class WorkerFacts:
 
 @dataclass
 class StepFacts(Totals):
-    """What all records and failures of a step say together, beside their sums.
+    """Facts of a step that need all its records and failures, not only their sums.
 
     Attributes:
         voxels: of the boxes of tasks that are done.

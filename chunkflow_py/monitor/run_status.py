@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How far a run is.
+    """Progress of a run.
 
     Attributes:
         address: of the run, with its digest.
@@ -83,7 +83,7 @@ class RunStatus:
 
 
 def status_of(home: RunDirectory, most: int = 20, *, attempts: bool = False) -> RunStatus:
-    """Return how far a run is.
+    """Return the progress of a run.
 
     Args:
         home: of the run.

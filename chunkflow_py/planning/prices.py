@@ -1,4 +1,4 @@
-"""What a run costs, by a table of prices with a date and a source."""
+"""Cost of a run, from a table of prices with a date and a source."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a stage costs, in dollars.
+    """Cost of a step, in dollars.
 
     Attributes:
         parts: of the run, by what is paid for.
@@ -155,7 +155,7 @@ def cost_of(
     writes: Sequence[Transfer],
     stored: dict[str, int],
 ) -> Cost:
-    """Return what a stage costs.
+    """Return the cost of a step.
 
     Args:
         prices: of requests and storage.

@@ -74,7 +74,7 @@ class PlanSettings:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a process takes at its peak.
+    """Peak memory of a process.
 
     Attributes:
         bytes: of the host.
@@ -100,7 +100,7 @@ class Memory:
 
 @dataclass
 class StepPlan:
-    """What one step takes.
+    """Estimates of one step.
 
     Attributes:
         name: of the stage.
@@ -139,7 +139,7 @@ class StepPlan:
 
 @dataclass
 class RunPlan:
-    """What a run takes.
+    """Estimates of a run.
 
     Attributes:
         stages: one after the other.

@@ -1,4 +1,4 @@
-"""What the tasks of a line read, write and compute, counted before any of it is done.
+"""Amounts that the tasks of a pipeline read, write and compute, counted before they run.
 
 ```
 volume   |----------------------------------------|
@@ -52,7 +52,7 @@ _MOST = 512  # boxes along an axis, or of a list, that are looked at; more are r
 
 @dataclass(frozen=True)
 class Transfer:
-    """What all tasks together read from a volume, or write to one.
+    """Amounts that all tasks together read from a volume, or write to one.
 
     Attributes:
         operator: label of the loader or saver.
@@ -104,7 +104,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Patches:
-    """How often a network runs.
+    """Number of patches that a network computes.
 
     Attributes:
         operator: label.

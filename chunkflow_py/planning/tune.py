@@ -47,13 +47,13 @@ FACTORS = ((1, 1.5, 1.5), (2, 1, 1), (1, 2, 2), (1.5, 1.5, 1.5), (2, 2, 2), (1, 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to run the network.
+    """Settings to run the network with.
 
     Attributes:
-        input_patch_size: what the network sees, voxels, zyx.
-        output_patch_size: what is kept of it, voxels, zyx.
-        backend: what runs the network.
-        dtype: arithmetic.
+        input_patch_size: of the network's input, voxels, zyx.
+        output_patch_size: part of the output that is kept, voxels, zyx.
+        backend: library that runs the network.
+        dtype: precision of the arithmetic.
         compile: whether PyTorch compiles it.
         batch_size: patches in a forward.
         tf32: whether CUDA multiplies float32 with 10 bits of mantissa.
@@ -73,7 +73,7 @@ class Candidate:
         return self.batch_size * self.input_patch_size.product()
 
     def __str__(self) -> str:
-        """Return it as a person would say it."""
+        """Return a description in words."""
         return f"{self.way}, batch {self.batch_size} of {self.input_patch_size}"
 
     @property
@@ -135,7 +135,7 @@ class Measurement:
 
 @dataclass
 class Tuning:
-    """What was found out.
+    """Result of tuning.
 
     Attributes:
         device: such as ``cpu`` or ``cuda:0``.

@@ -64,7 +64,7 @@ class DashboardServer:
     """
 
     def __init__(self, watch: RunWatch, bind_address: str = "127.0.0.1", port: int = 0) -> None:
-        """Begin to listen.
+        """Start to listen.
 
         Raises:
             VolumeError: the address or port cannot be used.
@@ -89,7 +89,7 @@ class DashboardServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop to listen."""
+        """Stop listening."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -190,5 +190,5 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, format: str, *values: Any) -> None:
-        """Tell of requests only who asks for it."""
+        """Log requests at debug level only."""
         logger.debug(format, *values)

@@ -61,7 +61,7 @@ class StepWatch:
         self.closed = False
 
     def update(self, bodies: Iterable[str] | None) -> None:
-        """Bring the states up to date.
+        """Update the states.
 
         Args:
             bodies: of the messages that are leased; ``None`` if the queue does not report them.
@@ -124,7 +124,7 @@ class RunWatch:
     """
 
     def __init__(self, home: RunDirectory, price: float | None = None, source: str = "") -> None:
-        """Look at nothing yet.
+        """Prepare; `update` reads the run.
 
         Raises:
             OptionError: there is no such run.
@@ -153,7 +153,7 @@ class RunWatch:
         return self._stages[name]
 
     def update(self, name: str = "") -> StepWatch:
-        """Bring all up to date, unless it was a moment ago; read some history of one stage.
+        """Update all steps unless that was done a moment ago; read some history of one step.
 
         Raises:
             ChunkflowError: the run cannot be read.
@@ -194,7 +194,7 @@ class RunWatch:
         return bodies
 
     def close(self) -> None:
-        """Let go of the queue."""
+        """Close the connection to the queue."""
         if self._queue is not None:
             self._queue.close()
             self._queue = None

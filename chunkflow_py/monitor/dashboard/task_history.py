@@ -1,4 +1,4 @@
-"""What the records of a stage say together: speed over time, workers, errors.
+"""History of a step, summed over its records: speed over time, workers, errors.
 
 This needs whole segments, so they are read bit by bit: those with failures and the latest first,
 and each again only when it has changed. Of a record three numbers are kept.
@@ -39,14 +39,14 @@ _LONGEST_NAME = 300  # characters
 
 
 class TaskHistory:
-    """What the records of a stage say together.
+    """History of a step, summed over its records.
 
     Args:
         states: of the stage.
     """
 
     def __init__(self, states: TaskStates) -> None:
-        """Know nothing yet."""
+        """Start without any record."""
         self._states = states
         span = len(states.codes)
         self.finished = np.zeros(span, np.uint32)  # seconds since 1970; 0: not known
@@ -61,7 +61,7 @@ class TaskHistory:
 
     @property
     def left(self) -> list[int]:
-        """Pages that have to be read, the most telling first."""
+        """Segments that have to be read, the most informative first."""
         headers = self._states.headers
         new = [segment for segment in headers if headers[segment] != self._headers.get(segment)]
 

@@ -20,7 +20,7 @@ _SPARSE = 16  # cells a task, above which a list is no grid with gaps
 
 @dataclass(frozen=True, eq=False)
 class TaskMap:
-    """How a map is drawn.
+    """Raster in which each task of a plan has a cell.
 
     Attributes:
         count: cells along time, z, y and x.
@@ -59,7 +59,7 @@ class TaskMap:
         return cls(count, (starts[0], starts[1], starts[2]), (z, y, x), bool(plan.times), is_task)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the page needs to know."""
+        """Return the attributes that the web page needs."""
         return {
             "count": self.count,
             "starts": self.starts,

@@ -97,7 +97,7 @@ class TaskStates:
         self.headers: dict[int, SegmentHeader] = {}
 
     def update(self, leased: Collection[int] | None = None) -> None:
-        """Bring all up to date.
+        """Update all states from the ledger.
 
         Args:
             leased: numbers of tasks that workers hold by the queue; ``None`` where the queue does

@@ -1,4 +1,4 @@
-"""All that a report says of a run, measured."""
+"""The measurements that a report shows of a run."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class StepReport:
 
     @property
     def left(self) -> int:
-        """How many tasks have not ended."""
+        """Number of tasks that have not ended."""
         return self.stage.tasks - self.facts.finished
 
 
@@ -106,12 +106,12 @@ class RunReport:
 
     @property
     def left(self) -> int:
-        """How many tasks of all stages have not ended."""
+        """Number of tasks of all steps that have not ended."""
         return sum(stage.left for stage in self.stages)
 
     @property
     def dead(self) -> int:
-        """How many tasks of all stages were given up."""
+        """Number of tasks of all steps that were given up."""
         return sum(stage.facts.dead for stage in self.stages)
 
 

@@ -54,7 +54,7 @@ _FACTOR_OF = "downsample"  # the operator whose output has larger voxels than it
 
 @dataclass(frozen=True)
 class RunVolume:
-    """A volume of a stage.
+    """A volume of a step.
 
     Attributes:
         role: ``input`` or ``output``.
@@ -98,7 +98,7 @@ class PlaneImage:
 
 @dataclass(frozen=True)
 class VolumePlanes:
-    """What is shown of one volume.
+    """The planes that a report shows of one volume.
 
     Attributes:
         place: of the volume.

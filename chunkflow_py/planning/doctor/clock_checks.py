@@ -1,4 +1,4 @@
-"""How far the clock of this machine is from a server's."""
+"""Offset of this machine's clock from a server's clock."""
 
 from __future__ import annotations
 

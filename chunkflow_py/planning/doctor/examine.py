@@ -49,7 +49,7 @@ CHECKS = {
 
 
 def examine(places: Places, checks: Collection[str] = ()) -> Iterator[Finding]:
-    """Yield what the checks say, as they say it.
+    """Yield the findings of the checks, each as soon as it is known.
 
     Args:
         places: that are tried as well.

@@ -50,7 +50,7 @@ _ON_CPU = "networks run on the CPU"
 
 
 def check_memory() -> Iterator[Finding]:
-    """Say how much memory this process can have."""
+    """Report how much memory this process can use."""
     free = available_host_bytes()
     if free is None:
         yield Finding("memory", "ok", "the system does not report how much there is")
@@ -106,7 +106,7 @@ def check_folder(what: str, folder: Path, *, needed: bool = True) -> Finding:
 
 
 def _caches() -> dict[str, Path]:
-    """Return folders in which things are kept between two starts."""
+    """Return the cache folders that persist between starts."""
     from chunkflow_py.inference.backends.conversion_cache import cache_folder as converted
     from chunkflow_py.run.run_directory import cache_folder as files
 
@@ -135,7 +135,7 @@ def check_shared_memory(folder: Path = SHARED) -> Iterator[Finding]:
 
 
 def check_open_files() -> Iterator[Finding]:
-    """Say how many files this process may have open."""
+    """Report how many files this process may have open."""
     try:
         import resource
     except ImportError:  # not a Unix
@@ -155,7 +155,7 @@ def check_open_files() -> Iterator[Finding]:
 
 
 def check_processor(proc: Path = _PROC) -> Iterator[Finding]:
-    """Say what the CPU can.
+    """Report the capabilities of the CPU.
 
     Args:
         proc: where the kernel reports it.
