@@ -2,9 +2,9 @@
 
 Example: chunkflow aggregate-skeleton-fragments -f precomputed://file:///data/seg --prefix 12
 
-After skeletonize is done: fragments of an object meet at the faces of tasks and become one
-skeleton, without the pieces, branches and loops that the cuts have made. --prefix chooses the
-objects whose ids begin so; without it, an item of the task may say it (--input-name).
+Run it after skeletonize has finished. The fragments of an object, which meet at task boundaries,
+become one skeleton without the pieces, branches and loops that cutting has made. --prefix selects
+the objects by the beginning of their ids; an item of the task can also hold it (--input-name).
 
 In a run, --digits 2 takes the prefix from the task's box, 70-71_0-1_0-1 for 70:
 chunkflow submit ... skeletonize ... then generate-tasks --roi-size 100 1 1 --chunk-size 1 1 1
@@ -33,12 +33,12 @@ SECTION = "objects"
 def aggregate_skeleton_fragments(
     fragments: Sequence[Skeleton], dust_threshold: float = 1000, tick_threshold: float = 3500
 ) -> Skeleton:
-    """Return the skeleton of one object of which there are fragments.
+    """Join the skeleton fragments of one object.
 
     Args:
-        fragments: in an order that does not change.
-        dust_threshold: length of pieces that are left out, nanometres.
-        tick_threshold: length of branches that are left out, nanometres.
+        fragments: fragments of the object; the result depends on their order.
+        dust_threshold: leave out pieces shorter than this, nanometres.
+        tick_threshold: leave out branches shorter than this, nanometres.
 
     Raises:
         MissingExtraError: kimimaro is not installed.
@@ -54,13 +54,13 @@ def aggregate_skeleton_fragments(
     "-i",
     default="prefix",
     show_default=True,
-    help="Name of an item that holds the prefix, where a task has one.",
+    help="Name of an item of the task that holds the prefix.",
 )
-@click.option("--prefix", "-p", help="How the ids of the objects begin.  [default: all objects]")
+@click.option("--prefix", "-p", help="First digits of the ids of objects.  [default: all objects]")
 @click.option(
     "--digits",
     type=click.IntRange(1, 18),
-    help="Take the prefix, of so many digits, from the task's box.",
+    help="Number of digits of the prefix, taken from the task's box.",
 )
 @click.option(
     "--fragments-path",
@@ -78,14 +78,14 @@ def aggregate_skeleton_fragments(
     type=click.FloatRange(min=0),
     default=1000,
     show_default=True,
-    help="Leave out pieces that are shorter, nm.",
+    help="Leave out pieces shorter than this, nm.",
 )
 @click.option(
     "--tick-threshold",
     type=click.FloatRange(min=0),
     default=3500,
     show_default=True,
-    help="Leave out branches that are shorter, nm.",
+    help="Leave out branches shorter than this, nm.",
 )
 def command(
     input_name: str,
@@ -102,7 +102,7 @@ def command(
 
     check_extra("skeleton", "aggregate-skeleton-fragments", "kimimaro")
     if prefix is not None and not is_digits(prefix.rstrip(":")):
-        msg = f"--prefix {prefix} is not how an id begins; give digits, such as 12"
+        msg = f"--prefix {prefix} must consist of the first digits of an id, such as 12"
         raise OptionError(msg)
     output = None if output_path is None else Location.parse(output_path).store_url
     source = Location.parse(fragments_path).store_url

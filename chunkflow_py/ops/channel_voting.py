@@ -2,7 +2,7 @@
 
 Example: chunkflow load-h5 -f classes.h5 channel-voting save-h5 -f labels.h5
 
-The first channel is 1, so that 0 stays free for the background. Of equals the first one wins.
+The first channel becomes label 1, because 0 is the background. The first of equal channels wins.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def channel_voting(chunk: Chunk) -> Chunk:
     if chunk.ndim != 4:
         msg = (
             f"channel-voting compares channels, but chunk {chunk.bbox} has no channel axis, shape "
-            f"{chunk.shape}; give it (c, z, y, x), as inference makes it"
+            f"{chunk.shape}; give a chunk (c, z, y, x), such as the output of inference"
         )
         raise ChunkError(msg)
     winners = np.ones(chunk.size, "uint8" if chunk.channels < 256 else "uint16")

@@ -3,9 +3,9 @@
 Example: chunkflow load-h5 -f raw.h5 clahe --clip-limit 0.02 save-h5 -f equalised.h5
 
 Contrast limited adaptive histogram equalisation, by scikit-image. Its tiles are counted from the
-chunk's corner, and grey values are taken from the darkest to the brightest voxel of the chunk: the
-result depends on how a volume is cut. A margin of one tile (--expand-margin-size auto, cropped by
-crop-margin) softens the seams; without any are normalize-contrast --levels and stretch-intensity.
+chunk's corner, and intensities are scaled by the darkest and brightest voxel of the chunk, so the
+result depends on the task grid. A margin of one tile (--expand-margin-size auto, cropped by
+crop-margin) softens the seams; normalize-contrast --levels and stretch-intensity make none.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def clahe(
     """Return *chunk* with the histogram of each tile equalised, and blended between tiles.
 
     Args:
-        chunk: (z, y, x) or (c, z, y, x), unsigned integers or floating point; each channel by
-            itself.
-        kernel_size: extent of a tile, voxels, zyx; z counts in 3D only.
-        clip_limit: in (0, 1]; higher for more contrast.
-        per_section: sections (z) by themselves, or in 3D.
+        chunk: (z, y, x) or (c, z, y, x), unsigned integers or floating point; channels are
+            independent.
+        kernel_size: extent of a tile, voxels, zyx; z is used in 3D only.
+        clip_limit: contrast limit in (0, 1]; higher gives more contrast.
+        per_section: equalise each section (z) separately, instead of in 3D.
 
     Returns:
         A chunk of the same shape and dtype, over the whole range of an integer type, or in [0, 1].
-        A section of one grey value stays as it is.
+        A section of constant intensity does not change.
 
     Raises:
         ChunkError: signed integers, or voxels that are NaN or infinite.
@@ -81,15 +81,17 @@ def _equalise(
         target[...] = source
         return
     sizes = [min(k, n) for k, n in zip(kernel[-source.ndim :], source.shape, strict=True)]
-    # Of a floating-point image it would take the range as it is, up to [-1, 1].
+    # scikit-image does not rescale floating-point images, so they are scaled to [0, 1] here.
     number: Any = np.float32 if source.dtype.itemsize < 4 else np.float64
     low, high = number(source.min()), number(source.max())
     values = (source.astype(number) - low) / (high - low)
-    found = equalize_adapthist(values, kernel_size=sizes, clip_limit=clip_limit)
+    equalised = equalize_adapthist(values, kernel_size=sizes, clip_limit=clip_limit)
     if source.dtype.kind == "u":
-        top = float(np.iinfo(source.dtype).max)  # of uint64 one more than there is
-        found = np.minimum(np.rint(found * top), np.nextafter(top, 0) if top > 2**53 else top)
-    np.copyto(target, found, casting="unsafe")
+        top = float(np.iinfo(source.dtype).max)  # rounded up to 2**64 for uint64
+        equalised = np.minimum(
+            np.rint(equalised * top), np.nextafter(top, 0) if top > 2**53 else top
+        )
+    np.copyto(target, equalised, casting="unsafe")
 
 
 @dataclass

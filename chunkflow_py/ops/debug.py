@@ -2,8 +2,8 @@
 
 Example: chunkflow --ahead 0 create-chunk debug threshold --threshold 128
 
-The task is called `task`: `task.items` are its chunks, `task.bbox` is its box. Type `c` to go on,
-`q` to end. Without --ahead 0 other tasks are worked on meanwhile. PYTHONBREAKPOINT chooses another
+The task is called `task`: `task.items` are its chunks, `task.bbox` is its box. Type `c` to
+continue, `q` to quit. Without --ahead 0 other tasks run meanwhile. PYTHONBREAKPOINT chooses another
 debugger.
 """
 
@@ -24,20 +24,20 @@ SECTION = "steer"
 
 
 def describe(task: Task) -> str:
-    """Return what a task carries, an item a line."""
+    """List the items of a task, one per line."""
     items = [f"  {name}: {item!r}" for name, item in task.items.items()]
     return "\n".join([f"task {task}:", *(items or ["  no items"])])
 
 
 @dataclass
 class Debugger:
-    """Hands every task to a person."""
+    """Opens the debugger for every task."""
 
     def __call__(self, task: Task) -> Task:
-        """Say what the task carries, and stop.
+        """Print the items of the task and open the debugger.
 
         Raises:
-            Interrupted: the person has left the debugger, so the line ends.
+            Interrupted: the user has quit the debugger, which ends the pipeline.
         """
         echo(describe(task), err=True)
         try:

@@ -1,7 +1,7 @@
 """Acknowledge the task's message.
 
-Without it, a task is acknowledged when it has passed the whole line. What comes after it here may
-still fail, but the task does not come again.
+Without it, a task is acknowledged when the whole pipeline has finished it. With it, the task is not
+delivered again, even if a later operator fails.
 
 Example: chunkflow fetch-task-from-sqs -q affinity load-zarr -f em.zarr save-zarr -s copy.zarr \
   delete-task-in-queue
@@ -22,7 +22,7 @@ SECTION = "steer"
 
 
 def acknowledge(task: Task) -> Task:
-    """Tell the queue of a task, if it is from one, that it is finished."""
+    """Acknowledge the message of *task*, if it came from a queue."""
     if task.lease is not None:
         task.lease.acknowledge()
     return task

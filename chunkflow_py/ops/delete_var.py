@@ -1,4 +1,4 @@
-"""Forget items, which frees their memory.
+"""Delete items and free their memory.
 
 Example: chunkflow create-chunk copy-var -t raw delete-var --var-names raw
 """
@@ -22,7 +22,7 @@ SECTION = "items"
 
 @dataclass
 class Deleter(OperatorBase):
-    """Takes items out of every task."""
+    """Deletes items of every task."""
 
     removes: tuple[str, ...] = field(metadata=HOOK)
     any_voxel_size: ClassVar[bool] = hook_value(True)
@@ -31,10 +31,10 @@ class Deleter(OperatorBase):
         """Delete the items.
 
         Raises:
-            MissingChunkError: there is no item of one of the names.
+            MissingChunkError: the task lacks one of the items.
         """
         for name in self.removes:
-            task[name]  # says which names there are, if this one is not among them
+            task[name]  # raises an error that lists the items, if this one is missing
             del task.items[name]
         return task
 

@@ -3,9 +3,9 @@
 Example: chunkflow load-synapses -f synapses.h5 load-h5 -f segmentation.h5 detect-duplicate-post
 --distance-threshold 10 save-synapses -f single.h5
 
-Points of one segment that are near each other are one contact, of which the point nearest to its
-T-bar stays. --max-distance and --max-post-num take out more. With --user, only what that user has
-made is taken out: points that others have checked stay.
+Points of one segment that are close to each other are one contact; the point nearest to its T-bar
+is kept. --max-distance and --max-post-num remove further points. With --user, only points of that user
+are removed, so points that others have checked are kept.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ def duplicates(
     max_post_num: int | None = None,
     user: str | None = None,
 ) -> NDArray[Any]:
-    """Tell of each postsynaptic point whether it is to be taken out, (m,) bool.
+    """Return a mask of the postsynaptic points to remove, (m,) bool.
 
     Args:
         synapses: with positions in voxels of the segmentation.
         segmentation: (z, y, x) or (1, z, y, x), integers; 0 is background. Points outside of it are
-            no duplicates.
-        distance_threshold: within which points on one segment are one contact, voxels.
-        max_distance: points farther from their T-bar are taken out, voxels.
-        max_post_num: of more points of a T-bar those of the least distance / confidence stay.
-        user: whose points may be taken out (default: everybody's).
+            never duplicates.
+        distance_threshold: points of one segment within this distance are one contact, voxels.
+        max_distance: remove points farther than this from their T-bar, voxels.
+        max_post_num: points to keep per T-bar, those with the least distance / confidence.
+        user: remove only points of this user (default: of all users).
 
     Raises:
-        ChunkError: nobody of that name is among the users, or the chunk holds no labels.
+        ChunkError: no user has this name, or the chunk does not hold labels.
         MissingExtraError: SciPy is not installed.
     """
     import numpy as np
@@ -75,13 +75,13 @@ def duplicates(
 
 
 def detect_duplicate_post(synapses: Synapses, segmentation: Chunk, **options: Any) -> Synapses:
-    """Return *synapses* without the postsynaptic points that `duplicates` tells of."""
+    """Return *synapses* without the postsynaptic points that `duplicates` marks."""
     return synapses.keep_post(~duplicates(synapses, segmentation, **options))
 
 
 @dataclass
 class DuplicateRemover:
-    """Takes duplicates out of the synapses of every task."""
+    """Removes duplicates from the synapses of every task."""
 
     input_name: str = "chunk"
     synapses_name: str = "syns"
@@ -90,7 +90,7 @@ class DuplicateRemover:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, task: Task) -> Task:
-        """Take them out; a task without synapses has ``None``."""
+        """Remove duplicates; without synapses the result is ``None``."""
         from chunkflow_py.core.synapses import Synapses
 
         kept = removed = None
@@ -98,7 +98,7 @@ class DuplicateRemover:
             synapses = task.item(self.synapses_name, Synapses)
             found = duplicates(synapses, task.chunk(self.input_name), **self.options)
             kept, removed = synapses.keep_post(~found), synapses.keep_post(found)
-            logger.info("%s: %d of %d points taken out", task, found.sum(), len(found))
+            logger.info("%s: %d of %d points removed", task, found.sum(), len(found))
         task[self.output_name] = kept
         if self.duplicates_name is not None:
             task[self.duplicates_name] = removed
@@ -108,15 +108,15 @@ class DuplicateRemover:
 @operator("compute")
 @input_option(help="Name of the segmentation.")
 @input_option("--synapses-name", "-s", default="syns", help="Name of the synapses.")
-@output_option("--output-name", "-o", default="syns", help="Name of what stays.")
-@click.option("--duplicates-name", "-d", type=ItemName("out"), help="Name of what is taken out.")
+@output_option("--output-name", "-o", default="syns", help="Name of the remaining synapses.")
+@click.option("--duplicates-name", "-d", type=ItemName("out"), help="Name of the removed synapses.")
 @click.option("--distance-threshold", type=click.FloatRange(min=0), default=10.0, show_default=True,
-              help="Within which points on one segment are one contact, voxels.")  # fmt: skip
+              help="Largest distance of points of one contact, voxels.")  # fmt: skip
 @click.option("--max-distance", type=click.FloatRange(min=0),
-              help="Take out points farther from their T-bar, voxels.")  # fmt: skip
+              help="Largest distance of a point from its T-bar, voxels.")  # fmt: skip
 @click.option("--max-post-num", type=click.IntRange(min=1),
-              help="Points of a T-bar at most.  [default: any number]")  # fmt: skip
-@click.option("--user", help="Whose points may be taken out.  [default: everybody's]")
+              help="Largest number of points per T-bar.  [default: any]")  # fmt: skip
+@click.option("--user", help="Remove only points of this user.  [default: of all users]")
 def command(
     input_name: str,
     synapses_name: str,

@@ -3,11 +3,11 @@
 Example: chunkflow load-h5 -f map.h5 detect-points --min-distance 10 -o point_cloud
 save-points -f points.h5
 
-A peak is above the threshold, and no voxel nearer than --min-distance along each axis is higher; of
-a flat top it is the middle. The threshold is a part of the map's full scale, not of the chunk's
-maximum. With tasks, each peak belongs to the task in whose box it lies; load a margin of three
-distances (--expand-margin-size auto), and the peaks of all tasks are those of the whole, unless a
-flat top, such as of a saturated map, is larger than the distance: blur such a map before.
+A peak is above the threshold, and no voxel nearer than --min-distance along each axis is higher;
+the peak of a flat top is its middle. The threshold is a fraction of the map's full scale, not of
+the chunk's maximum. Each peak belongs to the task whose box it lies in. With a margin of three
+distances (--expand-margin-size auto) the peaks do not depend on the task grid, unless a flat top,
+such as in a saturated map, is larger than the distance: blur such a map first.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def detect_points(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float
 
     Args:
         chunk: (z, y, x) or (1, z, y, x): a map of [0, 1], or integers of full scale.
-        min_distance: voxels along an axis within which there is one peak at most.
-        threshold_rel: peaks are above it; in [0, 1], of the map's full scale.
+        min_distance: smallest distance of two peaks along an axis, voxels.
+        threshold_rel: lower limit of peaks, fraction of the map's full scale, in [0, 1].
 
     Raises:
         OptionError: the distance is below 1, or the threshold not in [0, 1].
@@ -54,14 +54,14 @@ def detect_points(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float
     type=click.FloatRange(min=1),
     default=15.0,
     show_default=True,
-    help="Voxels along an axis within which there is one peak at most.",
+    help="Smallest distance of two peaks along an axis, voxels.",
 )
 @click.option(
     "--threshold-rel",
     type=click.FloatRange(0, 1),
     default=0.3,
     show_default=True,
-    help="Peaks are above this part of the map's full scale.",
+    help="Lower limit of peaks, fraction of the map's full scale.",
 )
 def command(
     input_name: str, output_name: str, min_distance: float, threshold_rel: float

@@ -3,10 +3,10 @@
 Example: chunkflow load-synapses -f tbars.h5 load-h5 -f post_map.h5 detect-post-synapses
 save-synapses -f synapses.h5
 
-The map is that of a network run before (inference). Each of its peaks belongs to the nearest T-bar
-within --max-distance; of each T-bar the --max-post-num of the highest confidence are kept. T-bars
-that have postsynaptic points already, such as those found by hand, keep them and get no others.
-With tasks, the result has the synapses whose T-bar lies in the task's box.
+The map is the output of a network (inference). Each peak belongs to the nearest T-bar within
+--max-distance; each T-bar keeps its --max-post-num peaks of the highest confidence. T-bars that
+already have postsynaptic points, such as manually annotated ones, keep these and get no others. The
+result of a task has the synapses whose T-bar lies in its box.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def detect_post_synapses(
     max_distance: float = 50.0,
     max_post_num: int = 15,
 ) -> Synapses:
-    """Return *synapses* with the postsynaptic points that a map shows.
+    """Add the peaks of a map to *synapses* as postsynaptic points.
 
     Args:
         chunk: (z, y, x) or (1, z, y, x): a map of [0, 1], or integers of full scale.
-        synapses: with T-bars, also those beyond the chunk that a point could belong to.
-        min_distance: voxels along an axis within which there is one point at most.
-        threshold_rel: points are above it; in [0, 1], of the map's full scale.
-        max_distance: from a T-bar to its points, voxels.
-        max_post_num: number of points of a T-bar at most.
+        synapses: synapses with T-bars, including those near the chunk that own points in it.
+        min_distance: smallest distance of two points along an axis, voxels.
+        threshold_rel: lower limit of points, fraction of the map's full scale, in [0, 1].
+        max_distance: largest distance from a T-bar to its points, voxels.
+        max_post_num: largest number of points per T-bar.
 
     Raises:
         OptionError: the distance is below 1, or the threshold not in [0, 1].
@@ -71,14 +71,14 @@ class PostDetector(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* with all that may belong to T-bars in it."""
+        """Return *box* grown by the reach of its T-bars and of peak detection."""
         from chunkflow_py.segmentation.peaks import REACH
 
         reach = int(self.options["max_distance"]) + REACH * int(self.options["min_distance"])
         return box.grow((reach,) * 3)
 
     def __call__(self, task: Task) -> Task:
-        """Find the points; a task without T-bars, or without a map, has ``None``."""
+        """Find the points; without T-bars or map the result is ``None``."""
         from chunkflow_py.core.synapses import Synapses
 
         if task[self.synapses_name] is None or task[self.input_name] is None:
@@ -96,13 +96,13 @@ class PostDetector(OperatorBase):
 @input_option("--synapses-name", "-s", default="syns", help="Name of the synapses.")
 @output_option("--output-name", "-o", default="syns", help="Name of the result.")
 @click.option("--min-distance", type=click.FloatRange(min=1), default=6.0, show_default=True,
-              help="Voxels along an axis within which there is one point at most.")  # fmt: skip
+              help="Smallest distance of two points along an axis, voxels.")  # fmt: skip
 @click.option("--threshold-rel", type=click.FloatRange(0, 1), default=0.3, show_default=True,
-              help="Points are above this part of the map's full scale.")  # fmt: skip
+              help="Lower limit of points, fraction of the map's full scale.")  # fmt: skip
 @click.option("--max-distance", type=click.FloatRange(min=0), default=50.0, show_default=True,
-              help="From a T-bar to its points, voxels.")  # fmt: skip
+              help="Largest distance from a T-bar to its points, voxels.")  # fmt: skip
 @click.option("--max-post-num", type=click.IntRange(min=1), default=15, show_default=True,
-              help="Points of a T-bar at most.")  # fmt: skip
+              help="Largest number of points per T-bar.")  # fmt: skip
 def command(input_name: str, synapses_name: str, output_name: str, **options: Any) -> PostDetector:
     """Take distances and threshold."""
     check_extra("segmentation", "detect-post-synapses", "scipy")

@@ -4,9 +4,9 @@ Example: chunkflow load-h5 -f tbars.h5 detect-pre-synapses --threshold-rel 0.4
 save-synapses -f tbars_found.h5
 
 A peak is above the threshold, and no voxel nearer than --min-distance along each axis is higher.
-With tasks, each T-bar belongs to the task in whose box it lies; load a margin of three distances
-(--expand-margin-size auto), and those of all tasks are those of the whole, unless a flat top of the
-map is larger than the distance. A task without any gives None, which skip-none skips.
+Each T-bar belongs to the task whose box it lies in. With a margin of three distances
+(--expand-margin-size auto) the T-bars do not depend on the task grid, unless a flat top of the map
+is larger than the distance. A task without T-bars returns None; skip-none skips such tasks.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def detect_pre_synapses(
 
     Args:
         chunk: (z, y, x) or (1, z, y, x): a map of [0, 1], or integers of full scale.
-        min_distance: voxels along an axis within which there is one T-bar at most.
-        threshold_rel: T-bars are above it; in [0, 1], of the map's full scale.
+        min_distance: smallest distance of two T-bars along an axis, voxels.
+        threshold_rel: lower limit of T-bars, fraction of the map's full scale, in [0, 1].
 
     Raises:
         OptionError: the distance is below 1, or the threshold not in [0, 1].
@@ -66,14 +66,14 @@ def _synapses(points: Points) -> Synapses | None:
     type=click.FloatRange(min=1),
     default=15.0,
     show_default=True,
-    help="Voxels along an axis within which there is one T-bar at most.",
+    help="Smallest distance of two T-bars along an axis, voxels.",
 )
 @click.option(
     "--threshold-rel",
     type=click.FloatRange(0, 1),
     default=0.3,
     show_default=True,
-    help="T-bars are above this part of the map's full scale.",
+    help="Lower limit of T-bars, fraction of the map's full scale.",
 )
 def command(
     input_name: str, output_name: str, min_distance: float, threshold_rel: float

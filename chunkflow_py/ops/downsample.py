@@ -2,8 +2,8 @@
 
 Example: chunkflow load-h5 -f em.h5 downsample --factor 1 2 2 save-h5 -f small.h5
 
-Coarse voxel k is made of the fine voxels k·factor to (k+1)·factor, counted from the origin of the
-volume, and of what the chunk holds of them.
+Coarse voxel k covers the fine voxels k·factor to (k+1)·factor, counted from the origin of the
+volume. If the chunk has only some of them, the coarse voxel is computed from these.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Downsampler(OperatorBase):
-    """Shrinks a chunk of every task. No transform: the result has another box and voxel size.
+    """Downsamples a chunk of every task, which changes its box and voxel size.
 
     Attributes:
-        factor: fine voxels to a coarse one, zyx.
+        factor: fine voxels per coarse voxel, zyx.
         mode: ``mean``, ``mode``, or ``auto``: the mode for labels.
-        sparse: of labels, let 0 win only where there is nothing else.
+        sparse: ignore label 0, unless all fine voxels are 0.
         input_name: name of the chunk to shrink.
         output_name: name of the result.
-        coarse_tasks: the boxes of tasks are in voxels of the result, not of what is shrunk.
+        coarse_tasks: whether boxes of tasks are in voxels of the result, not of the input.
     """
 
     factor: Zyx = Zyx(2, 2, 2)
@@ -52,27 +52,27 @@ class Downsampler(OperatorBase):
     _needed: Callable[[BoundingBox, BoundingBox], BoundingBox] | None = field(
         default=None, init=False, repr=False
     )
-    _told: bool = field(default=False, init=False, repr=False)
+    _has_warned: bool = field(default=False, init=False, repr=False)
 
     @property
     @hook
     def shrinks_by(self) -> Zyx:
-        """How much larger than a task's voxels those of the result are."""
+        """Size of a voxel of the result in voxels of the task, zyx."""
         return Zyx(1, 1, 1) if self.coarse_tasks else self.factor
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Take what the rest of the line needs for a task's box."""
+        """Keep the voxels that later operators need for a task's box."""
         self._needed = required
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the fine voxels of all coarse ones that *box*, in fine voxels, touches."""
+        """Return *box*, in fine voxels, grown to whole coarse voxels."""
         return box.aligned_outward(self.factor).intersection(domain)
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return what the result of a chunk of extent *size* takes; planes are made one by one."""
+        """Return the memory of the result for a chunk of extent *size*; works plane by plane."""
         from chunkflow_py.core.host_memory import OperatorMemory
 
         return None if size is None else OperatorMemory(size // self.factor + 1)
@@ -82,22 +82,22 @@ class Downsampler(OperatorBase):
         from chunkflow_py.volume.downsample import downsample
 
         chunk = task.chunk(self.input_name)
-        self._tell_of_cut(chunk, task.bbox)
+        self._warn_of_cut_voxels(chunk, task.bbox)
         task[self.output_name] = downsample(chunk, self.factor, self.mode, sparse=self.sparse)
         return task
 
-    def _tell_of_cut(self, chunk: Chunk, bbox: BoundingBox | None) -> None:
+    def _warn_of_cut_voxels(self, chunk: Chunk, bbox: BoundingBox | None) -> None:
         """Warn, once, if *chunk* cuts a coarse voxel that is needed for *bbox*."""
         whole = chunk.bbox.aligned_outward(self.factor)
         if bbox is not None and self._needed is not None:
             needed = self._needed(bbox, chunk.domain.coarser(self.factor))
             whole = BoundingBox(needed.start * self.factor, needed.stop * self.factor)
         whole = whole.intersection(chunk.domain)
-        if not chunk.bbox.contains(whole) and not self._told:
-            self._told = True
+        if not chunk.bbox.contains(whole) and not self._has_warned:
+            self._has_warned = True
             logger.warning(
-                "chunk %s cuts coarse voxels, which are made of what it holds of them, so the "
-                "result depends on how the volume is cut into tasks; whole are those of %s",
+                "chunk %s holds only a part of some coarse voxels and uses only that part, so the "
+                "result depends on the task grid; a chunk of %s holds whole coarse voxels",
                 chunk.bbox, whole,
             )  # fmt: skip
 
@@ -111,21 +111,21 @@ class Downsampler(OperatorBase):
     minimum=1,
     default=(2, 2, 2),
     show_default=True,
-    help="Fine voxels to a coarse one, zyx.",
+    help="Fine voxels per coarse voxel, zyx.",
 )
 @click.option(
     "--mode",
     type=click.Choice(["auto", "mean", "mode"]),
     default="auto",
     show_default=True,
-    help="Average, or the most frequent value; auto: that for labels (segmentations, and integers "
-    "of 32 bits or more of unknown kind).",
+    help="Average, or most frequent value; auto: most frequent for labels (segmentations, and "
+    "integers of 32 bits or more of unknown kind).",
 )
 @click.option(
     "--sparse/--dense",
     default=False,
     show_default=True,
-    help="Of labels, let 0 win only where there is nothing else; or count it like the others.",
+    help="For labels: ignore 0 unless all fine voxels are 0, or count it like the others.",
 )
 def command(
     input_name: str,

@@ -2,18 +2,20 @@
 
 Example: chunkflow load-h5 -f seg.h5 load-h5 -f truth.h5 -o groundtruth evaluate-segmentation
 
-Rand and variation of information are split in two: split is what cutting true bodies costs, merge
-what joining them costs. Objects: how many bodies have a segment of an IoU of --iou-threshold, and
-the other way round; 0 is background there. --per-class is for labels that are classes.
+Rand and variation of information have two parts: split measures the cost of cutting true bodies,
+merge that of joining them. Object scores count the bodies with a segment of at least
+--iou-threshold IoU, and the segments with such a body; 0 is background there. --per-class is for
+labels that are classes.
 
-The chunks are compared where both of them lie; --bbox narrows that down. The table goes to the
-standard output, the scores by name into the task, and with --json into a file.
+The chunks are compared where they overlap; --bbox restricts the region. The table is printed; the
+scores go into the task by name, and with --json into a file.
 
-A volume in many tasks: --table-path URL stores the overlaps of each task as one small object, and
-`chunkflow sum-scores URL` prints the scores of the whole, which are not the mean of the tasks'.
+For a volume of many tasks, --table-path URL stores the overlaps of each task as one small object,
+and `chunkflow sum-scores URL` prints the scores of the volume, which differ from the mean of the
+tasks' scores.
 
---relabel scores a region cut out of larger objects: both volumes are labelled anew by 26-connected
-components inside of the region, and voxels that the segmentation left 0 take the nearest segment.
+--relabel scores a region cut out of larger objects: both volumes are relabelled by 26-connected
+components inside the region, and voxels of 0 in the segmentation take the nearest segment.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def evaluate_segmentation(
     relabel: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """Return the scores of *segmentation* against *groundtruth* where both lie.
+    """Score *segmentation* against *groundtruth* where they overlap.
 
     Args:
         segmentation: (z, y, x) or (1, z, y, x) labels.
@@ -82,12 +84,12 @@ def evaluate_segmentation(
     help="Name of the ground truth.",
 )
 @output_option("--output", "-o", default="seg_score", help="Name of the scores in the task.")
-@click.option("--bbox", "-b", type=BBOX, help="Compare in this box only.  [default: all]")
+@click.option("--bbox", "-b", type=BBOX, help="Box to compare.  [default: the whole overlap]")
 @click.option(
     "--relabel/--no-relabel",
     default=False,
     show_default=True,
-    help="Label both anew by 26-connected components in the box; 0 takes the nearest segment.",
+    help="Relabel both by 26-connected components in the box; 0 takes the nearest segment.",
 )
 @scoring_options
 @click.option("--json", "-j", help="File for the scores, or a prefix of BOX.json.")
@@ -111,8 +113,8 @@ def command(
         for option, given in (("--bbox", options["bbox"]), ("--relabel", options["relabel"])):
             if given:
                 msg = (
-                    f"{option} compares a region of its own, whose overlaps are no part of a "
-                    f"volume's; leave out {option} or --table-path"
+                    f"{option} compares a region of its own, whose overlaps cannot be added to those "
+                    f"of a volume; leave out {option} or --table-path"
                 )
                 raise OptionError(msg)
     if options["relabel"]:

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class FileTasks:
-    """The tasks of one job. Its boxes are not those of the whole line, so it tells none ahead.
+    """The tasks of one job; it does not announce its boxes, which are a part of the whole grid.
 
     Attributes:
-        file_path: of the .npy file.
-        job_index: number of the job.
-        granularity: how many boxes a job takes.
+        file_path: path of the .npy file.
+        job_index: number of the job, from 0.
+        granularity: number of boxes per job.
     """
 
     file_path: str
@@ -46,7 +46,7 @@ class FileTasks:
         """The boxes of this job.
 
         Raises:
-            OptionError: the file has none for it, or is none of boxes.
+            OptionError: the file has no box for this job, or does not hold boxes.
         """
         from chunkflow_py.queue.box_file import read_rows
 
@@ -83,14 +83,14 @@ class FileTasks:
     "--slurm-job-array/--no-slurm-job-array",
     default=False,
     show_default=True,
-    help="The job's number is SLURM_ARRAY_TASK_ID.",
+    help="Take the job's number from SLURM_ARRAY_TASK_ID.",
 )
 @click.option(
     "--disbatch/--no-disbatch",
     "-d",
     default=False,
     show_default=True,
-    help="The job's number is DISBATCH_REPEAT_INDEX.",
+    help="Take the job's number from DISBATCH_REPEAT_INDEX.",
 )
 @click.option(
     "--granularity",
@@ -98,17 +98,17 @@ class FileTasks:
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="How many boxes a job takes.",
+    help="Number of boxes per job.",
 )
 def command(
     file_path: str, job_index: int | None, slurm_job_array: bool, disbatch: bool, granularity: int
 ) -> FileTasks:
-    """Find out which job this is; the file is read later."""
-    said = (job_index is not None) + slurm_job_array + disbatch
-    if said != 1:
+    """Determine the job's number; the file is read later."""
+    sources = (job_index is not None) + slurm_job_array + disbatch
+    if sources != 1:
         msg = (
-            f"which job this is must be said once, not {said} times; give one of --job-index, "
-            "--slurm-job-array and --disbatch"
+            f"the number of the job is given {sources} times instead of once; give one of "
+            "--job-index, --slurm-job-array and --disbatch"
         )
         raise OptionError(msg)
     if slurm_job_array:

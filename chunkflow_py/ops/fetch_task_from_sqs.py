@@ -1,9 +1,9 @@
 """Take tasks from a queue; acknowledge finished ones.
 
-The queue is one of Amazon SQS, by its name, or any other, by its URL.
-A task is leased until it has passed the line: then it is acknowledged, or given back if it failed,
-and the next one is taken. Leases are renewed, however long a task takes; of a worker that dies they
-end by themselves, and the task goes to another one.
+--queue-name is the name of an Amazon SQS queue, or the URL of any other queue.
+A task is leased until the pipeline has finished it. Then it is acknowledged, or returned to the
+queue if it failed, and the next one is taken. Leases are renewed while a task runs. If a worker dies, its
+lease expires and the task goes to another worker.
 
 Example: chunkflow fetch-task-from-sqs -q affinity load-zarr -f em.zarr save-zarr -s copy.zarr
 """
@@ -25,7 +25,7 @@ from chunkflow_py.queue.queue_tasks import USUAL_RETRIES, QueueTasks
     type=click.IntRange(1, 12 * 3600),
     default=120,
     show_default=True,
-    help="Seconds after which others get the task of a worker that died; renewed while one lives.",
+    help="Seconds until another worker gets the task of a dead one; renewed while the task runs.",
 )
 @click.option(
     "--num",
@@ -33,7 +33,7 @@ from chunkflow_py.queue.queue_tasks import USUAL_RETRIES, QueueTasks
     type=click.IntRange(min=-1),
     default=-1,
     show_default=True,
-    help="How many tasks to take; -1: as many as there are.",
+    help="Number of tasks to take; -1: all.",
 )
 @click.option(
     "--retry-times",
@@ -41,13 +41,13 @@ from chunkflow_py.queue.queue_tasks import USUAL_RETRIES, QueueTasks
     type=click.IntRange(min=0),
     default=USUAL_RETRIES,
     show_default=True,
-    help="How often to look into an empty queue before the line ends.",
+    help="Number of polls of an empty queue before the pipeline ends.",
 )
 @click.option(
     "--keep-task/--acknowledge-task",
     default=False,
     show_default=True,
-    help="Give tasks back at the line's end, finished or not, instead of removing them.",
+    help="Return all tasks to the queue at the end, even finished ones; or remove those.",
 )
 def command(
     queue_name: str, visibility_timeout: int, num: int, retry_times: int, keep_task: bool

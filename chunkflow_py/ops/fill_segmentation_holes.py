@@ -1,8 +1,9 @@
-"""Fill background that an object encloses.
+"""Fill background enclosed by an object.
 
 Example: chunkflow load-h5 -f seg.h5 fill-segmentation-holes save-h5 -f filled.h5
 
-What reaches the faces of the chunk is no hole. Other objects inside of one stay as they are.
+Background that reaches the boundary of the chunk is not a hole. Objects inside of an object do not
+change.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 SECTION = "segment"
 
 
-@with_hooks(cut_remedy="a hole that is cut stays; fill holes in chunks that hold whole objects")
+@with_hooks(
+    cut_remedy="holes at task boundaries stay; fill holes in chunks that hold whole objects"
+)
 @makes(lambda read: read)
 def fill_segmentation_holes(chunk: Chunk) -> Chunk:
     """Return *chunk* with the holes of its objects filled, see `segmentation.objects.fill_holes`.
@@ -33,7 +36,7 @@ def fill_segmentation_holes(chunk: Chunk) -> Chunk:
         A chunk of the same shape and type.
 
     Raises:
-        ChunkError: the voxels are no labels, or have several channels.
+        ChunkError: the voxels are not labels, or have several channels.
         MissingExtraError: a library is not installed.
     """
     from chunkflow_py.segmentation.labels.components import single_channel

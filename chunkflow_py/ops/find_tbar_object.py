@@ -4,7 +4,7 @@ Example: chunkflow load-synapses -f synapses.h5 load-h5 -f segmentation.h5 find-
 save-synapses -f synapses_of_cells.h5
 
 The ids are kept with the synapses (dataset object_ids in HDF5). A T-bar outside of the chunk keeps
-what was known of it, or has 0.
+its previous id, or gets 0.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def find_tbar_object(synapses: Synapses, segmentation: Chunk) -> Synapses:
 
     from chunkflow_py.segmentation.labels.partners import objects_at
 
-    found = objects_at(segmentation, synapses.pre).astype(np.uint64)
+    ids = objects_at(segmentation, synapses.pre).astype(np.uint64)
     if synapses.object_ids is not None:
         box = segmentation.bbox
         inside = np.all((synapses.pre >= box.start) & (synapses.pre < box.stop), axis=1)
-        found = np.where(inside, found, synapses.object_ids.astype(np.uint64))
-    return replace(synapses, object_ids=found)
+        ids = np.where(inside, ids, synapses.object_ids.astype(np.uint64))
+    return replace(synapses, object_ids=ids)
 
 
 @dataclass
@@ -54,7 +54,7 @@ class ObjectFinder:
     output_name: str = "syns"
 
     def __call__(self, task: Task) -> Task:
-        """Find the segments; a task without synapses has ``None``."""
+        """Find the segments; without synapses the result is ``None``."""
         from chunkflow_py.core.synapses import Synapses
 
         if task[self.synapses_name] is None:

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def gaussian_filter(chunk: Chunk, sigma: float = 1.0, sigma_z: float = 0.0) -> Chunk:
-    """Return *chunk* blurred; beyond its faces it goes on as its mirror image.
+    """Blur *chunk*, continued by its mirror image beyond its boundary.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), floats, or integers of at most 32 bits.
-        sigma: standard deviation in y and x, voxels; the bell curve is cut off at four of them.
-        sigma_z: standard deviation in z, voxels; 0 leaves each section to itself.
+        sigma: standard deviation in y and x, voxels; the kernel is truncated at four of them.
+        sigma_z: standard deviation in z, voxels; 0 blurs each section separately.
 
     Returns:
         A chunk of the same dtype; integers are rounded half to even.
@@ -78,7 +78,7 @@ def _check_voxels(held: Chunk | Voxels) -> None:
     type=click.FloatRange(min=0, max=1000),
     default=0,
     show_default=True,
-    help="Standard deviation in z, voxels; 0 leaves each section to itself.",
+    help="Standard deviation in z, voxels; 0: blur each section separately.",
 )
 def command(sigma: float, sigma_z: float) -> HaloFilter:
     """Take the standard deviations."""

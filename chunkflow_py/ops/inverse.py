@@ -2,8 +2,8 @@
 
 Example: chunkflow load-h5 -f raw.h5 inverse save-h5 -f inverted.h5
 
-Of floating point, such as a probability map, 1 minus each voxel; values outside of [0, 1] are an
-error.
+Floating-point voxels, such as a probability map, become 1 minus the voxel; values outside of
+[0, 1] are an error.
 """
 
 from __future__ import annotations
@@ -56,5 +56,5 @@ def inverse(chunk: Chunk) -> Chunk:
 
 @transform
 def command() -> Callable[[Chunk], Chunk]:
-    """There is nothing to set up."""
+    """Return the function."""
     return inverse

@@ -58,7 +58,7 @@ def test_the_job_is_said_once(path, options):
     """No number, or two, is a usage error."""
     result = CliRunner().invoke(cli, f"fetch-task-from-file -f {path} {options}".split())
     assert result.exit_code == 2
-    assert "must be said once" in result.output
+    assert "times instead of once" in result.output
 
 
 def test_a_job_without_boxes_is_refused(path):

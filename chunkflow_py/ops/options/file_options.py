@@ -1,4 +1,4 @@
-"""Options that loaders of single files share, and the loader that they describe."""
+"""Options shared by loaders of single files, and the loader that they describe."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def file_name_option(help: str, *aliases: str) -> Decorator:
 
 
 def placement_options(size_flag: str = "-s") -> Decorator:
-    """Declare ``--voxel-offset`` and ``--voxel-size`` that replace those of the file."""
+    """Declare ``--voxel-offset`` and ``--voxel-size``, which override those of the file."""
     return together(
         zyx_option(
             "--voxel-offset",
@@ -56,7 +56,7 @@ def assumed_placement_options(offset_help: str, size_flag: str) -> Decorator:
             size_flag,
             default=(1, 1, 1),
             show_default=True,
-            help="Edge lengths of a voxel, nm, zyx; if not given, a warning says so.",
+            help="Edge lengths of a voxel, nm, zyx; the default is logged as a warning.",
         ),
     )
 
@@ -67,17 +67,17 @@ def layer_type_option() -> Decorator:
         "--layer-type",
         "-l",
         type=click.Choice(["image", "segmentation"]),
-        help="What the voxels mean.  [default: as in the file]",
+        help="Meaning of the voxels.  [default: as in the file]",
     )
 
 
 def dtype_option(dtypes: Sequence[str], *flags: str) -> Decorator:
-    """Declare ``--dtype``, the type to convert the voxels to."""
+    """Declare ``--dtype``, the target type of a conversion."""
     return click.option(
         "--dtype",
         *flags,
         type=click.Choice(dtypes),
-        help="Convert the voxels; what cannot be converted is an error.",
+        help="Type to convert the voxels to; values that do not fit are an error.",
     )
 
 
@@ -102,16 +102,16 @@ def file_loader(
     """Return the loader that the options of a format describe.
 
     Args:
-        files: name of the file, or prefix of one file a task.
+        files: name of the file, or prefix of one file per task.
         open_file: (path, *settings*) -> volume.
-        expand_margin_size: voxels to read beyond the task's box, where *cutout* is not given.
+        expand_margin_size: voxels to read around the task's box, if *cutout* is not given.
         output_name: name of the chunk.
-        cutout: which part to read (default: the task's box with its margin).
-        channels: which to read (default: all).
+        cutout: part to read (default: the task's box with its margin).
+        channels: channels to read (default: all).
         dtype: type to convert the voxels to.
         set_bbox: whether to give the task the box of the chunk.
         remove_empty: whether to delete a file without content.
-        settings: arguments of *open_file*, by the names of their options.
+        settings: arguments of *open_file* by option name.
     """
     from chunkflow_py.volume.cutout import Cutout
     from chunkflow_py.volume.files.file_volume import FileSource

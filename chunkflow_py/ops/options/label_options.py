@@ -1,4 +1,4 @@
-"""Options that the commands for labels of whole volumes share."""
+"""Options shared by commands for labels of whole volumes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def numbering_options() -> Decorator:
         click.option(
             "--global-ids/--chunk-ids",
             default=None,
-            help="Number pieces by their first voxel in the volume (uint64), so that no two tasks "
-            "use one id; or from 1 in each chunk.  [default: global if tasks divide a volume]",
+            help="Make ids unique in the volume (uint64, from the first voxel of a component), or "
+            "count from 1 in each chunk.  [default: global if tasks divide a volume]",
         ),
         click.option(
             "--domain",
             type=BBOX,
-            help="Box of the volume, for --global-ids.  [default: that of the volume that is read]",
+            help="Box of the volume, for --global-ids.  [default: that of the input volume]",
         ),
     )
 
 
 def numbering_from(options: dict[str, Any]) -> Numbering:
-    """Take what `numbering_options` declare out of *options*."""
+    """Remove the `numbering_options` from *options* and return the numbering they describe."""
     from chunkflow_py.segmentation.labels.numbering import Numbering
 
     return Numbering(options.pop("global_ids"), options.pop("domain"))
@@ -47,33 +47,33 @@ def connectivity_option() -> Decorator:
         type=CONNECTIVITY,
         default="6",
         show_default=True,
-        help="Neighbours share a face (6), also an edge (18), also a corner (26).",
+        help="Neighbours share a face (6), a face or edge (18), or also a corner (26).",
     )
 
 
 def overlap_options() -> Decorator:
-    """Declare when overlapping segments of two tasks are one."""
+    """Declare the smallest overlap at which segments of two tasks are joined."""
     return together(
         click.option(
             "--minimum-overlap",
             type=click.FloatRange(0, 1),
             default=0.5,
             show_default=True,
-            help="Of two segments, the fraction that must be common to both, in the mean of the "
-            "two, of what each has where the tasks overlap.",
+            help="Smallest shared fraction of two segments where the tasks overlap (mean of the "
+            "fractions of both).",
         ),
         click.option(
             "--minimum-overlap-voxels",
             type=click.IntRange(min=1),
             default=1,
             show_default=True,
-            help="Voxels that two segments must have in common.",
+            help="Smallest number of voxels that two segments share.",
         ),
     )
 
 
 def place_of(url: str) -> str:
-    """Return the address of a folder or prefix of objects, the same from wherever it is used."""
+    """Return the canonical address of a folder or prefix of objects."""
     from chunkflow_py.volume.location import Location
 
     return Location.parse(url).store_url

@@ -1,4 +1,4 @@
-"""Options that say how a segmentation is scored, shared by what scores a task and a volume."""
+"""Scoring options, shared by the commands that score a task and a volume."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class LabelsType(NumbersType):
 # fmt: off
 _OPTIONS = (
     click.option("--ignore-zero/--count-zero", default=True, show_default=True,
-                 help="Rand and variation of information: leave voxels out where the ground truth "
-                      "is 0, because nobody has labelled them."),
+                 help="Exclude voxels with ground truth 0 (unlabelled) from Rand and variation of "
+                      "information, or include them."),
     click.option("--ignore-truth-labels", "ignore_bodies", type=LabelsType(), default=(),
-                 help="Leave voxels out of all scores where the ground truth is one of these, such "
-                      "as 0,7.  [default: none]"),
+                 help="Ground truth labels to exclude from all scores, such as 0,7.  "
+                      "[default: none]"),
     click.option("--ignore-segmentation-labels", "ignore_segments", type=LabelsType(), default=(),
-                 help="Leave voxels out of all scores where the segmentation is one of these.  "
+                 help="Segmentation labels to exclude from all scores.  "
                       "[default: none]"),
     click.option("--iou-threshold", type=click.FloatRange(0, 1, min_open=True), default=0.5,
-                 show_default=True, help="IoU from which on a segment is the body it overlaps."),
+                 show_default=True, help="Smallest IoU at which a segment matches a body."),
     click.option("--per-class/--no-per-class", default=False, show_default=True,
-                 help="Labels are classes: tell Dice and IoU of each."),
+                 help="Report Dice and IoU of each label, for labels that are classes."),
 )
 # fmt: on
 
