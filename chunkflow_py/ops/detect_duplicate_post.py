@@ -4,8 +4,8 @@ Example: chunkflow load-synapses -f synapses.h5 load-h5 -f segmentation.h5 detec
 --distance-threshold 10 save-synapses -f single.h5
 
 Points of one segment that are close to each other are one contact; the point nearest to its T-bar
-is kept. --max-distance and --max-post-num remove further points. With --user, only points of that user
-are removed, so points that others have checked are kept.
+is kept. --max-distance and --max-post-num remove further points. With --user, only points of that
+user are removed, so points that others have checked are kept.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def command(
         for option, given in (("--bbox", options["bbox"]), ("--relabel", options["relabel"])):
             if given:
                 msg = (
-                    f"{option} compares a region of its own, whose overlaps cannot be added to those "
+                    f"{option} compares its own region, whose overlaps cannot be added to those "
                     f"of a volume; leave out {option} or --table-path"
                 )
                 raise OptionError(msg)
