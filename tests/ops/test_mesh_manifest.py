@@ -59,7 +59,7 @@ def test_one_prefix(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} & set(expected) == {"12:0", "120:0", "7:0"}
     for options, words in (
         ("-p 12", "prefix 12 has more than --digits 1; give --digits 2"),
-        ("-p 1 --disbatch", "both say which task"),
+        ("-p 1 --disbatch", "both select a task"),
     ):
         result = run(f"mesh-manifest -v {tmp_path} {options}")
         assert result.exit_code == 2
