@@ -90,7 +90,7 @@ class Screen:
 
     @contextmanager
     def above(self) -> Iterator[None]:
-        """Let whoever prints inside print above the view."""
+        """Print the output of the ``with`` block above the view."""
         with self._lock:
             self._write("" if self._ended.is_set() else _ERASE)
             yield

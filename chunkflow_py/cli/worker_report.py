@@ -1,4 +1,4 @@
-"""What a person, a program and Prometheus see of a worker."""
+"""Reports of a worker: view on a terminal, log lines, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class WorkerReport(ProgressReport, WorkerListener):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Erase the view, and stop to serve metrics."""
+        """Erase the view, and stop serving metrics."""
         self._shown.close()
         self._run.close()
 
@@ -194,5 +194,5 @@ class _LedgerReader(threading.Thread):
             self._ended.wait(LEDGER_S)
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._ended.set()

@@ -1,4 +1,4 @@
-"""How a network covers a chunk: patches, windows, blending, backends, networks.
+"""Inference on chunks: patches, windows, blending, backends, networks.
 
 Needs arrays only, no storage library. Names are imported on first use:
 

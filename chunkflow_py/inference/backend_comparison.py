@@ -136,7 +136,7 @@ _TIE = 1.02  # a later trial has to be faster by more than what timings scatter
 
 @dataclass(frozen=True)
 class BackendTrial:
-    """What was measured of one library.
+    """Measurements of one library.
 
     Attributes:
         name: of the backend.

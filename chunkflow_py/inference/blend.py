@@ -104,7 +104,7 @@ class Blender:
         return self._window.new_empty(shape)
 
     def advance(self, patch: BoundingBox) -> Iterator[BlendedRegion]:
-        """Make ready for *patch*, the next one of the grid, and yield what became complete."""
+        """Prepare for *patch*, the next of the grid, and yield the regions that became complete."""
         row = (self._starts[0].index(patch.start.z), self._starts[1].index(patch.start.y))
         if row != self._row:
             yield from self.finish()

@@ -1,4 +1,4 @@
-"""What the engine uses of a device: memory, threads, and copies that run beside its work."""
+"""Device operations of the engine: memory, threads, and copies that overlap with computing."""
 
 from __future__ import annotations
 

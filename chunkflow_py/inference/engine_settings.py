@@ -191,7 +191,7 @@ class EngineSettings:
 
     @property
     def kind(self) -> Kind:
-        """What the voxels of the output mean."""
+        """Meaning of the voxels of the output."""
         return "segmentation" if self.output_dtype == "argmax" else self.meaning
 
     def grid(self, domain: BoundingBox) -> PatchGrid:

@@ -200,7 +200,7 @@ class Inferencer(OperatorBase):
 
     @property
     def expected(self) -> MemoryEstimate | None:
-        """What the network takes on host and device, once it is loaded; ``None`` if not known."""
+        """Memory of the network on host and device, once loaded; ``None`` if not known."""
         return None if self._workload is None else estimate_memory(self._workload)
 
     @hook

@@ -1,4 +1,4 @@
-"""What the values of a network's output mean, and its activation.
+"""Meaning of a network's output values, and its activation.
 
 | kind          | values    | channels | uint8 | a flip along an axis | y and x swapped   |
 |---------------|-----------|----------|-------|----------------------|-------------------|
@@ -81,7 +81,7 @@ OUTPUT_KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
 
 
 class Meaning(NamedTuple):
-    """What follows from a kind.
+    """Properties of the output that follow from its kind.
 
     Attributes:
         bounded: values lie in [0, 1], so that they can be checked, and kept as uint8.

@@ -147,7 +147,7 @@ class OutputWriter:
             self._free.put(buffer)
 
     def _in_range(self, values: torch.Tensor) -> torch.Tensor:
-        """Tell whether float16 could hold *values*; what other types cannot hold is clamped."""
+        """Return whether float16 could hold *values*; what other types cannot hold is clamped."""
         if self._dtype is not torch.float16:
             return values.new_ones((), dtype=torch.bool)
         return torch.isfinite(values).all()
@@ -226,7 +226,7 @@ class ResultMemory:
     """
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
+        """Start without any memory."""
         self._idle: list[mmap.mmap] = []
         self._lock = RLock()  # memory may come back by a collection within the lock
         self._open = True

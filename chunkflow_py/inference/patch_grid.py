@@ -1,4 +1,4 @@
-"""Where patches lie: positions that depend on the domain alone, and the input they need.
+"""Grid of patches: positions, which depend on the domain alone, and the input they need.
 
 ```
 domain       |----------------------------------------|
@@ -286,7 +286,7 @@ class PatchGrid:
         return np.clip(index, 0, length - 1) + low
 
     def breaks_congruence(self, divisor: Zyx) -> bool:
-        """Tell whether some patch is shifted against another by no multiple of *divisor*.
+        """Return whether any two patches differ in position by a non-multiple of *divisor*.
 
         A network with pooling gives the same values only for shifts by multiples of its divisor.
         """

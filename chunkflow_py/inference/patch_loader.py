@@ -88,7 +88,7 @@ class PatchSource:
     wanted: Callable[[BoundingBox], bool] | None = None
 
     def wants(self, patch: BoundingBox, source: NDArray[Any]) -> bool:
-        """Tell whether the network is run on *patch*, whose input is *source*."""
+        """Return whether the network is run on *patch*, whose input is *source*."""
         if self.wanted is not None and not self.wanted(patch):
             return False
         return not self.skip_empty or bool(source.any())
@@ -248,7 +248,7 @@ class PatchLoader:
                 self._free.put(batch.buffer)
 
     def _sent(self, batch: Batch) -> Batch:
-        """Bring a filled batch on its way to the device."""
+        """Start copying a filled batch to the device."""
         if (buffer := batch.buffer) is not None:
             buffer.host[batch.used :] = 0
             batch.tensor = buffer.on_device

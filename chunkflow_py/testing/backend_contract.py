@@ -1,4 +1,4 @@
-"""What every backend promises the engine; inherit, and give a `backend` fixture.
+"""Contract of backends: inherit the class, and provide a `backend` fixture.
 
 A result is valid until the next call, so the suite keeps copies.
 

@@ -1,4 +1,4 @@
-"""What every queue must do: inherit `QueueContract` and say where the messages of a test go."""
+"""Contract of queues: inherit `QueueContract` and name a queue for each test."""
 
 import os
 import signal
@@ -118,7 +118,7 @@ class QueueContract:
             assert received(again, 1)[0].body == "a"
 
     def test_every_message_comes_once(self, queue):
-        """What is sent is received, once while it is leased, and is gone when acknowledged."""
+        """A message is received once while it is leased, and is gone when acknowledged."""
         bodies = [f"0-1_0-1_{n}-{n + 1}" for n in range(43)]
         assert queue.send(iter(bodies)) == 43
         messages = received(queue, 43)
@@ -155,7 +155,7 @@ class QueueContract:
         assert 1 <= len(queue.receive(most, LONG_S, 5)) <= most
 
     def test_a_lease_that_ends_is_redelivered(self, queue):
-        """Who takes a message and says nothing more has it until the lease ends."""
+        """A message that is not acknowledged is received again when its lease ends."""
         queue.send(["a"])
         (first,) = received(queue, 1, self.short_lease_s)
         (second,) = received(queue, 1)
@@ -211,7 +211,7 @@ class QueueContract:
         assert queue.acknowledge([new]) == []
 
     def test_handles_end_with_the_lease(self, queue):
-        """What was acknowledged or released is not ours any more."""
+        """An acknowledged or released message no longer belongs to its receiver."""
         if self.delivers_stale_handles:
             pytest.skip("this queue does not tell old handles from new ones")
         queue.send(["a", "b"])
@@ -239,7 +239,7 @@ class QueueContract:
         assert queue.receive(1, LONG_S) == []
 
     def test_dead_letters(self, queue):
-        """What is put aside is received by nobody, and can be read with its reason."""
+        """A dead letter is not received again, and can be read with its reason."""
         queue.send(["a", "b", "c"])
         messages = {message.body: message for message in received(queue, 3)}
         queue.bury([messages["a"], messages["b"]], "ValueError: no\nsecond line")
@@ -282,7 +282,7 @@ class QueueContract:
         assert 0.9 < time.monotonic() - start < PATIENCE_S
 
     def test_a_waiting_receive_is_served(self, queue, url):
-        """Who waits gets what is sent in the meantime, before the time is over."""
+        """A waiting receive returns a message that is sent meanwhile, before the time is over."""
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(queue.receive, 1, LONG_S, 20.0)
             time.sleep(0.3)
@@ -382,7 +382,7 @@ class QueueContract:
         assert Counter(done) == Counter(map(str, range(100)))
 
     def test_a_killed_worker(self, queue):
-        """What a process held that was killed comes again when its leases have ended."""
+        """Messages of a killed process are received again when their leases have ended."""
         if not self.crosses_processes:
             pytest.skip("this queue is of one process")
         queue.send(["a", "b"])

@@ -66,7 +66,7 @@ while True:
 
 
 def killed_consumers(queue, notes, *, kills=8, lease_s=0.5, before=""):
-    """Let consumers be killed at any instant; return what any of them, or we at last, have had.
+    """Kill consumers at random instants; return all messages received, by them or at the end.
 
     Args:
         queue: with messages.
@@ -91,7 +91,7 @@ def killed_consumers(queue, notes, *, kills=8, lease_s=0.5, before=""):
 
 
 def killed_producer(url, batch):
-    """Let a producer be killed at any instant; return how many it said it had sent."""
+    """Kill a producer at a random instant; return how many messages it reported as sent."""
     producer = run_script(SEND, url, batch)
     try:
         for _ in range(3):

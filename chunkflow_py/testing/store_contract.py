@@ -1,4 +1,4 @@
-"""What every store must do: inherit `StoreContract` and say where the objects of a test go."""
+"""Contract of stores: inherit `StoreContract` and name a place for each test's objects."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +36,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 5000])
     def test_round_trip(self, store, url, data):
-        """What is written is read again by whoever opens the store later, as bytes."""
+        """Written bytes are read back, also by a store that is opened later."""
         store.put("a/b/c", data)
         again = open_store(url)
         assert again.get("a/b/c") == data

@@ -125,7 +125,7 @@ class VolumeContract:
 
     @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "float32"])
     def test_round_trip(self, url, dtype):
-        """What is written is read again, by whoever opens the volume later."""
+        """Written voxels are read back, also from a volume that is opened later."""
         chunk = noise(dtype=dtype)
         self.create(url, dtype).write(chunk)
         again = open_volume(url).read(BOUNDS)
@@ -203,7 +203,7 @@ class VolumeContract:
         np.testing.assert_array_equal(volume.read(BOUNDS), wanted)
 
     def test_zeros(self, url):
-        """What was never written, and what was overwritten with zeros, is read as zeros."""
+        """Voxels that were never written, or overwritten with zeros, are read as zeros."""
         volume = self.create(url)
         assert not volume.read(BOUNDS).array.any()
         volume.write(noise())
@@ -444,7 +444,7 @@ class VolumeContract:
 
 
 class LocalContract(VolumeContract):
-    """What volumes in folders promise beyond that."""
+    """Further promises of volumes in local folders."""
 
     @pytest.fixture
     def url(self, tmp_path):

@@ -142,7 +142,7 @@ def _snapshots(look: Callable[[], RunStatus], seconds: float) -> Iterator[RunSta
 
 
 def _what_counts(status: RunStatus) -> object:
-    """Return what of a status is worth a line when it changes: not speeds, which always do."""
+    """Return the parts of a status whose change is worth a line; speeds change always."""
     steps = [
         (step.totals.finished, step.totals.dead, step.totals.failures, step.closed)
         for step in status.stages

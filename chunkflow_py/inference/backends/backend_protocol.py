@@ -35,7 +35,7 @@ class Backend(Protocol):
 
     @property
     def profile(self) -> dict[str, str]:
-        """What of this backend decides the bytes of a result."""
+        """Compute profile: everything of this backend that decides the bytes of a result."""
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
         """Run the network.

@@ -134,7 +134,7 @@ def _pairs(network: nn.Module, shape: Sequence[int]) -> list[tuple[str, str]]:
 
 
 def _is_simple(module: nn.Module) -> bool:
-    """Tell whether *module* is exactly what PyTorch ships, in float32 and evaluation mode."""
+    """Return whether *module* is exactly what PyTorch ships, in float32 and evaluation mode."""
     if type(module) not in _CONVOLUTIONS + _NORMS or module.training:
         return False
     if module._forward_hooks or module._forward_pre_hooks:  # such as those of weight_norm

@@ -125,7 +125,7 @@ class NetworkBackend:
 
     @property
     def profile(self) -> dict[str, str]:
-        """What decides the bytes; the first batch may still change it (see `warm`)."""
+        """Compute profile; the first batch may still change it (see `warm`)."""
         return profile_of(self.device, **self._more, **self._core.profile)
 
     def warm(self) -> None:

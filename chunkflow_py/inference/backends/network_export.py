@@ -48,7 +48,7 @@ class Leaves(torch.nn.Module):
 
     @property
     def outputs(self) -> Outputs:
-        """What the network inside returned last, be it of tensors without values."""
+        """Last output of the wrapped network, also for tensors without values."""
         return self._note.outputs
 
     def forward(self, batch: torch.Tensor) -> tuple[torch.Tensor, ...]:

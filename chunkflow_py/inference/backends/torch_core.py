@@ -240,7 +240,7 @@ class _Replay:
             self._output = network(self._input)
 
     def takes(self, batch: Any) -> bool:
-        """Tell whether the graph was captured for batches of this shape."""
+        """Return whether the graph was captured for batches of this shape."""
         return isinstance(batch, torch.Tensor) and batch.shape == self._input.shape
 
     def __call__(self, batch: torch.Tensor) -> Any:

@@ -235,7 +235,7 @@ class DescriptionField:
         return iter([self[i] for i in range(len(self.value or []))])
 
     def __bool__(self) -> bool:
-        """Whether the field is there."""
+        """Whether the field exists."""
         return self.value is not None
 
     def refuse(self, why: str) -> NoReturn:

@@ -18,7 +18,7 @@ _ENDINGS = (".rdf.yaml", ".bioimageio.yaml")
 
 
 def is_package(path: str) -> bool:
-    """Tell whether *path* is a package: a folder, a ``.zip``, or the description in a folder."""
+    """Return whether *path* is a package: a folder, a ``.zip``, or the description in a folder."""
     place = Path(path)
     if place.is_dir():
         return _description_in(entry.name for entry in place.iterdir()) is not None
@@ -84,7 +84,7 @@ class PackageFiles:
         return found
 
     def has(self, name: str) -> bool:
-        """Tell whether there is a file *name*."""
+        """Return whether the file *name* exists."""
         if self._zip is None:
             return (self._folder / name).is_file()
         with zipfile.ZipFile(self._zip) as archive:
@@ -128,7 +128,7 @@ class PackageFiles:
 
 
 def is_inside(name: str) -> bool:
-    """Tell whether *name* is a path inside of a package."""
+    """Return whether *name* is a path inside of a package."""
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts
 

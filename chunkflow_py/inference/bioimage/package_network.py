@@ -30,7 +30,7 @@ _CHANNELS_FIRST = {2: "bcyx", 3: "bczyx"}
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """What is done with one output of the network.
+    """Processing of one output of the network.
 
     Attributes:
         name: of the output.

@@ -42,7 +42,7 @@ _STATISTICS = ("zero_mean_unit_variance", "scale_range")
 
 @dataclass(frozen=True)
 class Normalization:
-    """How voxels are normalised before the network sees them.
+    """Normalisation of the voxels that the network receives.
 
     Attributes:
         package: path of the package, for messages.

@@ -29,7 +29,7 @@ def names() -> list[str]:
 
 
 def is_built_in(model: str) -> bool:
-    """Tell whether *model* names a built-in network, in whatever variant."""
+    """Return whether *model* names a built-in network, in whatever variant."""
     return model.partition("-")[0] in names() and not Path(model).suffix
 
 
