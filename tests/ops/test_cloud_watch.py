@@ -73,7 +73,7 @@ def test_an_outage_is_a_warning_and_a_refusal_an_error(service, caplog):
             caplog.at_level(logging.WARNING),
         ):
             body(Task(seconds={"a": 1.0}))
-        assert "CloudWatch did not take the times" in caplog.text
+        assert "CloudWatch did not accept the metrics" in caplog.text
         with (
             faults({**broken, "code": 403}),
             pytest.raises(VolumeRefusedError, match="cloudwatch:PutMetricData"),
