@@ -81,8 +81,8 @@ def check_source_first(stages: Sequence[Operator | Source | Subcommand]) -> None
     for stage in stages[1:]:
         if isinstance(stage, Source):
             msg = (
-                f"{stage.name} makes the tasks of a line, so it must come first; after "
-                f"{stages[0].name} it would throw away what came before"
+                f"{stage.name} makes the tasks of a pipeline, so it must come first; after "
+                f"{stages[0].name} it would discard the earlier results"
             )
             raise OptionError(msg)
 

@@ -172,7 +172,10 @@ def test_a_file_without_a_command_is_named(
         ("create-chunk threshold -t high", "'high' is not a valid float"),
         ("say create-chunk refuse", "--a and --b exclude each other; leave one out"),
         ("say threshold", "threshold reads 'chunk', which no operator before it makes"),
-        ("create-chunk four-boxes", "four-boxes makes the tasks of a line, so it must come first"),
+        (
+            "create-chunk four-boxes",
+            "four-boxes makes the tasks of a pipeline, so it must come first",
+        ),
     ],
 )
 def test_usage_errors(chunkflow: Run, line: str, said: str) -> None:
@@ -187,7 +190,7 @@ def test_usage_errors(chunkflow: Run, line: str, said: str) -> None:
 def test_source_in_mid_chain_names_what_it_would_lose(chunkflow: Run) -> None:
     """The message names the commands whose work would be thrown away."""
     result = chunkflow("create-chunk", "say", "four-boxes")
-    assert "after create-chunk it would throw away what came before" in result.err
+    assert "after create-chunk it would discard the earlier results" in result.err
     assert "entered" not in result.out
 
 
