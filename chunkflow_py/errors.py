@@ -16,12 +16,12 @@ ChunkflowError
 ├── QueueError (OSError)                a queue that cannot be reached or refuses
 │   ├── LeaseLostError                  a task that another worker may have by now
 │   └── QueueUnreachableError (TransientError)  the network or the queue is down, or overloaded
-├── TransientError (OSError)            what may pass by itself; all tries are spent
+├── TransientError (OSError)            a temporary failure; all retries are spent
 ├── MissingExtraError (ImportError)     an optional dependency that is not installed
 └── OperatorError (RuntimeError)        what an operator raised, with operator and task
 
-Each message is one sentence that holds what disagrees, with both values, their names, axes and
-units; then what to change and the nearest value that works.
+Each message states the two values that disagree, with their names, axes and units, then what to
+change and the nearest value that works.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-# Name and password before a host, and what signs an address, wherever a message holds one.
+# Credentials before a host, and signatures in a query, anywhere in a message.
 _SECRETS = (
     re.compile(r"(?<=://)[^\s/?#@]*@"),
     re.compile(r"(?<=\w)[?#](?=[^\s?#]*(?:[Ss]ig|[Tt]oken|[Kk]ey|[Cc]redential))[^\s|;,]+"),
@@ -47,14 +47,14 @@ _SECRETS = (
 
 
 LONGEST_TEXT = 2000  # characters of a message of an exception
-PLUGIN_MODULE = "chunkflow_plugin_"  # so begin the names of modules that plugins are loaded as
+PLUGIN_MODULE = "chunkflow_plugin_"  # prefix of the module names of loaded plugins
 
 
 class ChunkflowError(Exception):
     """Base of all errors that chunkflow_py raises on purpose."""
 
     def __str__(self) -> str:
-        """Return the sentence, without passwords of addresses, and safe to show."""
+        """Return the message without credentials in addresses and without control characters."""
         text = plain(Exception.__str__(self))
         for pattern in _SECRETS:
             text = pattern.sub("", text)
@@ -90,11 +90,11 @@ class VolumeNotFoundError(VolumeError, FileNotFoundError):
 
 
 class VolumeRefusedError(VolumeError, PermissionError):
-    """The store does not let this caller do that."""
+    """The store denies the request: credentials are missing or insufficient."""
 
 
 class TransientError(ChunkflowError, OSError):
-    """Something that may pass by itself; it was tried again before this was raised."""
+    """A temporary failure, raised after all retries are spent."""
 
 
 class VolumeUnreachableError(VolumeError, TransientError):
@@ -139,7 +139,7 @@ class OperatorError(ChunkflowError, RuntimeError):
     """
 
     def __init__(self, operator: str, task: str | None, cause: BaseException) -> None:
-        """Join operator, task and cause to one sentence."""
+        """Build the message from operator, task and cause."""
         self.operator, self.task, self.cause = operator, task, cause
         where = f" on task {task}" if task else ""
         # Our own errors are sentences already; a foreign one needs its type to be understood.
@@ -154,7 +154,7 @@ class OperatorError(ChunkflowError, RuntimeError):
 
 
 def text_of(error: BaseException) -> str:
-    """Return what an exception says, whatever its class does: bounded, and valid Unicode."""
+    """Return the message of any exception as valid Unicode of bounded length."""
     try:
         text = str(error)
     except BaseException as problem:  # noqa: BLE001  (its class may be anybody's)
@@ -165,7 +165,7 @@ def text_of(error: BaseException) -> str:
 
 
 def named(error: BaseException) -> str:
-    """Return what an exception says, preceded by its type if it is not one of ours."""
+    """Return the message of an exception, prefixed by its type if it is not ours."""
     text = text_of(error)
     if isinstance(error, ChunkflowError):
         return text
@@ -173,7 +173,7 @@ def named(error: BaseException) -> str:
 
 
 def as_error(error: BaseException, where: str) -> Exception:
-    """Return *error*, or a sentence in its place if it would end the process, as SystemExit does.
+    """Return *error*, or wrap it if it would end the process, as SystemExit does.
 
     Args:
         error: whatever was raised.
@@ -185,21 +185,21 @@ def as_error(error: BaseException, where: str) -> Exception:
 
 
 def _place_in_plugin(cause: BaseException) -> str:
-    """Return where in the file of a plugin an error has come from, if it has."""
-    said = ""
+    """Return the plugin file and line that raised an error, or an empty string."""
+    place = ""
     for frame, line in walk_tb(cause.__traceback__):
         if frame.f_globals.get("__name__", "").startswith(PLUGIN_MODULE):
-            said = f" ({frame.f_code.co_filename.rpartition(os.sep)[2]}, line {line})"
-    return said
+            place = f" ({frame.f_code.co_filename.rpartition(os.sep)[2]}, line {line})"
+    return place
 
 
 @contextmanager
 def needs_extra(extra: str, purpose: str) -> Iterator[None]:
-    """Translate a failing import into the pip line that mends it.
+    """Turn a failed import into an error that names the pip command.
 
     Args:
         extra: name of the extra of this package that holds the library.
-        purpose: what needs it, as the subject of the sentence, such as ``load-png``.
+        purpose: subject of the message, such as ``load-png``.
 
     Raises:
         MissingExtraError: an import inside the block failed.
@@ -215,11 +215,11 @@ def needs_extra(extra: str, purpose: str) -> Iterator[None]:
 
 
 def check_extra(extra: str, purpose: str, *modules: str) -> None:
-    """Find out whether optional libraries are there, before the first task; imports none of them.
+    """Check that optional libraries are installed, without importing them.
 
     Args:
         extra: name of the extra of this package that holds them.
-        purpose: what needs them, see `needs_extra`.
+        purpose: subject of the message, see `needs_extra`.
         modules: names by which they are imported, without a dot.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Chunk: an array that knows where in the volume it lies."""
+"""Chunk: an array with its position in a volume, voxel size and kind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 def check_no_nan(array: NDArray[Any]) -> None:
-    """Refuse voxels that are not a number: they are on no side of any comparison.
+    """Raise an error if a voxel is NaN, which no comparison orders.
 
     Raises:
         ChunkError: says how many there are.
@@ -54,7 +54,7 @@ def above(array: NDArray[Any], threshold: float) -> NDArray[np.bool_]:
 
 
 class Voxels(NamedTuple):
-    """What an array will hold, known before there is one.
+    """Dtype, channels and kind of an array that is not computed yet.
 
     Attributes:
         dtype: name of the type.

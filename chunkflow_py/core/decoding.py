@@ -163,7 +163,7 @@ def _in_room(decoder: Callable[..., Any], data: Any, most: int, **room: int) -> 
     try:
         return bytes(decoder(data, **room))
     except RuntimeError as error:
-        if any(words in str(error) for words in _NO_ROOM):
+        if any(text in str(error) for text in _NO_ROOM):
             raise TooLargeError(most) from error
         raise
 
@@ -325,8 +325,8 @@ def parse_json(data: bytes | str, most: int | None = DOCUMENT_BYTES) -> Any:
         most: its length; ``None`` for what is data by itself, such as a list of synapses.
 
     Raises:
-        ValueError: it is no JSON in UTF-8, is longer, or nested too deep. A byte order mark is an
-            error, as it is to other readers.
+        ValueError: it is not JSON in UTF-8, is longer than *most*, or nested too deep. A byte
+            order mark is an error, as it is to other readers.
     """
     if most is not None and len(data) > most:
         msg = f"it holds {len(data)} bytes, more than the {most} that a document may have"

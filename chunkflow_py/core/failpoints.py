@@ -1,4 +1,4 @@
-"""Places where tests make a process die, and safeguards that tests take away.
+"""Fail points at which tests stop a process, and safeguards that tests disable.
 
 Nothing here does anything unless one of two environment variables is set, which only tests do:
 
@@ -41,11 +41,11 @@ _passed: Counter[str] = Counter()
 
 
 class FailPointError(RuntimeError):
-    """What a fail point raises."""
+    """The error that the action ``raise`` of a fail point raises."""
 
 
 def reached(point: Point) -> None:
-    """Say that execution has come to *point*."""
+    """Mark that execution has reached *point*; act if a test asked for it."""
     if point not in _points():
         return
     _passed[point] += 1
@@ -66,7 +66,7 @@ def reached(point: Point) -> None:
 
 
 def removed(safeguard: Safeguard) -> bool:
-    """Tell whether a test has taken *safeguard* away."""
+    """Return whether a test has disabled *safeguard*."""
     return safeguard in _removed()
 
 

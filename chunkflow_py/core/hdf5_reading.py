@@ -319,12 +319,12 @@ class _Blocks:
         if len(content) != self._size:
             raise self._damage(start, f"it holds {len(content)} bytes, not {self._size}")
         if _SHUFFLE in self._codes and not mask >> self._codes.index(_SHUFFLE) & 1:
-            lanes = np.frombuffer(content, np.uint8).reshape(self._dtype.itemsize, -1)
-            content = np.ascontiguousarray(lanes.T)
+            planes = np.frombuffer(content, np.uint8).reshape(self._dtype.itemsize, -1)
+            content = np.ascontiguousarray(planes.T)
         return np.frombuffer(content, self._dtype).reshape(self.extent)
 
     def _content(self, mask: int, data: Any) -> Any:
-        """Return what is compressed in a block, after it has been looked at how long that is."""
+        """Decompress a block, after checking how long its content will be."""
         steps = [code for n, code in enumerate(self._codes) if not mask >> n & 1]
         most = self._size + _CHECKSUMS
         if steps and steps[-1] == _FLETCHER:

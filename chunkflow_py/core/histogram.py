@@ -1,8 +1,8 @@
-"""Histograms of grey values: exact for integers, in bins for floating point.
+"""Histograms of intensities: exact for integers, binned for floating point.
 
-Those of parts of a volume add up to that of the whole: integers give the same counts, mean,
-deviation and percentiles however the volume is cut; in bins the counts do, and mean and deviation
-agree to rounding.
+The histograms of the parts of a volume add up to that of the whole. For integers, counts, mean,
+standard deviation and percentiles do not depend on how the volume is divided. With bins, the
+counts do not either, and mean and standard deviation agree up to rounding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much memory there is, and what one operator of a line says that it takes."""
+"""Memory available on the host, and the memory that one operator takes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class OperatorMemory:
-    """What one operator of a line takes at its peak, of the host's memory.
+    """Peak host memory of one operator of a pipeline.
 
     Attributes:
-        size: extent of the largest chunk that it makes for a task, voxels, zyx; ``None``: that of
-            its first input.
-        work: bytes that it takes beside chunks while it works on one task.
-        held: bytes that it holds for all tasks together, by what they are.
-        complete: whether all of it is known.
+        size: extent of the largest chunk that it makes for a task, voxels, zyx; ``None`` if it is
+            that of its first input.
+        work: bytes that it takes in addition to chunks while it works on one task.
+        held: bytes that it holds for all tasks together, by purpose.
+        complete: whether the estimate covers everything that it takes.
     """
 
     size: Zyx | None = None
@@ -43,7 +43,7 @@ class OperatorMemory:
 
 
 def describe_bytes(size: int) -> str:
-    """Return a number of bytes as it is printed, in units of 1000."""
+    """Format a number of bytes in MB, GB, TB or PB (powers of 1000)."""
     for unit, factor in (("PB", 1e15), ("TB", 1e12)):
         if size >= factor:
             return f"{size / factor:,.2f} {unit}"
@@ -51,7 +51,7 @@ def describe_bytes(size: int) -> str:
 
 
 def resident_bytes(proc: Path = _PROC) -> int:
-    """Return the memory that this process holds now; 0 where the system does not tell."""
+    """Return the memory that this process holds now; 0 if the system does not report it."""
     with suppress(OSError):
         pages = int((proc / "self/statm").read_text(encoding="ascii").split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
@@ -59,17 +59,17 @@ def resident_bytes(proc: Path = _PROC) -> int:
 
 
 def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
-    """Return the memory that this process can have in all, with what it holds already.
+    """Return the total memory that this process can have, including what it holds.
 
     It is what the kernel can give (MemAvailable), or the limit of the container or the job (control
     groups, version 1 and 2) if that is less; pages of files in the cache do not count as used.
 
     Args:
-        proc: where the kernel tells of processes.
-        cgroup: where it tells of control groups.
+        proc: mount point of procfs.
+        cgroup: mount point of the control groups.
 
     Returns:
-        ``None`` where the system does not tell (not Linux).
+        ``None`` if the system does not report it (not Linux).
     """
     free = [
         value * 1024
@@ -81,19 +81,19 @@ def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | No
             ("memory.max", "memory.current"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes"),
         ):
-            with suppress(OSError, ValueError):  # no limit is the word max
-                left = _number(folder / limit) - _number(folder / usage)
+            with suppress(OSError, ValueError):  # "max" means no limit
+                unused = _number(folder / limit) - _number(folder / usage)
                 cached = dict(_numbers(folder / "memory.stat"))
-                free.append(left + cached.get("inactive_file", 0))
+                free.append(unused + cached.get("inactive_file", 0))
     return max(0, min(free)) + resident_bytes(proc) if free else None
 
 
 def check_fits(size: int, what: str) -> None:
-    """Refuse to read more than this process can hold: a header may ask for anything.
+    """Raise an error if an array does not fit into memory; headers are not trusted.
 
     Args:
         size: bytes of an array.
-        what: of which it is, for the message.
+        what: name of the array, subject of the message.
 
     Raises:
         VolumeError: it is more than what is available.
@@ -124,8 +124,8 @@ def _cgroups(proc: Path, root: Path) -> Iterator[Path]:
 
 def _numbers(path: Path) -> list[tuple[str, int]]:
     with suppress(OSError):
-        words = (line.split() for line in path.read_text(encoding="ascii").splitlines())
-        return [(word[0], int(word[1])) for word in words if len(word) > 1 and is_digits(word[1])]
+        rows = (line.split() for line in path.read_text(encoding="ascii").splitlines())
+        return [(row[0], int(row[1])) for row in rows if len(row) > 1 and is_digits(row[1])]
     return []
 
 

@@ -1,4 +1,4 @@
-"""Signals that ask a process to stop, from its first instant on; and what a real ctrl-C is.
+"""Stop signals of a process, handled from the start of its import on.
 
 Importing the command line takes a fraction of a second. A worker keeps a signal that arrives in it
 (`keep_signals`), and drains as soon as it knows how to.
@@ -41,7 +41,8 @@ def stop_signals() -> list[signal.Signals]:
 def on_stop_signals(handler: Callable[[int], None]) -> dict[int, Any]:
     """Have *handler* called with each signal that asks this process to stop, in the main thread.
 
-    When a terminal closes, shell and kernel may each send a SIGHUP: it is no second request.
+    When a terminal closes, shell and kernel may each send a SIGHUP; the second one does not
+    count as another request.
 
     Returns:
         What handled them before, for `restore_signals`.
@@ -60,7 +61,7 @@ def on_stop_signals(handler: Callable[[int], None]) -> dict[int, Any]:
 
 
 def restore_signals(before: dict[int, Any]) -> None:
-    """Put back what `on_stop_signals` has returned."""
+    """Restore the handlers that `on_stop_signals` returned."""
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -95,12 +96,12 @@ def leave_closed_terminal(*_: object) -> None:
 
 def starts_worker(arguments: Sequence[str]) -> bool:
     """Return whether the arguments of the command line begin with a subcommand that drains."""
-    words = iter(arguments)
-    for word in words:
-        if not word.startswith("-"):
-            return word in WORKERS
-        if word in _TAKE_A_VALUE:
-            next(words, None)
+    remaining = iter(arguments)
+    for argument in remaining:
+        if not argument.startswith("-"):
+            return argument in WORKERS
+        if argument in _TAKE_A_VALUE:
+            next(remaining, None)
     return False
 
 

@@ -1,4 +1,4 @@
-"""What the values of a map stand for: integers are parts of the largest of their type, which is 1.
+"""Scale of map values: an integer type represents [0, 1], and its largest value is 1.
 
 Options that are a part of the full scale by definition, in [0, 1], are multiplied by `full_scale`.
 Options in the unit of the voxels are compared as they are, and go through `check_threshold`.
@@ -27,13 +27,13 @@ def full_scale(dtype: DTypeLike) -> float:
 def check_threshold(
     threshold: float, dtype: DTypeLike, kind: str | None, option: str = "--threshold"
 ) -> None:
-    """Refuse a threshold that is meant as a part of 1 where voxels are parts of an integer.
+    """Refuse a fractional threshold for a map of integers.
 
     Args:
         threshold: that voxels will be compared with as they are.
         dtype: of the voxels.
         kind: what they mean, see `chunkflow_py.core.chunk.Chunk`.
-        option: that says it.
+        option: name of the option, for the message.
 
     Raises:
         OptionError: the chunk is a map of integers and the threshold a fraction.

@@ -1,4 +1,4 @@
-"""What an operator stores of every task, as a run keeps it to verify its records later."""
+"""Where an operator writes, stored in the spec of a run so that records can be verified."""
 
 from __future__ import annotations
 

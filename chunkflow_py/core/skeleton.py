@@ -150,10 +150,12 @@ class Skeleton:
                 place += number * dtype.itemsize
             made = cls.of(vertices[:, ::-1], ends, found.get("radius"), found.get("vertex_types"))
         except (ValueError, LookupError, TypeError) as error:
-            msg = f"{what} is no skeleton of {len(data)} bytes ({error}); make it again"
+            msg = f"{what} is not a valid skeleton of {len(data)} bytes ({error}); make it again"
             raise VolumeError(msg) from error
         if place != len(data):
-            msg = f"{what} is no skeleton: it has {place} bytes, but {len(data)} are there"
+            msg = (
+                f"{what} is not a valid skeleton: it should have {place} bytes, but has {len(data)}"
+            )
             raise VolumeError(msg)
         return made
 
@@ -199,11 +201,11 @@ class Skeleton:
         radii: list[float] = []
         types: list[int] = []
         for number, line in enumerate(text.splitlines(), 1):
-            words = line.partition("#")[0].split()
-            if not words:
+            columns = line.partition("#")[0].split()
+            if not columns:
                 continue
             try:
-                own, kind, x, y, z, radius, parent = words
+                own, kind, x, y, z, radius, parent = columns
                 rows.append((int(own), int(parent)))
                 vertices.append([float(z), float(y), float(x)])
                 radii.append(_NO_RADIUS if radius.upper().startswith("N") else float(radius))

@@ -1,4 +1,4 @@
-"""JSON of which there is one reading: what other readers would take differently is refused."""
+"""Strict JSON: documents that parsers read differently are refused."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _DIGITS = 32  # of a whole number; SHA-256 and the like are strings
 
 
 def loads(text: str | bytes) -> Any:
-    """Return what *text* holds.
+    """Parse *text*.
 
     Raises:
-        ValueError: it is no JSON in UTF-8, says one name twice, holds a number that is not finite
+        ValueError: it is not JSON in UTF-8, repeats a name, holds a number that is not finite
             or has more than 32 digits, or is nested more deeply than Python reads.
     """
     try:

@@ -97,7 +97,7 @@ class Task:
             known = ", ".join(sorted(self.items)) or "none"
             msg = (
                 f"no chunk named {name!r} (chunks so far: {known}); add an operator that makes it "
-                "earlier in the line or change --input-name"
+                "earlier in the pipeline or change --input-name"
             )
             raise MissingChunkError(msg) from None
 

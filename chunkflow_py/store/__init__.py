@@ -1,4 +1,4 @@
-"""Objects under a URL: whole, atomic, durable.
+"""Stores: atomic, durable reads and writes of objects below a URL.
 
 | URL                      | where                                                              |
 |--------------------------|--------------------------------------------------------------------|
@@ -32,12 +32,12 @@ def open_store(
     *,
     retry_policy: RetryPolicy | None = None,
 ) -> Store:
-    """Return the objects below *url*; nothing has to be there yet.
+    """Open the store below *url*, which may still be empty.
 
     Args:
         url: of the folder or prefix, such as ``/data/em`` or ``s3://bucket/em``.
-        access: how to call on a cloud.
-        retry_policy: deadlines and retries of calls over a network; the defaults unless given.
+        access: credentials and billing in a cloud.
+        retry_policy: deadlines and retries of network calls (default: `RetryPolicy()`).
 
     Raises:
         VolumeError: the scheme is not known, or there are no credentials.
@@ -61,6 +61,6 @@ def open_store(
             from chunkflow_py.store.object_store import open_cloud
         return open_cloud(scheme, path, access, retry_policy or RetryPolicy())
     near = get_close_matches(scheme, SCHEMES, n=1, cutoff=0.3)
-    words = f"did you mean {near[0]}://?" if near else f"known are {', '.join(SCHEMES)}"
-    msg = f"cannot open {scheme}://…: unknown scheme {scheme}://; {words}"
+    hint = f"did you mean {near[0]}://?" if near else f"known are {', '.join(SCHEMES)}"
+    msg = f"cannot open {scheme}://…: unknown scheme {scheme}://; {hint}"
     raise VolumeError(msg)

@@ -1,4 +1,4 @@
-"""S3, and what speaks like it: address, region and credentials as for every other tool of AWS."""
+"""S3 and compatible services: endpoint, region and credentials as other AWS tools find them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def s3_bucket(bucket: str, access: Access) -> Service:
         "request_payer": access.requester_pays,
         "conditional_put": "etag",
         "disable_bulk_delete": True,
-        # The name of a bucket with dots is no name that a certificate covers.
+        # The name of a bucket with dots is not covered by the certificate.
         "virtual_hosted_style_request": endpoint is None and "." not in bucket,
     }
     if endpoint is not None:
@@ -104,11 +104,11 @@ def _aws_credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | No
         raise VolumeError(msg)
 
     def provide() -> dict[str, Any]:
-        found = credentials
-        if not isinstance(found, RefreshableCredentials):
+        current = credentials
+        if not isinstance(current, RefreshableCredentials):
             # Those in a file or in the environment may have been replaced meanwhile.
-            found = aws_session("s3://", bucket).get_credentials() or credentials
-        frozen = found.get_frozen_credentials()
+            current = aws_session("s3://", bucket).get_credentials() or credentials
+        frozen = current.get_frozen_credentials()
         return {
             "access_key_id": frozen.access_key,
             "secret_access_key": frozen.secret_key,

@@ -1,4 +1,4 @@
-"""What all clouds have in common: a bucket, its clients, and the words for its errors."""
+"""Buckets of any cloud: their clients, credentials and error messages."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from chunkflow_py.store.network_retry import CallFailedError, Failure, RetryPolicy
 
-REFUSED_S = 60.0  # for which credentials that are refused are looked for anew
-RENEW_S = 3.0  # between two looks
+REFUSED_S = 60.0  # how long to reload credentials that are refused
+RENEW_S = 3.0  # shortest time between two reloads
 # A refusal that is one of credentials, and not of what they allow, may pass: they change under a
 # long run.
 _OF_CREDENTIALS = re.compile(r"Expired|Token|AccessKeyId|Signature|TimeTooSkewed")
@@ -33,11 +33,11 @@ _OF_CREDENTIALS = re.compile(r"Expired|Token|AccessKeyId|Signature|TimeTooSkewed
 def patiently(
     understand: Callable[[Exception], Failure], renew: Callable[[], None]
 ) -> Callable[[Exception], Failure]:
-    """Return *understand* for one call, by which credentials that are refused may pass.
+    """Wrap *understand* for one call: retry refused credentials for `REFUSED_S`.
 
     Args:
         understand: what an exception means.
-        renew: looks for credentials anew.
+        renew: reloads the credentials.
     """
     since: list[float] = []
 
@@ -54,7 +54,7 @@ def patiently(
 
 @dataclass(frozen=True)
 class Service:
-    """A bucket, and what is asked of it.
+    """A bucket and the settings of its requests.
 
     Attributes:
         kind: ``s3`` or ``gs``.
@@ -84,7 +84,7 @@ class Service:
         """Return a client.
 
         Args:
-            retry_policy: its deadlines.
+            retry_policy: deadlines of its calls.
             is_upload: for large uploads: an answer begins only when all has been sent, and parts
                 are tried again one by one.
         """
@@ -108,7 +108,7 @@ class Service:
         return self.clients.setdefault((retry_policy, is_upload), self.make(options, retries))
 
     def check_writable(self) -> None:
-        """Refuse what Google never allows.
+        """Refuse to write to Google without credentials.
 
         Raises:
             VolumeError: there are no credentials.
@@ -118,7 +118,7 @@ class Service:
             raise VolumeError(msg)
 
     def error(self, what: str, failed: CallFailedError) -> VolumeError:
-        """Return the sentence for a call that failed.
+        """Return the error for a call that failed.
 
         Args:
             what: action and URL.
@@ -146,20 +146,20 @@ class Service:
         elif failed.failure.is_transient:
             remedy = "try again later, or with fewer workers"
         else:
-            remedy = f"see what {self.root} says of it"
+            remedy = f"check the settings of {self.root}"
         return kind(f"cannot {what}: {failed}; {remedy}")
 
     @property
     def identity(self) -> tuple[str | None, str]:
-        """What tells this bucket from all others."""
+        """Endpoint and URL, unique for each bucket."""
         return self.endpoint, self.root
 
     @property
     def address(self) -> str:
-        """What to check when nobody answers."""
+        """Address to check when there is no answer."""
         return without_secrets(self.endpoint) if self.endpoint else self.root
 
 
 def no_token() -> dict[str, Any]:
-    """Return credentials that nobody checks: without any, obstore looks for its own."""
+    """Return placeholder credentials; without any, obstore would look for its own."""
     return {"token": "none", "expires_at": None}

@@ -1,4 +1,4 @@
-"""The clouds: their addresses, credentials and words, and how obstore is told of them.
+"""Cloud services: addresses, credentials and headers, as obstore clients need them.
 
 | cloud | credentials                               | other address                |
 |-------|-------------------------------------------|------------------------------|

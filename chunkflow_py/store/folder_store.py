@@ -1,4 +1,4 @@
-"""Objects that are files of this machine.
+"""A store in a folder of this machine: objects are files.
 
 Sync policy, the same for every write: the content is on the disk (fsync) before it takes its final
 name, and the folder, which holds the name, after that; only then does the write return. So a power
@@ -108,7 +108,7 @@ class FolderStore:
         content_encoding: str | None = None,  # noqa: ARG002
         cache_control: str | None = None,  # noqa: ARG002
     ) -> None:
-        """Write an object whole; it is on the disk when this returns."""
+        """Write an object whole; it is on disk when this returns."""
         self._sync(_write(self._path(key), data))
 
     @contextmanager
@@ -198,7 +198,7 @@ class FolderStore:
                         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
 
     def delete(self, key: str) -> None:
-        """Remove an object; it is no error if there is none."""
+        """Remove an object; does nothing if there is none."""
         path = Path(self._path(key))
         with os_errors("remove", path):
             # Removing waits for those who write to the folder, even where there is nothing.

@@ -132,7 +132,7 @@ def stored_file(path: str | os.PathLike[str]) -> Stored:
 
 
 def temporary_beside(path: Path, mark: str | None = None) -> Path:
-    """Return a name in the same folder that is no object's, and ends as that of *path*.
+    """Return a temporary name in the folder of *path*, with the same ending.
 
     Args:
         path: of the file in the end.
@@ -203,11 +203,11 @@ def sync(path: str | os.PathLike[str]) -> None:
 def of_each_file(
     work: Callable[[Item], Result], items: Sequence[Item], threads: int, name: str
 ) -> list[Result]:
-    """Return what *work* makes of each item, on several threads if it waits for a file server.
+    """Apply *work* to each item, on several threads if it waits for a file server.
 
-    What the system has in its memory is done sooner than another thread is told to, and many
-    threads that take turns so quickly keep all others from computing. The first few show which it
-    is; the quickest of them counts, as any may have waited for its turn.
+    For files in the page cache a call is faster than the switch to another thread, and many threads
+    that switch this often slow down all others. The first few calls show which case it is; the
+    fastest of them counts, because any call may have waited for a processor.
 
     Args:
         work: one call or two on a small file.

@@ -1,4 +1,4 @@
-"""Objects in the memory of this process: ``mem://name/prefix``, for tests and trials."""
+"""A store in the memory of this process: ``mem://name/prefix``, for tests."""
 
 from __future__ import annotations
 

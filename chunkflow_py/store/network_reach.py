@@ -1,4 +1,4 @@
-"""From where an address of the internet can be reached, and what may ask for it.
+"""Classification of IP addresses, and which redirects between them are allowed.
 
 A server that others run may send a client on to an address that only the client reaches: a service
 of its own machine, of its network, or one that hands out its credentials (169.254.169.254).
@@ -19,7 +19,7 @@ def reach_of(address: str) -> Reach:
     """Return from where a numeric IP address can be reached; ``private`` where that is not known.
 
     Raises:
-        ValueError: it is no such address.
+        ValueError: it is not a numeric IP address.
     """
     found = _inner(ip_address(address))
     if found.is_loopback or found.is_unspecified:  # a call to 0.0.0.0 arrives at 127.0.0.1

@@ -1,12 +1,12 @@
-"""When a call over a network is tried again, how long it is waited, and when it is given up.
+"""Retries of network calls: which failures, how often, and with which back-off.
 
-Between two tries lies a random wait between nothing and a bound that doubles with each (full
-jitter: callers that were refused together do not come back together). What may pass by itself is
-tried again: 408, 425, 429, 500, 502, 503, 504, connections that are refused, reset or silent, and
-bodies that end early. Nothing else is: 403 stays 403.
+The back-off is random between 0 and a bound that doubles with each try (full jitter: callers that
+were refused together do not return together). Retried are: 408, 425, 429, 500, 502, 503, 504,
+connections that are refused, reset or silent, and bodies that end early. Everything else, such as
+403, fails at once.
 
-Whom no connection has ever reached in this process is given up soon: its address is wrong more
-often than the network is down. A call that waits for long is in the log while it does.
+A host that this process has never reached fails after 5 s: a wrong address is likelier than an
+outage. Calls that wait for long are logged while they wait.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ TRANSIENT_STATUS = (408, 425, 429, 500, 502, 503, 504)
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How calls over a network are made; all in seconds.
+    """Deadlines and back-off of network calls, all in seconds.
 
     Attributes:
-        connect_s: until a connection must be there.
+        connect_s: longest time to connect.
         stall_s: without a byte, after which a connection counts as dead.
         longest_s: for one try, whatever its size; a large object over a slow line needs minutes.
         budget_s: for all tries of one call; a try that has begun may end after it.
-        unreachable_s: the same while no connection can be made to whom has answered before.
-        unheard_s: the same where nobody has ever answered, as with a wrong address.
+        unreachable_s: the same while no connection can be made to a host that has answered before.
+        unheard_s: the same for a host that has never answered, as with a wrong address.
         first_wait_s: bound of the first wait.
         longest_wait_s: bound of all waits.
     """
@@ -60,14 +60,14 @@ class Failure:
     """Why a call failed.
 
     Attributes:
-        words: for a person; without addresses and credentials.
+        message: the reason, without addresses and credentials.
         status: of HTTP, if there was an answer.
         code: of the cloud, such as ``NoSuchBucket``, or nothing.
         is_transient: whether another try may succeed.
         is_unreachable: whether there was no connection.
     """
 
-    words: str
+    message: str
     status: int | None = None
     code: str = ""
     is_transient: bool = False
@@ -84,10 +84,10 @@ class CallFailedError(Exception):
     """
 
     def __init__(self, failure: Failure, tries: int, seconds: float) -> None:
-        """Say why, after how many tries."""
+        """Build the message from the last failure and the number of tries."""
         self.failure, self.tries, self.seconds = failure, tries, seconds
         tried = f" ({tries} tries in {seconds:.0f} s)" if tries > 1 else ""
-        super().__init__(failure.words + tried)
+        super().__init__(failure.message + tried)
 
 
 def retried(
@@ -97,14 +97,14 @@ def retried(
     where: str,
     silent_s: float = 0.0,
 ) -> Result:
-    """Return what *call* returns, trying again what may pass.
+    """Return the result of *call*; retry transient failures.
 
     Args:
         call: one try; may be made many times.
-        understand: what its exception means; raises those that are not of the network.
-        retry_policy: how often and how long.
+        understand: classifies an exception of *call*; raises it if it is not a network failure.
+        retry_policy: deadlines and back-off.
         where: for the log, without credentials.
-        silent_s: for which an answer may be waited for without a word in the log.
+        silent_s: seconds to wait for an answer before the wait is logged.
 
     Raises:
         CallFailedError: the failure is not transient, or the budget is spent.
@@ -130,13 +130,13 @@ def retried(
             if not failure.is_transient or elapsed >= limit:
                 # The cause is left out: it holds the answer as sent, which is not for people.
                 raise CallFailedError(failure, tries, elapsed) from None
-            waiting.words, waiting.limit_s = failure.words, limit
-            _NOTES.add(where, failure.words)
+            waiting.message, waiting.limit_s = failure.message, limit
+            _NOTES.add(where, failure.message)
             time.sleep(min(wait, limit - elapsed))
     raise AssertionError  # pragma: no cover count never ends
 
 
-_HEARD: set[str] = set()  # who has ever answered in this process
+_HEARD: set[str] = set()  # hosts that have answered in this process
 
 
 def _limit(failure: Failure, retry_policy: RetryPolicy, where: str) -> float:
@@ -149,20 +149,20 @@ def _limit(failure: Failure, retry_policy: RetryPolicy, where: str) -> float:
 
 @dataclass(eq=False)
 class _Waiting:
-    """A call under way: whom it asks, since when, for how long, and what the last try met."""
+    """A call in progress: its host, start, time limit and last failure."""
 
     where: str
     start: float
     limit_s: float
     silent_s: float
-    words: str = ""
+    message: str = ""
 
 
 class _Notes:
-    """Says now and then how many calls were tried again: a line for each would drown the log.
+    """Logs retries: at most one summary every 10 s, so that they do not flood the log.
 
-    And, from a thread of its own that lives as long as calls are under way, which waits for long:
-    whoever sits before a program that does nothing wants to know why, and for how long.
+    While calls are in progress, a thread of its own also logs the one that has waited longest, so
+    that a user who sees no progress learns the reason and the remaining time.
     """
 
     EVERY_S = 10
@@ -199,29 +199,31 @@ class _Notes:
                     return
                 # Those that failed first, then the longest.
                 worst = min(
-                    self._waiting, key=lambda each: (not each.words, each.start + each.silent_s)
+                    self._waiting, key=lambda each: (not each.message, each.start + each.silent_s)
                 )
                 now = time.monotonic()
                 seconds = now - worst.start
                 long = self.LONG_WITHOUT_AN_ANSWER_S + worst.silent_s
-                if worst.words:
+                if worst.message:
                     long = self.LONG_S
                 if seconds < long or now - self._said_of_waiting < self.EVERY_S:
                     continue
                 self._said_of_waiting = now
             left = max(0, worst.limit_s - seconds)
-            level = logging.WARNING if worst.words else logging.INFO
-            words = worst.words or f"a call has taken {seconds:.0f} s"
-            logger.log(level, "%s: %s; tried again for up to %.0f s more", worst.where, words, left)
+            level = logging.WARNING if worst.message else logging.INFO
+            message = worst.message or f"a call has taken {seconds:.0f} s"
+            logger.log(
+                level, "%s: %s; tried again for up to %.0f s more", worst.where, message, left
+            )
 
-    def add(self, where: str, words: str) -> None:
+    def add(self, where: str, message: str) -> None:
         with self._lock:
             self._count += 1
             now = time.monotonic()
             if now - self._said < self.EVERY_S:
                 return
             number, self._count, self._said = self._count, 0, now
-        logger.info("calls tried again: %d; the last was to %s: %s", number, where, words)
+        logger.info("calls tried again: %d; the last was to %s: %s", number, where, message)
 
 
 _NOTES = _Notes()

@@ -91,17 +91,17 @@ def understand(error: Exception) -> Failure:
         return Failure(f"{status} {name}".strip(), status, code[1] if code else "", transient)
     if _NO_ANSWER.search(text):
         code = _CODE.search(text)
-        words = (
+        message = (
             f"200 with the error {code[1]}" if code else "200 with something else than an answer"
         )
-        return Failure(words, 200, code[1] if code else "", is_transient=True)
+        return Failure(message, 200, code[1] if code else "", is_transient=True)
     if "redirect without LOCATION" in text:
         return Failure("301 the bucket is in another region", 301)
     if "HTTP error" in text:
         kinds = _KIND.findall(text)
         kind = kinds[0] if kinds else "Unknown"
-        words = _BREAKS.get(kind, "the connection broke")
-        return Failure(words, is_transient=True, is_unreachable=kind == "Connect")
+        message = _BREAKS.get(kind, "the connection broke")
+        return Failure(message, is_transient=True, is_unreachable=kind == "Connect")
     return Failure(_first_line(error))
 
 
@@ -138,7 +138,7 @@ class CloudStore:
     connections = CONNECTIONS
 
     def __init__(self, service: Service, retry_policy: RetryPolicy) -> None:
-        """Take what knows how to make clients.
+        """Create the client of a bucket.
 
         Args:
             service: the bucket, its address and its credentials.
@@ -351,8 +351,12 @@ class CloudStore:
         replies_lost = 0
 
         def call() -> None:
-            said: Any = {"mode": condition, "attributes": {_MARKS: marks}, "use_multipart": False}
-            obstore.put(self._writer(len(data)), name, data, **said)
+            options: Any = {
+                "mode": condition,
+                "attributes": {_MARKS: marks},
+                "use_multipart": False,
+            }
+            obstore.put(self._writer(len(data)), name, data, **options)
 
         def counting(error: Exception) -> Failure:
             nonlocal replies_lost
@@ -401,7 +405,7 @@ class CloudStore:
         raise VolumeError(msg)
 
     def delete(self, key: str) -> None:
-        """Remove an object; it is no error if there is none."""
+        """Remove an object; does nothing if there is none."""
         name = self._name(key)
         self._service.check_writable()
         try:

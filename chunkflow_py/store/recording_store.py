@@ -1,4 +1,4 @@
-"""A store that keeps what there is to say of the objects that are put into it."""
+"""A store that records length and checksum of the objects written through it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class RecordingStore:
-    """Another store, of which all that is put is remembered; see `Store`.
+    """Wrapper of a store that records each write; see `Store`.
 
     Args:
-        store: that everything is handed on to.
+        store: receives all calls.
 
     Attributes:
-        written: of each `put`, in the order in which they ended.
+        written: one record for each `put`, in the order of completion.
     """
 
     def __init__(self, store: Store) -> None:

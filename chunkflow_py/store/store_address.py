@@ -1,7 +1,7 @@
-"""Addresses: looked at before a library takes them, and said without what is secret in them.
+"""Validation of addresses, and removal of credentials from text that is shown.
 
-The libraries below us answer to an address that cannot be one by a panic, which no program can
-catch as an error, or by words about their own insides.
+Addresses are checked here because the libraries that take them answer an invalid one by a panic,
+which cannot be caught as an error, or by a message about their internals.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 
 def without_secrets(url: str) -> str:
-    """Return an address for messages: without name, password and signature.
+    """Return an address without user name, password and signature, for messages.
 
     Args:
         url: as a person writes it, such as ``precomputed://https://me:secret@host/em``.
@@ -70,7 +70,7 @@ def check_host(url: str, what: str = "") -> str:
         what: the variable that holds it, if one does; for the error.
 
     Raises:
-        VolumeError: it has another scheme, no host, a space, or a port that is no number to 65535.
+        VolumeError: it has another scheme, no host, a space, or a port that is not 1 to 65535.
     """
     try:
         parts = urlsplit(url)
@@ -80,12 +80,12 @@ def check_host(url: str, what: str = "") -> str:
         is_good = False
     if is_good and not re.search(r"\s", parts.netloc):
         return url
-    said = re.sub(r"^(\w+://)?.*@", r"\1", without_secrets(url))
+    shown = re.sub(r"^(\w+://)?.*@", r"\1", without_secrets(url))
     if what:
-        msg = f"{what} is {said!r}, which is no address of a server; write http://host:9000"
+        msg = f"{what} is {shown!r}, which is not the address of a server; write http://host:9000"
     else:
         msg = (
-            f"{said!r} names no host and port; write https://host/path, and / : @ of a password "
+            f"{shown!r} names no host and port; write https://host/path, and / : @ of a password "
             "as %2F %3A %40"
         )
     raise VolumeError(msg)

@@ -1,4 +1,4 @@
-"""Objects under a URL: what every store can do, whatever holds the bytes."""
+"""The interface of all stores, and the records of what was written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHECKSUM_DIGITS = 32
 
 @dataclass(frozen=True)
 class Access:
-    """How to call on a store that is not a folder.
+    """Credentials and billing of requests to a cloud.
 
     Attributes:
         anonymous: without credentials, for public data.
@@ -32,7 +32,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What one write has left in a store, to be found again exactly so.
+    """Record of one write, by which the object can be verified later.
 
     Attributes:
         url: of the object.
@@ -47,18 +47,18 @@ class Stored:
 
     @classmethod
     def of(cls, url: str, data: bytes | memoryview) -> Stored:
-        """Return what there is to say of an object that holds *data*."""
+        """Return the record of an object that holds *data*."""
         size = memoryview(data).nbytes
         return cls(url, size, None if removed("checksum") else checksum_of(data))
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """An object that lies where something else is to be written.
+    """An old object at an address where something else will be written.
 
     Attributes:
         url: of the object.
-        remove: deletes it; it is no error if it is gone.
+        remove: deletes it; does nothing if it is gone.
     """
 
     url: str
@@ -78,9 +78,9 @@ class Store(Protocol):
     Every call ends: transient failures are retried under a budget of time.
 
     Attributes:
-        url: what a person would write; never holds a credential.
+        url: address as a user writes it, without credentials.
         is_local: whether the objects are files of this machine.
-        connections: how many calls at the same time are worth while.
+        connections: useful number of concurrent calls.
 
     Raises (all methods):
         VolumeError: the store cannot be reached, or refuses; says what to change.
@@ -139,7 +139,7 @@ class Store(Protocol):
         """
 
     def delete(self, key: str) -> None:
-        """Remove an object; it is no error if there is none."""
+        """Remove an object; does nothing if there is none."""
 
     def size(self, key: str) -> int | None:
         """Return the length of an object in bytes, or ``None`` if there is none."""
@@ -150,7 +150,7 @@ class Store(Protocol):
 
 @runtime_checkable
 class Gathers(Protocol):
-    """A store for which many writes are less work together than one by one."""
+    """A store that makes many writes cheaper when they are grouped."""
 
     def together(self) -> AbstractContextManager[Store]:
         """Give a store whose writes are durable when the block ends without an error."""
@@ -158,7 +158,7 @@ class Gathers(Protocol):
 
 @runtime_checkable
 class Links(Protocol):
-    """A store for which one content under many keys is less work than under each by itself."""
+    """A store that writes the same content under many keys at little extra cost."""
 
     def put_each_if_absent(self, keys: Sequence[str], data: bytes | memoryview) -> list[bool]:
         """Do `Store.put_if_absent` for each key, all with the same content; return what each said.

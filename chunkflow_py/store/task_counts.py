@@ -1,4 +1,4 @@
-"""What tasks have counted: one small object a task below a URL, added up when it is read.
+"""Counts of tasks: one small object per task below a URL, summed when they are read.
 
 ```
 URL/0-64_0-512_0-512.npz      what was counted in this box: a few arrays, and what they are
@@ -48,7 +48,7 @@ SUFFIX = ".npz"
 
 @dataclass(frozen=True)
 class Counts:
-    """What one task has counted.
+    """Counts of one task.
 
     Attributes:
         region: the box in which it has counted, and the time index of the task.
@@ -152,7 +152,7 @@ class CountStore:
         key = f"{region}{SUFFIX}"
         data = self.store.get(key)
         if data is None:
-            msg = f"{key} below {self.place} is gone; run its task again"
+            msg = f"{key} below {self.place} does not exist any more; run its task again"
             raise VolumeNotFoundError(msg)
         try:
             arrays = npz(data)
@@ -259,8 +259,8 @@ def coverage(regions: Iterable[Region], domain: BoundingBox) -> float:
     return voxels / (domain.voxels * max(1, len(times))) if domain.voxels else 1.0
 
 
-def told(about: Mapping[str, Any]) -> str:
-    """Return ``tasks`` and ``coverage`` in words, such as ``8 tasks, all of the volume``."""
+def describe_counts(about: Mapping[str, Any]) -> str:
+    """Return ``tasks`` and ``coverage`` as text, such as ``8 tasks, all of the volume``."""
     tasks, covered = about["tasks"], about["coverage"]
     share = {None: "", 1: ", all of the volume"}.get(covered, f", {covered or 0:.4g} of the volume")
     return f"{tasks} {'task' if tasks == 1 else 'tasks'}{share}"

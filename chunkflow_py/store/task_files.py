@@ -1,4 +1,4 @@
-"""Small files that belong to tasks, in a store of any kind: named, looked for, read, touched.
+"""Files of tasks in any store: their names, and how to read, write and find them.
 
 ```
 syns.h5              one file for all tasks
@@ -92,7 +92,7 @@ class TaskFiles:
         if region is None and not self.is_fixed:
             msg = (
                 f"{self.option} {self.name} is followed by the task's box, but the task has none; "
-                "begin the line with create-bbox or generate-tasks"
+                "begin the pipeline with create-bbox or generate-tasks"
             )
             raise GeometryError(msg)
         return self._named(str(region))

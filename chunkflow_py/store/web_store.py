@@ -1,9 +1,9 @@
-"""Objects of a web server: reading only, by urllib3.
+"""A read-only store on a web server, built on urllib3.
 
-obstore's client refuses answers that do not tell their length, as servers send that compress on the
-way, Google's among them; so this one is built on what boto3 has installed already. A
-``Content-Encoding: gzip`` is undone, as browsers do: whether an object is stored in that way, or
-was packed for the journey, cannot be told.
+obstore's client refuses answers without a length, which servers that compress on the fly send,
+Google's among them; urllib3 accepts them and comes with boto3. ``Content-Encoding: gzip`` is
+undone, as browsers do: a client cannot distinguish objects that are stored compressed from those
+that are compressed for the transfer.
 
 A server is not trusted: an answer has a bound of bytes, before and after it is unpacked, and of
 seconds, headers included; and a redirect may not lead to where only this client can reach, see
@@ -65,7 +65,7 @@ class WebStore:
     reach = staticmethod(reach_of)
 
     def __init__(self, scheme: str, path: str, retry_policy: RetryPolicy) -> None:
-        """Take an address apart; nothing is sent yet.
+        """Parse the address; sends no request.
 
         Raises:
             VolumeError: no host is named, or the address is that of one signed object.
@@ -124,7 +124,7 @@ class WebStore:
         most: int | None = None,
         enough: int | None = None,
     ) -> tuple[int, Any, bytes]:
-        """Return status, headers and body of an answer that is no error; 404 and 416 are none.
+        """Return status, headers and body of an answer; 404 and 416 do not raise.
 
         Args:
             method: of HTTP.
@@ -185,7 +185,7 @@ class WebStore:
         except ValueError:
             host = None
         if not host or parts.scheme not in ("http", "https"):
-            msg = f"it redirects to {shown!r}, which is no address of a web server"
+            msg = f"it redirects to {shown!r}, which is not the address of a web server"
             raise _UnfitError(msg)
         if (urlsplit(address).scheme, parts.scheme) == ("https", "http"):
             msg = f"it redirects from https to {shown!r}, which nothing protects"
@@ -201,7 +201,7 @@ class WebStore:
         kind = VolumeUnreachableError if failure.is_transient else VolumeError
         if failure.status in (401, 403):
             kind = VolumeRefusedError
-            remedy = "this server wants credentials; open it as s3:// or gs://"
+            remedy = "this server requires credentials; open it as s3:// or gs://"
         elif failure.is_unreachable:
             remedy = f"check the network and the address {self._root}"
         elif failure.is_transient:
@@ -276,7 +276,7 @@ class WebStore:
 
 
 class _RefusedError(Exception):
-    """The server answers that it will not."""
+    """The server answers with an error status."""
 
     def __init__(self, status: int, reason: str | None) -> None:
         """Keep what it says."""
@@ -297,7 +297,7 @@ def _is_same_server(one: str, other: str) -> bool:
 
 
 def _read(answer: urllib3.BaseHTTPResponse, method: str, most: int, enough: int | None) -> bytes:
-    """Return the body of an answer that is no error, see `_body`; that of a 404 is nothing."""
+    """Return the body of a successful answer, see `_body`; a 404 has an empty one."""
     if answer.status < 300 and method != "HEAD":
         return _body(answer, most, enough if answer.status == 200 else None)
     if len(answer.read(_DRAINED_BYTES)) == _DRAINED_BYTES:
@@ -415,8 +415,8 @@ def _understand(error: Exception) -> Failure:
     if isinstance(error, _UnfitError):
         return Failure(str(error))
     if isinstance(error, _RefusedError):
-        words = f"{error.status} {error.reason}".strip()
-        return Failure(words, error.status, is_transient=error.status in TRANSIENT_STATUS)
+        message = f"{error.status} {error.reason}".strip()
+        return Failure(message, error.status, is_transient=error.status in TRANSIENT_STATUS)
     if isinstance(error, EOFError | zlib.error):
         return Failure("the answer was cut short", is_transient=True)
     if not isinstance(error, HTTPError):

@@ -107,7 +107,7 @@ def test_damaged_swc_is_told(text, words):
 @pytest.mark.parametrize("data", [b"", b"\1\0\0\0\1\0\0\0", Y_SHAPE.to_precomputed()[:-1]])
 def test_damaged_precomputed_is_told(data):
     """Lengths and indices are looked at."""
-    with pytest.raises(VolumeError, match="x is no skeleton"):
+    with pytest.raises(VolumeError, match="x is not a valid skeleton"):
         Skeleton.from_precomputed(data, "x")
 
 

@@ -35,7 +35,7 @@ def test_missing_name_lists_what_there_is() -> None:
         task["img"]
     assert str(caught.value) == (
         "no chunk named 'img' (chunks so far: a, b); add an operator that makes it "
-        "earlier in the line or change --input-name"
+        "earlier in the pipeline or change --input-name"
     )
     with pytest.raises(KeyError, match="chunks so far: none"):
         Task()["img"]

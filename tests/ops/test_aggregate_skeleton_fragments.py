@@ -92,7 +92,7 @@ def test_fragments_are_never_unpickled():
     ObjectFolder("parts").put([("12:0-1_0-1_0-1", done.stdout)])
     result = run("aggregate-skeleton-fragments -f parts")
     assert result.exit_code == 1
-    assert "12:0-1_0-1_0-1 is no skeleton" in result.stderr
+    assert "12:0-1_0-1_0-1 is not a valid skeleton" in result.stderr
     assert not Path("ran").exists()
 
 

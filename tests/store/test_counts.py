@@ -17,7 +17,7 @@ from chunkflow_py.store.task_counts import (
     check_tasks,
     counted_region,
     coverage,
-    told,
+    describe_counts,
 )
 
 LEFT, RIGHT = Region.parse("0-4_0-4_0-4"), Region.parse("0-4_0-4_4-8")
@@ -101,5 +101,5 @@ def test_coverage():
     assert coverage([LEFT], domain) == 0.5
     assert coverage([LEFT, RIGHT], domain) == 1
     assert coverage([LEFT, RIGHT, Region.parse("t1_0-4_0-4_0-4")], domain) == 0.75
-    assert told({"tasks": 1, "coverage": 0.5}) == "1 task, 0.5 of the volume"
-    assert told({"tasks": 2, "coverage": None}) == "2 tasks"
+    assert describe_counts({"tasks": 1, "coverage": 0.5}) == "1 task, 0.5 of the volume"
+    assert describe_counts({"tasks": 2, "coverage": None}) == "2 tasks"

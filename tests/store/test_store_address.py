@@ -58,7 +58,7 @@ def test_bad_google_endpoint(monkeypatch, endpoint):
 def test_bad_proxy(monkeypatch):
     """A proxy that cannot be one is named by its variable."""
     monkeypatch.setenv("http_proxy", "nonsense")
-    with pytest.raises(VolumeError, match="http_proxy is 'nonsense', which is no address"):
+    with pytest.raises(VolumeError, match="http_proxy is 'nonsense', which is not the address"):
         open_store("http://host/em")
 
 

@@ -157,7 +157,7 @@ def test_faults(web):
         assert store.get("block") == bytes(range(256)) * 400
         assert len(faults.log()) == 5
         with faults({"type": "status", "code": 403}):
-            with pytest.raises(VolumeError, match="403 Forbidden; this server wants credentials"):
+            with pytest.raises(VolumeError, match="403 Forbidden; this server requires cred"):
                 store.get("block")
             assert len(faults.log()) == 1
         with faults({"type": "latency", "s": 5}), pytest.raises(VolumeError, match="no answer in"):

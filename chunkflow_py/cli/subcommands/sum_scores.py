@@ -31,13 +31,13 @@ def command(url: str, as_json: bool, **options: Any) -> Callable[[], None]:
         from chunkflow_py.segmentation.evaluate import score
         from chunkflow_py.segmentation.evaluate_objects import score_table
         from chunkflow_py.segmentation.labels.contingency import read_tables
-        from chunkflow_py.store.task_counts import told
+        from chunkflow_py.store.task_counts import describe_counts
 
         table, about = read_tables(url)
         scores = score(table, **options).as_dict()
         if as_json:
             echo(json.dumps(about | scores))
             return
-        echo(score_table(scores, told(about)))
+        echo(score_table(scores, describe_counts(about)))
 
     return act

@@ -45,19 +45,19 @@ def command(
             table,
         )
         from chunkflow_py.store.local_files import write_whole
-        from chunkflow_py.store.task_counts import told
+        from chunkflow_py.store.task_counts import describe_counts
 
         histogram, about = VolumeStatistics(url).whole()
         document = statistics_document(histogram, wanted or PERCENTILES)
         if output is not None:
             if (about["coverage"] or 1) < 1:
-                logger.warning("%s holds statistics of %s", output, told(about))
+                logger.warning("%s holds statistics of %s", output, describe_counts(about))
             write_whole(output, (json.dumps(document, indent=2) + "\n").encode())
         if as_json:
             more = {"not_finite": histogram.not_finite, **about}
             echo(json.dumps(document | {"counted": more}))
             return
-        echo(f"{told(about)}; {about['dtype']} voxels")
+        echo(f"{describe_counts(about)}; {about['dtype']} voxels")
         echo(table(document["channels"]))
         if histogram.not_finite:
             echo(f"{histogram.not_finite} voxels are NaN or infinite and do not count")
