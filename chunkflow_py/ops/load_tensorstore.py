@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--cache",
     type=click.IntRange(min=0),
-    help="Bytes of decoded blocks to cache.  [default: the cache that all tasks share]",
+    help="Bytes of decoded blocks to cache.  [default: the blocks that tasks share]",
 )
 @click.option("--axes", help="Names of the dimensions, such as xyzc.  [default: their labels]")
 @floats_option("--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx, overriding its own.")
