@@ -1,4 +1,4 @@
-"""Count the intensities of each task, for whole volumes.
+"""Count the intensities of each task for whole volumes.
 
 Example: chunkflow load-h5 -f raw.h5 compute-statistics --statistics-path raw-statistics
 

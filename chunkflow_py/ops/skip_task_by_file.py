@@ -1,4 +1,4 @@
-"""Skip a task if a file exists, is missing or is empty.
+"""Skip a task if its file exists, or is missing.
 
 Example: chunkflow generate-tasks -v file://em -c 64 512 512 skip-task-by-file -p out_ -s .h5
 load-volume -v file://em save-h5 -f out_
