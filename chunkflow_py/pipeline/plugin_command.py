@@ -163,7 +163,7 @@ class PluginCommand(StageCommand):
         """Write the help of what is called, if it is known."""
         called: Called | None = ctx.obj
         if called and called.operator:
-            info = f"plugin -f {called.name}"
+            info = f"plugin --file {called.name}"
             inner = click.Context(called.operator, ctx.parent, info)
             called.operator.format_help(inner, formatter)
         elif called and called.signature:
@@ -174,7 +174,7 @@ class PluginCommand(StageCommand):
     def _format_signature(
         self, ctx: click.Context, formatter: click.HelpFormatter, name: str, signature: Signature
     ) -> None:
-        formatter.write_usage(ctx.command_path, f"-f {name} [OPTIONS]")
+        formatter.write_usage(ctx.command_path, f"--file {name} [OPTIONS]")
         formatter.write_paragraph()
         with formatter.indentation():
             # After \b click leaves lines as they are.

@@ -233,7 +233,7 @@ def test_help_of_a_plugin_shows_its_arguments(folder):
     assert result.exit_code == 0
     text = " ".join(result.output.split())
     for part in (
-        "plugin -f typed [OPTIONS] Blur an image. In two dimensions.",
+        "plugin --file typed [OPTIONS] Blur an image. In two dimensions.",
         "--input-names, in their order: image, mask.",
         "--size INTEGER... [default: (3, 1, 1)]",
         "--mode [reflect|nearest] [default: 'reflect']",
