@@ -225,7 +225,7 @@ def test_the_phase_in_small_tasks(tmp_path, size):
     check_levels(url, chunk, (1, 2), Zyx(1, 2, 3))
     done = run("downsample-volume", "--task-size", 12, 8, 8, url)
     assert done.exit_code == 1
-    assert "nearest that works is (16, 8, 8)" in done.output
+    assert "nearest task size that works is (16, 8, 8)" in done.output
 
 
 def test_the_phase_goes_on(tmp_path):
